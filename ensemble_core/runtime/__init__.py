@@ -1,1 +1,1 @@
-"""The runtime: the inbox, the clock, and the threads around the one that owns the engine."""
+"""Runtime of a run: the inbox, the clock, the engine's thread and the threads around it."""

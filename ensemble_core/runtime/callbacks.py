@@ -1,7 +1,7 @@
-"""Calls users' functions, plugins' slow actions and generators, off the engine's thread.
+"""Calls of users' functions, plugins' slow actions and generators, off the engine's thread.
 
 Functions under ``custom:`` run one after another on one thread, so they may share state without
-locks; plugins' actions run on a few more threads. Results are checked and go back to the engine as
+locks. Plugins' actions run on a few more threads. Results are checked and returned to the engine as
 events.
 """
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Caller", "MakeCall", "order_of"]
 
 _WORKERS = 4
-#: What can be done without the code of a function or of a generator.
+#: Hints: how to do without the code of a function or of a generator.
 _RETURN = "give its result: 'returned' in a rule test, --functions recorded in a simulation"
 _SUGGEST = "give its points: 'suggested' in a rule test"
 
@@ -61,11 +61,11 @@ def order_of(engine: Engine, call: Call) -> MakeCall | MakeSuggestion:
 class Caller:
     """Makes the calls of one run.
 
-    ``emit`` takes the outcome, ``clock`` gives its timestamp; ``handle`` and ``record`` are what
-    the executor has for a function when it is called; ``functions`` are those that no file has,
-    ``folder`` keeps the run. ``purpose`` decides whether code that the file names is loaded.
-    Raises :class:`UsageError` when the file's
-    ``custom:`` part cannot be executed: that happens here, before anything is submitted.
+    ``emit`` takes the outcome, ``clock`` gives its timestamp. ``handle`` and ``record`` ask the
+    executor for its handle and for a job's queue record, which functions receive. ``functions``
+    are those given from Python, ``folder`` is the run's folder. ``purpose`` decides whether code
+    that the file names is loaded. Raises :class:`UsageError` if the file's ``custom:`` part cannot
+    be executed.
     """
 
     def __init__(
@@ -156,8 +156,8 @@ class Caller:
             return self._failed(call, f": {error}")
         except BaseException as error:  # a user's function must not end the run
             place = raised_at(error)
-            told = f" raised {_one_line(error)}" + (f" ({place})" if place else "")
-            return self._failed(call, told, _traceback(error))
+            why = f" raised {_one_line(error)}" + (f" ({place})" if place else "")
+            return self._failed(call, why, _traceback(error))
 
     def _failed(self, call: Call, why: str, *traceback: str) -> CallFailed:
         return CallFailed(self._clock(), call.call, f"{call.name}{why}", *traceback)
@@ -240,8 +240,8 @@ class Caller:
     def _checked(self, call: Call, result: object) -> tuple[Mapping[str, Any], ...]:
         """Return the checked result of a call, as plain specifications."""
         if call.kind == "parameters":
-            asked = {"submit": call.options["group"], "with": call.options["with"]}
-            return ({**asked, "parameters": result},)
+            submit = {"submit": call.options["group"], "with": call.options["with"]}
+            return ({**submit, "parameters": result},)
         if result is None:
             return ()
         items: Iterable[object] = (
@@ -272,7 +272,7 @@ class Caller:
 
 
 def _names(call: Call) -> Iterable[str]:
-    """Return the functions that a call is for."""
+    """Return the names of the functions that a call needs."""
     if call.kind == "parameters":
         return dict.fromkeys(call.options["functions"].values())
     return (call.name,)
@@ -291,7 +291,7 @@ def _functions(
             f"the custom: part raised {_one_line(error)}",
             where=Location(ensemble.file) if ensemble.file else None,
             cause=_traceback(error),
-            hint="it is executed once, before the first submit",
+            hint="fix the code: it runs once, before the first submit",
             code="custom-raised",
         ) from None
     functions = {
@@ -340,7 +340,7 @@ def _values(given: object, what: str) -> list[Any]:
         if (isinstance(item, float) and not math.isfinite(item)) or "\0" in str(item):
             raise EnsembleError(
                 what.format(item if isinstance(item, float) else "a text with a NUL character"),
-                hint="jobs can be given finite numbers and plain text",
+                hint="return finite numbers or plain text",
                 code="bad-result",
             )
     if len(items) > MOST_JOBS:

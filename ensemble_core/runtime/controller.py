@@ -1,8 +1,8 @@
 """Controller: drives the engine with an inbox, a clock and threads.
 
-The thread in :meth:`Runtime.run` takes events from the inbox, passes them to the engine and hands
-its decisions on: to the executor's thread, the caller's threads, and watchers. Nothing slow happens
-on it. Used by the command line and by programs.
+The thread in :meth:`Runtime.run` takes events from the inbox, passes them to the engine, and passes
+its decisions to the executor's thread, the caller's threads, and watchers. Nothing slow happens on
+it. Used by the command line and by programs.
 """
 
 from __future__ import annotations
@@ -88,10 +88,9 @@ _LOST_GRACE = 5.0
 _UNHEARD_GRACE = 10.0
 #: Seconds that an ended run waits for its last messages.
 _DELIVERY_GRACE = 10.0
-#: Seconds that it waits for checks of inputs.
+#: Seconds that an ended run waits for checks of inputs.
 _CHECKS_GRACE = 30.0
-#: Seconds between checks whether cancelled jobs have been silent for too long, and how many such
-#: jobs a message names.
+#: Seconds between checks for cancelled jobs without news, and how many of them a message names.
 _LOOK, _SHOWN = 1.0, 10
 #: Tolerated clock delay in seconds.
 _CLOCK_SLACK = 2.0
@@ -102,15 +101,17 @@ _FORGET_AT_ONCE = 100
 class Runtime:
     """One run of one ensemble on one executor.
 
-    ``actions`` and ``observers`` are the records that the ensemble may name, ``folder`` is where
-    output that no job says anything of is kept. ``journal`` writes the run's journal, with
-    ``maker`` as what can read its snapshots; ``state`` is the executor's folder beside it. A run
-    that is taken up again has its ``engine`` from there. ``wall`` is after how many seconds the run
-    is stopped (default: what the file's limits say). ``functions`` are there beside those of the
-    file's ``custom:`` part, ``earlier`` are the jobs of the runs that it reuses, if they were read
-    already. Raises :class:`UsageError` when the ensemble's functions cannot be
-    loaded; :meth:`run` raises :class:`ExecutorError` when the executor cannot be opened. In both
-    cases nothing was submitted.
+    - ``actions``, ``observers``: the plugins' records that the ensemble may name.
+    - ``folder``: for output of jobs that do not name a file.
+    - ``journal``: writes the run's journal; ``maker`` identifies the programs that can read its
+      snapshots. ``state``: the executor's folder beside the journal.
+    - ``engine``: of a resumed run, restored from its journal.
+    - ``wall``: seconds after which the run is stopped (default: the file's limit).
+    - ``functions``: in addition to those of the file's ``custom:`` part.
+    - ``earlier``: jobs of the runs to reuse, if they were read already.
+
+    Raises :class:`UsageError` if the ensemble's functions cannot be loaded. :meth:`run` raises
+    :class:`ExecutorError` if the executor cannot be opened. In both cases nothing was submitted.
     """
 
     def __init__(
@@ -162,12 +163,12 @@ class Runtime:
         self._asked: StopRequested | None = None
         self._begun = False
         #: Time of the last news of cancelled jobs; ``None`` before an end or stop.
-        self._heard: float | None = None
+        self._last_news: float | None = None
         #: True if they were silent for too long, so that the run ends without them.
         self._gave_up = False
         #: Since when a stopped run cannot write its journal.
         self._stuck_since: float | None = None
-        # If the clock is set back, effects must not precede their causes.
+        # The run's time never goes back, even if the system clock was set back.
         self._wall = max(time.time(), self.engine.state.now)
         self._behind = self._wall - time.time()
         self._monotonic = time.monotonic()
@@ -216,7 +217,7 @@ class Runtime:
         )
 
     def clock(self) -> float:
-        """Return the time in seconds since the epoch; steady even if the system clock is set."""
+        """Return the time in seconds since the epoch; changes of the system clock do not matter."""
         return self._wall + (time.monotonic() - self._monotonic)
 
     def _put(self, events: Sequence[Event]) -> None:
@@ -246,7 +247,7 @@ class Runtime:
         return chosen if {"detach", "reattach"} <= self._executor.capabilities else "cancel"
 
     def stop(self, reason: str = "interrupted", exit_code: int = 130, *, end: bool = False) -> None:
-        """Ask the run to stop so that it can be resumed; with ``end``, to cancel its jobs and end.
+        """Request a stop after which the run can be resumed, or with ``end`` cancel it.
 
         A second call exits without waiting. Safe from any thread and from a signal handler.
         """
@@ -263,7 +264,7 @@ class Runtime:
 
     @property
     def ended(self) -> Terminate | None:
-        """Return how this controller ended or stopped the run, if it did."""
+        """How this controller ended or stopped the run, or ``None``."""
         return self.engine.state.ended if self._begun else None
 
     def look(self, function: Callable[[Engine], _T]) -> _T:
@@ -363,14 +364,14 @@ class Runtime:
             self.engine, self._guard, self._name, self._names, self._tracker, self.emit, self.clock
         )
         absent = earlier.seek()
-        # After the queue was asked: a cancel would go to it from another thread at the same time.
+        # Only after `seek`: otherwise a cancel would call the executor from another thread.
         if first is not None:
             self._handle(first)
             if not first.ends:
                 self._unanswered = earlier.unanswered()
                 earlier.report_lost(cancelled=absent, resumed=False)
                 return
-        # At the newest event's time: what happened meanwhile has times of its own, for windows.
+        # At the newest event's time, because events since then follow with their own times.
         now, gauges = self.engine.state.now, self._guard.resources()
         self._handle(Resumed(now, gauges, absent, self.reopened, earlier.gone))
         earlier.report_lost()
@@ -381,7 +382,7 @@ class Runtime:
             )
 
     def _wait_for_journal(self, journal: JournalWriter) -> None:
-        """Flushes the journal so that pending decisions are carried out. A second Ctrl-C skips the
+        """Flush the journal so that pending decisions are carried out. A second Ctrl-C skips the
         wait."""
         while not journal.flush(0.2):
             if self._leave or journal.in_trouble:
@@ -391,20 +392,23 @@ class Runtime:
         """Report that the journal cannot be written, or can be again. Called on its writing
         thread."""
         if error is not None and error.code == "broken":
-            # Nothing more would be carried out, so end in a resumable way.
+            # No decision can be carried out any more, so end in a resumable way.
             hint = "'ensemble resume' continues from the journal"
             self.emit((ExecutorLost(self.clock(), self._name, str(error), hint),))
         elif error is None:
             self._warn("the journal is writable again: the run continues")
         else:
-            self._warn(f"{error}\n  until then nothing is submitted or cancelled")
+            self._warn(f"{error}\n  nothing is submitted or cancelled until it is writable again")
 
     def _warn(self, message: str) -> None:
         self.emit((Problem(self.clock(), message),))
 
     def _wait_for_orders(self) -> None:
-        """Wait until the given orders are carried out, unless the user leaves, or the queue is lost
-        or silent so that a call to it may never return."""
+        """Wait until all orders are carried out.
+
+        Give up if the user leaves, or if the queue is lost or silent, because a call to it may
+        never return.
+        """
         deadline = time.monotonic() + _LOST_GRACE
         while not self._leave and not self._performer.join(_TICK):
             if (self.engine.state.lost or self._gave_up) and time.monotonic() > deadline:
@@ -420,7 +424,7 @@ class Runtime:
                 for watcher in self._ticking:
                     watcher.tick(report)
             timeout = _TICK if self._stuck_since is not None else self._until_timer()
-            if self._heard is not None:
+            if self._last_news is not None:
                 timeout = min(_LOOK, timeout if timeout is not None else _LONGEST_WAIT)
             if self._ticking and dirty:
                 timeout = min(_TICK, timeout if timeout is not None else _TICK)
@@ -429,8 +433,8 @@ class Runtime:
             except queue.Empty:
                 events = ()
             self._inquiries.answer()
-            if self._heard is not None and any(map(_of_our_job, events)):
-                self._heard = time.monotonic()
+            if self._last_news is not None and any(map(_of_our_job, events)):
+                self._last_news = time.monotonic()
             self._together = events
             if isinstance(events, Unit):
                 dirty = True
@@ -443,15 +447,17 @@ class Runtime:
                 self._handle(event)
                 if self._leave:
                     if self.engine.state.ended is None and self._asked is not None:
-                        # It waits behind other events; jobs stay as they are.
+                        # The request is still in the inbox; leave the jobs as they are.
                         asked = self._asked
                         self._handle(asked if asked.ends else replace(asked, then="keep"))
                     return
             dirty = self._handle_timer() or dirty
 
     def _await_deliveries(self) -> None:
-        """Wait a while until the last messages are delivered, and report those that are not. If the
-        run can be resumed, they remain to be sent."""
+        """Wait a while for the delivery of the last messages, and report the others.
+
+        A resume sends these again.
+        """
         notices = self.engine.state.notices
         if not notices or self._notifier is None:
             return
@@ -473,14 +479,16 @@ class Runtime:
         for address, of in late.items():
             why = f"it took more than {_DELIVERY_GRACE:g} s at the end of the run"
             if again:
-                told = f"a resume will send the message to {address} again: {why}"
-                self._handle(Problem(self.clock(), told))
+                message = f"a resume will send the message to {address} again: {why}"
+                self._handle(Problem(self.clock(), message))
             else:
                 self._handle(Delivered(self.clock(), tuple(of), address, why))
 
     def _await_checks(self) -> None:
-        """Wait a while until the inputs of jobs that have succeeded are checked: what is not on
-        record by then is not reused."""
+        """Wait a while for the checks of successful jobs' inputs.
+
+        Jobs that are not in the journal as checked cannot be reused.
+        """
         if self._identities is None or self._leave:
             return
         self._identities.close(_CHECKS_GRACE)
@@ -491,7 +499,7 @@ class Runtime:
 
     @property
     def _for_now(self) -> bool:
-        """Return True if a resume would revoke the run's end."""
+        """True if a resume would continue the run although it has ended."""
         state = self.engine.state
         return state.lost or (state.ended is not None and state.ended is state.ended_for_now)
 
@@ -510,15 +518,16 @@ class Runtime:
         return over or self._silent(ended)
 
     def _silent(self, ended: Terminate) -> bool:
-        """Return True, and report the cancelled jobs, if nothing was heard of them for
-        ``limits.stop``: a resume asks for them. Time in which the queue is unreachable does not
-        count."""
+        """Return True and report the cancelled jobs if they had no events for ``limits.stop``.
+
+        Time in which the queue is unreachable does not count. A resume asks the queue for them.
+        """
         if not ended.cancel:
             return False
         now = time.monotonic()
-        if self._heard is None or self._performer.retrying:
-            self._heard = now
-        if now - self._heard < self.ensemble.limits.stop:
+        if self._last_news is None or self._performer.retrying:
+            self._last_news = now
+        if now - self._last_news < self.ensemble.limits.stop:
             return False
         self._gave_up = True
         jobs = [job for job, _ in self.engine.in_queue()]
@@ -540,10 +549,10 @@ class Runtime:
         return True
 
     def _stuck(self, ended: Terminate) -> bool:
-        """Carry out a stop's cancels although the journal cannot be written.
+        """Carry out a stop's cancels even if the journal cannot be written.
 
-        Return True if the run then waits only for jobs that were never submitted for the same
-        reason.
+        Return True if the run then waits only for jobs that were never submitted, because their
+        orders wait for the journal.
         """
         stopped = self._asked is not None or self._stop_first is not None
         if not stopped or self._journal is None or not self._journal.in_trouble:
@@ -552,7 +561,7 @@ class Runtime:
         now = time.monotonic()
         if self._stuck_since is None:
             self._stuck_since = now
-            # Said again when it is on record: jobs that wait for the disk come to the queue first.
+            # The cancel is repeated once the journal has it, after pending submits.
             if ended.cancel:
                 self._performer.perform(Cancel(jobs=self._names.names(ended.cancel)))
         unheard = not any(record.newest for _, record in self.engine.in_queue())
@@ -567,7 +576,7 @@ class Runtime:
         return left if wait is None else min(left, wait)
 
     def _handle_timer(self) -> bool:
-        """Pass a due timer to the engine; return whether there was one. Stop a run at its time
+        """Pass a due timer to the engine; return True if one was due. Stop a run at its time
         limit."""
         if self._stop_at is not None and time.monotonic() >= self._stop_at:
             self._stop_at = None
@@ -581,7 +590,7 @@ class Runtime:
         return False
 
     def _handle_unit(self, unit: Unit) -> None:
-        """Handle an answer with the events of reused jobs as one unit: the journal has all or
+        """Handle an answer with the events of reused jobs atomically: the journal has all or
         none."""
         journal = self._journal
         with contextlib.nullcontext() if journal is None else journal.together():
@@ -590,11 +599,13 @@ class Runtime:
                     self._handle(each, checked=True)
 
     def _handle(self, event: Event, *, checked: bool = False) -> Sequence[Decision]:
-        """Hand an event to the engine, carry out its decisions and return them. Unless it is
-        ``checked``, check it against the executor's contract first."""
+        """Pass an event to the engine, carry out its decisions and return them.
+
+        Unless it is ``checked``, first check it against the executor's contract.
+        """
         if not self.engine.concerns(event):
             return ()
-        if type(event) is Observed and not usual(event):  # what a plugin's observer read
+        if type(event) is Observed and not usual(event):  # from a plugin's observer
             row = self._admission.admitted(event)
             if row is None:
                 return ()
@@ -642,13 +653,13 @@ class Runtime:
             rows = [row_of(record) for record in over] if over else ()
             if over:
                 over.clear()
-            # Once this is on disk, the journal's writer starts the orders.
+            # The journal's writer starts the orders once this is on disk.
             journal.append(event, decisions, orders, rows)
             self._snapshots.count()
         return decisions
 
     def _orders_of(self, decisions: Sequence[Decision]) -> list[Order]:
-        """Return the orders that carry out these decisions, to start once they are recorded."""
+        """Return the orders that carry out these decisions once they are recorded."""
         orders: list[Order] = []
         for decision in decisions:
             for watcher in self._watchers:
@@ -657,9 +668,9 @@ class Runtime:
                 self._tracker.expect(decision.jobs)
                 if self._identities is not None and self._journal is not None:
                     self._identities.expect(decision.jobs, self._records)
-                given = self._names.given(decision.jobs)
+                jobs = self._names.given(decision.jobs)
                 orders.append(
-                    decision if given is decision.jobs else replace(decision, jobs=tuple(given))
+                    decision if jobs is decision.jobs else replace(decision, jobs=tuple(jobs))
                 )
             elif isinstance(decision, LookUp):
                 looked = ((job, self._records[job.id].source) for job in decision.jobs)
@@ -683,7 +694,7 @@ class Runtime:
         return orders
 
     def _forget(self, job: str, orders: list[Order]) -> None:
-        """Let the executor forget a job whose end is recorded."""
+        """Tell the executor that it may forget a job whose end is recorded."""
         self._forgotten.append(job)
         if len(self._forgotten) >= _FORGET_AT_ONCE:
             jobs, self._forgotten = tuple(self._forgotten), []
@@ -709,5 +720,5 @@ class Runtime:
 
 
 def _of_our_job(event: Event) -> bool:
-    """Return whether the event concerns a job of this run."""
+    """Return True if the event concerns a job of this run."""
     return isinstance(event, Observed) or (isinstance(event, JobEvent) and event.ours)

@@ -33,17 +33,18 @@ _LONGEST = {"discord": 1900}
 _USUAL, _LONGEST_SUBJECT = 20_000, 150
 #: Number of lines shown of a merged message.
 _SHOWN = 50
-#: What notifies many people: of Discord and Mattermost, and of Slack (``<!channel>``, ``<@ID>``).
+#: Mentions of many people: in Discord and Mattermost, and in Slack (``<!channel>``, ``<@ID>``).
 _MENTION = re.compile(r"(?<=@)(?=everyone|here|all|channel)|(?<=<)(?=[!@#])", re.IGNORECASE)
 
 
 class Refused(Exception):
-    """A failure that a retry would not fix."""
+    """Error: delivery failed, and a retry would not help."""
 
 
 def harmless(text: str) -> str:
-    """Return the text without control characters, codes that change the direction of writing, and
-    half characters; its lines stay.
+    """Return the text without control characters, bidirectional marks and lone surrogates.
+
+    Line ends stay.
 
     >>> harmless("a\\x1b[31mb\\r\\nc\\u202e")
     'a[31mb\\nc'
@@ -54,10 +55,10 @@ def harmless(text: str) -> str:
 
 def deliver(address: str, run: str, notices: Sequence[Notify]) -> None:
     """Deliver messages as one. Raises an exception with the reason of a failure."""
-    told = [harmless(each.message) for each in notices[:_SHOWN]]
+    lines = [harmless(each.message) for each in notices[:_SHOWN]]
     if len(notices) > _SHOWN:
-        told.append(f"… and {len(notices) - _SHOWN} more")
-    text, run = "\n".join(told)[:_USUAL], harmless(run)
+        lines.append(f"… and {len(notices) - _SHOWN} more")
+    text, run = "\n".join(lines)[:_USUAL], harmless(run)
     hook = webhook_of(address)
     if hook is not None:
         _webhook(*hook, text, run, notices)
@@ -80,11 +81,11 @@ def _ring(address: str) -> None:
 
 
 def _on_desktop(text: str, run: str) -> bool:
-    """Show a notification; false if there is no desktop."""
+    """Show a notification; return False without a desktop."""
     program = shutil.which("notify-send")
     if program is None:
         return False
-    for sign, name in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):  # it reads markup
+    for sign, name in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):  # notify-send reads markup
         text = text.replace(sign, name)
     try:
         return not _run([program, "--app-name=ensemble", "--", run, text[:2000]])
@@ -164,7 +165,7 @@ def _post(url: str, body: bytes, kind: str) -> int:
             with contextlib.suppress(OSError):
                 connection.sock.shutdown(2)
 
-    # A server that sends a byte now and then never meets a socket's own timeout.
+    # The socket's timeout never ends an answer that arrives byte by byte.
     timer = threading.Timer(TIMEOUT, hang_up)
     timer.daemon = True
     timer.start()
@@ -200,14 +201,14 @@ def _connection(scheme: str, host: str, port: int | None) -> HTTPConnection:
 
 
 def _why(error: Exception) -> str:
-    """Return why a connection failed, in words that hold nothing of the URL."""
+    """Return why a connection failed, without any part of the URL."""
     import socket
     import ssl
 
     if isinstance(error, ssl.SSLError):
         return f"TLS: {error.reason or 'the handshake failed'}"
     if isinstance(error, socket.gaierror):
-        return "its host is not known"
+        return "unknown host"
     if isinstance(error, OSError) and error.errno:
         return os.strerror(error.errno)
-    return f"not an answer in HTTP ({type(error).__name__})"
+    return f"not an HTTP answer ({type(error).__name__})"

@@ -1,8 +1,8 @@
-"""Checks incoming events: the engine handles only what the journal can reproduce.
+"""Check of incoming events: the engine handles only events that the journal can reproduce.
 
 Events come from executors, observers and users' functions. A timestamp that is text, for example,
-could not be read back. :func:`usual` recognises normal events quickly; others are converted as the
-journal would, corrected, or rejected. Called by the controller.
+could not be read back. :func:`usual` quickly recognises normal events. Others are converted to what
+the journal would give back, corrected, or rejected. Called by the controller.
 """
 
 from __future__ import annotations
@@ -28,20 +28,19 @@ from ensemble_core.model.events import (
 
 __all__ = ["Admission", "admitted", "usual"]
 
-#: Seconds since the epoch beyond which no event happens (the year 5138).
+#: Latest accepted time, in seconds since the epoch (the year 5138).
 _LATEST = 1e11
-#: Characters of one event, and of one text that is not looked at more closely.
+#: Largest length of an event, and of a text in an event that needs no closer check.
 _LONGEST, _USUAL = 4 << 20, 1 << 16
-#: Of numbers that are no more than usual; and how deep values may be inside one another.
+#: Limits of integers and of nesting.
 _LARGEST, _DEEPEST = 1 << 64, 40
 _SCALARS = frozenset({float, bool, NoneType})
-#: Kinds of malformed events that are told of.
+#: Number of different kinds of malformed events that are reported.
 _MALFORMED = 100
 
 
 class Admission:
-    """The check of all that others' code sends to one run; ``put`` takes what is told of it, once
-    of each kind."""
+    """Check of all events from plugins for one run; ``put`` takes one report for each kind."""
 
     def __init__(
         self, executor: str, put: Callable[[Sequence[Event]], None], clock: Callable[[], float]
@@ -49,28 +48,28 @@ class Admission:
         self._executor = executor
         self._put = put
         self._clock = clock
-        self._told: set[tuple[str, str]] = set()
+        self._reported: set[tuple[str, str]] = set()
 
     def admitted(self, event: Event) -> Event | None:
-        """Return an event in the form that the journal can store; ``None`` if impossible."""
+        """Return an event as the journal gives it back; ``None``, with a report, if it cannot."""
         if usual(event):
             return event
         found: Event | None = None
         try:
             if isinstance(event, Requested):
-                raise ValueError("only a user may ask a run for an action")
+                raise ValueError("only a user may request an action")
             if isinstance(event, (Identified, LookedUp)):
-                raise ValueError("only the run itself looks jobs up in earlier runs")
+                raise ValueError("only the run itself may look up jobs in earlier runs")
             found, wrong = admitted(event, self._clock())
-        except Exception as error:  # of a plugin's own class, or deeper than Python goes
+        except Exception as error:  # from a plugin's class, or a RecursionError
             wrong = str(error) or type(error).__name__
         kind = type(event).__name__
-        if wrong and (kind, wrong) not in self._told and len(self._told) < _MALFORMED:
-            self._told.add((kind, wrong))
+        if wrong and (kind, wrong) not in self._reported and len(self._reported) < _MALFORMED:
+            self._reported.add((kind, wrong))
             done = wrong if found is not None else f"{wrong}; it is dropped"
             message = (
-                f"executor {self._executor} or a plugin sent a malformed event ({kind}): {done}; "
-                "further ones like it are not reported"
+                f"executor {self._executor} or a plugin sent a malformed event ({kind}): {done}. "
+                "Reported once"
             )
             self._put((Problem(self._clock(), message, "error"),))
         return found
@@ -104,21 +103,20 @@ def usual(event: Any) -> bool:
 
 
 def admitted(event: object, now: float) -> tuple[Event, str]:
-    """The event as the journal gives it back, with what was wrong with it and is done about that,
-    if anything was.
+    """Return the event as the journal gives it back, and a description of a correction, or "".
 
-    Raises ``ValueError`` with what is wrong with one that cannot be kept.
+    Raises ``ValueError`` if the event cannot be stored.
     """
     if not isinstance(event, Event):
         raise ValueError(f"{type(event).__name__} is not an event")
     mended = ""
     time: object = event.timestamp
     if isinstance(time, bool) or not (isinstance(time, (int, float)) and -_LATEST < time < _LATEST):
-        mended = f"a time of type {type(time).__name__} that is none; the time it came is taken"
+        mended = f"invalid time of type {type(time).__name__}; the time of arrival is used"
         event = replace(event, timestamp=now)
     text = event.to_json()
     if len(text) > _LONGEST:
-        raise ValueError(f"it is {len(text) >> 20} MiB long, of {_LONGEST >> 20} that are kept")
+        raise ValueError(f"it has {len(text) >> 20} MiB; the limit is {_LONGEST >> 20} MiB")
     again = Event.from_dict(json.loads(text))
     for name, hint in _hints(type(again)):
         value = getattr(again, name)
@@ -128,9 +126,9 @@ def admitted(event: object, now: float) -> tuple[Event, str]:
         if value is NOTHING or name == "timestamp":
             continue
         if not _plain(inner, _LONGEST, _DEEPEST):
-            raise ValueError(f"its {name!r} has numbers or depths that are not kept")
+            raise ValueError(f"its {name!r} has too large numbers or too many levels")
     if isinstance(again, JobEvent) and again.name == "finish" and not _has_status(again.context):
-        mended = mended or "a finish without 'status', a wait status; the job counts as failed"
+        mended = mended or "finish without a 'status' (a wait status); the job counts as failed"
     return again, mended
 
 
@@ -139,7 +137,7 @@ def _has_status(context: Mapping[str, Any]) -> bool:
 
 
 def _plain(values: dict[Any, Any] | list[Any], longest: int, depth: int) -> bool:
-    """True if there is nothing but what JSON gives back as it is, within bounds."""
+    """Return True if all values survive JSON unchanged and are within the limits."""
     if type(values) is dict:
         for key in values:
             if type(key) is not str:
@@ -171,7 +169,7 @@ _hints = cast(Callable[[type[Any]], tuple[tuple[str, Any], ...]], cache(_hints_o
 
 
 def _fits(value: object, hint: Any) -> bool:
-    """True if a value that came out of JSON is of a field's type."""
+    """Return True if a value from JSON has a field's type."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return any(_fits(value, part) for part in parts)

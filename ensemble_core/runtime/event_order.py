@@ -1,10 +1,10 @@
-"""Check of job events against the executor's contract: known jobs, in order, in time.
+"""Check of job events against the executor's contract: known jobs, right order, plausible times.
 
 Most events keep the contract; :meth:`OrderCheck.keeps` is a fast check for that. Each kind of
 violation is reported once, as a defect of the executor, and corrected if that cannot change how the
 job ended. The engine and the journal get the corrected events, so a replay makes the same
-decisions. If a time was corrected, the executor's own time stays in the event's context as
-``told_at``; a resume uses it to ask the executor. Called by the controller, on the engine's thread.
+decisions. If a time was corrected, the executor's time stays in the event's context as ``told_at``,
+which a resume needs. Called by the controller, on the engine's thread.
 """
 
 from __future__ import annotations
@@ -75,8 +75,10 @@ class OrderCheck:
         return _at(event, now)
 
     def keeps(self, event: JobEvent, record: JobRecord) -> bool:
-        """Return whether an event of this job keeps the contract. Ask only about a job's first
-        event and those in ``TIMED``; all others do."""
+        """Return True if an event of this job keeps the contract.
+
+        Only needed for a job's first event and those in ``TIMED``; all others do.
+        """
         name = event.name
         if record.newest == 0.0 and name != "submit":
             return name == "exception"
@@ -104,10 +106,10 @@ class OrderCheck:
                     "it is dropped",
                 )
             else:
-                yield event  # late news of a job that is over
+                yield event  # a late event of a job that is over
             return
         if event.job in self._engine.state.table.groups[record.job.group].held:
-            return  # not in the queue (any more): late news of a job that a stop cancelled
+            return  # a late event of a job that a stop cancelled
         if self._is_echo(event, record):
             yield event
             return
@@ -138,7 +140,7 @@ class OrderCheck:
             )
             time, when = event.timestamp, record.submitted
             if when - _DAY < time < when:
-                when = time  # by a clock that is a little behind
+                when = time  # the queue's clock is a little behind
             yield _at(JobEvent(time - _STEP, event.job, "submit"), when)
         ended = record.outcome is not None or record.exception is not None
         if name == "finish" and record.started is None and not ended:
@@ -209,7 +211,7 @@ class OrderCheck:
         group, _, rest = job.partition("~")[0].rpartition(".")
         index = rest.partition("-")[0]
         state = self._engine.state.table.groups.get(group)
-        # No index has more digits, and Python limits how many digits int() converts.
+        # Python limits how many digits int() converts.
         known = index.isdecimal() and len(index) < 20
         return state is None or not known or int(index) >= state.next_index
 
@@ -232,9 +234,11 @@ def _named(event: Event) -> str:
 
 
 def _at(event: _E, time: float) -> _E:
-    """Return the event with another time. A job's event keeps the first one as ``told_at``. That is
-    never 0, which would mean that nothing was heard of the job."""
+    """Return the event with another time. A job's event keeps the first one as ``told_at``.
+
+    ``told_at`` is never 0, which would mean that the job had no event.
+    """
     if not isinstance(event, JobEvent):
         return replace(event, timestamp=time)
-    told = {"told_at": float(max(event.timestamp, _STEP)), **event.context}
-    return replace(event, timestamp=time, context=told)
+    context = {"told_at": float(max(event.timestamp, _STEP)), **event.context}
+    return replace(event, timestamp=time, context=context)

@@ -1,8 +1,7 @@
-"""Guard around a run's executor: reports its exceptions and hangs, so that they never block the
-run.
+"""Guard around a run's executor: its exceptions and hangs are reported and never block the run.
 
-An :class:`EnsembleError` passes through; anything else is reported as a defect of the executor with
-its place. Used by the controller and by the performer of orders.
+An :class:`EnsembleError` passes through. Any other exception is reported as a defect of the
+executor, with its place. Used by the controller and by the performer of orders.
 """
 
 from __future__ import annotations
@@ -40,8 +39,11 @@ class ExecutorGuard:
 
     @contextlib.contextmanager
     def calling(self, method: str) -> Iterator[None]:
-        """Turns every error raised in here into an :class:`EnsembleError`: the executor's own, or
-        one that says what was raised, where, and in which ``method``."""
+        """Convert every exception into an :class:`EnsembleError`.
+
+        The executor's ``EnsembleError`` passes; others are converted to one that names the
+        exception, its place and the ``method``.
+        """
         try:
             yield
         except EnsembleError:
@@ -82,8 +84,10 @@ class ExecutorGuard:
             return dict(self.executor.reattach(jobs))
 
     def close(self, leave: Callable[[], bool]) -> str | None:
-        """Close the executor; what went wrong with that. One that does not return is left behind
-        after its time, or at once where ``leave`` says so."""
+        """Close the executor; return why that failed, or ``None``.
+
+        If it does not return, it is abandoned after a timeout, or early if ``leave()`` is true.
+        """
         failed: list[EnsembleError] = []
 
         def close() -> None:
@@ -105,11 +109,14 @@ class ExecutorGuard:
         return str(failed[0]) if failed else None
 
     def thread_died(self, thread: str, error: BaseException) -> bool:
-        """Tell of one of the executor's threads that an exception ended; whether it was its own:
-        no event may come any more, and nobody would know."""
+        """Report the executor as lost if an exception ended one of its threads.
+
+        Return False if the thread is not the executor's. Without its thread, an executor may never
+        send another event.
+        """
         home = type(self.executor).__module__
         package = home.partition(".")[0]
-        if package == "ensemble_core":  # where others' code is as well
+        if package == "ensemble_core":  # not all code there is the executor's
             package = home.rpartition(".")[0]
         trace = error.__traceback__
         while trace is not None and trace.tb_frame.f_globals is vars(threading):
@@ -130,7 +137,7 @@ class ExecutorGuard:
 def _shown(error: BaseException) -> str:
     try:
         return repr(error)
-    except Exception:  # of a plugin's own class
+    except Exception:  # from a plugin's class
         return type(error).__name__
 
 
@@ -140,7 +147,7 @@ _usual_hook: Callable[[Any], Any] | None = None
 
 
 def _watch(guard: ExecutorGuard) -> None:
-    global _usual_hook  # as the hook itself, there is one for all runs of a process
+    global _usual_hook  # all runs of a process share the hook
     with _lock:
         if not _guards:
             _usual_hook, threading.excepthook = threading.excepthook, _thread_died
@@ -155,9 +162,9 @@ def _unwatch(guard: ExecutorGuard) -> None:
                 threading.excepthook = _usual_hook or threading.__excepthook__
 
 
-def _thread_died(told: Any) -> None:
-    thread = "?" if told.thread is None else told.thread.name
-    error = told.exc_value
+def _thread_died(args: Any) -> None:
+    thread = "?" if args.thread is None else args.thread.name
+    error = args.exc_value
     claims = [error is not None and each.thread_died(thread, error) for each in list(_guards)]
     if not any(claims):
-        (_usual_hook or threading.__excepthook__)(told)
+        (_usual_hook or threading.__excepthook__)(args)

@@ -1,8 +1,8 @@
-"""Calls of generators, off the engine's thread: builds them on first use and checks their answers.
+"""Calls of generators, off the engine's thread.
 
-Each generator has its own thread, so a hanging one blocks nobody: its call fails after the file's
-``timeout``. The first call after a resume repeats the recorded calls, with one timeout each. Valid
-suggestions go back to the engine as events.
+Generators are built on first use. Each has its own thread, so a hanging one blocks no other; its
+call fails after the file's ``timeout``. The first call after a resume repeats the recorded calls,
+with one timeout each. Answers are checked; suggestions are returned to the engine as events.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _Answer = tuple[Mapping[str, Any], ...]
 
 
 class MakeSuggestion(NamedTuple):
-    """A call of a generator with what it is told; the first ``known`` of ``exchanges`` are the
-    calls before."""
+    """A call of a generator with its input; earlier calls are the first ``known`` of
+    ``exchanges``."""
 
     asking: Asking
     exchanges: Sequence[Exchange]
@@ -40,7 +40,7 @@ class MakeSuggestion(NamedTuple):
 
 
 class GeneratorCalls:
-    """Makes the calls of one run's generators; ``emit`` takes what became of each."""
+    """Makes the calls of one run's generators; ``emit`` takes their outcomes."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class GeneratorCalls:
         self._workers: dict[str, _Worker] = {}
 
     def make(self, task: MakeSuggestion) -> None:
-        """Make this call on another thread; returns at once."""
+        """Make a call on another thread; returns at once."""
         name = task.call.name
         if name not in self._guards:
             tasks: queue.SimpleQueue[MakeSuggestion | None] = queue.SimpleQueue()
@@ -66,14 +66,14 @@ class GeneratorCalls:
             )
             try:
                 guard.start()
-            except RuntimeError as error:  # the machine gives no more threads
+            except RuntimeError as error:  # the system cannot start more threads
                 self._emit(CallFailed(self._clock(), task.call.call, f"cannot be called: {error}"))
                 return
             self._guards[name] = tasks
         self._guards[name].put(task)
 
     def close(self) -> None:
-        """Take no more calls. One that hangs is left behind: its thread ends with the process."""
+        """Accept no more calls. A hanging call is abandoned: its thread ends with the process."""
         for tasks in self._guards.values():
             tasks.put(None)
         for worker in self._workers.values():
@@ -84,8 +84,10 @@ class GeneratorCalls:
             self._emit(self.outcome(task))
 
     def outcome(self, task: MakeSuggestion) -> CallReturned | CallFailed:
-        """Make this call and wait for it, no longer than its ``timeout`` (a first one: than
-        that of all calls that it makes again); what became of it."""
+        """Make a call and return its outcome, at the latest after its ``timeout``.
+
+        The first call after a resume has the timeouts of all calls that it repeats.
+        """
         worker = self._worker(task.call.name)
         if worker.quick:
             return self._outcome(task, worker.call(task))
@@ -97,7 +99,7 @@ class GeneratorCalls:
             found = worker.answers.get(timeout=timeout)
         except queue.Empty:
             found = _Fault(f"gave no answer within {timeout:g} s")
-        except RuntimeError as error:  # the machine gives no more threads
+        except RuntimeError as error:  # the system cannot start more threads
             found = _Fault(f"cannot be called: {error}")
         return self._outcome(task, found)
 
@@ -109,13 +111,13 @@ class GeneratorCalls:
     def _outcome(self, task: MakeSuggestion, found: _Answer | _Fault) -> CallReturned | CallFailed:
         call = task.call
         if isinstance(found, _Fault):
-            self._workers.pop(call.name).tasks.put(None)  # the next one is built anew
+            self._workers.pop(call.name).tasks.put(None)  # rebuilt at the next call
             return CallFailed(self._clock(), call.call, found.what, found.traceback)
         return CallReturned(self._clock(), call.call, found)
 
 
 class _Fault(NamedTuple):
-    """The fault of a call."""
+    """Why a call failed."""
 
     what: str
     traceback: str = ""
@@ -135,15 +137,15 @@ class _Worker:
 
     @property
     def quick(self) -> bool:
-        """True if calls need no thread of their own, from the second one on."""
+        """True if calls need no separate thread; from the second call on."""
         return self._generator is not None and self._generator.quick
 
     def calls(self, task: MakeSuggestion) -> int:
-        """How many calls of the generator this one is: the first makes those on record again."""
+        """Return the number of calls that this one makes; the first also repeats recorded ones."""
         return 1 if self._begun else 1 + task.known
 
     def begin(self, task: MakeSuggestion) -> None:
-        """Make a call on the worker's thread; the answer is among ``answers`` then."""
+        """Make a call on the worker's thread; the answer is put into ``answers``."""
         if not self._begun:
             self._begun = True
             name = f"generator {self._spec.name} (calls)"
@@ -189,7 +191,7 @@ class _Worker:
         return [{"prune": int(number)} for number in sorted(set(found))]
 
     def _checked(self, found: object, count: int) -> list[Mapping[str, Any]]:
-        """The suggestions, checked, as plain data. Raises :class:`EnsembleError`."""
+        """Return the checked suggestions as plain data. Raises :class:`EnsembleError`."""
         if isinstance(found, (str, bytes, Mapping)) or not isinstance(found, Iterable):
             raise _fault(f"suggested {found!r:.80}, expected a list of points")
         points = list(found)
@@ -223,8 +225,10 @@ def _fault(what: str) -> EnsembleError:
 
 
 def _fit(spec: GeneratorSpec, points: Sequence[Point]) -> list[Point]:
-    """The points among these that fit the problem: a changed file may have another, and so may the
-    generator that a point was handed on from."""
+    """Return the points that are valid for the problem.
+
+    Others come from a file that has changed, or from another generator with another problem.
+    """
     outputs = {*spec.vocs.outputs}
     return [
         each
@@ -235,7 +239,7 @@ def _fit(spec: GeneratorSpec, points: Sequence[Point]) -> list[Point]:
 
 
 def _plain(value: object) -> Any:
-    """A value as JSON has it: one of numpy's as Python's own."""
+    """Return a JSON value; numpy scalars become Python numbers."""
     item = getattr(value, "item", None)
     if callable(item) and getattr(value, "shape", None) == ():
         value = item()

@@ -1,8 +1,8 @@
 """Identities of a run's jobs, and look-ups of jobs in earlier runs.
 
-Identities are computed on the executor's thread just before submission; a thread here checks inputs
-again after success, and answers look-ups. Results are events. Files are never read on the engine's
-thread. Used by the controller.
+Identities are computed on the executor's thread just before submission. A thread here checks the
+inputs of successful jobs again, and answers look-ups. Results are events. Files are never read on
+the engine's thread. Used by the controller.
 """
 
 from __future__ import annotations
@@ -41,42 +41,44 @@ __all__ = [
     "uses_job_files",
 ]
 
-#: Jobs of one answer, and of one check at their ends.
+#: Batch size of look-ups and of checks.
 _AT_ONCE = 100
-#: Seconds between two checks: a thread that woke at each job's end would cost more than its work.
+#: Seconds between two checks. Waking the thread at each job's end would cost more than the checks.
 _CHECK_PAUSE = 0.2
-#: Events that may wait for the engine before a further look-up is answered.
+#: Back-pressure: look-ups pause while more events than this wait for the engine.
 _MOST_WAITING = 20_000
-#: Groups of which the source is remembered: rules may change the fields of each submit.
+#: Size of the cache of sources. Rules may change fields at each submit, so groups are many.
 _MOST_SOURCES = 1000
 _MISSING = "missing"
 
 
-#: Queued if jobs have ended.
+#: An item of the queue: jobs have ended.
 _CHECK = object()
 
 
 class Unit(list[Event]):
-    """Events that the journal keeps all or none of: an answer with the events of earlier jobs."""
+    """Events that the journal stores atomically: an answer with the events of earlier jobs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The order to look these jobs up, each with the group that it is made of."""
+    """The order to look up these jobs, each with its group."""
 
     jobs: tuple[tuple[Job, JobGroup | None], ...]
 
 
 class Inputs:
-    """Reads the files that belong to the identity of a job. What was read of a file is remembered
-    by its inode, size and time of change."""
+    """Reader of the files that belong to a job's identity, with a cache of digests by inode, size
+    and time of change."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, ...], str] = {}
 
     def of(self, job: Job, group: JobGroup, seen: dict[str, str | None]) -> dict[str, str]:
-        """The inputs of a job, as written, each with what is known of it. ``seen`` are files that
-        were looked at just now."""
+        """Return the inputs of a job, as written, each with its digest or time.
+
+        ``seen`` caches files for the current batch.
+        """
         found: dict[str, str] = {}
         folder = os.path.join(group.cwd, job.workdir) if job.workdir else group.cwd
         listed = {template for template, _ in group.inputs}
@@ -102,7 +104,7 @@ class Inputs:
         return found
 
     def _look(self, path: str, by: str, seen: dict[str, str | None]) -> str | None:
-        """Return what is known of a file; ``None`` if it is missing or no regular file."""
+        """Return a file's digest or time; ``None`` if it is not a regular file."""
         key = f"{by} {path}"
         if key not in seen:
             seen[key] = self._read(path, by)
@@ -119,7 +121,7 @@ class Inputs:
             if key not in self._known:
                 self._known[key] = _digest(path)
             return self._known[key]
-        except (OSError, ValueError):  # also a name with a NUL in it
+        except (OSError, ValueError):  # ValueError: a NUL in the name
             return None
 
 
@@ -140,7 +142,7 @@ def _key(files: tuple[tuple[str, str], ...]) -> str:
 def identify(
     job: Job, group: JobGroup, source: Source, inputs: Inputs, seen: dict[str, str | None]
 ) -> tuple[str, dict[str, str]]:
-    """The identity of a job of this group, and its inputs as they are now."""
+    """Return the identity of a job of this group, and its current inputs."""
     files = inputs.of(job, group, seen)
     return identity_of(parts_of(job, source.parts, files)), files
 
@@ -152,11 +154,11 @@ def uses_job_files(ensemble: Ensemble) -> bool:
 
 
 class Identities:
-    """The identities of one run. ``put`` takes the events, ``backlog`` says how many wait.
+    """Identities of one run's jobs. ``put`` takes events, ``backlog`` returns how many wait.
 
-    ``folders`` are the earlier runs whose jobs it reuses; ``earlier`` are their jobs where somebody
-    has read them, ``served`` those that stand in for a job already. With ``files`` their folders
-    and output must be there.
+    ``folders`` are the earlier runs to reuse, ``earlier`` their jobs if they were read already,
+    ``served`` the earlier jobs that are in use. With ``files``, an earlier job is only reused if
+    its folder and output exist.
     """
 
     def __init__(
@@ -179,7 +181,7 @@ class Identities:
         self._files = files
         self._inputs = Inputs()
         self._sources: dict[int, tuple[JobGroup, Source]] = {}
-        #: What journals have of these in this controller's time.
+        #: Keys of sources and inputs that this controller has put into the journal.
         self._recorded: set[str] = set()
         #: The groups of jobs that are about to be submitted.
         self._groups: dict[str, JobGroup] = {}
@@ -194,14 +196,14 @@ class Identities:
         self._closing = False
 
     def expect(self, jobs: Sequence[Job], records: Mapping[str, JobRecord]) -> None:
-        """These jobs are about to be submitted."""
+        """Note that these jobs are about to be submitted."""
         for job in jobs:
             record = records.get(job.id)
             if record is not None and record.source is not None:
                 self._groups[job.label] = record.source
 
     def identify(self, jobs: Sequence[Job]) -> None:
-        """Tell the identities of jobs that are about to be submitted."""
+        """Report the identities of jobs that are about to be submitted."""
         seen: dict[str, str | None] = {}
         event = _Found()
         for job in jobs:
@@ -212,13 +214,13 @@ class Identities:
             self._put((event.event(self._clock()),))
 
     def look(self, order: Look) -> None:
-        """Look jobs up in earlier runs. Returns at once."""
+        """Look up jobs in earlier runs. Returns at once."""
         self._queue.put(order)
         self._hurry.set()
         self._begin()
 
     def ended(self, record: JobRecord) -> None:
-        """A job has ended: if it has succeeded, its inputs are checked. Returns at once."""
+        """Check the inputs of a job that has ended, if it succeeded. Returns at once."""
         if record.reused is not None or record.outcome != "success" or record.source is None:
             return
         if record.inputs is None:
@@ -230,7 +232,7 @@ class Identities:
             self._begin()
 
     def close(self, patience: float) -> None:
-        """End, after the checks of jobs that have ended, unless these take longer."""
+        """Finish the checks of ended jobs, and stop; waits at most ``patience`` seconds."""
         self._closing = True
         self._hurry.set()
         if self._thread is not None:
@@ -255,8 +257,9 @@ class Identities:
                     self._hurry.clear()
 
     def _check(self) -> None:
-        """Report the jobs that have ended and whose inputs are what they were."""
-        self._check_queued = False  # before the first job is taken: a later one queues a check
+        """Report the ended jobs whose inputs have not changed."""
+        # Reset before the first job is taken, so that a job that ends later queues a check.
+        self._check_queued = False
         seen: dict[str, str | None] = {}
         while self._ended:
             same: list[str] = []
@@ -276,7 +279,7 @@ class Identities:
             self._put(self.answer(order.jobs[at : at + _AT_ONCE]))
 
     def _reopened(self) -> EarlierJobs:
-        """The jobs of the earlier runs that are still there."""
+        """Return the jobs of those earlier runs that still exist."""
         earlier = EarlierJobs(self._served, files=self._files)
         for folder in self._folders:
             try:
@@ -287,8 +290,10 @@ class Identities:
         return earlier
 
     def answer(self, jobs: Sequence[tuple[Job, JobGroup | None]]) -> Unit:
-        """The answer for some jobs, with the events of the earlier ones that stand in for them.
-        Reads their files."""
+        """Return the answer for some jobs, with the events of the earlier jobs that are reused.
+
+        Reads their files.
+        """
         if self._earlier is None:
             self._earlier = self._reopened()
         seen: dict[str, str | None] = {}
@@ -345,7 +350,7 @@ class Identities:
 
 
 class _Found:
-    """Parts of an :class:`Identified`."""
+    """Builder of an :class:`Identified` event."""
 
     def __init__(self) -> None:
         self.jobs: dict[str, list[str]] = {}
@@ -364,7 +369,7 @@ class _Found:
 
 
 def _events(job: str, hit: EarlierJob, now: float) -> list[Event]:
-    """The events of a job for which an earlier one stands in, as of any other."""
+    """Return the events of a job that is replaced by an earlier one, as if it had run."""
     rows = [Observed(now, job, *row) for row in hit.rows]
     done = {"status": 0, "duration": hit.duration}
     return [
@@ -377,8 +382,10 @@ def _events(job: str, hit: EarlierJob, now: float) -> list[Event]:
 
 
 def reuse_events(event: Event, records: Mapping[str, JobRecord], now: float) -> Iterator[Event]:
-    """The events to handle for one of a job for which an earlier one stands in: none if it is over,
-    and its end if a rule cancelled it meanwhile. Any other event as it is."""
+    """Yield the events to handle instead of one event of a reused job.
+
+    None if the job is over; a cancel and its end if a rule has cancelled it; otherwise the event.
+    """
     if not isinstance(event, (JobEvent, Observed)):
         yield event
         return

@@ -1,8 +1,7 @@
-"""Notifier: delivers the messages of one run, on its own threads.
+"""Notifier: delivers the messages of one run, with one thread for each address.
 
-Each address has a thread, so a hanging one delays no other. Messages to one address within
-``MERGED`` seconds are sent as one. Results are events. Created by the controller for a run's first
-message.
+So an address that hangs does not delay the others. Messages to one address within ``MERGED``
+seconds are merged. Results are events. Created by the controller for a run's first message.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ __all__ = ["MERGED", "Notifier"]
 
 #: Seconds after a message in which further ones to the same address are collected.
 MERGED = 30.0
-#: Seconds before the second and the third try; at the end of the run nobody waits.
+#: Backoff in seconds before the second and third attempts; none at the end of the run.
 _WAITS = (1.0, 4.0)
 
 
@@ -46,21 +45,21 @@ class Notifier:
                         threading.Thread(
                             target=self._work, args=(address, own), name="notify", daemon=True
                         ).start()
-                    except RuntimeError as error:  # the machine gives no more threads
+                    except RuntimeError as error:  # the system cannot start more threads
                         self._tell([notice], address, str(error))
                         continue
                     self._queues[address] = own
                 self._queues[address].put(notice)
 
     def hurry(self) -> None:
-        """The run is over: send what is collected, and wait no more between tries."""
+        """Send collected messages now, without backoff; called at the end of the run."""
         self._hurry.set()
         with self._lock:
             for each in self._queues.values():
                 each.put(None)
 
     def _work(self, address: str, notices: queue.SimpleQueue[Notify | None]) -> None:
-        """Send what comes for one address, until the process ends."""
+        """Send the messages for one address, until the process ends."""
         earliest = 0.0
         while True:
             found = [notices.get()]
@@ -89,7 +88,7 @@ class Notifier:
                 return ""
             except Refused as error:
                 return str(error)
-            except Exception as error:  # whatever a library raises, the run goes on
+            except Exception as error:  # the run continues regardless of errors in libraries
                 failed = str(error) or type(error).__name__
         return f"{failed} (3 tries)"
 

@@ -1,9 +1,9 @@
-"""Orders carry out decisions; the performer executes them.
+"""Orders, which carry out decisions, and the performer that executes them.
 
 The engine's thread turns decisions into orders. The journal's writer passes an order to
-:meth:`Performer.perform` once its event is on disk (at once without a journal). Orders to the
-executor run one after another on their own thread, calls on the caller's, messages on the
-notifier's, look-ups on that of the identities. Results come back as events. Used by the controller.
+:meth:`Performer.perform` once its event is on disk (without a journal: at once). Orders to the
+executor run one after another on one thread; calls, messages and look-ups run on the threads of the
+caller, the notifier and the identities. Results are events. Used by the controller.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["Forget", "Order", "Performer"]
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Lets the executor forget these jobs, whose ends are recorded."""
+    """The order to let the executor forget these jobs, whose ends are recorded."""
 
     jobs: tuple[str, ...]
 
@@ -35,8 +35,8 @@ class Forget:
 Order = Submit | Cancel | Resize | Forget | MakeCall | MakeSuggestion | Notify | Look
 
 
-#: A transient failure of a submit or cancel is retried for so many seconds, with exponential
-#: backoff up to the longest wait.
+#: Seconds for which transient failures of submits and cancels are retried, and the first and
+#: longest wait of the exponential backoff.
 _RETRY_FOR, _FIRST_WAIT, _LONGEST_WAIT = 300.0, 0.2, 15.0
 
 
@@ -62,7 +62,7 @@ class Performer:
         self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="executor", daemon=True)
         self._news = threading.Condition()
-        #: Jobs that were cancelled while their submit was still to be carried out.
+        #: Jobs that were cancelled while their submit was being carried out.
         self._cancelled: set[str] = set()
         self._submitting: frozenset[str] = frozenset()
         self._reported_faults: set[str] = set()
@@ -70,11 +70,11 @@ class Performer:
         self.retrying = False
 
     def start(self) -> None:
-        """Begin to carry out what there is."""
+        """Start carrying out orders."""
         self._thread.start()
 
     def perform(self, order: Order) -> None:
-        """Have an order carried out. Returns at once; safe from any thread."""
+        """Queue an order. Returns at once; safe from any thread."""
         if isinstance(order, (MakeCall, MakeSuggestion)):
             self._caller.make(order)
             return
@@ -92,11 +92,11 @@ class Performer:
                 self._news.notify()
 
     def close(self) -> None:
-        """End once all orders so far are carried out; :meth:`join` waits for that."""
+        """Accept no more orders; :meth:`join` waits until all are carried out."""
         self._orders.put(None)
 
     def join(self, timeout: float) -> bool:
-        """Wait so many seconds; true if the last order is carried out."""
+        """Wait up to ``timeout`` seconds; return True once the last order is carried out."""
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
@@ -145,7 +145,7 @@ class Performer:
             self._submitting = frozenset()
 
     def _end(self, jobs: Sequence[Job], kind: str, note: str) -> None:
-        """Tell of the end of jobs that never came to the queue."""
+        """Report the end of jobs that never reached the queue."""
         now = self._clock()
         context = {"type": kind, "severity": 0, "note": note}
         events: list[Event] = []
@@ -166,7 +166,7 @@ class Performer:
             self._emit((Problem(self._clock(), f"{what}: {error}", "error", tuple(jobs)),))
 
     def _persist(self, act: Callable[[], None], what: Callable[[], str]) -> None:
-        """Retry a transient failure with backoff; ``what`` describes it once."""
+        """Call ``act``, and retry transient failures with backoff; ``what`` describes them."""
         wait, waited = 0.0, 0.0
         while True:
             try:
@@ -182,7 +182,7 @@ class Performer:
             waited += wait
             self.retrying = True
             with self._news:
-                # Who cancels what waits here is not to wait for it as well.
+                # A cancel of one of these jobs ends the wait.
                 known = len(self._cancelled)
                 self._news.wait_for(lambda known=known: len(self._cancelled) > known, wait)  # type: ignore[misc]  # mypy cannot infer a bound default
             self.retrying = False

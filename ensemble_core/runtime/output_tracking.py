@@ -1,8 +1,8 @@
-"""Output tracking: events on their way to the inbox, and the files of observed jobs beside them.
+"""Output tracking: follows the files of observed jobs, and orders their rows with job events.
 
-When an observed job starts, its files are followed. When it ends, the rest of its files is read
-before its end reaches the engine, so that rules on the end see its last values. Events of other
-jobs pass through. Used by the runtime.
+All events pass through here on their way to the inbox. When an observed job starts, its files are
+followed. When it ends, the rest of its files is read before its end reaches the engine, so that
+rules on the end see the last values. Used by the controller.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ __all__ = ["OutputTracker"]
 
 
 class OutputTracker:
-    """Takes events from any thread and puts them into the inbox with ``put``.
+    """Takes events from any thread and passes them to the inbox with ``put``.
 
-    ``backlog`` says how much waits in the inbox; following pauses while that is much.
+    ``backlog`` returns the number of events in the inbox; reading pauses while it is large.
     """
 
     def __init__(
@@ -41,14 +41,14 @@ class OutputTracker:
         self._backlog = backlog
         self._lock = threading.Lock()
         self._observed: dict[str, Job] = {}
-        #: Submission times: earlier content of their files is not theirs.
+        #: Submission times: files written before them belong to other jobs.
         self._since: dict[str, float] = {}
         #: The last events of jobs whose files are still being read to their ends.
         self._held: dict[str, list[Event]] = {}
         self._follower: Follower | None = None
 
     def expect(self, jobs: Sequence[Job]) -> None:
-        """These jobs are about to be submitted."""
+        """Note that these jobs are about to be submitted."""
         if jobs and jobs[0].observe:
             now = self._clock()
             with self._lock:
@@ -58,10 +58,10 @@ class OutputTracker:
     def resume(
         self, job: Job, since: float, start: Mapping[str, Any] | None, rows: Mapping[str, int]
     ) -> None:
-        """Go on with a job that an earlier controller submitted at the time ``since``.
+        """Continue with a job that an earlier controller submitted at the time ``since``.
 
-        ``start`` is the context of its ``start`` event, if that is known already, and ``rows`` how
-        many rows were taken from each of its observers.
+        ``start`` is the context of its ``start`` event, if known, and ``rows`` the number of rows
+        already handled for each observer.
         """
         if not job.observe:
             return
@@ -87,7 +87,7 @@ class OutputTracker:
                     held.append(event)
                     continue
             if event.name == "start" and event.job in self._since:
-                # The start must be in the inbox before the follower adds to it.
+                # The start must be in the inbox before the job's first row.
                 self._put([*passed, event])
                 passed = []
                 self._watch(self._observed[event.job], event.context, {})
@@ -105,7 +105,7 @@ class OutputTracker:
             self._put(passed)
 
     def close(self) -> None:
-        """Follow nothing more."""
+        """Stop following files."""
         if self._follower is not None:
             self._follower.close()
 
@@ -140,7 +140,7 @@ class OutputTracker:
                 miss=self._miss,
                 backlog=self._backlog,
             )
-        # Taken out: a start that is told twice must not have the files read twice.
+        # Removed, so that a repeated start does not read the files twice.
         since = self._since.pop(job.id, None)
         workdir = Path(start.get("workdir") or job.workdir or ".")
         for name, options in job.observe.items():
@@ -148,7 +148,7 @@ class OutputTracker:
                 build = self._observers[name].build
                 observer = call_plugin(build, job, options, returns=Observer)
                 path = observer.path
-            except Exception as error:  # a plugin's code: the run goes on without this observer
+            except Exception as error:  # a plugin's code: the run continues without this observer
                 known = isinstance(error, EnsembleError)
                 why = str(error) if known else f"{error!r} ({raised_at(error)})"
                 self._fail(f"cannot build the observer {name!r} of job {job.id}: {why}")
@@ -176,10 +176,10 @@ def _nowhere(job: str, start: Mapping[str, Any]) -> str:
     """Explain why the output of a job is not read, and what to do."""
     places = start.get("at_member")
     if not isinstance(places, Mapping):
-        return f"it is unknown where the output of {job} goes"
+        return f"the output of {job} is not read, because its path is unknown"
     where = str(places.get("stdout", ""))
     return (
-        f"the output of {job} is not read: its member says that it is in {where[:500]!r}, which is "
-        "in no shared folder\n  hint: name the group's 'stdout', or where this machine sees that "
-        "folder too, --option shared=FOLDER"
+        f"the output of {job} is not read: its member writes it to {where[:500]!r}, which is not "
+        "in a shared folder\n  hint: set the group's 'stdout', or name the folder that both "
+        "machines see with --option shared=FOLDER"
     )

@@ -1,8 +1,8 @@
-"""Names of jobs in the queue, where these are not our ids: those of jobs that were requeued.
+"""Queue names of requeued jobs, which differ from our ids.
 
-An executor is given a job under a name that it has never seen, whatever happened to the one before,
-so none needs to tell two of a name apart. The engine and the journal know the job by its id. Used
-by the controller, on the way to the executor and back.
+An executor gets a requeued job under a new name, so it never sees two jobs with one name. The
+engine and the journal use our id. Used by the controller for everything that it passes to the
+executor and gets from it.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ __all__ = ["QueueNames"]
 
 
 class QueueNames:
-    """Translates ids of requeued jobs; false while there is none."""
+    """Translation between ids and queue names; false before the first requeued job."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
-        #: Our ids by name; ``None`` for a name under which a job was handed on before.
+        #: Our ids by queue name; ``None`` for the names of earlier submissions.
         self._ids: dict[str, str | None] = {}
 
     def __bool__(self) -> bool:
         return bool(self._names)
 
     def learn(self, job: Job) -> None:
-        """This job is in the queue, or is about to be."""
+        """Note a job that is in the queue, or is about to be."""
         if job.requeued:
             for earlier in range(job.requeued):
                 self._ids[replace(job, requeued=earlier).queue_name] = None
@@ -36,7 +36,7 @@ class QueueNames:
             self._names[job.id] = job.queue_name
 
     def given(self, jobs: Sequence[Job]) -> Sequence[Job]:
-        """Jobs as the executor is given them."""
+        """Return jobs as the executor gets them."""
         if not any(job.requeued for job in jobs):
             return jobs
         for job in jobs:
@@ -44,15 +44,15 @@ class QueueNames:
         return tuple(replace(job, id=job.queue_name) for job in jobs)
 
     def name(self, job: str) -> str:
-        """The name in the queue of the job with this id."""
+        """Return the queue name of the job with this id."""
         return self._names.get(job, job)
 
     def names(self, jobs: Iterable[str]) -> tuple[str, ...]:
-        """The same of several."""
+        """Return the queue names of several jobs."""
         return tuple([self._names.get(job, job) for job in jobs])
 
     def ours(self, events: Iterable[Event]) -> list[Event]:
-        """Events of the executor with our ids; without late news of jobs that were requeued."""
+        """Return events with our ids, without late events of earlier submissions."""
         found: list[Event] = []
         for event in events:
             if isinstance(event, JobEvent) and event.ours:
@@ -67,5 +67,5 @@ class QueueNames:
         return found
 
     def found(self, jobs: Iterable[str], known: Mapping[str, bool]) -> dict[str, bool]:
-        """The executor's answer about these jobs, by our ids."""
+        """Return the executor's answer about these jobs, by our ids."""
         return {job: known[name] for job in jobs if (name := self.name(job)) in known}

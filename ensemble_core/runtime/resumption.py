@@ -1,7 +1,7 @@
 """Resumption: reattaches to the jobs of an earlier controller.
 
-Asks the executor about jobs in its queue, continues following their output, and reports unknown
-jobs as lost. Called by the controller first.
+Asks the executor about jobs in its queue, continues to follow their output, and reports unknown
+jobs as lost. Called by the controller before anything else.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class Resumption:
         self._clock = clock
         self._jobs = engine.in_queue()
         self._stopping = {name for name, record in self._jobs if record.stopping}
-        #: The time of the newest event of each job that was in the queue; 0: none came.
+        #: The time of the newest event of each job that was in the queue; 0: no event.
         self._sought = {name: record.newest for name, record in self._jobs}
         self._found: Mapping[str, bool] = {}
-        #: Jobs that waited in a queue that is gone.
+        #: Jobs that waited in a queue that no longer exists.
         self.gone: tuple[str, ...] = ()
 
     def seek(self) -> tuple[str, ...]:
@@ -69,12 +69,12 @@ class Resumption:
         )
 
     def unanswered(self) -> int:
-        """Number of jobs that the executor did not mention: they may still be in the queue."""
+        """Return the number of jobs that the executor did not mention; they may still be queued."""
         return len(self._sought.keys() - self._found.keys())
 
     def _reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
-        """Ask the executor what became of jobs. Of one that it does not speak of nothing can be
-        known: it is not submitted a second time."""
+        """Ask the executor for jobs. It may know nothing about a job; that is not submitted
+        again."""
         if not jobs:
             return {}
         if "reattach" not in self._guard.executor.capabilities:
@@ -90,9 +90,11 @@ class Resumption:
         return self._names.found(jobs, self._guard.reattach(asked))
 
     def report_lost(self, cancelled: Sequence[str] = (), *, resumed: bool = True) -> None:
-        """Tell of the end of the jobs that the executor knows nothing of any more; and of those in
-        ``cancelled``, which never came to the queue and are not to be handed on now. Unless
-        ``resumed``, the engine does not submit those again whose queue is gone."""
+        """Report the end of jobs that the executor no longer knows, and of those in ``cancelled``.
+
+        The latter never reached the queue and are not submitted now. Only if ``resumed``, the
+        engine submits jobs again whose queue no longer exists; otherwise these are lost, too.
+        """
         sought, found = self._sought, self._found
         again = set(self.gone if resumed else ())
         lost = [n for n, newest in sought.items() if newest and not found.get(n) and n not in again]
@@ -101,7 +103,7 @@ class Resumption:
         for name in lost:
             if name not in records:
                 continue
-            # Of what a stop cancelled nothing is left where the queue is gone since.
+            # A job that a stop cancelled ended as cancelled, even if its queue is gone.
             gone = records[name].stopping and name in self._stopping
             kind = "lost"
             note = f"executor {self._name} no longer knows this job; its outcome is unknown"
@@ -109,7 +111,7 @@ class Resumption:
                 kind, note = "node-failure", "its queue was lost with its node"
             self._report_end(name, "cancel" if gone else kind, note)
         for name in cancelled:
-            self._report_end(name, "cancel", "cancelled before it came to the queue")
+            self._report_end(name, "cancel", "cancelled before it reached the queue")
 
     def _report_end(self, name: str, kind: str, note: str) -> None:
         context = {"type": kind, "severity": 0, "note": note}

@@ -1,6 +1,6 @@
-"""Snapshots in time: when the controller has the engine's state written beside its events.
+"""Schedule of snapshots: when to write the engine's state to the journal.
 
-Used by the controller, on the thread that owns the engine.
+Used by the controller, on the engine's thread.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from ensemble_core.metrics.statistic_state import NoState
 
 __all__ = ["Snapshots"]
 
-#: Events between looks whether a snapshot is due, and how many there must have been since the last
-#: for each job in the table: the cost of snapshots stays a share of the cost of events.
+#: A snapshot is due after so many events, and so many events for each job in the table. So
+#: snapshots cost a fixed share of the time that events take.
 _SNAPSHOT_EVERY, _SNAPSHOT_SHARE = 15_000, 20
 
 
 class Snapshots:
-    """The snapshots of one run. ``maker`` says what can read them; ``warn`` tells, once, why there
-    are none."""
+    """Writes the snapshots of one run. ``maker`` identifies the programs that can read them.
+
+    ``warn`` is called once if snapshots are impossible.
+    """
 
     def __init__(
         self, journal: JournalWriter, engine: Engine, maker: str, warn: Callable[[str], None]
@@ -31,13 +33,12 @@ class Snapshots:
         self._maker = maker
         self._warn = warn
         self._told = False
-        #: Events since the last one, and how many there are to be before the next.
+        #: Events since the last snapshot, and the number at which the next one is due.
         self._since = 0
         self._next = _SNAPSHOT_EVERY
 
     def count(self) -> None:
-        """An event was appended: keep the engine's state, where that is not more work than the
-        events since the last time."""
+        """Count an appended event, and write a snapshot if one is due."""
         self._since += 1
         if self._since < self._next:
             return
@@ -49,8 +50,9 @@ class Snapshots:
         self._since, self._next = 0, _SNAPSHOT_EVERY
 
     def last(self) -> None:
-        """At the end, so that looking at a run that is over needs no history."""
-        # An event that broke off may be in the state, but is not on record.
+        """Write a last snapshot, so that a finished run can be shown without handling its
+        events."""
+        # After an exception, the state may include an event that is not in the journal.
         if self._since and self._engine.state.events == self._journal.seq:
             self._write()
 
@@ -60,4 +62,4 @@ class Snapshots:
         except NoState as error:
             if not self._told:
                 self._told = True
-                self._warn(f"{error}\n  a resume will handle every event again, which takes longer")
+                self._warn(f"{error}\n  a resume will be slower: it handles every event again")

@@ -1,4 +1,4 @@
-"""State queries: requests of other threads to a live run, answered between two events.
+"""Requests of other threads to a live run, answered between two events.
 
 Used by the controller on behalf of the Python API, ``ensemble run``'s keys and the service.
 """
@@ -34,29 +34,31 @@ class StateQueries:
         self._wake = wake
         self._asked: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        #: The engine has no owner any more: the caller reads it directly.
+        #: True once the engine's thread has ended: callers read the state directly.
         self._free = False
 
     def look(self, function: Callable[[Engine], _T]) -> _T:
-        """Calls a function with the engine between two events; it must change nothing and be quick,
-        for the run waits. Safe from any thread but the run's own."""
+        """Call a function with the engine between two events, and return its result.
+
+        It must be quick and change nothing. Safe from any thread except the run's.
+        """
         found: list[_T] = []
         raised: list[BaseException] = []
         done = threading.Event()
 
-        def asked() -> None:
+        def answer() -> None:
             try:
                 found.append(function(self._engine))
-            except BaseException as error:  # the requester's, who is to have it
+            except BaseException as error:  # raised again in the requester's thread
                 raised.append(error)
             done.set()
 
         with self._lock:
             free = self._free
             if not free:
-                self._asked.put(asked)
+                self._asked.put(answer)
         if free:
-            asked()
+            answer()
         else:
             self._wake()
             done.wait()
@@ -71,8 +73,10 @@ class StateQueries:
         clock: Callable[[], float],
         handle: Callable[[Requested], tuple[Decision, ...]],
     ) -> Future[tuple[Decision, ...]]:
-        """The decisions of an action that is asked for beside the run's rules, in time, or
-        :class:`UsageError`; ``handle`` is called by the run's thread. Safe from any thread."""
+        """Request an action; the future gets its decisions or a :class:`UsageError`.
+
+        ``handle`` is called on the run's thread. Safe from any thread.
+        """
         from concurrent.futures import Future
 
         found: Future[tuple[Decision, ...]] = Future()
@@ -84,22 +88,22 @@ class StateQueries:
             if refused is not None:
                 raise refused
             check_parameters(self._engine.state, action)
-            try:  # as the journal gives it back
+            try:
                 event, _ = admitted(Requested(clock(), by, dict(action)), clock())
             except ValueError as error:
                 raise UsageError(f"invalid request: {error}", code="bad-request") from error
             assert isinstance(event, Requested)
             return handle(event)
 
-        def asked() -> None:
+        def answer() -> None:
             try:
                 found.set_result(carry_out())
-            except BaseException as error:  # the requester's, who is to have it
+            except BaseException as error:  # raised again in the requester's thread
                 found.set_exception(error)
 
         with self._lock:
             if not self._free:
-                self._asked.put(asked)
+                self._asked.put(answer)
                 self._wake()
                 return found
         found.set_exception(self._not_live())
@@ -115,7 +119,7 @@ class StateQueries:
             self._asked.get()()
 
     def close(self) -> None:
-        """The run has ended or was left: answer for the last time."""
+        """Answer the last requests; the run has ended or was left."""
         with self._lock:
             self._free = True
         self.answer()

@@ -37,10 +37,10 @@ class Watcher:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a run ended or was left. ``seconds`` is its duration; ``natural``: it ended by itself.
+    """How a run ended or was left. ``seconds`` is its duration.
 
-    ``over``: nothing is left to do. ``stopped``: it can be resumed. ``left``: jobs still in the
-    queue.
+    ``natural``: it ended because nothing more could happen. ``over``: nothing is left to do.
+    ``stopped``: it can be resumed. ``left``: number of jobs still in the queue.
     """
 
     exit_code: int
@@ -55,7 +55,7 @@ class Outcome:
 
     @property
     def state(self) -> Literal["ended", "stopped", "limited", "interrupted"]:
-        """As ``ensemble runs`` says it."""
+        """The state as ``ensemble runs`` shows it."""
         if self.over or self.stopped:
             return "ended" if self.over else "stopped"
         if not self.natural:

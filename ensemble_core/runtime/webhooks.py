@@ -1,4 +1,4 @@
-"""URLs of webhooks, which the environment has and no file.
+"""URLs of webhooks, which are in environment variables and never in files.
 
 Used by the check before a run begins, and by the delivery.
 """
@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 __all__ = ["webhook_url"]
 
-#: Hosts to which a URL may be http: nobody can listen on the way.
+#: Hosts for which plain http is safe.
 _HERE = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -28,7 +28,7 @@ def webhook_url(name: str, environment: Mapping[str, str]) -> str:
     except ValueError:
         host, sound = None, False
     if not host or not sound or not (url.isascii() and url.isprintable() and " " not in url):
-        raise ValueError(f"the value of {name} is not a URL that a webhook can have")
+        raise ValueError(f"the value of {name} is not a valid URL of a webhook")
     if parts.scheme != "https" and not (parts.scheme == "http" and host in _HERE):
         raise ValueError(f"the URL in {name} must begin with https:// (http only to localhost)")
     return url

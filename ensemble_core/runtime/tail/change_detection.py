@@ -1,7 +1,7 @@
 """Change detection: which followed files have new data, and when to poll next.
 
-Each file is watched with inotify and also polled: every few seconds if other nodes write to it,
-which the kernel does not report; otherwise rarely.
+Each file is watched with inotify and also polled: every few seconds if other nodes may write to it,
+because inotify does not report that; otherwise rarely.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from typing import TYPE_CHECKING
 
 from ensemble_core.journal.filesystem import filesystem
 from ensemble_core.runtime.tail.file import File
-from ensemble_core.runtime.tail.poll_interval import LOCAL, CACHING, PollInterval
+from ensemble_core.runtime.tail.poll_interval import CACHING, LOCAL, PollInterval
 
 if TYPE_CHECKING:
     from ensemble_core.runtime.tail.inotify import InotifyWatches
 
 __all__ = ["ChangeDetector"]
 
-#: Looks keep what is to be read waiting no longer than this, in seconds.
+#: Longest time of checks before files with news are read, in seconds.
 _SLICE = 0.02
-#: Seconds between looks where other nodes write; and where the kernel tells of everything.
+#: Polling intervals in seconds: if other nodes may write, and if inotify reports every write.
 _REMOTE, _NET = 2.0, 5.0
-#: Seconds until more watches are asked for, once there were none.
+#: Seconds without new inotify watches after their limit was reached.
 _FULL = 10.0
-#: Folders that may come into being on the way to a file while it is looked for.
+#: Limit of folders that may be created on the way to a file during one check.
 _DEPTH = 64
 
 
 class ChangeDetector:
     """Finds changed files by inotify and by polling. Used by one thread.
 
-    ``say`` is told, once for each kind, on which file systems inotify misses writes of other nodes,
-    and how often files there are polled. Without ``inotify`` files are polled only.
+    ``say`` is called once for each type of file system on which inotify misses writes of other
+    nodes. Without ``inotify``, files are only polled.
     """
 
     def __init__(self, say: Callable[[str], None], *, inotify: bool = True) -> None:
@@ -56,7 +56,7 @@ class ChangeDetector:
         if not self._inotify:
             return
         try:
-            # Where nothing is followed, nothing is loaded; and other systems have no inotify.
+            # Imported here, because most runs follow no file and other systems have no inotify.
             from ensemble_core.runtime.tail.inotify import InotifyWatches
 
             self._watches = InotifyWatches()
@@ -74,11 +74,11 @@ class ChangeDetector:
             self._watches = None
 
     def fileno(self) -> int | None:
-        """A descriptor that becomes readable when the kernel reports a change, if it does."""
+        """Return inotify's descriptor, which becomes readable at a change; ``None`` without it."""
         return None if self._watches is None else self._watches.fileno()
 
     def due(self) -> float:
-        """Time of the next poll, by ``time.monotonic``."""
+        """Return the time of the next poll, by ``time.monotonic``."""
         return 0.0 if self._fresh else min(pace.due() for pace in self._paces)
 
     def add(self, files: Iterable[File]) -> None:
@@ -113,7 +113,7 @@ class ChangeDetector:
         return list(news)
 
     def _look(self, file: File, *, told: bool = False) -> bool:
-        """Have the kernel tell of what comes; true if there is something to read already."""
+        """Check and watch a file; return True if it has something to read."""
         news = file.look()
         if file.dropped:
             self.remove(file)
@@ -121,7 +121,7 @@ class ChangeDetector:
         for _ in range(_DEPTH):
             if not self._add_watch(file, told=told):
                 break
-            # What happened before that was not heard.
+            # Changes before the watch were not reported.
             news = file.look() or news
         pace = self._pace(file)
         if file.pace is not pace:
@@ -132,7 +132,7 @@ class ChangeDetector:
         return news
 
     def _add_watch(self, file: File, *, told: bool) -> bool:
-        """Have the kernel tell of this file; whether it has done so only since now."""
+        """Watch this file by inotify; return True if it was not watched before."""
         watches = self._watches
         if watches is None or time.monotonic() < self._full_until:
             return False
@@ -181,7 +181,7 @@ class ChangeDetector:
                     return None
 
     def _kind(self, device: int, path: str) -> str:
-        """The type of the file system, asked for and told of once for each that there is."""
+        """Return the type of a file system. Each is looked up and reported once."""
         kind = self._kinds.get(device)
         if kind is None:
             kind = self._kinds[device] = filesystem(path)

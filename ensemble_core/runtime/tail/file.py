@@ -1,6 +1,6 @@
 """One followed file: its last known state, the read offset, and its observer.
 
-The follower decides when to check and read; this module does it.
+The follower decides when to check and read it.
 """
 
 from __future__ import annotations
@@ -20,25 +20,26 @@ from ensemble_core.runtime.tail.poll_interval import PollInterval
 
 __all__ = ["File", "Place"]
 
-#: Bytes that are read at once: what a file that grows fast may keep the others waiting for.
+#: Bytes that are read at once, so that a fast-growing file does not delay the others.
 _CHUNK = 64 * 1024
-#: Rows that came only at the end of a job that ran so many seconds were held back in a buffer.
+#: If a job ran so many seconds and all its rows, at least so many, came at its end, it buffered
+#: them.
 _LATE, _LATE_ROWS = 30.0, 10
-#: The bytes before our place that must still be there, or the file was written anew.
+#: Bytes before the read offset that must be unchanged; otherwise the file was rewritten.
 _REMEMBERED = 256
-#: So many of them for a later attempt of the same job.
+#: How many of them are kept for a later attempt of the job.
 _REMEMBERED_OF_OTHERS = 32
-#: The kernel stamps files with a clock that may be a tick (10 ms) behind.
+#: The kernel's clock for files may be a tick (10 ms) behind.
 _TICK = 0.02
-#: What may pass: no descriptors, no memory, a file server that has other things to do. Where a job
-#: is over, reading is tried again for so many seconds, with such pauses.
-_PASSING = frozenset(
+#: Transient errors: no descriptors, no memory, a busy file server. After a job's end, reading is
+#: retried for so many seconds, with such pauses.
+_TRANSIENT = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE, errno.ETIMEDOUT}
 )
 _PATIENCE, _PAUSE = 5.0, 0.01
 
 _Seen = tuple[int, int, int, int]
-#: Which file was read, up to where, and what stands before that.
+#: Which file was read, the offset, and the bytes before it.
 Place = tuple[tuple[int, int], int, bytes]
 
 
@@ -64,10 +65,9 @@ def _shown(value: object) -> str:
 class File:
     """A file of a job, and the observer that reads it.
 
-    ``tell`` takes the rows, as events with the time that ``clock`` gives; ``warn`` is told, once
-    for each message, what went wrong, and ``fail`` that the observer did. The first ``taken`` rows
-    are read and not told; what was last written before ``since`` was left by somebody else and is
-    not read until it changes.
+    ``tell`` takes the rows, as events with the time of ``clock``; ``warn`` takes each problem once,
+    and ``fail`` an error of the observer. The first ``taken`` rows are skipped. A file last written
+    before ``since`` belongs to another job and is not read until it changes.
     """
 
     def __init__(
@@ -88,21 +88,21 @@ class File:
         self.name = name
         self.path = str(path)
         self.dropped = False
-        #: Which file was there at the last look, if one was.
+        #: Device and inode at the last check, or ``None`` if the file did not exist.
         self.identity: tuple[int, int] | None = None
-        #: True if what the system remembers of files here may be old, and opening one asks anew.
+        #: True if the file system caches a file's state until the file is opened.
         self.cached = False
-        # What the follower notes: on which device it was last, how often it is looked at, which
-        # file the kernel tells of, whether its job is over.
+        # State of the change detector: the file's device, its polling interval, the device and
+        # inode watched by inotify, and whether its job is over.
         self.device: int | None = None
         self.pace: PollInterval[File] | None = None
         self.watched: tuple[int, int] | None = None
         self.over = False
         self._observer = observer
         self._since = since
-        #: Rows that an earlier controller took already.
+        #: Rows to skip, which an earlier controller has handled.
         self._taken = taken
-        #: It was begun anew, and no row was told since.
+        #: True after the file was truncated or replaced, until the next row.
         self._anew = False
         self._tell = tell
         self._clock = clock
@@ -114,23 +114,23 @@ class File:
         self._read_of: tuple[int, int] | None = None
         self._offset = 0
         self._before = b""
-        #: Where to stop, once the job has ended.
+        #: The offset at which to stop, once the job has ended.
         self._end: int | None = None
         self._began = clock()
-        #: Rows that came before the job ended, and after.
+        #: Numbers of rows before and after the job's end.
         self._rows = [0, 0]
-        #: Until when reading to the end is tried again, once it failed.
+        #: When to stop retries of reading to the end.
         self._give_up: float | None = None
 
     @property
     def place(self) -> Place | None:
-        """How far it was read, for whoever reads on there; ``None`` if nothing was."""
+        """Where reading stopped, for a later attempt of the job; ``None`` if nothing was read."""
         if self._read_of is None:
             return None
         return self._read_of, self._offset, self._before[-_REMEMBERED_OF_OTHERS:]
 
     def resume(self, place: Place) -> None:
-        """Begin where another stopped to read, unless the file was replaced since or shrank."""
+        """Start reading at this place, unless the file was replaced or shrank."""
         self._read_of, self._offset, self._before = place
 
     def look(self) -> bool:
@@ -143,11 +143,11 @@ class File:
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError as error:
-            self._warn(f"cannot look at {self.path}: {error}")
+            self._warn(f"cannot access {self.path}: {error}")
             return False
-        except ValueError as error:  # no file can have such a path
+        except ValueError as error:  # an impossible path
             self.dropped = True
-            self._warn(f"cannot look at {self.path!r}: {error}")
+            self._warn(f"cannot access {self.path!r}: {error}")
             return False
         if not stat.S_ISREG(status.st_mode):
             self._refuse()
@@ -164,7 +164,7 @@ class File:
         return seen != last or self._offset < status.st_size
 
     def read(self, *, ended: bool = False) -> bool:
-        """Read one piece; return whether there is more to read at once."""
+        """Read one piece; return True if there is more to read."""
         if self.dropped:
             return False
         try:
@@ -180,9 +180,9 @@ class File:
         return more and not self.dropped
 
     def read_to_end(self) -> bool:
-        """Read one piece of a job that is over; whether there is more to read."""
+        """Read one piece of a job that is over; return True if there is more to read."""
         if self._end is None:
-            # A last look: a short job may be over before its file was looked at once.
+            # A short job may be over before the first check of its file.
             self.look()
             if self.identity is None and self.cached:
                 self._list_folder()
@@ -192,7 +192,7 @@ class File:
         return self.read(ended=True)
 
     def finish(self) -> None:
-        """Handles the row that the end of the file completes."""
+        """Handle a row that the end of the file completes."""
         self._observe(self._observer.finish, "finish")
 
     def unread(self) -> str | None:
@@ -209,12 +209,12 @@ class File:
         return None
 
     def complaint(self) -> str | None:
-        """The part that the observer did not understand, or why its rows came late."""
+        """Describe a part that the observer did not understand, or why its rows came late."""
         if self.dropped or self._seen is None or self._stale is not None:
             return None
         try:
             why = self._observer.complaint()
-        except Exception:  # the observer is somebody else's code, and has done its work
+        except Exception:  # a plugin's code, which has done its work
             return None
         if why is not None:
             return f"the observer {self.name!r} did not understand {self.path}: {why}"
@@ -228,7 +228,7 @@ class File:
         return None
 
     def _try_again(self, error: OSError) -> bool:
-        if error.errno not in _PASSING:
+        if error.errno not in _TRANSIENT:
             return False
         now = time.monotonic()
         if self._give_up is None:
@@ -242,7 +242,7 @@ class File:
             return status
         try:
             fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-        except PermissionError:  # reading will say so
+        except PermissionError:  # reported when the file is read
             return status
         try:
             return os.fstat(fd)
@@ -250,28 +250,28 @@ class File:
             os.close(fd)
 
     def _list_folder(self) -> None:
-        """Have the system ask the server anew what is in the folder: that a file is not there is
-        remembered, too."""
-        # Where it cannot be listed, the file is not there either.
+        """List the folder, so that the file server is asked again: a missing file is cached,
+        too."""
+        # If the folder cannot be listed, the file does not exist either.
         with suppress(OSError, ValueError), os.scandir(os.path.dirname(self.path)) as entries:
             next(entries, None)
 
     def _piece(self, ended: bool) -> tuple[bool, bytes]:
-        # A FIFO that took the file's place meanwhile must not block us.
+        # O_NONBLOCK: the file may have been replaced by a FIFO.
         fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
         try:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
                 self._refuse()
                 return False, b""
-            # In one call what was read before and what comes: each has to wait for other threads.
+            # Reads old and new bytes in one call, because each call waits for other threads.
             kept = len(self._before)
             data = os.pread(fd, kept + _CHUNK, self._offset - kept)
             identity = (status.st_dev, status.st_ino)
             if self._read_of is not None and (
                 self._read_of != identity
                 or status.st_size < self._offset
-                # Cut and grown beyond our place between two looks, or another file with this inode.
+                # Truncated and grown again between two checks, or a new file with this inode.
                 or not data.startswith(self._before)
             ):
                 self._offset, self._before, self._end, self._taken = 0, b"", None, 0
@@ -280,14 +280,14 @@ class File:
                 kept, data = 0, os.pread(fd, _CHUNK, 0)
             self._read_of = identity
             if ended and self._end is None:
-                # Something that writes on after the job's end must not keep us here for ever.
+                # Otherwise a process that outlives the job could keep us here forever.
                 self._end = status.st_size
             data = data[kept : None if self._end is None else kept + self._end - self._offset]
         finally:
             os.close(fd)
         got = len(data)
         if self._end is None and self._offset + got >= status.st_size:
-            # Room that was made for what is yet to be written, or has not come here yet.
+            # Preallocated space, or data that has not arrived from another node.
             data = data.rstrip(b"\0")
         self._offset += len(data)
         self._before = (self._before + data[-_REMEMBERED:])[-_REMEMBERED:]
@@ -299,7 +299,7 @@ class File:
         return ()
 
     def _observe(self, rows: Callable[[], Iterable[Row]], method: str) -> None:
-        """Turn rows into events. An observer that raises, or gives what are no rows, is dropped."""
+        """Turn rows into events. An observer that raises or returns other objects is dropped."""
         if self.dropped:
             return
         timestamp = self._clock()
@@ -317,7 +317,7 @@ class File:
                         Observed(timestamp, self.job, self.name, row.values, row.clock, self._anew)
                     )
                     self._anew = False
-        except (Exception, SystemExit) as error:  # the observer is somebody else's code
+        except (Exception, SystemExit) as error:  # a plugin's code
             self.dropped = True
             if isinstance(error, _InvalidRow):
                 written = written_at(getattr(type(self._observer), method))

@@ -1,11 +1,11 @@
-"""One thread that follows all files of a run while jobs write them.
+"""Follower: one thread that reads all followed files of a run while jobs write them.
 
-The runtime calls :meth:`Follower.watch` when a job starts and :meth:`Follower.finish` when it has
-ended; what observers read comes out as :class:`~ensemble_core.model.events.Observed` events.
+The output tracker calls :meth:`Follower.watch` when a job starts and :meth:`Follower.finish` when
+it has ended. Rows of observers become :class:`~ensemble_core.model.events.Observed` events.
 
-The kernel says by inotify when a file on this machine is written. It says nothing of what another
-node writes to NFS or Lustre, so files there are looked at every few seconds, and files here from
-time to time as well, for what it leaves out. No file is held open, so thousands can be followed.
+Inotify reports writes on this machine, but not those of other nodes to NFS or Lustre. So all files
+are polled as well: every few seconds there, rarely here. No file stays open, so thousands can be
+followed.
 """
 
 from __future__ import annotations
@@ -31,66 +31,64 @@ if TYPE_CHECKING:
 __all__ = ["Follower"]
 
 _BATCH = 1000
-#: Rows are handed on at least so often while files are read, in seconds.
+#: Longest time between two batches of rows while files are read, in seconds.
 _FLUSH = 0.002
-#: What happens within this time is worked in at once; at least so many times as long as that took,
-#: for a third of one core, unless a tenth of a second is not enough for that.
+#: Pause between rounds, to gather changes: the shortest, as a multiple of the last round's time (2:
+#: a third of one core), and the longest, in seconds.
 _GATHER, _GATHER_PER_COST, _GATHER_LONGEST = 0.005, 2.0, 0.1
-#: Ends, and files that are far behind, keep the others waiting no longer than this, in seconds.
+#: Longest time for ended jobs, and for files that are far behind, in one round, in seconds.
 _SLICE = 0.02
-#: Events that may wait to be handled: for what is far behind, and for all.
+#: Back-pressure: sizes of the inbox above which files that are far behind, or all files, wait.
 _BACKLOG_BEHIND, _BACKLOG = 500, 20_000
-#: How long what is far behind waits while there are more, in seconds.
+#: Seconds that a file that is far behind waits then.
 _BREATH = 0.005
 
 
 @dataclass(slots=True, eq=False)
 class _Ending:
-    """A job that is over, and the files of it that are still to be read to their ends."""
+    """A job that is over, and its files that are not read to their ends yet."""
 
     then: Callable[[], None]
     files: list[File]
     expected: bool
 
 
-#: Files of jobs that are over of which it is known how far they were read, the latest.
+#: Number of read positions that are kept for later attempts of ended jobs.
 _PLACES = 10_000
 
 
 def _index(job: str) -> str:
-    """The job without the number of its attempt: ``sim.7`` of ``sim.7-1``."""
+    """Return a job's id without the attempt: ``sim.7`` for ``sim.7-1``."""
     group, dot, number = job.rpartition(".")
     return group + dot + number.partition("-")[0]
 
 
 class Follower:
-    """Follows growing files and emits what their observers read.
+    """Follows growing files and emits the rows that their observers read.
 
     Parameters
     ----------
     emit:
-        Takes events, batched, in the order of each file. Called from the follower's thread.
+        Takes batches of events, in the order of each file. Called on the follower's thread.
     clock:
-        Gives the events' timestamps, in seconds since the epoch.
+        Returns the events' timestamps, in seconds since the epoch.
     warn:
-        Is told, once for each file and cause, what went wrong, such as a path that is no regular
-        file; and once for each kind, which file systems are looked at every few
-        seconds only. By default the message is logged.
+        Takes warnings, once for each file and cause, such as a path that is not a regular file,
+        and once for each type of file system that is only polled. By default they are logged.
     miss:
-        Is told, once for each group and observer, of a job that should have written what its
-        observer reads, and did not; with the job. By default ``warn`` is told.
+        Takes a warning and a job's id, once for each group and observer, if a successful job did
+        not write what its observer reads. By default ``warn`` takes it.
     fail:
-        Is told of an observer that raised, or gave what are no rows; it is given nothing more. By
-        default ``warn`` is.
+        Takes an error of an observer, which is not called any more. By default ``warn`` takes it.
     backlog:
-        How many events wait to be handled, if the caller knows. Reading pauses while there are
-        many, so that a file that grew by gigabytes does not become gigabytes of events; a file
-        that grows faster than it is worked in waits before the others do.
+        Returns the number of events in the inbox (back-pressure). Reading pauses while it is large,
+        so that gigabytes of output do not become gigabytes of events. Files that grow fast wait
+        first.
     inotify:
-        Whether to use it where there is any.
+        Whether to use inotify if available.
 
-    A file need not exist yet. One that shrinks, is replaced or is written anew is read from its
-    start, after ``observer.truncated()``. What is no regular file is never opened.
+    A file need not exist yet. If it shrinks, or is replaced or rewritten, it is read from its
+    start, after ``observer.truncated()``. Only regular files are opened.
     """
 
     def __init__(
@@ -112,7 +110,7 @@ class Follower:
         self._backlog = backlog
         self._lock = threading.Lock()
         self._jobs: dict[str, list[File]] = {}
-        #: How far the files of jobs that are over were read, by index, observer and path.
+        #: Read positions in files of ended jobs, by index, observer and path.
         self._places: dict[tuple[str, str, str], Place] = {}
         self._new: list[File] = []
         self._ended: list[_Ending] = []
@@ -122,12 +120,12 @@ class Follower:
         self._wakeup: Wakeup | None = None
         # These belong to the follower's thread.
         self._changes = ChangeDetector(self._warn, inotify=inotify)
-        #: Files that have more to read than was read at once.
+        #: Files that have more to read.
         self._behind: deque[File] = deque()
         self._ending: deque[_Ending] = deque()
         self._batch: list[Event] = []
         self._flushed = 0.0
-        #: Observers and groups whose files did not come, which was told.
+        #: Groups and observers for which missing output was reported.
         self._missed: set[tuple[str, str]] = set()
 
     def watch(
@@ -143,9 +141,9 @@ class Follower:
         """Follow this file of this job from its start. Returns at once.
 
         ``since`` is a time (seconds since the epoch) before which the job cannot have written, such
-        as that of its submission: a file last written before it was left by somebody else, and is
-        not read until it changes. ``None`` reads whatever is there. The first ``taken`` rows are
-        read and not told: an earlier controller has told them.
+        as its submission. A file last written before that belongs to another job and is not read
+        until it changes. ``None`` reads any file. The first ``taken`` rows are skipped, because an
+        earlier controller has handled them.
         """
         file = File(
             job_id, observer_name, observer, path, since=since, taken=taken,
@@ -170,12 +168,11 @@ class Follower:
     def finish(
         self, job_id: str, then: Callable[[], None] = lambda: None, *, expected: bool = False
     ) -> None:
-        """The job ended: read its files to their ends, emit the last rows, then call ``then``.
+        """Read an ended job's files to their ends, emit the last rows, then call ``then``.
 
-        ``expected`` is whether it should have written them, as a job that succeeded: a file that
-        is not there is then warned of, once for each group and observer.
-        Returns at once. ``then`` is called once in every case, from the follower's thread, or from
-        this one if the job has no file that is followed.
+        ``expected``: the job succeeded, so its files should exist; a missing one causes a warning,
+        once for each group and observer. Returns at once. ``then`` is always called exactly once,
+        on the follower's thread, or on this one if no file of the job is followed.
         """
         with self._lock:
             files = self._jobs.pop(job_id, None)
@@ -187,9 +184,9 @@ class Follower:
             then()
 
     def close(self, timeout: float = 10.0) -> None:
-        """Complete what :meth:`finish` asked for, follow nothing more, and end the thread.
+        """Complete all calls of :meth:`finish`, stop following files, and end the thread.
 
-        After ``timeout`` seconds what is left is given up: the rows are lost, ``then`` is called.
+        After ``timeout`` seconds, the remaining rows are lost and each ``then`` is called.
         """
         with self._lock:
             self._closing = True
@@ -232,7 +229,7 @@ class Follower:
                 cost = (after - began) * _GATHER_PER_COST
                 gathered = after + min(max(_GATHER, cost), _GATHER_LONGEST)
                 self._wait_for_backlog()
-        except Exception as error:  # a rule that waits for rows must not wait without a word
+        except Exception as error:  # report it, because rules may wait for rows
             _log().exception("the thread that follows files has ended")
             self._warn(
                 "jobs' output is no longer read, so rules that wait for it will not fire: "
@@ -242,7 +239,7 @@ class Follower:
             self._release(wakeup)
 
     def _next(self) -> float:
-        """When there is something to do that nobody calls for."""
+        """Return the time of the next round if nothing wakes the thread earlier."""
         if self._ending or self._closing:
             return 0.0
         due = self._changes.due()
@@ -281,7 +278,7 @@ class Follower:
                 return
 
     def _keep_place(self, file: File) -> None:
-        """Another attempt of the job may write on in its file."""
+        """Keep a file's read position: another attempt of the job may append to the file."""
         place = file.place
         if place is None:
             return
@@ -295,11 +292,11 @@ class Follower:
         why = None if whose in self._missed else file.unread() or file.complaint()
         if why is not None:
             self._missed.add(whose)
-            with _logged("a warning could not be given"):
+            with _logged("a warning could not be reported"):
                 self._miss_user(f"job {file.job} succeeded, but {why}", file.job)
 
     def _release(self, wakeup: Wakeup) -> None:
-        """Whatever ends the thread, nobody waits in vain for ``then``."""
+        """Call every remaining ``then`` and release all resources, when the thread ends."""
         with self._lock:
             self._closing = True
             left = [*self._ending, *self._ended]
@@ -314,7 +311,7 @@ class Follower:
             self._call(ending.then)
 
     def _call(self, then: Callable[[], None]) -> None:
-        with _logged("what should follow a job's last rows failed"):
+        with _logged("a callback after a job's last rows failed"):
             then()
 
     # Reading
@@ -351,23 +348,22 @@ class Follower:
             return
         self._flushed = time.monotonic()
         batch, self._batch = self._batch, []
-        with _logged("%d rows could not be handed on", len(batch)):
+        with _logged("%d rows could not be emitted", len(batch)):
             self._emit(batch)
 
     def _warn(self, message: str) -> None:
-        with _logged("a warning could not be given: %s", message):
+        with _logged("a warning could not be reported: %s", message):
             self._warn_user(message)
 
     def _fail(self, message: str) -> None:
-        # The rows that came before it are told before it.
-        self._flush()
-        with _logged("an error could not be told of: %s", message):
+        self._flush()  # emit earlier rows first
+        with _logged("an error could not be reported: %s", message):
             self._fail_user(message)
 
 
 @contextmanager
 def _logged(message: str, *args: object) -> Iterator[None]:
-    """Log what somebody else's function raises: the other files must be followed on."""
+    """Log exceptions of the caller's functions, so that the other files are still followed."""
     try:
         yield
     except Exception:

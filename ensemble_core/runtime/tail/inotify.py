@@ -1,9 +1,9 @@
 """Inotify watches of followed files; the only module that uses the library.
 
-A file that is there has a watch of its own, so what else is written in its folder costs nothing;
-for one that is not, the nearest folder that is there is watched for the name that must come next.
-Nothing here is to be relied upon: inotify is silent on what other nodes write, on memory that is
-written through a mapping, and on links that are set anew. The follower looks for itself as well.
+Each existing file has its own watch, so other writes in its folder cost nothing. For a missing
+file, the nearest existing folder is watched for the next name of the path. Inotify alone is not
+reliable: it misses writes of other nodes, writes through memory mappings, and changed symbolic
+links. So files are polled as well.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _FOLDER = flags.CREATE | flags.MOVED_TO | flags.MOVE_SELF | flags.DELETE_SELF | 
 _GONE = flags.MOVE_SELF | flags.DELETE_SELF | flags.UNMOUNT | flags.IGNORED
 _FORGOTTEN = flags.IGNORED
 _LOST = flags.Q_OVERFLOW
-#: What says that this user may watch no more: watches, or the kernel's memory for them.
+#: Errors at the user's limit of watches, or of the kernel's memory for them.
 _LIMITS = frozenset({errno.ENOSPC, errno.ENOMEM})
 
 
 def _nearest(path: str) -> tuple[str, str]:
-    """The nearest folder above a path that is there, and what must come into being in it.
+    """Return the nearest existing folder above a path, and the name that must be created in it.
 
-    Links are followed: where one points to nothing, what must come is where it points.
+    Symbolic links are followed; for a broken one, its target must be created.
     """
     folder, name = os.path.split(os.path.realpath(path))
     while name and not os.path.isdir(folder):
@@ -42,44 +42,48 @@ def _nearest(path: str) -> tuple[str, str]:
 class InotifyWatches(Generic[T]):
     """The watches of one follower; each ``T`` has one at a time.
 
-    Raises ``OSError`` where there is no inotify, or this user may have no more instances.
+    Raises ``OSError`` without inotify, or at the user's limit of instances.
     """
 
     def __init__(self) -> None:
         self._inotify = INotify(nonblocking=True)
-        #: Who wants to hear of a watch: by the name in it that it waits for, or of the file itself.
+        #: By watch and awaited name (``None``: the file itself), the files to report.
         self._listeners: dict[int, dict[str | None, set[T]]] = {}
         self._places: dict[T, tuple[int, str | None]] = {}
 
     def __len__(self) -> int:
-        """How many watches there are."""
+        """Return the number of watches."""
         return len(self._listeners)
 
     def fileno(self) -> int:
-        """A descriptor that becomes readable when there are events."""
+        """Return a descriptor that becomes readable when there are events."""
         return int(self._inotify.fileno())
 
     def close(self) -> None:
-        """Hear nothing more."""
+        """Remove all watches."""
         self._inotify.close()
 
     def __contains__(self, who: T) -> bool:
-        """True if something is heard for this one."""
+        """Return True if ``who`` has a watch."""
         return who in self._places
 
     def watch(self, who: T, path: str) -> bool:
-        """Hear of this file, which is there; whether that is so only from now on. Raises
-        ``OSError`` where this user may watch no more."""
+        """Watch an existing file; return True if it was not watched before.
+
+        Raises ``OSError`` at the user's limit of watches.
+        """
         return self._add(who, path, _FILE, None)
 
     def expect(self, who: T, path: str) -> bool:
-        """Hear when this file, or the next folder on the way to it, comes into being; whether that
-        is so only from now on. Raises as :meth:`watch`."""
+        """Watch for the creation of a file, or of the next folder on its path.
+
+        Return value and errors are those of :meth:`watch`.
+        """
         folder, name = _nearest(path)
         return bool(name) and self._add(who, folder, _FOLDER, name)
 
     def drop(self, who: T) -> None:
-        """Hear nothing more for this one."""
+        """Remove the watch of ``who``."""
         place = self._places.pop(who, None)
         if place is None:
             return
@@ -93,9 +97,9 @@ class InotifyWatches(Generic[T]):
             self._remove(wd)
 
     def changed(self) -> tuple[set[T], bool]:
-        """Of whom something was said since, without waiting; and whether something was lost.
+        """Return, without waiting, whose files have changed, and whether events were lost.
 
-        Who hears that a watch has come to nothing has none from then on.
+        If a watched file or folder no longer exists, its watch is removed.
         """
         told: set[T] = set()
         lost = False
@@ -122,7 +126,7 @@ class InotifyWatches(Generic[T]):
     def _remove(self, wd: int) -> None:
         try:
             self._inotify.rm_watch(wd)
-        except OSError:  # the kernel was quicker: what was watched is gone
+        except OSError:  # the kernel has removed it already
             return
 
     def _add(self, who: T, path: str, mask: int, name: str | None) -> bool:
@@ -133,13 +137,13 @@ class InotifyWatches(Generic[T]):
             if error.errno in _LIMITS:
                 raise
             return False
-        except ValueError:  # a path that no file can have
+        except ValueError:  # an impossible path
             self.drop(who)
             return False
         place = (wd, name)
         if self._places.get(who) == place:
             return False
-        # The old one goes after that: it may be the only other one at the same watch.
+        # Drop the old place last: both may use the same watch, which must not be removed.
         self._listeners.setdefault(wd, {}).setdefault(name, set()).add(who)
         self.drop(who)
         self._places[who] = place

@@ -1,7 +1,6 @@
-"""Poll intervals: how often followed files are polled, by what that costs and where the files are.
+"""Poll intervals: how often followed files are polled, by cost and file system.
 
-Where inotify tells of every write, polling is a safety net; where other nodes write, it is all that
-there is.
+If inotify reports every write, polling is a safety net. If other nodes write, it is the only way.
 """
 
 from __future__ import annotations
@@ -11,9 +10,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-__all__ = ["LOCAL", "CACHING", "PollInterval"]
+__all__ = ["CACHING", "LOCAL", "PollInterval"]
 
-#: Types of file systems that no other node writes to: inotify tells of every write there.
+#: Types of file systems to which no other node writes, so that inotify reports every write.
 LOCAL = frozenset(
     {
         "bcachefs", "btrfs", "devpts", "devtmpfs", "exfat", "ext2", "ext3", "ext4", "f2fs",
@@ -21,12 +20,12 @@ LOCAL = frozenset(
         "xfs", "zfs",
     }
 )  # fmt: skip
-#: Types whose client answers a look from memory for up to a minute, and asks when a file is opened.
+#: Types whose client caches a file's state for up to a minute, or until the file is opened.
 CACHING = frozenset({"nfs", "nfs4"})
 
 
 class _Polled(Protocol):
-    """A file with the interval at which it is polled now."""
+    """A file with its current poll interval."""
 
     @property
     def pace(self) -> object: ...
@@ -36,11 +35,11 @@ _File = TypeVar("_File", bound=_Polled)
 
 
 class PollInterval(Generic[_File]):
-    """Files that are polled together, and when their next turn is.
+    """Files that are polled together, and the time of their next round.
 
-    The pause after a turn is ``shortest`` seconds when there was news, and half as long again as
-    the last, up to ``idle``, when there was none; but it is ``per_cost`` times as long as the turn
-    took, up to ``longest``.
+    After a round with news, the pause is ``shortest`` seconds. After one without, it is 1.5 times
+    the last pause, up to ``idle``. It is at least ``per_cost`` times the duration of the round, up
+    to ``longest``.
     """
 
     def __init__(self, shortest: float, idle: float, longest: float, per_cost: float) -> None:
@@ -56,28 +55,30 @@ class PollInterval(Generic[_File]):
         self._news = False
 
     def add(self, file: _File) -> None:
-        """Look at this file, too."""
+        """Poll this file, too."""
         if not self._files:
             self._next = time.monotonic() + self._shortest
         self._files[file] = None
 
     def remove(self, file: _File) -> None:
-        """Look at this file no more."""
+        """Stop polling this file."""
         self._files.pop(file, None)
 
     def due(self) -> float:
-        """When the next look is to be, by ``time.monotonic``; infinity where there is no file."""
+        """Return the time of the next poll, by ``time.monotonic``; infinity without files."""
         if self._left:
             return 0.0
         return self._next if self._files else float("inf")
 
     def hurry(self) -> None:
-        """Look at every file now; at those that had their turn, once more after the others."""
+        """Poll every file now; those that had their turn come last."""
         self._left = deque({**dict.fromkeys(self._left), **self._files})
 
     def turn(self, look: Callable[[_File], bool], slice_: float) -> list[_File]:
-        """Look at files for at most about ``slice_`` seconds, and go on there the next time. Gives
-        those with news."""
+        """Poll files for about ``slice_`` seconds at most, and return those with news.
+
+        The next call continues the round.
+        """
         began = time.monotonic()
         if not self._left:
             if not self._files or began < self._next:

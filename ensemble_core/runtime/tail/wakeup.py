@@ -14,7 +14,7 @@ __all__ = ["Wakeup"]
 class Wakeup:
     """Wakes one sleeping thread. ``set`` may be called from any thread, until ``close``.
 
-    Where no more descriptors can be had, the sleeper looks up twenty times a second instead.
+    Without a free file descriptor, the sleeper polls twenty times a second.
     """
 
     _SHORT = 0.05
@@ -26,21 +26,22 @@ class Wakeup:
             self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def set(self) -> None:
-        """Wake the sleeper, or have its next sleep end at once."""
+        """Wake the sleeper, or end its next sleep at once."""
         if not self._set.is_set():
             self._set.set()
             if self._fd is not None:
                 os.eventfd_write(self._fd, 1)
 
     def clear(self) -> None:
-        """The sleeper has woken; it looks at what it was woken for after this."""
+        """Reset; call this after waking and before checking for work."""
         self._set.clear()
         if self._fd is not None:
-            with contextlib.suppress(BlockingIOError):  # nobody woke it
+            with contextlib.suppress(BlockingIOError):  # was not set
                 os.eventfd_read(self._fd)
 
     def sleep(self, until: float, ear: int | None) -> None:
-        """Sleep until it is set, ``ear`` is readable, or it is ``until`` (``time.monotonic``)."""
+        """Sleep until it is set, ``ear`` is readable, or the time ``until``
+        (``time.monotonic``)."""
         poll = select.poll()
         for fd in (ear, self._fd):
             if fd is not None:
@@ -51,12 +52,12 @@ class Wakeup:
                 return
             if self._fd is None:
                 left = min(left, self._SHORT)
-            # In milliseconds, rounded up: a sleep that ends too early is another round.
+            # In milliseconds, rounded up, so that the sleep does not end too early.
             if poll.poll(None if left == float("inf") else left * 1000 + 1):
                 return
 
     def close(self) -> None:
-        """Nobody sleeps any more, and nobody sets it."""
+        """Release the descriptor. No thread may sleep or call ``set`` after this."""
         self._set.set()
         fd, self._fd = self._fd, None
         if fd is not None:
