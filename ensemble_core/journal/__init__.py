@@ -1,1 +1,1 @@
-"""The journal: a run's durable event log and snapshots, and the store of runs that it lies in."""
+"""Journal: a run's durable event log with snapshots, and the store of runs."""

@@ -1,10 +1,10 @@
-"""Checksums of the journal's rows: a flipped bit, or a row that is missing, is detected when read.
+"""Checksums of the journal's rows, to detect flipped bits and missing rows.
 
-SQLite has no checksums of its own. Each row of ``events``, ``job_rows`` and ``job_layouts`` has a
-column ``crc``, the CRC-32 of its other values. ``events.previous`` repeats the ``crc`` of the row
-before, so that rows of two histories cannot be mixed; ``events.jobs`` is the sum of the checksums
-of all job rows and layouts written so far. The small tables, which change a few times in a run,
-have one sum each in the table ``checksums``. Used by ``database``, ``writer`` and ``reader``.
+SQLite has no checksums. Each row of ``events``, ``job_rows`` and ``job_layouts`` has a column
+``crc``, the CRC-32 of its other values. ``events.previous`` repeats the ``crc`` of the row before,
+so that rows of two histories cannot be mixed. ``events.jobs`` is the sum of the checksums of all
+job rows and layouts so far. Each small table, which changes a few times in a run, has one sum in
+the table ``checksums``. Used by ``database``, ``writer`` and ``reader``.
 """
 
 from __future__ import annotations
@@ -43,15 +43,17 @@ def job_checksum(group: str, number: int, layout: int, text: str) -> int:
 
 
 def wrong_job(group: str, rows: Sequence[tuple[int, int, str, int]]) -> int | None:
-    """Return the index of the first damaged one of a group's job rows (index, layout, text,
-    checksum). There may be millions, so no function is called for each."""
+    """Return the index of the first damaged row of a group's job rows, or ``None``.
+
+    Rows are (index, layout, text, checksum). Fast, because there may be millions.
+    """
     found = [crc32(f"{group} {n} {layout} {text}".encode()) for n, layout, text, _ in rows]
     wrong = (row[0] for row, crc in zip(rows, found, strict=True) if row[3] != crc)
     return None if found == [row[3] for row in rows] else next(wrong)
 
 
 def row_checksum(*values: object) -> int:
-    """Return the checksum of any other row. ASCII makes it the same in every version of Python."""
+    """Return the checksum of a row of any other table; the same in all versions of Python."""
     return crc32(ascii(values).encode())
 
 
@@ -63,7 +65,7 @@ def sum_of(table: str) -> str:
     )
 
 
-#: Statements that add checksums to all rows that have none, except job rows.
+#: Statements that add checksums to all rows except job rows.
 WRITE_ALL = f"""
     UPDATE events SET crc = list_checksum(first, last, jobs, list);
     UPDATE events SET previous = coalesce((SELECT crc FROM events AS e

@@ -1,10 +1,9 @@
-"""One event with its decisions as a row of the journal: to text and back.
+"""Encoding of an event and its decisions as a row of the journal.
 
-The table ``events`` has lists of these: ``[time, type, job, name, data, decisions, more]``, cut off
-after the last that is not null. ``data`` is a job event's context, or the fields of any other event
-that differ from their defaults (see ``model.codec``); ``more`` is what else a job event says. Used
-by ``journal.writer``, which writes rows, by ``journal.reader``, which reads them, and by replay,
-which compares decisions.
+The table ``events`` has lists of rows ``[time, type, job, name, data, decisions, more]``, without
+trailing nulls. ``data`` is a job event's context, or for other events the fields that differ from
+their defaults (see ``model.codec``). ``more`` has further fields of a job event. Used by
+``journal.writer`` and ``journal.reader``, and by replay, which compares decisions.
 """
 
 from __future__ import annotations
@@ -19,13 +18,12 @@ from ensemble_core.model.events import Event, JobEvent
 
 __all__ = ["JournalRow", "decisions_text", "event_text", "list_text", "listed", "rows_of"]
 
-#: True if a job event has no fields but those that have a place of their own in a row.
+#: True if all fields of a job event have a fixed place in a row.
 _PLACED = {"timestamp", "job", "name", "context", "ours"}.issuperset(layout(JobEvent).names)
 
 
 class JournalRow(NamedTuple):
-    """One event as the journal has it. ``data`` is plain; ``decisions`` is the text of a JSON list,
-    or ``None``."""
+    """One event in the journal. ``decisions`` is the text of a JSON list, or ``None``."""
 
     seq: int
     time: float
@@ -37,7 +35,7 @@ class JournalRow(NamedTuple):
     more: Mapping[str, Any] | None = None
 
     def event(self) -> Event:
-        """The event itself."""
+        """Return the event."""
         data: dict[str, Any] = dict(self.data or {})
         if self.type in ("job", "stranger"):
             ours = self.type == "job"
@@ -51,14 +49,14 @@ class JournalRow(NamedTuple):
         return Event.from_dict({"type": self.type, "timestamp": self.time, **data})
 
 
-#: Text as JSON has it, with its quotation marks.
+#: Encodes a string as JSON.
 _quote = json.encoder.encode_basestring_ascii
-#: Times beyond are not numbers that every reader of JSON takes (``inf``, ``nan``).
+#: Not all readers of JSON accept ``inf`` and ``nan``.
 _HUGE = 1e300
 
 
 def listed(event: Event, decisions: Sequence[Decision]) -> list[Any]:
-    """An event and what was decided on it, as the journal's lists have them."""
+    """Return an event and its decisions as an item of the journal's lists."""
     rest = event.compact()
     row = [rest.pop(key, None) for key in ("timestamp", "type", "job", "name")]
     data, more = rest, {}
@@ -73,7 +71,7 @@ def listed(event: Event, decisions: Sequence[Decision]) -> list[Any]:
 
 
 def event_text(event: Event, decisions: Sequence[Decision] = ()) -> str:
-    """The same as text. What most events are is written out here, for this is done for each."""
+    """Return :func:`listed` as text, with a fast path for the most frequent events."""
     time = event.timestamp
     if (
         type(event) is JobEvent
@@ -84,7 +82,7 @@ def event_text(event: Event, decisions: Sequence[Decision] = ()) -> str:
     ):
         try:
             head = f'[{time!r},"job",{_quote(event.job)},{_quote(event.name)}'
-        except TypeError:  # a plugin's event, with names that are no text
+        except TypeError:  # a plugin's event with a name that is not a string
             return dumps(listed(event, decisions))
         context = event.context
         if not decisions:
@@ -94,21 +92,23 @@ def event_text(event: Event, decisions: Sequence[Decision] = ()) -> str:
 
 
 def list_text(texts: Sequence[str]) -> str:
-    """Encode several texts of :func:`event_text` as the column ``list``."""
+    """Return several texts of :func:`event_text` as the column ``list``."""
     return f"[{','.join(texts)}]"
 
 
 def decisions_text(decisions: Sequence[Decision]) -> str | None:
-    """Decisions as replay compares them: to the byte."""
+    """Return decisions as text, which replay compares."""
     return dumps(decisions) if decisions else None
 
 
 def rows_of(first: int, last: int, text: str, *, plain: bool = False) -> list[JournalRow]:
-    """The rows of one list; with ``plain``, decisions are a list instead of its text. Raises
-    ``ValueError`` where it is damaged."""
+    """Return the rows of one list; with ``plain``, decisions are a list instead of text.
+
+    Raises ``ValueError`` if the list is damaged.
+    """
     found = json.loads(text)
     if not isinstance(found, list) or len(found) != last - first + 1:
-        raise ValueError(f"events {first} to {last} are not what was written")
+        raise ValueError(f"events {first} to {last} are damaged")
     rows = []
     for seq, item in enumerate(found, start=first):
         time, kind, job, name, data, decisions, more = (*item, None, None, None)[:7]
@@ -119,7 +119,7 @@ def rows_of(first: int, last: int, text: str, *, plain: bool = False) -> list[Jo
             and (name is None or type(name) is str)
             and (data is None or type(data) is dict)
         ):
-            raise ValueError(f"event {seq} is not what was written")
+            raise ValueError(f"event {seq} is damaged")
         decided = decisions if plain else dumps(decisions) if decisions else None
         rows.append(JournalRow(seq, time, kind, job, name, data, decided, more))
     return rows

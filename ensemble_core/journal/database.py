@@ -1,7 +1,6 @@
-"""The journal's file: one SQLite database per run, its tables, how it is opened, and what SQLite's
-errors mean to the run's owner.
+"""Database of the journal: one SQLite file per run, its format, how it is opened, and its errors.
 
-Used by ``reader`` and ``writer``, which say what is in the tables.
+Used by ``reader`` and ``writer``, which describe the content of the tables.
 """
 
 from __future__ import annotations
@@ -40,15 +39,15 @@ __all__ = [
 #: The file's name in the run's folder.
 NAME = "journal.db"
 
-#: Beside it: a :class:`Progress` as text. Not synced, so it may be behind after a power cut, but it
-#: is never ahead of what is on disk.
+#: File with a :class:`Progress` as text. It is not synced: after a power cut it may be behind the
+#: journal, but never ahead.
 PERFORMED = "performed"
 
-#: "Ense" in a database's header: that this is a journal and no other program's file.
+#: "Ense": the application id in the header of a journal.
 _APPLICATION = 0x456E7365
 
-#: What brings a journal from each version to the next; the first makes it. Never changed, only
-#: added to: ``PRAGMA user_version`` says how many of these a file has seen.
+#: Statements that create a journal and migrate it from each version to the next. Append only:
+#: ``PRAGMA user_version`` is the number of migrations that a file has had.
 MIGRATIONS: tuple[str, ...] = (
     """
     CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -61,8 +60,7 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE TABLE snapshots (seq INTEGER PRIMARY KEY, maker TEXT NOT NULL, digest TEXT NOT NULL,
         state BLOB NOT NULL);
     """,
-    # Checksums. Older job rows have none and are computed from the events; older snapshots are
-    # made again.
+    # Checksums. Older job rows and snapshots have none and are removed; they can be rebuilt.
     f"""
     DROP TABLE IF EXISTS job_rows;
     DROP TABLE IF EXISTS job_layouts;
@@ -73,7 +71,7 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE TABLE checksums (name TEXT PRIMARY KEY, total INTEGER NOT NULL) WITHOUT ROWID;
     {WRITE_ALL}
     """,
-    # Few of many events are firings or values that jobs reported: these find them.
+    # Indexes of the few events with firings or observed values.
     """
     CREATE INDEX fired_events ON events (first) WHERE instr(list, '"type":"fired"');
     CREATE INDEX observed_events ON events (first) WHERE instr(list, '"observed"');
@@ -90,7 +88,7 @@ _TABLES_1 = """
         row TEXT NOT NULL, PRIMARY KEY (name, number)) WITHOUT ROWID;
 """
 
-#: What a database was made of.
+#: Returns the schema of a database.
 _MADE = "SELECT type, name, sql FROM sqlite_master WHERE sql NOT NULL"
 
 #: Hints for a damaged and for a missing journal.
@@ -98,31 +96,33 @@ DAMAGED = (
     "'ensemble events' shows what can still be read, 'ensemble results' the table of jobs if that "
     "part is intact; the jobs' own output and the queue's records are not affected"
 )
-LISTED = "'ensemble runs' lists the runs that there are"
+LISTED = "'ensemble runs' lists all runs"
 
 
-#: Seconds that who reads waits for a write of another machine's controller.
+#: Seconds that a reader waits for a write of another machine's controller.
 _PATIENCE = 1.0
-#: Bytes below which an error of the disk is taken for a lack of space.
+#: With less free space (bytes), an I/O error is reported as a full disk.
 _LEAST_SPACE = 1 << 20
 
 
 class JournalError(EnsembleError):
-    """A journal that cannot be opened, read or written, in words for the run's owner."""
+    """Error: a journal cannot be opened, read or written."""
 
     exit_code = 2
 
 
 class Progress(NamedTuple):
-    """How far a run has come, recorded outside its journal: the newest event with a decision that
-    was carried out, and the newest that was committed. If the journal is cut short, it lacks
-    them."""
+    """Progress of a run, recorded outside its journal, to detect a truncated journal.
+
+    ``performed`` is the newest event with a decision that was carried out, ``committed`` the newest
+    committed event.
+    """
 
     performed: int = 0
     committed: int = 0
 
     def text(self) -> bytes:
-        """Return it as text of a fixed length, so that a write replaces the whole."""
+        """Return it as text of a fixed length, so that a write replaces all of it."""
         numbers = b"%-20d %-20d" % self
         return numbers + b" %08x\n" % crc32(numbers)
 
@@ -141,7 +141,7 @@ def read_progress(folder: Path) -> Progress:
 
 
 def storable(name: str) -> str | bytes:
-    """A file's name as a column may have it: as it is, or its bytes where it is no text."""
+    """Return a file's name as a column's value: a string, or bytes if it cannot be encoded."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -150,7 +150,7 @@ def storable(name: str) -> str | bytes:
 
 
 def words(error: BaseException, path: Path) -> JournalError:
-    """An error of SQLite or of the system about a journal, with what to do."""
+    """Return the :class:`JournalError` for an error of SQLite or the system, with a hint."""
     text = str(error)
     name = getattr(error, "sqlite_errorname", "")
     if isinstance(error, OSError):
@@ -158,7 +158,7 @@ def words(error: BaseException, path: Path) -> JournalError:
     full = "FULL" in name or "full" in text or "No space" in text or "quota" in text.lower()
     # SQLite says only "disk I/O error" if its shared memory finds no space.
     if full or ("I/O" in text and _is_nearly_full(path.parent)):
-        hint = "free some space, or name another folder with --state"
+        hint = "free some space, or choose another folder with --state"
         return JournalError(f"no space for the journal {path}", cause=text, hint=hint, code="full")
     unreadable = (
         isinstance(error, (ValueError, TypeError, AttributeError, RecursionError))
@@ -166,7 +166,7 @@ def words(error: BaseException, path: Path) -> JournalError:
         or "decode" in text
     )
     if isinstance(error, (TypeError, AttributeError)):
-        text = "a value in it is missing, or of another type than what was written"
+        text = "a value is missing or has a wrong type"
     if unreadable or "CORRUPT" in name or "NOTADB" in name or "not a database" in text:
         return JournalError(
             f"the journal is damaged: {path}",
@@ -178,20 +178,20 @@ def words(error: BaseException, path: Path) -> JournalError:
         return JournalError(
             f"the journal cannot be opened or written: {path}",
             cause=text,
-            hint="name a folder that can be written with --state or ENSEMBLE_STATE, or run "
-            "without a record with --no-journal",
+            hint="choose a writable folder with --state or ENSEMBLE_STATE, or run without a "
+            "journal with --no-journal",
             code="unwritable",
         )
     return JournalError(
         f"the journal cannot be used: {path}",
         cause=text,
-        hint="'ensemble status' and 'ensemble events' show what of it can be read",
+        hint="'ensemble status' and 'ensemble events' show its readable part",
         code="journal",
     )
 
 
 def _is_nearly_full(folder: Path) -> bool:
-    """True if the file system has less space left than SQLite needs to open a journal."""
+    """Return True if the file system has less space than SQLite needs to open a journal."""
     try:
         system = os.statvfs(folder)
     except OSError:
@@ -200,21 +200,23 @@ def _is_nearly_full(folder: Path) -> bool:
 
 
 def connect(path: Path, *, write: bool, salvage: bool = False) -> sqlite3.Connection:
-    """Open a journal's database; with ``salvage`` also one that is cut off. Raises what SQLite
-    raises; :class:`JournalError` where another controller may be about to write, and there are no
-    locks that tell."""
+    """Open a journal's database; with ``salvage`` also a truncated one.
+
+    Raises SQLite's errors, or :class:`JournalError` if another controller may be writing and no
+    lock can confirm it.
+    """
     deadline = time.monotonic() + _PATIENCE
     while True:
         try:
             return _open(path, "rwc" if write else "ro", salvage)
-        except UnicodeDecodeError as error:  # of SQLite's own words about a schema that is damaged
-            raise sqlite3.DatabaseError("malformed: its schema is no text") from error
+        except UnicodeDecodeError as error:  # SQLite's message quotes a damaged schema
+            raise sqlite3.DatabaseError("malformed: its schema is not text") from error
         except sqlite3.OperationalError as error:
             refused = "readonly" in str(error) or "unable to open" in str(error)
             if write or not refused:
                 raise
             if not (_left(path, "-wal") or _left(path, "-journal")):
-                # Who reads writes beside it, which others' folders and read-only media do not let.
+                # Readers also write files, which others' folders and read-only media do not allow.
                 return _open(path, "ro&immutable=1", salvage)
             if not os.access(path, os.W_OK):
                 raise
@@ -224,17 +226,17 @@ def connect(path: Path, *, write: bool, salvage: bool = False) -> sqlite3.Connec
                 return _open(path, "rw", salvage)
             if time.monotonic() >= deadline:
                 raise JournalError(
-                    f"a write to the journal is not finished: {path}",
-                    cause=f"{other} may be at it, or was killed",
-                    hint="look again in a moment; if that controller is gone for certain, "
-                    f"'ensemble resume {path.parent.name}' undoes what is half of it",
+                    f"unfinished write to the journal: {path}",
+                    cause=f"{other} may be writing, or was killed",
+                    hint="try again in a moment; if that controller no longer exists, "
+                    f"'ensemble resume {path.parent.name}' rolls back the write",
                     code="locked",
                 ) from error
         time.sleep(0.05)
 
 
 def _left(path: Path, ending: str) -> bool:
-    """True if what was written last may not be in the file itself yet, or only half of it."""
+    """Return True if SQLite's file with this ending exists: the last writes may be only there."""
     try:
         return path.with_name(path.name + ending).stat().st_size > 0
     except FileNotFoundError:
@@ -242,8 +244,10 @@ def _left(path: Path, ending: str) -> bool:
 
 
 def _writer(path: Path) -> str | None:
-    """The controller that may be writing this journal now, in words. SQLite's locks would tell, but
-    mounts there are whose locks hold on one machine only."""
+    """Describe the controller that may be writing this journal, or return ``None``.
+
+    SQLite's locks are not enough: on some mounts they only work within one machine.
+    """
     named = holder(path.with_name(LOCK))
     if named is None or is_here(named) or not may_live(named):
         return None
@@ -252,7 +256,7 @@ def _writer(path: Path) -> str | None:
 
 def _open(path: Path, mode: str, salvage: bool) -> sqlite3.Connection:
     write = mode == "rwc"
-    # Made in one thread and used by another, one after the other: never by two at once.
+    # Opened in one thread and then used in another, never in both at once.
     connection = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode={mode}",
         uri=True,
@@ -262,14 +266,14 @@ def _open(path: Path, mode: str, salvage: bool) -> sqlite3.Connection:
     )
     try:
         if salvage and not write:
-            # Without this, SQLite reads nothing of a file that is shorter than it says it is.
+            # Otherwise SQLite does not read a truncated file.
             connection.execute("PRAGMA writable_schema=ON")
-        # Before anything is set: what is not ours, or is from a newer version, is not touched.
+        # Checked first, so that files of other programs or newer versions are not changed.
         version = _version(connection, path, write=write)
         if write:
             shared = shared_storage(path.parent)
             connection.execute(f"PRAGMA journal_mode={'TRUNCATE' if shared else 'WAL'}").fetchall()
-            # Each commit is on disk when it returns; EXTRA: also that the rollback file is gone.
+            # FULL syncs each commit; EXTRA also syncs the removal of the rollback journal.
             connection.execute(f"PRAGMA synchronous={'EXTRA' if shared else 'FULL'}")
         if version < len(MIGRATIONS) and write:
             add_functions(connection)
@@ -285,7 +289,7 @@ def _open(path: Path, mode: str, salvage: bool) -> sqlite3.Connection:
 
 
 def migrate(path: Path) -> None:
-    """Bring a journal of an older format up to date. Raises :class:`JournalError`."""
+    """Migrate a journal of an older format. Raises :class:`JournalError`."""
     try:
         connect(path, write=True).close()
     except (sqlite3.Error, OSError) as error:
@@ -293,39 +297,41 @@ def migrate(path: Path) -> None:
 
 
 def _version(connection: sqlite3.Connection, path: Path, *, write: bool) -> int:
-    """The version of a journal's format. Refuses what is no journal, one that this version does not
-    know, and to read one that must be brought up to date first."""
+    """Return the version of a journal's format.
+
+    Raises :class:`JournalError` if the file is not a journal, or has a newer format, or must be
+    migrated before it can be read.
+    """
     version: int
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if tables and application != _APPLICATION:
         raise JournalError(
-            f"this is no journal of a run: {path}",
-            cause="another program's database",
+            f"this is not the journal of a run: {path}",
+            cause="it is another program's database",
             hint=LISTED,
             code="no-journal",
         )
     if not tables and not write:
         raise JournalError(
-            f"nothing is on record of run {path.parent.name}: {path}",
-            cause="its controller was killed while it began, or the journal was lost",
-            hint="'ensemble run' starts it anew, 'ensemble clean' removes what is left of it",
+            f"the journal of run {path.parent.name} is empty: {path}",
+            cause="its controller was killed at the start, or the journal was lost",
+            hint="start it again with 'ensemble run', or remove its files with 'ensemble clean'",
             code="never-began",
         )
     if version > len(MIGRATIONS):
         raise JournalError(
             f"the journal was written by a newer Ensemble: {path}",
             cause=f"its format is {version}, this version knows {len(MIGRATIONS)}",
-            hint="use the version that wrote it, or a later one",
+            hint="use the version that wrote it, or a newer one",
             code="newer-journal",
         )
     _check_schema(connection, path)
     if version < len(MIGRATIONS) and not write and version not in _READABLE:
         raise JournalError(
-            f"the journal is of an older format ({version}): {path}",
-            hint="'ensemble resume' brings it up to date; the version that wrote it can "
-            "look at it as it is",
+            f"the journal has an older format ({version}): {path}",
+            hint="'ensemble resume' brings it up to date; the version that wrote it can read it",
             code="older-journal",
         )
     return version
@@ -333,7 +339,7 @@ def _version(connection: sqlite3.Connection, path: Path, *, write: bool) -> int:
 
 @cache
 def _schema(migrations: tuple[str, ...]) -> Mapping[str, Set[str]]:
-    """Statements that made each table of a journal, in any version, as SQLite keeps them."""
+    """Return the statements that create each table of a journal, in all versions, as in SQLite."""
     with closing(sqlite3.connect(":memory:")) as connection:
         add_functions(connection)
         found: dict[str, set[str]] = {}
@@ -345,15 +351,17 @@ def _schema(migrations: tuple[str, ...]) -> Mapping[str, Set[str]]:
 
 
 def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
-    """Refuse a journal in which something else has the name of a table of ours, or happens with
-    what is written: what is read of a view, or of a column that is computed, may never end."""
+    """Reject a journal with triggers, or with other tables or views under our tables' names.
+
+    Reading a view or a computed column may never end.
+    """
     ours = _schema(MIGRATIONS)
     for kind, name, sql in connection.execute(_MADE):
         table = ours.get(str(name).lower())
         if kind == "trigger" or (table is not None and sql not in table):
             raise JournalError(
-                f"this is no journal of a run: {path}",
-                cause=f"Ensemble makes no {kind} {str(name)[:100]!a} like that in one",
+                f"this is not the journal of a run: {path}",
+                cause=f"Ensemble did not create its {kind} {str(name)[:100]!a}",
                 hint=LISTED,
                 code="no-journal",
             )

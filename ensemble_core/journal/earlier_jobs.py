@@ -1,8 +1,8 @@
 """Earlier jobs: jobs of stored runs that a new run may reuse (``--reuse``).
 
-A run's journal has the identities of its jobs (see ``model.identity``). Its events are read once
-into a temporary database on disk, so that memory does not grow with the number of jobs. Used by the
-runtime and to explain why a job was not reused.
+A journal contains the identities of its run's jobs (see ``model.identity``). Its events are read
+once into a temporary database on disk, so that memory does not grow with the number of jobs. Used
+by the runtime and by the explanation why a job was not reused.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from ensemble_core.model.jobs import Job
 
 __all__ = ["EarlierJob", "EarlierJobs", "Identity", "identities"]
 
-#: Jobs that are handed to the database at a time.
+#: Jobs that are written to the database at a time.
 _BATCH = 1000
 
 
 class EarlierJob(NamedTuple):
-    """A job that succeeded: ``name`` is ``RUN/JOB``, ``duration`` in seconds, ``start`` the context
-    of its start, ``rows`` what observers read (observer, values, clock, whether its file was
+    """A successful job. ``name`` is ``RUN/JOB``, ``duration`` is in seconds, ``start`` is the
+    context of its start event, ``rows`` are observed rows (observer, values, clock, file was
     replaced)."""
 
     name: str
@@ -38,7 +38,7 @@ class EarlierJob(NamedTuple):
 
 @dataclass(slots=True)
 class _Open:
-    """A job that is not over, or whose inputs were not checked yet."""
+    """A job that is not over, or whose inputs are not checked yet."""
 
     started: float = 0.0
     start: Mapping[str, Any] = field(default_factory=dict)
@@ -47,13 +47,16 @@ class _Open:
 
 
 class EarlierJobs:
-    """Jobs of earlier runs by identity. Each is taken once, none of those ``served`` before; with
-    ``files`` its folder and its output must be there."""
+    """Jobs of earlier runs by identity.
+
+    Each can be taken once, except those in ``served``, which are in use. With ``files``, its folder
+    and output must exist.
+    """
 
     def __init__(self, served: Iterable[str] = (), *, files: bool = False) -> None:
         self._served = set(served)
         self._files = files
-        # "": a file of its own, removed with the connection.
+        # "": a temporary file, removed with the connection.
         self._store = sqlite3.connect("", isolation_level=None, check_same_thread=False)
         for setting in ("cache_size=-16000", "journal_mode=OFF", "synchronous=OFF"):
             self._store.execute(f"PRAGMA {setting}")
@@ -62,16 +65,18 @@ class EarlierJobs:
             " duration REAL, start TEXT, rows TEXT)"
         )
         self._store.execute("CREATE INDEX by_identity ON jobs (identity)")
-        self._store.execute("BEGIN")  # nothing in it is to outlive this object
+        self._store.execute("BEGIN")  # never committed
         self._waiting: list[tuple[str, str, float, str, str]] = []
 
     def close(self) -> None:
-        """Give back what was needed."""
+        """Remove the temporary database."""
         self._store.close()
 
     def read(self, folder: Path) -> int:
-        """Add the jobs of the run in this folder. Return how many of its jobs have an identity.
-        Raises :class:`JournalError` for a journal that is missing or damaged."""
+        """Add the jobs of the run in this folder; return how many of its jobs have an identity.
+
+        Raises :class:`JournalError` if the journal is missing or damaged.
+        """
         with Journal(folder / NAME) as journal:
             missing = journal.missing_tail()
             if missing is not None:
@@ -79,7 +84,7 @@ class EarlierJobs:
             return self._read(journal, folder.name)
 
     def take(self, identity: str) -> EarlierJob | None:
-        """The first job with this identity that was not taken yet; it is from now on."""
+        """Take the first job with this identity, or return ``None``."""
         for number, name, duration, start, rows in self._store.execute(
             "SELECT number, name, duration, start, rows FROM jobs WHERE identity = ?"
             " ORDER BY number",
@@ -124,7 +129,7 @@ class EarlierJobs:
                     if name in unchecked:
                         self._put(run, name, known.pop(name)[0], unchecked.pop(name))
                     elif name in known:
-                        del known[name][2:]  # of a reused job, whose events follow
+                        del known[name][2:]  # a reused job, whose events follow
             if row.decisions is not None and '"resume":true' in row.decisions:
                 chained.update(_chained(json.loads(row.decisions)))
         self._flush()
@@ -160,12 +165,12 @@ class EarlierJobs:
 
 
 def _places(context: Mapping[str, Any]) -> dict[str, Any]:
-    """Where a job ran and where its output is, of the context of its start."""
+    """Return where a job ran and where its output is, from the context of its start."""
     return {name: context[name] for name in ("workdir", "stdout", "stderr") if name in context}
 
 
 def _is_there(start: Mapping[str, Any]) -> bool:
-    """True if a job's folder is there, and its output if that is known."""
+    """Return True if a job's folder exists, and its output if the path is known."""
     workdir = start.get("workdir")
     if not isinstance(workdir, str) or not os.path.isdir(workdir):
         return False
@@ -174,7 +179,7 @@ def _is_there(start: Mapping[str, Any]) -> bool:
 
 
 def _chained(decisions: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """The attempts that go on where the one before ended: they cannot stand for a whole job."""
+    """Yield the attempts that continue from the one before; they cannot replace a whole job."""
     for decision in decisions:
         if decision.get("type") == "retry" and decision.get("resume"):
             label, _, attempt = str(decision["job"]).rpartition(".")[2].partition("-")
@@ -183,8 +188,7 @@ def _chained(decisions: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 
 class Identity(NamedTuple):
-    """The identity of one job, with its parts; ``reused`` is the earlier job that stood in for
-    it."""
+    """The identity of one job, with its parts; ``reused`` is the earlier job that replaced it."""
 
     job: str
     identity: str
@@ -193,7 +197,7 @@ class Identity(NamedTuple):
 
 
 def identities(journal: Journal) -> Iterator[Identity]:
-    """The identities of a run's jobs, in the order in which they were submitted."""
+    """Yield the identities of a run's jobs, in the order of submission."""
     jobs: dict[str, Job] = {}
     entries: dict[str, list[str]] = {}
     sources: dict[str, Any] = {}

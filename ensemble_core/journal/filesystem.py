@@ -1,8 +1,7 @@
-"""File system of a folder: whether other machines write there too, and whether they see it; and
-small files in folders that may be a stranger's.
+"""File systems: detects network file systems, and reads small files in untrusted folders.
 
-Asked by the journal, for SQLite shares no memory across a network, and by executors whose jobs run
-elsewhere.
+Used by the journal, because SQLite's shared memory does not work across machines, and by executors
+whose jobs run on other machines.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _NETWORK = frozenset(
 
 
 def filesystem(path: str | os.PathLike[str], mounts: str = "/proc/self/mounts") -> str:
-    """The type of the file system that a path is on; empty where that cannot be known."""
+    """Return the type of a path's file system; empty if unknown."""
     path = os.path.realpath(path)
     best, kind = "", ""
     try:
@@ -56,8 +55,11 @@ def shared_storage(path: str | os.PathLike[str]) -> str | None:
 
 
 def read_note(path: Path, most: int = _MOST) -> bytes:
-    """Return up to ``most`` bytes of a small file. Raises :class:`OSError` if it cannot be read or
-    is not a regular file: reading a named pipe would block, and a device may never end."""
+    """Return up to ``most`` bytes of a small file.
+
+    Raises :class:`OSError` if it cannot be read or is not a regular file, because reading a named
+    pipe would block, and a device may never end.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     try:
         found = os.fstat(descriptor)

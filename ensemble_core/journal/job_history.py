@@ -1,12 +1,11 @@
-"""Job history: a row for each job (index) of a run, as tables and files have it.
+"""Job history: a row for each job (index) of a run, for tables and files.
 
-:class:`Jobs` is what commands and programs see; ``stored_jobs`` has those of a journal with rows of
-jobs. :class:`EventJobs` are those of one without: they are read from its events, without an engine.
+:class:`Jobs` is the interface for commands and programs. ``stored_jobs`` implements it for journals
+with job rows, :class:`EventJobs` for those without, from events.
 
 Rows are stored in a temporary database on disk, because they are needed by group and index, and a
-later attempt may change one that seemed to be complete: the memory that this takes does not grow
-with the number of jobs that are over. Only what a group's ``result`` gave is the engine's to know:
-where there is one, its events are handled anew. Used by the command line.
+later attempt may change a row. So memory does not grow with the number of finished jobs. If a group
+has a ``result``, the engine handles the events again to compute it. Used by the command line.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from ensemble_core.model.causes import cause_of, said_cause
 
 __all__ = ["EventJobs", "Jobs"]
 
-#: Rows that are handed to the database at a time, and on.
+#: Rows that are written to the database at a time, and rows that are read at a time.
 _BATCH, _PORTION = 1000, 20_000
 
 #: Values by column, in the order of the columns.
@@ -80,33 +79,36 @@ class _Attempt:
 
 
 class Jobs:
-    """The jobs of one run. ``names`` are the columns, known when it was made: of a name that a job
-    has twice, the later is called ``result.NAME`` or ``last.NAME``. ``parts`` are the names of
-    parameters, results and columns as jobs have them, ``groups`` the run's job groups."""
+    """The jobs of one run, as a table. ``groups`` are the run's job groups.
+
+    ``parts`` are the names of the jobs' parameters, results and columns; ``names`` are the table's
+    columns. If a name occurs twice, the later one becomes ``result.NAME`` or ``last.NAME``.
+    """
 
     def __init__(self, groups: Iterable[str], parts: Sequence[Iterable[str]]) -> None:
         self.groups = tuple(groups)
         taken = set(FIELDS)
-        #: For parameters, results and columns: what they are called in the table.
+        #: The names in the table of parameters, results and columns.
         self.shown: list[dict[str, str]] = []
         for prefix, names in zip(("parameter", "result", "last"), parts, strict=True):
             shown = {name: f"{prefix}.{name}" if name in taken else name for name in names}
             taken |= set(shown.values())
             self.shown.append(shown)
         parameters, results, columns = (tuple(each.values()) for each in self.shown)
-        #: Of columns, which kinds of values they have where that is known.
+        #: The kinds of values of columns, if known.
         self.kinds: dict[str, set[str]] = {}
         self.names: tuple[str, ...] = (*FIELDS[:3], *parameters, *FIELDS[3:], *results, *columns)
 
     def close(self) -> None:
-        """Give back what was needed."""
+        """Release temporary files."""
 
     def batches(self) -> Iterator[Batch]:
-        """The jobs by group, in the file's order, and index: some at a time, by column."""
+        """Yield the jobs in portions, by column, sorted by group (in the file's order) and
+        index."""
         raise NotImplementedError
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """The same, one at a time; what a job has not is not in its row."""
+        """Yield the jobs one at a time, each without missing values."""
         names = self.names
         for batch in self.batches():
             for values in zip(*batch, strict=True):
@@ -114,12 +116,14 @@ class Jobs:
 
 
 class EventJobs(Jobs):
-    """The jobs of a run, read from its events: if its journal has no more, or with ``attempts`` for
-    a row for each attempt, with the core-hours of that attempt alone."""
+    """Jobs of a run, read from its events, for journals without job rows.
+
+    With ``attempts``, there is a row for each attempt, with the core-hours of this attempt only.
+    """
 
     def __init__(self, journal: Journal, loading: Loading, *, attempts: bool = False) -> None:
         self._attempts = attempts
-        # "": a file of its own, removed with the connection.
+        # "": a temporary file, removed with the connection.
         self._store = sqlite3.connect("", isolation_level=None)
         self._store.execute("PRAGMA cache_size=-8000")
         self._store.execute(
@@ -127,7 +131,7 @@ class EventJobs(Jobs):
             " PRIMARY KEY (name, number, attempt)) WITHOUT ROWID"
         )
         self._waiting: list[tuple[str, int, int, str]] = []
-        #: Attempts that are not over, by id; of indices whose attempt failed, what the next needs.
+        #: Unfinished attempts, by id; the core-hours of failed attempts, by index.
         self._open: dict[str, _Attempt] = {}
         self._failed: dict[tuple[str, int], float] = {}
         self._parts: tuple[dict[str, None], ...] = ({}, {}, {})
@@ -189,7 +193,7 @@ class EventJobs(Jobs):
     def _submit(self, job: Mapping[str, Any], time: float) -> None:
         group, index, number = job["group"], job["index"], job.get("attempt", 0)
         if job["id"] in self._open:
-            return  # handed on again by a resume
+            return  # submitted again by a resume
         cores = job.get("tasks", 1) * job.get("cores_per_task", 1)
         parameters = job.get("parameters") or {}
         attempt = _Attempt(group, index, number, parameters, cores, time)

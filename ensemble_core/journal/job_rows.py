@@ -1,9 +1,9 @@
-"""Job rows: what tables need of each job that is over, kept in the journal as jobs end.
+"""Job rows: a summary of each finished job in the journal, for fast tables.
 
-Reading a table out of millions of events takes minutes; so the journal's writer puts a row by for
-each job, in the transaction that has the event by which it ended. A later attempt of the same index
-takes the place of the earlier. Journals of runs that were begun before there were such rows have
-none: ``job_history`` reads their events instead.
+Computing a table from millions of events takes minutes. So the journal's writer adds a row for each
+job in the transaction that contains the job's last event. A later attempt of the same index
+replaces the row. Journals of older versions have no job rows; ``job_history`` reads their events
+instead.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ __all__ = [
     "values_of",
 ]
 
-#: What is known of every job, beside its parameters, result and columns. ``submitted``,
-#: ``started`` and ``finished`` are of its newest attempt, in seconds since the epoch, ``duration``
-#: too; ``core_hours`` are those of all attempts.
+#: Fields of every job, besides its parameters, result and columns. ``submitted``, ``started`` and
+#: ``finished`` (seconds since the epoch) and ``duration`` are those of its newest attempt,
+#: ``core_hours`` those of all attempts.
 FIELDS = (
     *("group", "index", "attempts", "outcome", "exit_code", "cause"),
     *("submitted", "started", "finished", "duration", "core_hours"),
 )
-#: Those of them that are such times.
+#: Fields that are times.
 TIMES = ("submitted", "started", "finished")
 
-#: The kinds of their values, as a :class:`Layout` has them.
+#: The kinds of their values, as in a :class:`Layout`.
 KINDS: dict[str, str] = {
     **dict.fromkeys(("group", "outcome", "cause"), "s"),
     **dict.fromkeys(("index", "attempts", "exit_code"), "i"),
     **dict.fromkeys((*TIMES, "duration", "core_hours"), "f"),
 }
 
-#: ``replaced`` is the sum of the checksums of the rows that were in a row's place before it: so
-#: ``events.jobs`` says whether all rows are there, and the writer need not read what it replaces.
+#: ``replaced`` is the sum of the checksums of earlier rows of the same job. So ``events.jobs``
+#: shows whether all rows exist, and the writer need not read the rows that it replaces.
 TABLES = """
     CREATE TABLE job_layouts (number INTEGER PRIMARY KEY, layout TEXT NOT NULL,
         crc INTEGER NOT NULL);
@@ -60,17 +60,16 @@ TABLES = """
         PRIMARY KEY (name, number)) WITHOUT ROWID;
 """
 
-#: 1 where a journal has these tables.
+#: Returns 1 if a journal has these tables.
 HAS_ROWS = "SELECT count(*) FROM sqlite_master WHERE name = 'job_rows'"
 
-#: Rows written by one statement, of which SQLite takes 999 values.
+#: Rows written by one statement; SQLite's limit is 999 values.
 _MOST = 190
 _KIND_OF = {int: "i", float: "f", bool: "b", type(None): "n"}
 
 
 class JobRow(NamedTuple):
-    """A job as its newest attempt left it. ``parameters``, ``result`` and ``columns`` are by
-    name."""
+    """A job after its newest attempt. ``parameters``, ``result`` and ``columns`` are by name."""
 
     group: str
     number: int
@@ -88,8 +87,10 @@ class JobRow(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The names of a row's parameters, result and columns, and the kinds of all their values: ``i``
-    and ``f`` for numbers, ``b``, ``s``, ``n`` for nothing."""
+    """The names of a row's parameters, result and columns, and the kinds of all their values.
+
+    A kind is ``i`` or ``f`` (numbers), ``b``, ``s``, or ``n`` (null).
+    """
 
     parameters: tuple[str, ...]
     result: tuple[str, ...]
@@ -98,13 +99,13 @@ class Layout(NamedTuple):
 
     @classmethod
     def read(cls, text: str) -> Layout:
-        """A layout as the journal has it."""
+        """Parse a layout from the journal."""
         parameters, result, columns, kinds = json.loads(text)
         return cls(tuple(parameters), tuple(result), tuple(columns), kinds)
 
 
 def row_of(record: JobRecord) -> JobRow:
-    """The row of an attempt, over or not."""
+    """Return the row of an attempt, finished or not."""
     job, outcome, columns = record.job, record.outcome, record.columns or {}
     if outcome is None:
         outcome = "cancelled" if record.exception == "cancel" else None
@@ -127,55 +128,59 @@ def row_of(record: JobRecord) -> JobRow:
 
 def _kind(value: object) -> str:
     kind = _KIND_OF.get(type(value), "s")
-    # A column of integers has 64 bits, one of which is the sign.
+    # Columns of integers have 64 bits, including the sign.
     return "f" if kind == "i" and value.bit_length() > 63 else kind  # type: ignore[attr-defined]
 
 
 def values_of(row: JobRow) -> list[Any]:
-    """The values of its parameters, result and columns."""
+    """Return the values of a row's parameters, result and columns."""
     return [*row[10].values(), *row[11].values(), *row[12].values()]
 
 
 def layout_of(row: JobRow) -> Layout:
-    """The layout of a row."""
+    """Return the layout of a row."""
     kinds = "".join(map(_kind, values_of(row)))
     return Layout(tuple(row[10]), tuple(row[11]), tuple(row[12]), kinds)
 
 
-#: A row's text; made once, for making an encoder costs more than its work.
+#: Encodes a row; created once, because creating an encoder takes longer than using it.
 _text = json.JSONEncoder(separators=(",", ":"), default=str).encode
 
 
 def _texts(rows: Sequence[list[object]]) -> list[str]:
-    """Each row's text. Many are encoded by one call, which costs two thirds of one for each; what
-    stands between two rows is where they are parted, unless a text in one of them has it too."""
+    """Return each row's text.
+
+    One call encodes all rows, in two thirds of the time, and the result is split at the separator.
+    If a value contains the separator, each row is encoded separately.
+    """
     parts = _text(rows)[2:-2].split("],[")
     return [f"[{part}]" for part in parts] if len(parts) == len(rows) else [*map(_text, rows)]
 
 
 class JobRowWriter:
-    """Makes statements of rows for one journal. ``known`` are the layouts that it has by now."""
+    """Builder of the SQL statements that write job rows. ``known`` are the journal's layouts."""
 
     def __init__(self, known: Mapping[Layout, int]) -> None:
         self._known = dict(known)
         self._new: dict[Layout, int] = {}
-        #: The same numbers by names and types: most rows are laid out as one before was.
+        #: Cache of these numbers by names and types, because most rows have a known layout.
         self._numbers: dict[tuple[object, ...], int] = {}
 
     def statements(
         self, rows: Sequence[JobRow], ends: Sequence[int] = ()
     ) -> tuple[list[tuple[str, Sequence[object]]], int]:
-        """The SQL statements that write these rows, and layouts that are not written yet, to be
-        executed in one transaction; and the sum of the checksums of what they write.
+        """Return the SQL statements that write these rows and new layouts, and the sum of the
+        checksums.
 
-        ``ends`` are the numbers of the events that ended these jobs. Each stands at the end of its
-        row; rows of older journals have none."""
+        Execute them in one transaction. ``ends`` are the numbers of the events that ended these
+        jobs. Each is the last value of its row; rows of older journals have none.
+        """
         numbers: list[int] = []
         kept: list[list[object]] = []
         for row in rows:
             parameters, result, columns = row[10:]
             own = [*parameters.values(), *result.values(), *columns.values()]
-            # A call for each value would cost more than all else of this.
+            # No function is called for each value, for speed.
             types = [t if (t := type(v)) is not int or v.bit_length() < 64 else float for v in own]
             key = (*parameters, None, *result, None, *columns, *types)
             number = self._numbers.get(key)
@@ -203,7 +208,7 @@ class JobRowWriter:
         return made, total
 
     def written(self) -> None:
-        """The statements that were made last are in the journal."""
+        """Confirm that the last statements were executed."""
         self._known.update(self._new)
         self._new = {}
 
@@ -215,12 +220,11 @@ class JobRowWriter:
 
 
 def read_layouts(connection: sqlite3.Connection) -> dict[int, Layout]:
-    """Return a journal's layouts by number, in order. Raises :class:`ValueError` for a damaged
-    one."""
+    """Return a journal's layouts by number. Raises :class:`ValueError` if one is damaged."""
     found = connection.execute("SELECT number, layout, crc FROM job_layouts ORDER BY 1").fetchall()
     for number, text, crc in found:
         if crc != row_checksum(number, text):
-            raise ValueError(f"layout {number} of job rows is not what was written")
+            raise ValueError(f"layout {number} of job rows is damaged")
     return {number: Layout.read(text) for number, text, _ in found}
 
 

@@ -1,6 +1,6 @@
-"""Holder of a run: the process that the lock in its folder names, and whether that may live.
+"""Owner of a run's lock: the process that the lock file names, and whether it may be alive.
 
-Used by ``run_store``, whose ``Lock`` writes it, and by ``database``.
+Used by ``run_store``, whose ``Lock`` writes the file, and by ``database``.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _MOST_SECONDS = 2.5e11
 
 
 def this_process() -> dict[str, Any]:
-    """This process as a lock names it."""
+    """Return the description of this process for a lock."""
     return {
         "host": socket.gethostname(),
         "pid": os.getpid(),
-        "born": _born(os.getpid()),
+        "born": _start_time(os.getpid()),
         "boot": _boot(),
-        "processes": _processes(),
+        "processes": _pid_namespace(),
         "since": time.time(),
     }
 
 
 def holder(lock: Path) -> Mapping[str, Any] | None:
-    """Return a lock's record of its present or last owner; ``None`` if it has none."""
+    """Return a lock's present or last owner; ``None`` if it names no process."""
     try:
         found = json.loads(read_note(lock))
     except (OSError, ValueError, RecursionError):
@@ -46,7 +46,7 @@ def holder(lock: Path) -> Mapping[str, Any] | None:
 
 
 def _is_process(found: Mapping[str, Any]) -> bool:
-    """True if it is what a process writes of itself: the folder may be a stranger's."""
+    """Return True for a valid description of a process; the folder may be another user's."""
     since, host = found.get("since", 0), found.get("host", "")
     return (
         type(found.get("pid", 0)) is int
@@ -58,27 +58,27 @@ def _is_process(found: Mapping[str, Any]) -> bool:
 
 
 def may_live(holder: Mapping[str, Any]) -> bool:
-    """True if this controller may still be there, as far as this machine can tell."""
+    """Return True if this controller may be alive, as far as this machine can tell."""
     same_boot = holder.get("boot") == _boot() != ""
-    # A machine may have been given another name since; its boot and its processes tell.
+    # The host name may have changed; compare the boot id and the PID namespace as well.
     if holder.get("host") != socket.gethostname() and not (
-        same_boot and holder.get("processes") == _processes()
+        same_boot and holder.get("processes") == _pid_namespace()
     ):
         return True
     if not same_boot:
         return False
-    born = _born(int(holder.get("pid", 0)))
+    born = _start_time(int(holder.get("pid", 0)))
     return born is not None and born == holder.get("born")
 
 
 def is_here(holder: Mapping[str, Any]) -> bool:
-    """True if this process is the holder."""
+    """Return True if this process is the owner."""
     mine = this_process()
     return all(holder.get(key) == mine[key] for key in ("pid", "born", "boot", "processes"))
 
 
 def in_words(holder: Mapping[str, Any]) -> str:
-    """A holder as messages name it."""
+    """Return an owner as text for messages."""
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(holder.get("since", 0)))
     return f"process {holder.get('pid')} on {holder.get('host')} since {since}"
 
@@ -90,15 +90,15 @@ def _boot() -> str:
         return ""
 
 
-def _processes() -> str:
-    """The namespace of process ids: containers of one machine have one each."""
+def _pid_namespace() -> str:
+    """Return the PID namespace, which differs between containers of a machine."""
     try:
         return os.readlink("/proc/self/ns/pid")
     except OSError:
         return ""
 
 
-def _born(pid: int) -> int | None:
+def _start_time(pid: int) -> int | None:
     """Return when a local process started (ticks since boot); ``None`` if it does not exist."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()

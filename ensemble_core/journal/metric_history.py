@@ -1,7 +1,7 @@
-"""Metrics computed from a run's journal afterwards, if the run itself did not need them.
+"""Metrics computed afterwards from a run's journal, if the run did not compute them.
 
-A run keeps statistics of job output only if a rule or function uses them; this module reads the
-rows again. Used by ``ensemble metrics`` and the Python API.
+A run keeps statistics of job output only if a rule or function uses them. This module computes
+others from the journal. Used by ``ensemble metrics`` and the Python API.
 """
 
 from __future__ import annotations
@@ -54,4 +54,4 @@ def _record(series: Series, value: object, now: float) -> None:
         try:
             series.record(float(value), now)
         except OverflowError as error:
-            raise EnsembleError(f"{value} is too large a number", code="out-of-range") from error
+            raise EnsembleError(f"the number {value} is too large", code="out-of-range") from error

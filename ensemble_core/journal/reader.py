@@ -1,10 +1,9 @@
 """Reader of the journal: a durable event log with snapshots, in one SQLite file (``database``).
 
 ``writer.JournalWriter`` writes it, :class:`Journal` reads it. Events are numbered from 1 in the
-order in which the engine took them. Those that were written together are one row of the table
-``events``: ``first`` and ``last`` are their numbers, ``list`` is a JSON list of what
-``journal.codec`` makes of each. What a row says was decided is on disk before any of it is
-performed.
+order in which the engine handled them. Events that were written together are one row of the table
+``events``: ``first`` and ``last`` are their numbers, ``list`` is a JSON list of encoded events
+(``journal.codec``). Decisions are on disk before they are carried out.
 """
 
 from __future__ import annotations
@@ -52,11 +51,11 @@ __all__ = [
 
 #: Rows of jobs that are read at a time.
 _PORTION = 5_000
-#: The most events that a damaged end of the journal is searched for.
+#: The most events that a damaged end of the journal may plausibly have.
 _LONGEST_END = 10_000
-#: Characters of a list that is long.
+#: Lists with more characters are cached once parsed.
 _LONG = 200_000
-#: What a list has in it that holds something of a kind; the first two have an index.
+#: By kind, the text that a list of events with this kind contains. The first two have an index.
 _KINDS_OF_LISTS = {
     "fired": '"type":"fired"',
     "observed": '"observed"',
@@ -64,16 +63,15 @@ _KINDS_OF_LISTS = {
     "placed": '"nodes":[',
     "hosted": '"host":',
 }
-#: Journals up to this size (bytes) are checked whole when they are opened to be written.
+#: Journals up to this size (bytes) are checked completely before they are written.
 _CHECKED_WHOLE = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """The ensemble file as it held for the events after ``seq``, with ``--set`` overrides.
+    """The ensemble file for the events after ``seq``, with ``--set`` overrides.
 
-    ``attached`` are the texts of the files that it names, by these names; ``None`` where they are
-    to be read.
+    ``attached`` are the texts of the files that it names, by name; ``None``: read these files.
     """
 
     seq: int
@@ -83,8 +81,10 @@ class Text:
     attached: Mapping[str, str] | None = None
 
     def given(self) -> str:
-        """Overrides and attached texts as the column ``overrides`` has them: a list where there
-        are no such texts, which is what a journal of the first format has."""
+        """Return overrides and attached texts for the column ``overrides``.
+
+        Without attached texts it is a list, as in the first format of journals.
+        """
         overrides = list(self.overrides)
         return json.dumps(
             {"set": overrides, "files": self.attached} if self.attached else overrides
@@ -93,8 +93,10 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One controller's time with the run: from ``began`` to ``ended`` (seconds since the epoch;
-    ``None``: it runs, or was killed). ``outcome`` says how it ended, as plain data."""
+    """One controller's time with the run, from ``began`` to ``ended`` (seconds since the epoch).
+
+    ``ended`` ``None``: it is running, or was killed. ``outcome`` describes its end as plain data.
+    """
 
     number: int
     seq: int
@@ -108,7 +110,8 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The engine's state after event ``seq``; ``maker`` says what can read it."""
+    """The engine's state after event ``seq``; ``maker`` identifies the programs that can read
+    it."""
 
     seq: int
     maker: str
@@ -116,13 +119,13 @@ class Snapshot:
 
 
 def _text(seq: int, file: str, text: str, given: Any) -> Text:
-    """A :class:`Text` from what :meth:`Text.given` wrote."""
+    """Return a :class:`Text` from the value of :meth:`Text.given`."""
     if isinstance(given, dict):
         return Text(seq, file, text, tuple(given["set"]), dict(given["files"]))
     return Text(seq, file, text, tuple(given), {})
 
 
-#: The kinds of what a run is described by, where another would be used as if it were of these.
+#: Types of values in the table ``about``; others would cause errors later.
 _KINDS: dict[str, type] = {
     **dict.fromkeys(("tag", "name", "file", "cwd"), str),
     **dict.fromkeys(("executor", "program"), dict),
@@ -131,44 +134,46 @@ _KINDS: dict[str, type] = {
 
 
 def _described(key: str, value: Any) -> Any:
-    """A value of ``about``. Raises :class:`ValueError` for one that cannot be."""
+    """Return a value of ``about``. Raises :class:`ValueError` if its type is wrong."""
     if value is not None and not isinstance(value, _KINDS.get(key, object)):
-        raise ValueError(f"{key} of a run cannot be of type {type(value).__name__}")
+        raise ValueError(f"{key} of a run has the wrong type {type(value).__name__}")
     return value
 
 
 def _outcome(found: Any) -> dict[str, Any]:
-    """How a controller left the run. Raises :class:`ValueError` for what no controller wrote."""
+    """Return the outcome of a session. Raises :class:`ValueError` if it is invalid."""
     code, reason = found.get("exit_code"), found.get("reason")
     good = code is None or (type(code) is int and 0 <= code < 256)
     if not good or not (reason is None or isinstance(reason, str)):
-        raise ValueError("an exit code is a number from 0 to 255, a reason is text")
+        raise ValueError(
+            "invalid outcome: expected an exit code from 0 to 255 and a text as reason"
+        )
     return dict(found)
 
 
 def digest(snapshot: Snapshot) -> str:
-    """Return the checksum of a snapshot, as the column ``digest`` has it."""
+    """Return the checksum of a snapshot for the column ``digest``."""
     found = hashlib.sha256(f"{snapshot.seq} {snapshot.maker} ".encode())
     found.update(snapshot.state)
     return found.hexdigest()
 
 
 class Journal:
-    """A journal that is read: of a run that is over, was cut off, or goes on.
+    """A journal opened for reading, of a finished, interrupted or live run.
 
-    Raises :class:`JournalError` where the file is missing, damaged or from a newer version. With
-    ``salvage`` a damaged one is opened as long as SQLite can make anything of it; ``about`` may
-    then be incomplete. ``damage`` is the first damage that was tolerated.
+    Raises :class:`JournalError` if the file is missing, damaged or from a newer version. With
+    ``salvage``, a damaged one is opened if SQLite can read any of it; ``about`` may then be
+    incomplete. ``damage`` is the first damage that was tolerated.
     """
 
     def __init__(self, path: Path, *, salvage: bool = False) -> None:
         self.path = path
         self.damage: JournalError | None = None
         self._salvage = salvage
-        #: The long list of events that :meth:`rows_backwards` read last: jobs that were submitted
-        #: together have it in common.
+        #: Cache of the last long list of events for :meth:`rows_backwards`: jobs that were
+        #: submitted together are in the same list.
         self._long_list: tuple[tuple[int, int], list[JournalRow]] = (0, 0), []
-        # Read this first: later progress may not be in the journal as it is opened here.
+        # Read this first: events that are committed later may not be visible in this connection.
         self._progress = read_progress(path.parent)
         if not path.is_file():
             raise JournalError(f"there is no journal {path}", hint=LISTED, code="no-journal")
@@ -200,7 +205,7 @@ class Journal:
     def _reading(self) -> Iterator[None]:
         try:
             yield
-        # A damaged value may be of any type, or nothing.
+        # A damaged value may have any type.
         except (
             sqlite3.Error,
             OSError,
@@ -216,7 +221,7 @@ class Journal:
             f"the journal is damaged: {self.path}", cause=cause, hint=DAMAGED, code="corrupt"
         )
 
-    def _pass_over(self, cause: str) -> None:
+    def _note_damage(self, cause: str) -> None:
         """Remember damage that does not prevent further reading."""
         self.damage = self.damage or self._damaged(cause)
 
@@ -233,10 +238,10 @@ class Journal:
         ).fetchall()
         rows = [row[1:] for row in found if row[1] is not None]
         if not found or found[0][0] != sum(row_checksum(*row) for row in rows):
-            cause = f"its table {name!r} is not what was written"
+            cause = f"its table {name!r} does not match its checksum"
             if not self._salvage:
                 raise self._damaged(cause)
-            self._pass_over(cause)
+            self._note_damage(cause)
         return rows
 
     @property
@@ -250,9 +255,9 @@ class Journal:
             return str(self._connection.execute("PRAGMA journal_mode").fetchone()[0])
 
     def last(self) -> int:
-        """The number of events; 0 for none."""
+        """Return the number of events."""
         newest_first = f"SELECT {self._columns} FROM events ORDER BY first DESC"
-        # Closed at once: a statement that is not read to its end keeps writers out.
+        # Closed at once, because an open statement blocks writers.
         with self._reading(), closing(self._connection.execute(newest_first)) as found:
             damaged: list[int] = []
             for row in found:
@@ -266,7 +271,7 @@ class Journal:
                 break
             else:
                 intact = 0
-            # A damaged list has at least one event; its own numbers count if they can be true.
+            # A damaged list has at least one event; use its numbers if they are plausible.
             likely = [each for each in damaged if intact < each <= intact + _LONGEST_END]
             return max(likely, default=intact + bool(damaged))
 
@@ -278,13 +283,12 @@ class Journal:
         holding: Sequence[str] = (),
         plain: bool = False,
     ) -> Iterator[JournalRow]:
-        """The events with ``after < seq <= until``, in order; only those of ``job`` if given.
+        """Yield the events with ``after < seq <= until``, in order; only those of ``job`` if given.
 
-        ``holding`` passes over lists of events without any of these texts: a quick way to few
-        events of many. Some that are returned do not have them. ``plain`` has decisions as a list
-        instead of its text, which saves time if they are many. Read in portions, so that a run
-        that goes on is not held up. Raises :class:`JournalError` where one is missing or cannot be
-        read.
+        ``holding`` quickly skips lists of events without any of these texts; some of the events
+        that it yields do not contain them. With ``plain``, decisions are a list instead of text,
+        which is faster if they are many. Reads in portions, so a live run is not blocked. Raises
+        :class:`JournalError` if an event is missing or damaged.
         """
         limit = until if until is not None else 1 << 62
         marks = (json.dumps(job),) if job is not None else holding
@@ -298,8 +302,8 @@ class Journal:
                     yield row
 
     def rows_of_kind(self, kind: str, after: int, until: int) -> Iterator[JournalRow]:
-        """The events with ``after < seq <= until`` of those lists that have something of a
-        ``kind`` in them (``fired``, ``observed`` …); decisions are lists."""
+        """Yield the events with ``after < seq <= until`` of those lists that contain something of
+        this ``kind`` (``fired``, ``observed`` …). Decisions are lists."""
         newest = after
         while True:
             with self._reading():
@@ -319,8 +323,10 @@ class Journal:
                 yield from (each for each in events if after < each.seq <= until)
 
     def rows_backwards(self, until: int, holding: str) -> Iterator[JournalRow]:
-        """The events with ``seq <= until``, the newest first, of those lists of events that have
-        this text in them; decisions are lists. Who knows when to stop reads little."""
+        """Yield the events with ``seq <= until``, newest first, of lists that contain this text.
+
+        Decisions are lists. Reads only as much as is consumed.
+        """
         while until > 0:
             with self._reading():
                 found = self._connection.execute(
@@ -346,21 +352,23 @@ class Journal:
 
     @property
     def _columns(self) -> str:
-        """The columns of ``events`` as :meth:`_verified` takes them."""
+        """The columns of ``events`` for :meth:`_verified`."""
         return "first, last, list, jobs, previous, crc" if self._checked else "first, last, list"
 
     def _verified(self, row: Sequence[Any]) -> tuple[int, int, str]:
-        """Return the first three values of a row of ``events``. Raises :class:`ValueError` if the
-        row is damaged."""
+        """Return the first three values of a row of ``events``.
+
+        Raises :class:`ValueError` if the row is damaged.
+        """
         first, last, text = int(row[0]), int(row[1]), row[2]
         if not isinstance(text, str) or (
             self._checked and row[5] != list_checksum(first, last, int(row[3]), text)
         ):
-            raise ValueError(f"events {first} to {last} are not what was written")
+            raise ValueError(f"events {first} to {last} are damaged")
         return first, last, text
 
     def _lists(self, after: int, limit: int) -> Iterator[tuple[int, int, str]]:
-        """The lists with events in ``after < seq <= limit``, in order."""
+        """Yield the lists with events in ``after < seq <= limit``, in order."""
         crc: int | None = None
         while True:
             with self._reading():
@@ -387,17 +395,17 @@ class Journal:
                 return
 
     def has_job_rows(self) -> bool:
-        """True if there is a row for each job that is over."""
+        """Return True if there is a row for each finished job."""
         with self._reading():
             return self._checked and bool(self._connection.execute(HAS_ROWS).fetchone()[0])
 
     def job_layouts(self) -> dict[int, Layout]:
-        """The layouts of rows of jobs, by number, in the order in which they came up."""
+        """Return the layouts of job rows by number, in the order of their first use."""
         with self._reading():
             return read_layouts(self._connection)
 
     def job_groups(self) -> list[str]:
-        """The groups of which jobs are over."""
+        """Return the groups with finished jobs."""
         with self._reading():
             found = self._connection.execute(
                 "WITH RECURSIVE names(name) AS (SELECT min(name) FROM job_rows UNION ALL"
@@ -408,15 +416,17 @@ class Journal:
             return [str(name) for (name,) in found]
 
     def job_rows(self, group: str) -> Iterator[list[tuple[int, int, list[Any]]]]:
-        """The jobs of a group that are over, in the order of their indices, in portions: index,
-        layout and values of each, the latter as ``job_rows`` has written them."""
+        """Yield the finished jobs of a group by index, in portions: index, layout and values.
+
+        The values are those that ``job_rows`` has written.
+        """
         for found in self._job_rows(group):
             with self._reading():
                 values = json.loads(f"[{','.join([row for _, _, row, _ in found])}]")
             yield [(n, layout, row) for (n, layout, *_), row in zip(found, values, strict=True)]
 
     def job_row(self, group: str, index: int) -> tuple[int, list[Any]] | None:
-        """Layout and values of a finished job; ``None`` if the job is unknown."""
+        """Return layout and values of a finished job; ``None`` if the job is unknown."""
         with self._reading():
             found = self._connection.execute(
                 "SELECT number, layout, row, crc FROM job_rows WHERE name = ? AND number = ?",
@@ -425,11 +435,11 @@ class Journal:
             if not found:
                 return None
             if wrong_job(group, found) is not None:
-                raise ValueError(f"the row of {group}.{index} is not what was written")
+                raise ValueError(f"the row of {group}.{index} is damaged")
             return found[0][1], json.loads(found[0][2])
 
     def _job_rows(self, group: str) -> Iterator[list[tuple[int, int, str, int]]]:
-        """The same as text, after verifying the checksums."""
+        """Yield the rows as text, after verifying their checksums."""
         after = -1
         while True:
             with self._reading():
@@ -441,12 +451,12 @@ class Journal:
                 if not found:
                     return
                 if (at := wrong_job(group, found)) is not None:
-                    raise ValueError(f"the row of {group}.{at} is not what was written")
+                    raise ValueError(f"the row of {group}.{at} is damaged")
                 after = found[-1][0]
             yield found
 
     def check_job_rows(self) -> None:
-        """Raise :class:`JournalError` if rows of jobs are missing."""
+        """Raise :class:`JournalError` if job rows are missing."""
         with self._reading():
             # One statement: a controller may be writing.
             there, written = self._connection.execute(
@@ -455,10 +465,10 @@ class Journal:
                 " coalesce((SELECT jobs FROM events ORDER BY first DESC LIMIT 1), 0)"
             ).fetchone()
             if there != written:
-                raise ValueError("rows of jobs are missing or outdated")
+                raise ValueError("job rows are missing or outdated")
 
     def texts(self) -> list[Text]:
-        """The ensemble file of this run, in its versions, oldest first."""
+        """Return the versions of the run's ensemble file, oldest first."""
         with self._reading():
             return [
                 _text(int(seq), os.fsdecode(file or ""), str(text), json.loads(overrides))
@@ -466,7 +476,7 @@ class Journal:
             ]
 
     def sessions(self) -> list[Session]:
-        """The controllers that this run has had, oldest first."""
+        """Return the run's sessions, oldest first."""
         with self._reading():
             return [
                 Session(
@@ -481,8 +491,7 @@ class Journal:
             ]
 
     def snapshots(self) -> Iterator[Snapshot]:
-        """Yield the intact snapshots, newest first. A damaged one can be rebuilt from the
-        events."""
+        """Yield the intact snapshots, newest first. Damaged ones can be rebuilt from events."""
         if not self._checked:
             return
         with self._reading():
@@ -494,11 +503,13 @@ class Journal:
             if isinstance(state, bytes) and digest(snapshot) == checksum:
                 yield snapshot
             else:
-                self._pass_over(f"the snapshot after event {seq} is not what was written")
+                self._note_damage(f"the snapshot after event {seq} is damaged")
 
     def check(self) -> None:
-        """Look at every page of the file, and at every record. Raises :class:`JournalError`; takes
-        as long as reading the whole of it."""
+        """Check all pages and records of the file. Raises :class:`JournalError`.
+
+        Takes as long as reading the whole file.
+        """
         with self._reading():
             found = self._connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
             if found != "ok":
@@ -506,8 +517,10 @@ class Journal:
         self.check_records()
 
     def check_records(self) -> None:
-        """Raise :class:`JournalError` if any record is damaged. Damage of a snapshot is only
-        remembered as :attr:`damage`."""
+        """Raise :class:`JournalError` if any record is damaged.
+
+        A damaged snapshot is only noted in :attr:`damage`.
+        """
         self.sessions()
         self.texts()
         for _ in self._lists(0, self.last()):
@@ -547,18 +560,20 @@ class Journal:
         )
 
     def check_newest(self) -> None:
-        """Raises :class:`JournalError` where something was performed that is not on record (any
-        more): who went on from here would do it again."""
+        """Raise :class:`JournalError` if a performed decision is missing from the journal.
+
+        A resume would carry it out again.
+        """
         missing = self.missing_tail()
         if missing is not None and self._progress.performed > self.last():
             raise missing
 
     @property
     def is_small(self) -> bool:
-        """Return whether checking the whole journal takes negligible time."""
+        """True if checking the whole journal takes negligible time."""
         return self.path.stat().st_size <= _CHECKED_WHOLE
 
     def check_if_small(self) -> None:
-        """:meth:`check`, where that takes no time worth mentioning."""
+        """Call :meth:`check` if that takes negligible time."""
         if self.is_small:
             self.check()

@@ -1,7 +1,7 @@
-"""Removal of kept runs: deletes the files that Ensemble wrote, by name, and nothing else.
+"""Removal of kept runs: deletes only files that Ensemble wrote, by name.
 
-A run's folder is known by its journal's header. What else somebody put there makes the whole run
-stay. Called by ``ensemble clean``.
+A run's folder is recognised by its journal's header. If it contains other files, nothing is
+deleted. Called by ``ensemble clean``.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from ensemble_core.journal.run_store import BEGAN, HALT, LEAVE, LOCK, STOP
 
 __all__ = ["is_run", "remove"]
 
-#: Output of a job, as executors name it in the run's own folder.
+#: Names of jobs' output in the run's folder.
 _OUTPUT = re.compile(r".+\.\d+(-\d+)?\.(out|err)")
-#: With the files of SQLite beside it; the last one is a rollback journal, short-lived in mode WAL.
+#: The journal with SQLite's files.
 _JOURNAL = (NAME, f"{NAME}-wal", f"{NAME}-shm", f"{NAME}-journal")
 _NOTES = (BEGAN, PERFORMED, LOCK, STOP, HALT, LEAVE)
-#: The first bytes of a journal; and where, in them, is whose file it is.
+#: The first bytes of a journal, and the place of the application id.
 _SQLITE, _APPLICATION = b"SQLite format 3\0", slice(68, 72)
 
 
 def is_run(folder: Path) -> bool:
-    """True if a folder is a run's: its journal has our header, or is empty as a run leaves it that
-    was killed before it began."""
+    """Return True if a folder is a run's: its journal has our header, or is empty because the run
+    was killed at the start."""
     try:
         header = read_note(folder / NAME)[:72]
     except FileNotFoundError:
@@ -42,8 +42,10 @@ def is_run(folder: Path) -> bool:
 
 
 def remove(folder: Path) -> str:
-    """Remove a run's files and folders; why it stays, or nothing. The journal goes last, so that
-    what is left over half-way is still a run."""
+    """Remove a run's files and folders; return why that is impossible, or "".
+
+    The journal is removed last, so that a partly removed folder is still recognised.
+    """
     ours: list[Path] = []
     strangers: list[Path] = []
     for path in _walk(folder):
@@ -62,15 +64,17 @@ def remove(folder: Path) -> str:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """Everything below a folder but real folders; links are not followed."""
+    """Yield all files and links below a folder; links are not followed."""
     for where, folders, files in os.walk(folder):
         links = [name for name in folders if os.path.islink(os.path.join(where, name))]
         yield from (Path(where, name) for name in sorted((*files, *links)))
 
 
 def _is_ours(path: Path) -> bool:
-    """True if Ensemble writes a file of this name, relative to the run's folder. Below ``executor``
-    each name is the executor's."""
+    """Return True if Ensemble writes a file with this path, relative to the run's folder.
+
+    All files below ``executor`` belong to the executor.
+    """
     match path.parts:
         case ("executor", _, *_):
             return True

@@ -1,8 +1,8 @@
-"""Replay and recovery: from a journal back to the engine's state, and whether it is right.
+"""Replay and recovery: rebuilds the engine's state from a journal, and checks its decisions.
 
-The engine is pure, so the same events bring it to the same place; each event's decisions are
-compared, to the byte, with those that the journal has. From the newest snapshot for a run that is
-taken up again, from the first event for a replay. Used by the command line.
+The engine is pure, so the same events lead to the same state and the same decisions, which are
+compared byte by byte. A recovery starts from the newest snapshot, a replay from the first event.
+Used by the command line.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from ensemble_core.model.events import Event
 
 __all__ = ["Difference", "Replay", "maker_of", "recover"]
 
-#: What functions are told of a job that versions up to 1.0 did not tell.
-_TOLD_SINCE = ("cause", "limit", "attempt", "replica", "run")
+#: Fields of a job in calls of functions that version 1.0 did not have.
+_FIELDS_SINCE_1_0 = ("cause", "limit", "attempt", "replica", "run")
 
-#: Gives the checked ensemble for a text of the journal.
+#: Returns the checked ensemble for a text of the journal.
 Loading = Callable[[Text], Ensemble]
 
 
 def maker_of(versions: Mapping[str, str]) -> str:
-    """The key of the readers of a snapshot: the format and the versions of everything in it."""
+    """Return the key of a snapshot's readers: its format and all versions."""
     parts = [f"{name}={version}" for name, version in sorted(versions.items())]
     return " ".join([f"format={FORMAT}", *parts])
 
 
 class Difference(JournalError):
-    """The engine decides otherwise than the journal says that it did."""
+    """Error: the engine's decisions differ from those in the journal."""
 
     exit_code = 1
 
     def __init__(self, row: JournalRow, decided: str | None, versions: str) -> None:
         super().__init__(
-            f"at event {row.seq} the engine decides otherwise than the journal says",
+            f"at event {row.seq}, the engine's decisions differ from the journal's",
             cause=f"journal: {row.decisions or '[]'}\n         engine:  {decided or '[]'}",
-            hint=f"the run was made with {versions}; use the same versions",
+            hint=f"use the versions with which the run was made: {versions}",
             code="different",
         )
         self.row = row
@@ -70,8 +70,8 @@ class Replay:
         self._loading = loading
         self._compare = compare
         texts = journal.texts()
-        #: Versions of the file that hold for events to come. A snapshot at ``after`` was made with
-        #: those of before: a change at that very event came later.
+        #: Versions of the file for later events. A snapshot at ``after`` was made before a change
+        #: of the file at the same event.
         self._texts = [text for text in texts[1:] if text.seq >= after]
         self.seq = after
         self.replayed = 0
@@ -88,8 +88,10 @@ class Replay:
     def steps(
         self, until: int | None = None, *, pending: bool = True
     ) -> Iterator[tuple[JournalRow, Event, list[Decision]]]:
-        """Each event with what the engine decides on it; then, with ``pending``, a change of the
-        file that no event came after yet."""
+        """Yield each event with the engine's decisions.
+
+        With ``pending``, finally apply a change of the file after the last event.
+        """
         for row in self._journal.rows(self.seq, until):
             while self._texts and self._texts[0].seq < row.seq:
                 self.engine.adopt(self._loading(self._texts.pop(0)))
@@ -105,7 +107,7 @@ class Replay:
             decisions = self.engine.handle(event)
             if self._compare:
                 decided = decisions_text(decisions)
-                if decided != row.decisions and not _told_less(row.decisions, decided):
+                if decided != row.decisions and not _same_but_new_fields(row.decisions, decided):
                     raise Difference(row, decided, _versions_at(self._journal, row.seq))
             self.seq = row.seq
             self.replayed += 1
@@ -114,18 +116,18 @@ class Replay:
             self.engine.adopt(self._loading(self._texts.pop(0)))
 
 
-def _told_less(kept: str | None, decided: str | None) -> bool:
-    """True if decisions differ only by what an older version did not tell functions of a job."""
+def _same_but_new_fields(kept: str | None, decided: str | None) -> bool:
+    """Return True if decisions differ only by fields of jobs that version 1.0 did not have."""
     if kept is None or decided is None:
         return False
     before, now = json.loads(kept), json.loads(decided)
     for old, new in zip(before, now, strict=False):
-        told = new.get("job")
-        if isinstance(told, dict) and isinstance(old.get("job"), dict):
-            for name in _TOLD_SINCE:
+        job = new.get("job")
+        if isinstance(job, dict) and isinstance(old.get("job"), dict):
+            for name in _FIELDS_SINCE_1_0:
                 if name not in old["job"]:
-                    told.pop(name, None)
-            new["job"] = {name: told[name] for name in [*old["job"], *told] if name in told}
+                    job.pop(name, None)
+            new["job"] = {name: job[name] for name in [*old["job"], *job] if name in job}
     return decisions_text(before) == decisions_text(now)
 
 
@@ -143,14 +145,14 @@ def recover(
     compare: bool = True,
     pending: bool = True,
 ) -> Replay:
-    """The engine as the journal left it: from the newest snapshot that ``maker`` can read;
-    ``None`` reads none.
+    """Return the engine after the last event, starting from the newest snapshot that ``maker`` can
+    read (``None``: from the first event).
 
-    ``pending`` false leaves out a change of the file that no event came after, for whoever puts
-    another in its place: it was never in force, and the journal will not have it any more.
+    Without ``pending``, a change of the file after the last event is ignored, because the caller
+    replaces it.
 
-    Raises :class:`JournalError` where the journal is damaged, :class:`Difference` where the engine
-    does not come to the same decisions, and what ``loading`` raises.
+    Raises :class:`JournalError` if the journal is damaged, :class:`Difference` if the decisions
+    differ, and the errors of ``loading``.
     """
     texts = journal.texts()
     replay = None

@@ -1,8 +1,8 @@
 """Requests to a live run, as files in its folder.
 
-A command writes ``requests/NUMBER.json`` and waits for ``NUMBER.answer``; the run's controller, on
-any machine, polls for them (:class:`RequestInbox`). A request is removed before it is carried out,
-so it is carried out at most once.
+A command writes ``requests/NUMBER.json`` and waits for ``NUMBER.answer``. The run's controller, on
+any machine, polls for requests (:class:`RequestInbox`). It removes a request before carrying it
+out, so each is carried out at most once.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ __all__ = ["RequestInbox", "ask", "forget_requests", "leave_request", "requester
 
 _FOLDER = "requests"
 _LARGEST = 1_000_000
-#: Seconds between looks for an answer.
+#: Seconds between polls for an answer.
 _LOOK = 0.1
 
-#: Hands an action and who asks for it to the run: see ``Runtime.request``.
+#: Requests an action on behalf of a user; see ``Runtime.request``.
 Request = Callable[[Mapping[str, Any], str], "Future[tuple[Decision, ...]]"]
 
 
 def ask(folder: Path, action: Mapping[str, Any], by: str) -> list[dict[str, Any]]:
-    """Ask the run in this folder for an action, and wait; what was decided, as plain data.
+    """Request an action from the run in this folder; wait, and return the decisions as plain data.
 
-    Raises :class:`UsageError` where no controller has the run or the request is refused.
+    Raises :class:`UsageError` if the run has no controller or rejects the request.
     """
     lock = Lock(folder)
     if lock.controller() is None:
-        raise _not_under_way(folder)
+        raise _not_live(folder)
     name = f"{time.time_ns():020d}-{os.urandom(4).hex()}"
     question, answer = (folder / _FOLDER / f"{name}.{kind}" for kind in ("json", "answer"))
     try:
@@ -49,34 +49,34 @@ def ask(folder: Path, action: Mapping[str, Any], by: str) -> list[dict[str, Any]
         _write(question, {"by": by, "action": dict(action)})
     except OSError as error:
         raise EnsembleError(
-            f"run {folder.name} cannot be asked", cause=error.strerror, code="unwritable"
+            f"cannot write a request to run {folder.name}", cause=error.strerror, code="unwritable"
         ) from error
     try:
         while True:
-            gone = lock.controller() is None  # asked first: what it wrote before is read after
+            gone = lock.controller() is None  # checked first: its last answer is read after this
             if answer.exists():
                 return _read_answer(answer)
             if gone:
-                raise _not_under_way(folder)
+                raise _not_live(folder)
             time.sleep(_LOOK)
     finally:
         for path in (question, answer):
             path.unlink(missing_ok=True)
 
 
-def _not_under_way(folder: Path) -> UsageError:
+def _not_live(folder: Path) -> UsageError:
     info = look(folder)
-    what = f"run {folder.name} is not under way: no controller has it"
+    what = f"run {folder.name} is not live: it has no controller"
     if info.state == "ended":
         what = f"run {folder.name} has ended, with exit code {info.exit_code}"
-        hint = "'ensemble run' starts it anew"
+        hint = "'ensemble run' starts it again"
     else:
-        hint = f"'ensemble resume {folder.name}' goes on with it"
+        hint = f"'ensemble resume {folder.name}' resumes it"
     return UsageError(what, hint=hint, code="not-under-way")
 
 
 def _write(path: Path, data: Mapping[str, Any]) -> None:
-    """Write a file that is there as a whole or not at all."""
+    """Write a file atomically."""
     part = path.with_suffix(".part")
     part.unlink(missing_ok=True)
     # Use a new file: opening a named pipe would block until it has a reader.
@@ -86,25 +86,25 @@ def _write(path: Path, data: Mapping[str, Any]) -> None:
 
 
 def _read_answer(path: Path) -> list[dict[str, Any]]:
-    told: dict[str, Any] = json.loads(read_note(path, 1 << 30))
-    if "error" in told:
-        error = told["error"]
+    answer: dict[str, Any] = json.loads(read_note(path, 1 << 30))
+    if "error" in answer:
+        error = answer["error"]
         raise UsageError(
             error["what"], cause=error.get("cause"), hint=error.get("hint"), code=error["code"]
         )
-    decided: list[dict[str, Any]] = told["decided"]
+    decided: list[dict[str, Any]] = answer["decided"]
     return decided
 
 
 def forget_requests(folder: Path) -> None:
-    """Removes the requests to an earlier controller, so that a later one does not act on them."""
+    """Remove requests to an earlier controller, so that the next one does not act on them."""
     with contextlib.suppress(OSError):
         for path in (folder / _FOLDER).iterdir():
             path.unlink(missing_ok=True)
 
 
 def requester() -> str:
-    """The user who runs this program, and the machine, as the run's controller tells it."""
+    """Return this user and machine, as shown by the run's controller."""
     import getpass
     import socket
 
@@ -116,25 +116,25 @@ def requester() -> str:
 
 
 def leave_request(folder: Path, *names: str, word: str | None = None) -> None:
-    """Ask the run's controller to stop, end or leave the run, by files of these names in its
-    folder. They say who asks, or this word instead.
+    """Request that the run's controller stops, ends or leaves the run, by files with these names.
 
-    Raises :class:`EnsembleError` where they cannot be written.
+    The files contain the user's name, or ``word``. Raises :class:`EnsembleError` if they cannot be
+    written.
     """
     try:
         for name in names:
             (folder / name).write_text(f"{word or requester()}\n", encoding="utf-8")
     except OSError as error:
         raise EnsembleError(
-            f"run {folder.name} cannot be told to stop",
+            f"cannot request a stop of run {folder.name}",
             cause=error.strerror,
-            hint="send its controller SIGTERM: 'ensemble status' says where it is",
+            hint="send SIGTERM to its controller; 'ensemble status' shows the process",
             code="unwritable",
         ) from error
 
 
 class RequestInbox:
-    """Requests to a run, read by its controller: to be called periodically."""
+    """Inbox of a run's requests. Its controller calls it periodically."""
 
     def __init__(self, folder: Path, request: Request) -> None:
         self._folder = folder / _FOLDER
@@ -142,13 +142,13 @@ class RequestInbox:
         self._open: list[tuple[Path, Future[tuple[Decision, ...]]]] = []
 
     def __call__(self) -> None:
-        """Take what is new, and answer what has been carried out."""
-        with contextlib.suppress(OSError):  # mostly: there is no such folder
+        """Accept new requests, and answer those that are done."""
+        with contextlib.suppress(OSError):  # usually the folder does not exist
             for path in sorted(self._folder.glob("*.json")):
-                # One that cannot be removed must not block the others.
+                # A request that cannot be removed must not block others.
                 with contextlib.suppress(OSError):
                     self._take(path)
-        if self._open:  # mostly it takes no longer than that
+        if self._open:  # most requests take no longer than this
             with contextlib.suppress(Exception):
                 self._open[-1][1].exception(timeout=_LOOK)
         for item in [item for item in self._open if item[1].done()]:
@@ -161,15 +161,17 @@ class RequestInbox:
             text = read_note(path, _LARGEST + 1)
             if len(text) > _LARGEST:
                 raise ValueError("it is too large")
-            asked = json.loads(text)
-            action, by = asked["action"], str(asked["by"])
+            request = json.loads(text)
+            action, by = request["action"], str(request["by"])
             if not isinstance(action, dict):
-                raise TypeError("its action is no mapping")
+                raise TypeError("its action is not a mapping")
         except FileNotFoundError:
             return  # the requester has exited
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             path.unlink(missing_ok=True)
-            self._say(answer, UsageError(f"it cannot be read: {error}", code="bad-request"))
+            self._write_answer(
+                answer, UsageError(f"it cannot be read: {error}", code="bad-request")
+            )
             return
         path.unlink()
         self._open.append((answer, self._request(action, by)))
@@ -178,10 +180,12 @@ class RequestInbox:
         error = done.exception()
         if error is not None and not isinstance(error, EnsembleError):
             error = EnsembleError("the run failed to carry it out", cause=repr(error))
-        self._say(path, error, () if error is not None else done.result())
+        self._write_answer(path, error, () if error is not None else done.result())
 
     @staticmethod
-    def _say(path: Path, error: EnsembleError | None, decided: Sequence[Decision] = ()) -> None:
-        told = {"decided": [each.to_dict() for each in decided]}
+    def _write_answer(
+        path: Path, error: EnsembleError | None, decided: Sequence[Decision] = ()
+    ) -> None:
+        answer = {"decided": [each.to_dict() for each in decided]}
         with contextlib.suppress(OSError):  # the requester no longer waits
-            _write(path, told if error is None else {"error": error.to_dict()})
+            _write(path, answer if error is None else {"error": error.to_dict()})

@@ -53,23 +53,23 @@ __all__ = [
     "write_began",
 ]
 
-#: The time at which a run began, as text, in its folder. It is read for each run of a list, and it
-#: is still known if the journal is damaged.
+#: File with the start time of a run, as text: fast to read for lists of runs, and available if the
+#: journal is damaged.
 BEGAN = "began"
 
-#: A file of this name in a run's folder asks its controller to stop.
+#: File that requests the end of a run.
 STOP = "stop"
-#: Present: stop so that the run can be resumed.
+#: File that requests a stop after which the run can be resumed.
 HALT = "halt"
-#: And one of this name not to wait for what cannot be cancelled now.
+#: File that requests not to wait for jobs that cannot be cancelled now.
 LEAVE = "leave"
-#: Seconds that a lock may be held by those who only look at it.
+#: Seconds to wait for processes that hold a lock only to check it.
 _PATIENCE = 0.5
 _UNFIT = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def state_folder(given: str | os.PathLike[str] | None) -> Path:
-    """The folder below which runs are kept: ``given``, or ``ENSEMBLE_STATE``, or the user's own."""
+    """Return the folder of kept runs: ``given``, ``ENSEMBLE_STATE``, or the user's state folder."""
     named = given or os.environ.get("ENSEMBLE_STATE")
     if named:
         return Path(named).expanduser().absolute()
@@ -79,7 +79,7 @@ def state_folder(given: str | os.PathLike[str] | None) -> Path:
 
 
 def fit(name: str) -> str:
-    """An ensemble's name as the name of a folder may be."""
+    """Return an ensemble's name as a valid name of a folder."""
     return _UNFIT.sub("-", name).strip(".-") or "run"
 
 
@@ -91,55 +91,56 @@ def new_tag(name: str) -> str:
 
 
 def new_folder(state: Path, tag: str) -> Path:
-    """Make the folder of a new run. Raises :class:`JournalError` where that cannot be done."""
+    """Create and return the folder of a new run. Raises :class:`JournalError` if that fails."""
     folder = state / "runs" / tag
     try:
-        # Other users must not be able to write here, regardless of the umask.
+        # Other users must not write here, regardless of the umask.
         for made in (state, state / "runs"):
             made.mkdir(parents=True, mode=0o700, exist_ok=True)
         folder.mkdir(mode=0o700)
     except OSError as error:
         raise JournalError(
-            f"no folder can be made for this run: {folder}",
+            f"cannot create the folder of the run: {folder}",
             cause=error.strerror or str(error),
-            hint="name another place with --state or ENSEMBLE_STATE, or run without a record with "
-            "--no-journal",
+            hint="choose another place with --state or ENSEMBLE_STATE, or run without a journal "
+            "with --no-journal",
             code="no-state",
         ) from error
     return folder
 
 
 def is_own(folder: Path) -> bool:
-    """True if a run is the caller's and nobody else may write it, the caller's group included: so
-    that nobody else can have written what is run when it is read, plugins that it names among it.
+    """Return True if only the caller can have written this run's folder and journal.
+
+    Reading a run may load plugins that its journal names.
     """
     return all(is_private(path) for path in (folder, folder / NAME) if path.exists())
 
 
 def is_private(path: Path) -> bool:
-    """Return whether the caller owns a file or folder and nobody else can write to it, including
-    the caller's group. If it is a link, the caller must own that too."""
+    """Return True if the caller owns a file or folder and no one else can write to it, including
+    the caller's group. If it is a link, the caller must own the link, too."""
     status, me = path.stat(), os.geteuid()
     loose = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     return status.st_uid == path.lstat().st_uid == me and not loose
 
 
 def require_own(folder: Path) -> None:
-    """Raise :class:`UsageError` if somebody else owns this run or can write to it."""
+    """Raise :class:`UsageError` if another user owns this run or can write to it."""
     if not is_own(folder):
         raise UsageError(
             f"run {folder.name} belongs to another user, or others can write in its folder: "
             f"{folder}",
-            hint="the user who started it can resume it",
+            hint="only the user who started it can resume it",
             code="not-yours",
         )
 
 
-# -- who controls a run ----------------------------------------------------------------------------
+# -- the controller's lock -------------------------------------------------------------------------
 
 
 def _lock_patiently(descriptor: int) -> None:
-    """Lock a file for ourselves. Who only looks whether it is locked holds it for a moment."""
+    """Lock a file exclusively. Processes that only check the lock hold it for a moment."""
     deadline = time.monotonic() + _PATIENCE
     while True:
         try:
@@ -153,7 +154,7 @@ def _lock_patiently(descriptor: int) -> None:
 
 
 class Lock:
-    """The lock of a run: one controller holds it until :meth:`release` or its end.
+    """Lock of a run: one controller holds it until :meth:`release` or its end.
 
     The file names its owner for error messages. On file systems without locks (Lustre without
     ``flock``), the recorded owner decides.
@@ -164,18 +165,18 @@ class Lock:
         self._descriptor: int | None = None
 
     def acquire(self, *, take_over: bool = False) -> None:
-        """Take the run. Raises :class:`JournalError` naming the controller that has it.
+        """Take the lock. Raises :class:`JournalError` that names the run's controller.
 
-        ``take_over`` believes the user, where nothing else can tell, that a controller on another
-        machine is gone.
+        With ``take_over``, the user asserts that a controller on another machine no longer exists,
+        for file systems on which this cannot be checked.
         """
         try:
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise JournalError(
-                f"the lock of this run cannot be opened: {self.path}",
+                f"cannot open the lock of this run: {self.path}",
                 cause=error.strerror or str(error),
-                hint="let this user write to that folder, or name another with --state",
+                hint="make the folder writable, or choose another with --state",
                 code="unwritable",
             ) from error
         try:
@@ -196,16 +197,16 @@ class Lock:
             os.close(descriptor)
             if isinstance(error, OSError):
                 raise JournalError(
-                    f"the lock of this run cannot be written: {self.path}",
+                    f"cannot write the lock of this run: {self.path}",
                     cause=error.strerror or str(error),
-                    hint="free some space, or name another folder with --state",
+                    hint="free some space, or choose another folder with --state",
                     code="full",
                 ) from error
             raise
         self._descriptor = descriptor
 
     def release(self) -> None:
-        """Let the run go."""
+        """Release the lock."""
         if self._descriptor is not None:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._descriptor, 0)
@@ -213,7 +214,7 @@ class Lock:
             self._descriptor = None
 
     def holder(self) -> Mapping[str, Any] | None:
-        """The recorded owner, present or (after a kill) last; ``None`` if it has none."""
+        """Return the recorded owner, present or (after a kill) last, or ``None``."""
         return holder(self.path)
 
     def controller(self) -> Mapping[str, Any] | None:
@@ -237,35 +238,35 @@ class Lock:
 
     def _refusal(self, named: Mapping[str, Any] | None) -> JournalError:
         who = "another controller"
-        hint = f"'ensemble stop {self.path.parent.name}' stops it; 'ensemble resume' then goes on"
+        hint = f"'ensemble stop {self.path.parent.name}' stops it; then you can resume the run"
         if named is not None:
             who = in_words(named)
             if named.get("host") != socket.gethostname() and not named.get("locked", True):
-                hint += "; if it is gone for certain, --take-over takes the run from it"
+                hint += "; if that controller no longer exists, use --take-over"
         return JournalError(
             f"run {self.path.parent.name} is controlled by {who}", hint=hint, code="locked"
         )
 
 
 def stop_asked(folder: Path) -> str | None:
-    """The user who asked this run's controller to cancel the run, or ``None``."""
-    return _asked(folder / STOP)
+    """Return the user who requested the end of this run, or ``None``."""
+    return _requester_in(folder / STOP)
 
 
 def halt_asked(folder: Path) -> str | None:
-    """The user who asked this run's controller to stop until a resume, or ``None``."""
-    return _asked(folder / HALT)
+    """Return the user who requested a stop of this run, or ``None``."""
+    return _requester_in(folder / HALT)
 
 
-def _asked(file: Path) -> str | None:
+def _requester_in(file: Path) -> str | None:
     try:
-        return read_note(file).decode().strip() or "somebody"
+        return read_note(file).decode().strip() or "unknown user"
     except (OSError, ValueError):
         return None
 
 
 def leave_asked(folder: Path) -> bool:
-    """True if the controller is not to wait for what cannot be cancelled now."""
+    """Return True if the controller should not wait for jobs that cannot be cancelled now."""
     return os.path.exists(folder / LEAVE)
 
 
@@ -274,7 +275,7 @@ def leave_asked(folder: Path) -> bool:
 State = Literal["running", "ended", "stopped", "limited", "interrupted", "new", "unreadable"]
 
 
-#: States in which the last controller exited by itself, with an exit code.
+#: States in which the last controller exited regularly, with an exit code.
 LEFT = ("ended", "stopped", "limited")
 
 
@@ -282,12 +283,18 @@ LEFT = ("ended", "stopped", "limited")
 class RunInfo:
     """One run in a list. Times are seconds since the epoch.
 
-    ``running``: a controller has it. ``ended``: its end was reached. ``stopped``: it was stopped,
-    or generators of it are at fault, ``limited``: its limits hold what is left of it,
-    ``interrupted``: its controller was killed, or left at once; all three can be resumed. ``new``:
-    killed before anything happened. ``unreadable``: ``problem`` says why, and of
-    any other what is missing of its journal. ``left``: its last
-    controller left jobs to the queue.
+    States:
+
+    - ``running``: it has a controller;
+    - ``ended``: it is over;
+    - ``stopped``: it was stopped, or a generator failed; can be resumed;
+    - ``limited``: its limits hold the remaining jobs; can be resumed;
+    - ``interrupted``: its controller was killed, or left at once; can be resumed;
+    - ``new``: killed before its first event;
+    - ``unreadable``: its journal cannot be read.
+
+    ``problem`` describes damage of the journal. ``left``: the last controller left jobs to the
+    queue.
     """
 
     tag: str
@@ -306,12 +313,12 @@ class RunInfo:
     folder: Path
 
     def to_dict(self) -> dict[str, Any]:
-        """The run as plain data."""
+        """Return the run as plain data."""
         return {**asdict(self), "folder": str(self.folder)}
 
 
 def look(folder: Path) -> RunInfo:
-    """The state of a run as its folder shows it, without reading its history."""
+    """Return the state of a run from its folder, without reading its events."""
     controller = Lock(folder).controller()
     try:
         with Journal(folder / NAME) as journal:
@@ -339,7 +346,7 @@ def look(folder: Path) -> RunInfo:
     elif outcome is not None and outcome.get("stopped"):
         state = "stopped"
     elif outcome is not None and outcome.get("natural"):
-        # Ends that a resume revokes: by a limit, or by failed generators.
+        # A resume continues runs that ended by a limit or failed generators.
         state = "limited" if outcome.get("exit_code") == 4 else "stopped"
     else:
         state = "interrupted" if events else "new"
@@ -362,16 +369,16 @@ def look(folder: Path) -> RunInfo:
 
 
 def has_performed(folder: Path) -> bool:
-    """True if anything of the run was carried out: its journal is lost where it has nothing."""
+    """Return True if the run has carried out a decision; an empty journal then means data loss."""
     path = folder / PERFORMED
     return path.exists() and path.stat().st_size > 0
 
 
 def began(folder: Path) -> float | None:
-    """Return when a run began, in seconds since the epoch: the order of runs, everywhere.
+    """Return when a run began, in seconds since the epoch; all lists of runs use this order.
 
-    Read from the file ``began``, so copying or touching the folder changes nothing; if that is
-    missing or damaged, from the journal, or else from the time in a tag. ``None`` if unknown.
+    Sources are the file ``began``, the journal, and the time in the tag, in this order. ``None`` if
+    unknown. Copying or touching the folder does not matter.
     """
     with contextlib.suppress(OSError, ValueError):
         seconds, checksum = read_note(folder / BEGAN).split()
@@ -389,7 +396,7 @@ def began(folder: Path) -> float | None:
 
 
 def write_began(folder: Path, seconds: float) -> None:
-    """Write the file that says when a run began, with its checksum. Raises :class:`OSError`."""
+    """Write the file ``began`` with its checksum. Raises :class:`OSError`."""
     text = repr(seconds).encode("ascii")
     (folder / BEGAN).write_bytes(b"%b %d\n" % (text, crc32(text)))
 
@@ -401,8 +408,7 @@ def _finite(seconds: float) -> float:
 
 
 def folders(state: Path) -> list[Path]:
-    """Return the folders of runs by start time. Runs without a known start time come first, so they
-    are never the newest while another run has one."""
+    """Return the folders of runs by start time. Runs with an unknown start come first."""
     try:
         with os.scandir(state / "runs") as entries:
             found = [Path(entry) for entry in entries if entry.is_dir() and _is_kept(Path(entry))]
@@ -410,22 +416,25 @@ def folders(state: Path) -> list[Path]:
         return []
     except OSError as error:
         raise UsageError(
-            f"the folder of runs cannot be read: {state / 'runs'}",
+            f"cannot read the folder of runs: {state / 'runs'}",
             cause=error.strerror or str(error),
-            hint="let this user read it, or name another with --state or ENSEMBLE_STATE",
+            hint="make it readable, or choose another with --state or ENSEMBLE_STATE",
             code="no-state",
         ) from error
     return sorted(found, key=lambda folder: (began(folder) or 0.0, folder.name))
 
 
 def _is_kept(folder: Path) -> bool:
-    """True if there is a run, be it one whose journal is lost."""
+    """Return True if a folder has a run, even one whose journal is lost."""
     return (folder / NAME).exists() or (folder / PERFORMED).exists()
 
 
 def find(state: Path, name: str) -> Path:
-    """The folder of a run: by its tag, by the beginning or the end of its tag if that fits one run
-    only, ``last`` for the newest, or by the folder itself. Raises :class:`UsageError`."""
+    """Return the folder of a run. Raises :class:`UsageError`.
+
+    ``name`` is its tag, a unique beginning or end of the tag, ``last`` for the newest run, or a
+    path.
+    """
     runs = folders(state)
     if name == "last" and runs:
         return runs[-1]
@@ -447,8 +456,8 @@ def find(state: Path, name: str) -> Path:
     if fitting:
         shown = ", ".join(run.name for run in fitting[-5:])
         raise UsageError(
-            f"{len(fitting)} runs are called {name!r}",
-            hint=f"say which: {shown}; or 'last' for the newest run of all",
+            f"{name!r} matches {len(fitting)} runs",
+            hint=f"choose one: {shown}; or 'last' for the newest run of all",
             code="ambiguous-run",
         )
     names, form = [run.name for run in runs], "did you mean {}?"

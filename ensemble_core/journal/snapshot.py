@@ -1,12 +1,11 @@
-"""Snapshots (checkpoints) of the engine as bytes, so that a resume need not handle every event.
+"""Snapshots of the engine's state as bytes, so that a resume need not handle every event.
 
-JSON text that can run no code: the objects of a state by class and field, in columns. Reading it
-makes objects of the classes that a state is made of, without calling them, and of no other. A field
-that is added to one of them is written and read like the others. What the ensemble file and the
-plugins define (rules, statistics) is named, not copied: it is looked up in the ensemble that the
-state is read for; of a statistic there is what values made of it (``metrics.statistic_state``). A
-state is only read by what wrote it: the ``maker`` of a snapshot says which versions those were.
-Written by the runtime, read by ``replay``.
+A snapshot is JSON with the state's objects in columns, by class and field. Reading it cannot run
+code: it only creates objects of known classes, without calling them. New fields of these classes
+are written and read automatically. Rules and statistics, which the ensemble file and plugins
+define, are stored by name and looked up in the ensemble; a statistic's accumulated values are
+stored (``metrics.statistic_state``). A snapshot is only read by the versions that wrote it
+(``maker``). Written by the runtime, read by ``replay``.
 """
 
 from __future__ import annotations
@@ -36,10 +35,11 @@ from ensemble_core.model.rules import BoundRule, BoundSpec
 
 __all__ = ["FORMAT", "dump", "load"]
 
-#: Changes whenever a field of the engine's state changes its meaning. (One more or less is seen.)
+#: Increase this if a field of the engine's state changes its meaning. (New or removed fields are
+#: detected.)
 FORMAT = 23
 
-#: What a state is made of: the classes of these modules, by name.
+#: Modules with the classes of a state.
 _MODULES = (
     "engine.budget engine.done_jobs engine.state engine.foreign_jobs engine.gauges "
     "engine.generator_state engine.group_state engine.job_table engine.rate_limit engine.records "
@@ -59,11 +59,11 @@ _CONTAINERS: dict[str, type[Any]] = {
 }
 _NAMES: dict[type[Any], str] = {
     **{found: name for name, found in (_CLASSES | _CONTAINERS).items()},
-    BoundSpec: "dict",  # a copy of it is plain data
+    BoundSpec: "dict",  # copied as plain data
 }
 _SCALARS = {type(None), bool, int, float, str}
 #: Fields with functions or derived values, which are rebuilt.
-_MADE_AGAIN = {
+_REBUILT = {
     "State": ("table_cache",),
     "Watch": ("read",),
     "Series": ("_problems",),
@@ -72,13 +72,13 @@ _MADE_AGAIN = {
 
 
 def _slots(cls: type[Any]) -> tuple[str, ...]:
-    left_out = _MADE_AGAIN.get(cls.__name__, ())
+    left_out = _REBUILT.get(cls.__name__, ())
     slots = (vars(base).get("__slots__", ()) for base in cls.__mro__)
     return tuple(name for name in chain.from_iterable(slots) if name not in left_out)
 
 
 class _Writer:
-    """The objects of a state, each with its number among those of its class."""
+    """Writer of a state's objects, which are numbered for each class."""
 
     def __init__(self, ensemble: Ensemble, statistics: Mapping[str, StatisticSpec]) -> None:
         self._own = {id(rule) for rule in ensemble.rules}
@@ -87,7 +87,7 @@ class _Writer:
         self._numbers: dict[int, int] = {}
 
     def chunks(self) -> Iterator[tuple[str, int, Any]]:
-        """All that was found so far, class by class, until nothing more is found in it."""
+        """Yield all objects, class by class, until no new ones are found."""
         written: dict[str, int] = {}
         while any(len(found) > written.get(name, 0) for name, found in self._objects.items()):
             for name, found in list(self._objects.items()):
@@ -114,7 +114,7 @@ class _Writer:
         return contents
 
     def column(self, values: Sequence[Any]) -> Any:
-        """Values as JSON: scalars as they are, all others with their type."""
+        """Return values as JSON: scalars unchanged, others with their type."""
         kinds = set(map(type, values))
         if kinds <= _SCALARS:
             if len(kinds) == 1 and float not in kinds and len(set(values)) == 1:
@@ -142,8 +142,8 @@ class _Writer:
         if kind is bytes:
             return {"bytes": [b64encode(value).decode() for value in values]}
         if kind.__module__.startswith("ensemble_core."):
-            raise TypeError(f"a snapshot has no place for a {kind.__name__}")
-        # What a plugin put into an event, as the journal has it.
+            raise TypeError(f"a snapshot cannot contain a {kind.__name__}")
+        # A plugin's object in an event; stored as in the journal.
         plain: list[Any] = json.loads(dumps(values))
         return self.column(plain)
 
@@ -164,20 +164,20 @@ class _Writer:
             number = numbers.get(id(value))
             if number is None:
                 number = numbers[id(value)] = len(objects)
-                objects.append(value)  # and stays there: its id is nobody else's
+                objects.append(value)  # kept alive, so its id stays unique
             found.append(number)
         return found
 
 
 class _Reader:
-    """The objects of a state again: all are made first, and filled then."""
+    """Reader of a state's objects: creates all of them first, then fills them."""
 
     def __init__(self, ensemble: Ensemble) -> None:
         self._ensemble = ensemble
         self._rules = {rule.id: rule for rule in ensemble.rules}
         self._objects: dict[str, list[Any]] = {}
         self._series: list[tuple[Series, Any]] = []
-        #: What objects without slots have: all of these are parts of a state.
+        #: The fields of classes without slots, from the parts of an empty state.
         like = State(ensemble)
         parts = (getattr(like, name) for name in _slots(State))
         self._like = {type(each): vars(each).keys() for each in parts if hasattr(each, "__dict__")}
@@ -196,7 +196,7 @@ class _Reader:
             self._fill(name, objects, contents)
         (state,) = self.column(data["state"], 1)
         if type(state) is not State:
-            raise TypeError("no state of an engine")
+            raise TypeError("not the state of an engine")
         for each, states in self._series:
             each.restore(state.metrics.statistics, states)
         state.table_cache = TableCache()
@@ -238,7 +238,7 @@ class _Reader:
                 (each.extend if name in ("list", "deque") else each.update)(islice(items, size))
 
     def column(self, column: Any, count: int) -> Iterable[Any]:
-        """The values of a column, as many as there must be."""
+        """Return the ``count`` values of a column."""
         if isinstance(column, list):
             if len(column) != count:
                 raise ValueError("a column is too short or too long")
@@ -284,8 +284,10 @@ class _Reader:
 
 
 def dump(engine: Engine) -> bytes:
-    """The state of an engine. Raises :class:`NoState` where it cannot be kept, because of a
-    plugin's statistic as a rule."""
+    """Return the state of an engine as bytes.
+
+    Raises :class:`NoState` if that is impossible, usually because of a plugin's statistic.
+    """
     writer = _Writer(engine.state.ensemble, engine.state.metrics.statistics)
     try:
         state = writer.column([engine.state])
@@ -293,11 +295,11 @@ def dump(engine: Engine) -> bytes:
     except NoState:
         raise
     except Exception as error:  # a plugin's object in an event: the run continues without snapshot
-        raise NoState(f"the state of the run cannot be kept: {error!r}") from error
+        raise NoState(f"cannot write a snapshot of the run: {error!r}") from error
 
 
 def load(state: bytes, ensemble: Ensemble) -> Engine | None:
-    """The engine whose state :func:`dump` wrote; ``None`` where it cannot be read any more."""
+    """Return the engine whose state :func:`dump` wrote; ``None`` if it cannot be read any more."""
     try:
         return Engine(_Reader(ensemble).read(json.loads(state)))
     except (KeyboardInterrupt, SystemExit):

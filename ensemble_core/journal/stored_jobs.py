@@ -1,4 +1,4 @@
-"""Jobs of a run whose journal has a row for each that is over: a million are read in seconds."""
+"""Jobs of a run from the journal's job rows; reads a million of them in seconds."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from ensemble_core.journal.reader import Journal
 
 __all__ = ["StoredJobs"]
 
-#: A job as it is merged: its index, its layout, its values.
+#: A job's index, layout and values.
 _Job = tuple[int, int, list[Any]]
-#: Values of a row before those of its layout: all of ``FIELDS`` but the group, the index and the
-#: duration, which follows from others.
+#: Number of a row's values before those of its layout: ``FIELDS`` without group, index and
+#: duration.
 _OWN = len(FIELDS) - 3
 _STARTED, _FINISHED = 5, 6
 
 
 class StoredJobs(Jobs):
-    """The jobs of one run. ``active`` are the rows of those that are not over, or newer than the
+    """The jobs of one run. ``active`` has rows of unfinished jobs, and rows newer than the
     journal's. With ``check``, raises :class:`JournalError` if rows are missing."""
 
     def __init__(
@@ -74,13 +74,15 @@ class StoredJobs(Jobs):
                 yield self._columns(group, jobs)
 
     def active(self) -> Iterator[Batch]:
-        """The jobs that were given as ``active``, by group and index."""
+        """Yield the jobs that were given as ``active``, by group and index."""
         for group, jobs in self._active.items():
             yield self._columns(group, sorted(jobs.values(), key=itemgetter(0)))
 
     def find(self, group: str, index: int) -> tuple[dict[str, Any], int | None] | None:
-        """The row of one job, and the number of the event that ended it if that is known; ``None``
-        if there is no such job."""
+        """Return the row of one job, and the number of the event that ended it if known.
+
+        ``None`` if the job does not exist.
+        """
         active = self._active.get(group, {}).get(index)
         found = self._journal.job_row(group, index) if active is None else active[1:]
         if found is None:
@@ -92,7 +94,7 @@ class StoredJobs(Jobs):
         return row, values[own] if len(values) > own else None
 
     def _merged(self, group: str) -> Iterator[list[_Job]]:
-        """Return the jobs of a group; for an index with a running attempt, that attempt."""
+        """Yield the jobs of a group; for an index with a running attempt, that attempt."""
         active = dict(sorted(self._active.get(group, {}).items()))
         for jobs in self._journal.job_rows(group):
             if active:
@@ -105,13 +107,13 @@ class StoredJobs(Jobs):
             yield list(active.values())
 
     def _columns(self, group: str, jobs: list[_Job]) -> Batch:
-        """Some jobs by column."""
+        """Return jobs by column."""
         indices, layouts, rows = zip(*jobs, strict=True)
         used = set(layouts)
         known: dict[str, Sequence[Any]] = {}
         if len(used) == 1:
             places = self._places[layouts[0]]
-            # Some rows have the event that ended the job too.
+            # Some rows also have the event that ended the job.
             columns = list(zip(*rows, strict=False))[: _OWN + len(places)]
             known = dict(zip(places, columns[_OWN:], strict=True))
             own = columns[:_OWN]

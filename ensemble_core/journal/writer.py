@@ -1,9 +1,9 @@
-"""Writes a run's journal: a thread that commits in one transaction what came since its last.
+"""Writer of a run's journal: a thread that commits all new events in one transaction (group
+commit).
 
-The engine's thread hands over each event with its decisions and the orders that carry them out, and
-goes on; this thread writes them and only then hands the orders, which are data to it, to whoever
-performs them. So nothing is performed that is not on disk, and the more there is to do, the more
-shares one commit. Used by the runtime.
+The engine's thread queues each event with its decisions and orders, and continues. The writing
+thread commits them, and only then passes the orders on to be performed. So no decision is carried
+out before it is on disk, and under load more events share a commit. Used by the runtime.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from ensemble_core.model.events import Event
 
 __all__ = ["JournalWriter"]
 
-#: Most events in one list: what is lost at most where a byte of the file is.
+#: Events per list at most: a damaged byte affects one list.
 _MOST_IN_LIST = 100
-#: Lists written by one statement. Each statement is a turn of waiting for the interpreter, which
-#: the engine's thread has.
+#: Lists written by one statement. Each statement waits once for the GIL, which the engine's thread
+#: holds.
 _MOST_LISTS = 50
-#: Events that may wait to be written before the engine's thread waits for them.
+#: Back-pressure: the engine's thread waits if more events are not written.
 _MOST_PENDING = 50_000
-#: Seconds for which events without orders wait for others to share their commit.
+#: Seconds for which events without orders wait, to share a commit with others.
 _PAUSE = 0.02
-#: Seconds between tries to write while that fails: first and longest.
+#: Backoff of failed writes in seconds: first and longest wait.
 _RETRY_FIRST, _RETRY_LONGEST = 0.2, 5.0
 _NEWEST_SESSION = "SELECT max(number) FROM sessions"
 _KEPT_SNAPSHOTS = 2
@@ -56,7 +56,7 @@ _FORGET_SNAPSHOTS = (
     "DELETE FROM snapshots WHERE seq NOT IN (SELECT seq FROM snapshots ORDER BY seq DESC LIMIT ?)"
 )
 
-#: An event with what was decided on it, what carries that out, and the jobs that it ended.
+#: An event with its decisions, its orders, and the jobs that it ended.
 _Entry = tuple[Event, Sequence[Decision], Sequence[Any], Sequence[JobRow]]
 _Item = _Entry | Snapshot
 
@@ -67,25 +67,24 @@ def _insert(lists: int) -> str:
 
 
 class JournalWriter:
-    """The writing end of one journal.
+    """Writer of one journal.
 
-    ``perform`` is called on the writing thread with each order whose event is on disk, in order.
-    ``trouble`` is called there with the error when the journal can't be written, and with ``None``
-    when it can be again; meanwhile nothing is lost and nothing is performed.
-    Raises :class:`JournalError` where the file cannot be made or opened. ``seq`` is the number of
-    the newest event that was handed over.
+    The writing thread calls ``perform`` with each order whose event is on disk, in order. It calls
+    ``trouble`` with an error if the journal cannot be written, and with ``None`` once it can be
+    written again; meanwhile nothing is lost and no order is performed. ``seq`` is the number of the
+    newest appended event. Raises :class:`JournalError` if the file cannot be created or opened.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.perform: Callable[[Any], object] | None = None
         self.trouble: Callable[[JournalError | None], None] | None = None
-        #: Why the journal cannot be written now, if it cannot.
+        #: Why the journal currently cannot be written, or ``None``.
         self.in_trouble: JournalError | None = None
         try:
             new = not path.exists()
             self._connection = connect(path, write=True)
-            if new:  # the names of the file, of its folder, and of those that were made with it
+            if new:  # so that the names of the file and its new folders survive a power cut
                 for folder in [*path.absolute().parents][:4]:
                     _sync_folder(folder)
             add_functions(self._connection)
@@ -95,23 +94,23 @@ class JournalWriter:
             ).fetchone()
         except (sqlite3.Error, OSError, ValueError) as error:
             raise words(error, path) from error
-        #: Whether there is a row for each job that is over.
+        #: True if the journal has a row for each finished job.
         self.keeps_rows = self._job_rows is not None
-        #: Of the newest row of ``events``: the sum for all job rows, and its own checksum.
+        #: The sum of all job rows and the checksum, both of the newest row of ``events``.
         self.seq, self._jobs, self._crc = map(int, row) if row else (0, 0, 0)
-        #: The newest event that is on disk.
+        #: The newest event on disk.
         self._written = self.seq
-        #: The part of it that is recorded outside the journal.
+        #: The progress that is recorded outside the journal.
         self._progress = read_progress(path.parent)
         self._marks: int | None = None
-        #: From the engine's thread to the writing thread: entries and snapshots, an event to set
-        #: once all before it is done, and ``None`` to end.
+        #: From the engine's thread to the writing thread: entries and snapshots, an Event to set
+        #: once all earlier items are done, and ``None`` to end.
         self._queue: SimpleQueue[_Item | list[_Item] | threading.Event | None] = SimpleQueue()
-        #: What is to be written in one transaction, while that is collected.
+        #: Items for one transaction, while they are collected.
         self._unit: list[_Item] | None = None
-        #: Somebody waits for what is in the queue.
+        #: Set if the queue should be written without a pause.
         self._hurry = threading.Event()
-        #: What is not written yet is not to be written any more.
+        #: Set if unwritten items are abandoned.
         self._given_up = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -137,7 +136,7 @@ class JournalWriter:
             raise
 
     def describe(self, about: Mapping[str, Any]) -> None:
-        """Say what this run is; what was said under the same keys is replaced."""
+        """Store the run's description; existing keys are replaced."""
         self._execute(
             "about",
             *(
@@ -153,7 +152,7 @@ class JournalWriter:
         overrides: Sequence[str],
         attached: Mapping[str, str] | None = None,
     ) -> None:
-        """From the next event on this is the ensemble file, with the texts of those it names."""
+        """Store the ensemble file for the next events, with the texts of the files it names."""
         given = Text(self.seq, file, text, tuple(overrides), attached).given()
         self._execute(
             "texts",
@@ -171,7 +170,7 @@ class JournalWriter:
             raise words(error, self.path) from error
 
     def begin(self, now: float, versions: Mapping[str, str]) -> None:
-        """A controller takes the run over: a new session, numbered from 1."""
+        """Start a new session and the writing thread, when a controller takes over the run."""
         who = (socket.gethostname(), os.getpid(), json.dumps(dict(versions)))
         self._execute(
             "sessions",
@@ -181,21 +180,22 @@ class JournalWriter:
             ),
         )
         if self._progress.committed > self.seq:
-            # The missing events were reported; from here on the journal is complete. The number of
-            # the newest performed event stays, because performed decisions cannot be undone.
+            # The missing events were reported. The number of the newest performed event stays,
+            # because performed decisions cannot be undone.
             self._note(self._progress._replace(committed=self.seq), sync=True)
         thread = threading.Thread(target=self._main, name="journal", daemon=True)
         thread.start()
-        self._thread = thread  # not before: a Ctrl-C in between would leave one that none can join
+        self._thread = thread  # after the start, so that a Ctrl-C never leaves one to join
 
     def end(self, now: float, outcome: Mapping[str, Any]) -> None:
-        """The controller leaves; what was handed over is written first. Raises
-        :class:`JournalError` where that is not possible: then the run has no end yet, for the
-        journal does not have what led to it."""
+        """Write all events and end the session, when the controller leaves.
+
+        Raises :class:`JournalError` if the events cannot be written; the session then has no end.
+        """
         if not self.stop(None):
             raise self.in_trouble or JournalError(
                 f"the newest events are not in the journal: {self.path}",
-                hint="make room there, and 'ensemble resume' goes on with what is in it",
+                hint="free some space; then 'ensemble resume' continues from its last event",
                 code="journal",
             )
         self._execute(
@@ -207,7 +207,7 @@ class JournalWriter:
         )
 
     def close(self) -> None:
-        """Give the file back. What was not written by then is given up."""
+        """Close the file; unwritten events are abandoned."""
         self.stop(0.0)
         if self._marks is not None:
             os.close(self._marks)
@@ -215,7 +215,7 @@ class JournalWriter:
         try:
             self._connection.close()
         except sqlite3.Error:
-            return  # what is missing was told when it could not be written
+            return  # the failed write was reported
 
     # -- the engine's thread -------------------------------------------------------------------
 
@@ -226,8 +226,7 @@ class JournalWriter:
         orders: Sequence[Any] = (),
         over: Sequence[JobRow] = (),
     ) -> None:
-        """Take one more event, what was decided on it, what carries that out, and the jobs that it
-        ended."""
+        """Queue an event with its decisions, its orders, and the jobs that it ended."""
         self.seq += 1
         entry = (event, decisions, orders, over)
         if self._unit is not None:
@@ -241,7 +240,7 @@ class JournalWriter:
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """Bring the events that are appended within to the disk as a whole, or not at all."""
+        """Write the events that are appended within this context atomically."""
         unit: list[_Item] = []
         self._unit = unit
         try:
@@ -252,7 +251,7 @@ class JournalWriter:
             self._hurry.set()
 
     def snapshot(self, maker: str, state: bytes) -> None:
-        """Take the engine's state after the newest event."""
+        """Queue a snapshot of the state after the newest event."""
         taken = Snapshot(self.seq, maker, state)
         if self._unit is not None:
             self._unit.append(taken)
@@ -260,8 +259,10 @@ class JournalWriter:
             self._queue.put(taken)
 
     def flush(self, patience: float | None) -> bool:
-        """Wait until everything is on disk and its orders were handed on; whether that was so
-        within ``patience`` seconds (``None``: while it can be written at all)."""
+        """Wait until all events are on disk and their orders were passed on.
+
+        Return False after ``patience`` seconds (``None``: when the journal cannot be written).
+        """
         if self._thread is None:
             return self._queue.empty()
         done = threading.Event()
@@ -277,7 +278,7 @@ class JournalWriter:
         return done.is_set()
 
     def stop(self, patience: float | None) -> bool:
-        """Write what there is and end the writing thread; whether everything was written."""
+        """Write all events and end the writing thread; return True if all were written."""
         thread = self._thread
         if thread is None:
             return True
@@ -296,20 +297,22 @@ class JournalWriter:
         try:
             while self._write_next():
                 pass
-        except Exception as error:  # ours or an order's: nobody must wait for a thread that is gone
+        except Exception as error:  # our error or an order's: don't block on a dead thread
             self._given_up.set()
-            self._tell(
+            self._report(
                 JournalError(
-                    f"the journal's writer broke down: {self.path}",
+                    f"the journal's writer has failed: {self.path}",
                     cause=repr(error),
-                    hint="this is a fault of Ensemble or a plugin; please report it",
+                    hint="this is an internal error in Ensemble or a plugin; please report it",
                     code="broken",
                 )
             )
 
     def _write_next(self) -> bool:
-        """Wait for something to write, write it with all that has come meanwhile, and hand its
-        orders on; false where nothing more is to be written."""
+        """Wait for items, write all queued ones, and pass their orders on.
+
+        Return False if nothing more is to be written.
+        """
         items = [self._queue.get()]
         self._hurry.wait(_PAUSE)
         self._hurry.clear()
@@ -320,7 +323,7 @@ class JournalWriter:
         batch = [item for item in given if isinstance(item, tuple)]
         snapshots = [item for item in given if isinstance(item, Snapshot)]
         if batch or snapshots:
-            if not self._write_at_last(batch, snapshots[-1] if snapshots else None):
+            if not self._write_with_retries(batch, snapshots[-1] if snapshots else None):
                 return False
             self._perform(batch)
         for item in items:
@@ -329,12 +332,12 @@ class JournalWriter:
         return None not in items
 
     def _perform(self, batch: Sequence[_Entry]) -> None:
-        """Hand on the orders of what is on disk now."""
+        """Pass on the orders of events that are on disk now."""
         if not batch:
             return
         first, self._written = self._written + 1, self._written + len(batch)
         with_orders = [seq for seq, entry in enumerate(batch, first) if entry[2]]
-        # Recorded before anything is performed: up to here the journal must be complete.
+        # Recorded before anything is performed, to detect a truncated journal.
         performed = max(self._progress.performed, *with_orders[-1:], 0)
         self._note(Progress(performed, self._written))
         for _, _, orders, _ in batch:
@@ -343,9 +346,9 @@ class JournalWriter:
                 self.perform(order)
 
     def _note(self, progress: Progress, *, sync: bool = False) -> None:
-        """Record outside the journal how far it has come."""
+        """Record the progress outside the journal."""
         self._progress = progress
-        with contextlib.suppress(OSError):  # a safeguard: the journal itself was written
+        with contextlib.suppress(OSError):  # only a safeguard; the journal was written
             if self._marks is None:
                 place = self.path.with_name(PERFORMED)
                 flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
@@ -354,25 +357,25 @@ class JournalWriter:
             if sync:
                 os.fsync(self._marks)
 
-    def _write_at_last(self, batch: Sequence[_Entry], snapshot: Snapshot | None) -> bool:
-        """Write until that succeeds; false where it was given up."""
+    def _write_with_retries(self, batch: Sequence[_Entry], snapshot: Snapshot | None) -> bool:
+        """Retry the write until it succeeds; return False if it was abandoned."""
         delay = _RETRY_FIRST
         while not self._given_up.is_set():
             try:
                 self._write(self._written + 1, batch, snapshot)
             except (sqlite3.Error, OSError, MemoryError) as error:
                 if not self.in_trouble:
-                    self._tell(words(error, self.path))
-                snapshot = None  # what it is good for is not worth the room that events need
+                    self._report(words(error, self.path))
+                snapshot = None  # leave the space to events
                 self._given_up.wait(delay)
                 delay = min(2 * delay, _RETRY_LONGEST)
                 continue
             if self.in_trouble:
-                self._tell(None)
+                self._report(None)
             return True
         return False
 
-    def _tell(self, error: JournalError | None) -> None:
+    def _report(self, error: JournalError | None) -> None:
         self.in_trouble = error
         if self.trouble is not None:
             self.trouble(error)
@@ -403,7 +406,7 @@ class JournalWriter:
             statements.append((_FORGET_SNAPSHOTS, (_KEPT_SNAPSHOTS,)))
         statements += of_rows
         if len(statements) == 1:
-            # A statement by itself is a transaction, and one turn of waiting for the interpreter.
+            # A single statement is a transaction, and waits only once for the GIL.
             self._connection.execute(*statements[0])
         else:
             self._transact(statements)
@@ -413,14 +416,14 @@ class JournalWriter:
 
 
 def _job_rows(connection: sqlite3.Connection) -> JobRowWriter | None:
-    """The writer of job rows; ``None`` for a journal that was begun before there were any."""
+    """Return the writer of job rows; ``None`` for journals of older versions without them."""
     if not connection.execute(HAS_ROWS).fetchone()[0]:
         return None
     return JobRowWriter({layout: number for number, layout in read_layouts(connection).items()})
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make sure that a file's name outlives a power cut, where the file system can do that."""
+    """Sync a folder, so that its names survive a power cut, if the file system supports that."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:

@@ -1,1 +1,1 @@
-"""The executor ``local``: jobs as processes of this machine. A plugin that nothing imports."""
+"""Executor ``local``: runs jobs as processes of this machine. A plugin; nothing imports it."""

@@ -1,7 +1,7 @@
-"""Event log: what happens to jobs, with strictly increasing times, to the ledger, then to the run.
+"""Event log: timestamps events, writes them to the ledger, then sends them to the controller.
 
-The supervisor's loop owns one :class:`EventLog`. Events are encoded once, as the lines that both
-the ledger and the controller get.
+Timestamps strictly increase. Events are encoded once, as lines for both the ledger and the
+controller. The supervisor's loop owns one :class:`EventLog`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ from ensemble_core.model.events import Event, Problem, ResizeOutcome, Resources
 
 __all__ = ["Deliver", "EventLog"]
 
-#: Takes the lines of events.
+#: Sends event lines to the controller.
 Deliver = Callable[[Sequence[bytes]], None]
 
 
 class EventLog:
-    """``deliver`` hears of jobs whose record says ``told``, and of all that is no job's.
+    """Log of one supervisor's events.
 
-    ``failing`` says that the ledger cannot be written, so that nothing may be started.
+    ``deliver`` gets events of jobs that the controller knows (``LocalJob.reported``) and all events
+    that do not belong to a job. While ``failing``, the ledger cannot be written and no job may
+    start.
     """
 
     def __init__(
@@ -41,20 +43,20 @@ class EventLog:
         self.gauges: Mapping[str, float] = slots.gauges()
         self._slots = slots
         self._occupied = slots.occupied()
-        # In whole microseconds, whose text costs a tenth of a float's.
+        # In whole microseconds: formatting a float takes ten times as long.
         self._last = 0 if ledger is None else int(ledger.newest * 1e6) + 1
         self._lines: list[bytes] = []
 
     def now(self) -> float:
-        """The time for an event, later than that of any before it."""
+        """Return the time for a new event, later than all before."""
         return self._tick() / 1e6
 
     def _tick(self) -> int:
         self._last = max(int(self.clock() * 1e6), self._last + 1)
         return self._last
 
-    def tell(self, record: LocalJob, *events: str) -> None:
-        """Events of a job that happen together, each as ``protocol.encode_context`` has it."""
+    def add(self, record: LocalJob, *events: str) -> None:
+        """Add simultaneous events of a job, each encoded by ``protocol.encode_context``."""
         head, now = record.head, self._tick()
         text = ""
         for event in events:
@@ -64,35 +66,35 @@ class EventLog:
         lines = text.encode("ascii")
         if self.ledger is not None:
             self.ledger.add(record.job.id, lines)
-        if record.told:
+        if record.reported:
             self._lines.append(lines)
 
-    def tell_exception(
+    def add_exception(
         self, record: LocalJob, kind: str, note: str, severity: int = 0, **more: str
     ) -> None:
         context = {"type": kind, "severity": severity, "note": note, **more}
-        self.tell(record, encode_context("exception", context))
+        self.add(record, encode_context("exception", context))
 
-    def say(self, event: Event) -> None:
-        """An event that is no job's."""
+    def add_event(self, event: Event) -> None:
+        """Add an event that does not belong to a job."""
         self._lines.append(encode_event(event))
 
     def problem(self, message: str, level: Literal["warning", "error"] = "warning") -> None:
-        self.say(Problem(self.now(), message, level))
+        self.add_event(Problem(self.now(), message, level))
 
     def answer(
         self, request: str, outcome: Literal["granted", "denied"], reason: str, again: bool
     ) -> None:
-        """The outcome of a resize; ``again`` that it was decided before."""
-        # Before the answer: a run that waits for nothing but that may end with it.
-        self.tell_gauges()
+        """Add the outcome of a resize; ``again``: the request was answered before."""
+        # Before the answer, because the answer may end the run.
+        self.add_gauges()
         event = ResizeOutcome(self.now(), request, outcome, self._slots.size, reason)
         if self.ledger is not None and not again:
             self.ledger.answered(event.timestamp, request, outcome, self._slots.size, reason)
-        self.say(event)
+        self.add_event(event)
 
-    def tell_gauges(self) -> None:
-        """The gauges that changed since they were last told."""
+    def add_gauges(self) -> None:
+        """Add the gauges that have changed since the last call."""
         occupied = self._slots.occupied()
         if occupied != self._occupied:
             self._occupied = occupied
@@ -100,34 +102,35 @@ class EventLog:
             values = {k: v for k, v in gauges.items() if self.gauges.get(k) != v}
             self.gauges = gauges
             if values:
-                self.say(Resources(self.now(), values))
+                self.add_event(Resources(self.now(), values))
 
-    def flush(self, *, telling: bool = False) -> bool:
-        """Write what was told to the ledger; whether all of it is written. ``telling``: it is
-        handed on next."""
+    def flush(self, *, publishing: bool = False) -> bool:
+        """Write new events to the ledger; return True if all are written.
+
+        ``publishing``: the controller gets them next.
+        """
         ledger = self.ledger
         if ledger is None:
             return True
-        written = ledger.flush(self._last / 1e6, telling=telling)
+        written = ledger.flush(self._last / 1e6, publishing=publishing)
         if written is self.failing:
             self.failing = not written
             if written:
                 self.problem(f"{ledger.path} can be written again: jobs start again")
             else:
                 self.problem(
-                    f"{ledger.path} cannot be written ({ledger.failing}): no job is started until"
-                    " it can"
+                    f"cannot write {ledger.path} ({ledger.failing}): no job starts until this works"
                 )
         return written
 
     @property
     def unpublished(self) -> bool:
-        """True if something was told that :meth:`publish` has not handed on."""
+        """True if :meth:`publish` has events to send."""
         return bool(self._lines)
 
     def publish(self) -> None:
-        """Write what was told, then hand it on."""
-        self.flush(telling=True)
+        """Write new events to the ledger, then send them to the controller."""
+        self.flush(publishing=True)
         if self._lines:
             lines, self._lines = self._lines, []
             self.deliver(lines)

@@ -1,44 +1,41 @@
-"""The local executor: runs jobs as processes of this machine, within slots.
+"""Local executor: runs jobs as processes of this machine, within slots.
 
-A plugin, loaded by the entry point ``local``. What a user can count on:
+A plugin, loaded by the entry point ``local``. It guarantees:
 
-- A job holds ``tasks * cores_per_task`` slots and ``tasks * gpus_per_task`` GPUs from its start to
-  its end. The machine is one node; ``nodes`` only sets how many tasks there are by default. A job
-  that could never have its cores or GPUs fails at once, with a note that says what to do.
-- Its ``tasks`` copies of the command start together, each in a session of its own, with
+- **Resources.** A job holds ``tasks * cores_per_task`` slots and ``tasks * gpus_per_task`` GPUs
+  from its start to its end. The machine is one node; ``nodes`` only sets the default number of
+  tasks. A job that can never have its cores or GPUs fails at once, with a note that says what to
+  do.
+- **Tasks.** The ``tasks`` copies of the command start together, each in its own session, with
   ``ENSEMBLE_JOB_ID``, ``ENSEMBLE_GROUP``, ``ENSEMBLE_INDEX``, ``ENSEMBLE_ATTEMPT``,
   ``ENSEMBLE_RUN`` (the run's tag), ``ENSEMBLE_TASK_RANK`` (from 0) and ``ENSEMBLE_TASK_COUNT`` in
-  the environment. They are copies,
-  not ranks of one MPI program: variables of an outer MPI launcher are taken away, so that an MPI
-  program starts as a single process, or starts its own with ``mpirun``. Where GPUs are configured,
-  ``CUDA_VISIBLE_DEVICES`` names those of the task, and is ``-1`` where it has none.
-- Jobs start by ``urgency`` (31 first; 0 is held until it is cancelled), then first in, first out.
-  A smaller job may pass one that does not fit yet, but not without end (see ``queue``).
-- The command is looked for on the job's own ``PATH``. ``workdir`` is made if it is missing; a
-  relative one starts at the folder in which the run was started. ``stdout`` and ``stderr`` start
-  at the workdir; a file is emptied when the run first writes to it and appended to after that, so
-  jobs may share one. Output that no file is named for is kept in the run's folder as
-  ``JOB.out`` and ``JOB.err``; an empty one is removed when the job ends. Standard input is empty.
-- A job's status is that of the task with the highest exit code, a signal counting as 128 and its
-  number. When a task is killed by a signal, the others have ``grace`` seconds to end by themselves
-  and are then ended. A task that merely exits with an error does not disturb the others.
-- A job that is cancelled, or passes its ``duration``, gets SIGTERM, and SIGKILL ``grace`` seconds
-  later: all of it, also what it put into the background, into another session, or cleared of its
-  environment. The same happens to what a job leaves running when it ends: as in a queue, nothing
-  outlives its job.
-- Runs with the same ``pool`` (a file) share their slots and GPUs: what one holds, the others do not
-  have. The run that has waited longest is next, so that those that wait take turns, and a run
-  alone has all of them.
-- ``grow`` and ``shrink`` change the slots between ``min_slots`` and ``max_slots``. Shrinking ends
-  no job: free slots go first, the others as jobs end.
+  the environment. They are not ranks of one MPI program: variables of an outer MPI launcher are
+  removed, so that an MPI program starts as a single process, or starts its ranks with ``mpirun``.
+  If GPUs are configured, ``CUDA_VISIBLE_DEVICES`` names those of the task, or is ``-1``.
+- **Order.** Jobs start by ``urgency`` (31 first; 0 is held until it is cancelled), then first in,
+  first out. A smaller job may pass one that does not fit yet, but only so often (see ``queue``).
+- **Files.** The command is searched on the job's ``PATH``. A missing ``workdir`` is created; a
+  relative one starts at the folder in which the run was started. ``stdout`` and ``stderr`` are
+  relative to the workdir. A file is emptied when the run first writes to it and then appended to,
+  so jobs may share it. Other output is kept in the run's folder as ``JOB.out`` and ``JOB.err``;
+  empty files are removed when the job ends. Standard input is empty.
+- **Status.** A job's status is that of the task with the highest exit code; a signal counts as 128
+  plus its number. If a signal kills a task, the others have ``grace`` seconds to exit and are then
+  ended. A task that exits with an error does not affect the others.
+- **End.** A job that is cancelled, or exceeds its ``duration``, gets SIGTERM, and SIGKILL ``grace``
+  seconds later. This includes processes in the background, in other sessions, and with a cleared
+  environment. The same happens to processes that a job leaves behind when it ends.
+- **Sharing.** Runs with the same ``pool`` (a file) share slots and GPUs. The run that has waited
+  longest is next, so runs take turns; a run alone may use all.
+- **Resize.** ``grow`` and ``shrink`` change the number of slots between ``min_slots`` and
+  ``max_slots``. Shrinking ends no job: it removes free slots first, the others when jobs end.
 
-Jobs are children of a process of the run's own, its *supervisor*, so that they go on when the
-controller leaves (:meth:`LocalExecutor.close`) or is killed, and those that wait are
-started as before. The supervisor ends once no job is left. Where the run is kept (``Run.state``), a
-later controller finds all of them again, also those that are over, with their exit codes. If the
-supervisor itself is killed, jobs that wait are queued again by the next controller, and those that
-ran are waited for and then reported as ``lost``: nobody is left who could know their exit codes.
-So it is after a power cut; the journal decides which jobs are over. No job is ever run twice.
+Jobs are children of the run's *supervisor* process, so they continue if the controller leaves
+(:meth:`LocalExecutor.close`) or is killed, and waiting jobs still start. The supervisor exits after
+the last job. If the run is kept (``Run.state``), a later controller finds all jobs again, including
+finished ones with their exit codes. If the supervisor is killed, or after a power cut, the next
+controller queues waiting jobs again. Jobs that ran are waited for and reported as ``lost``, because
+their exit codes are unknown. The journal decides which jobs are over. No job ever runs twice.
 """
 
 from __future__ import annotations
@@ -63,7 +60,7 @@ from ensemble_core.plugin.executor import (
 )
 from ensemble_core.plugin.hookspecs import ExecutorPlugin, hookimpl
 
-if TYPE_CHECKING:  # loaded when an executor is opened; checking a file is to be quick
+if TYPE_CHECKING:  # imported when an executor is opened, so that checking a file is fast
     from pathlib import Path
 
     from ensemble_core.local.supervisor_client import StartedSupervisor, SupervisorClient
@@ -86,13 +83,13 @@ OPTIONS: Mapping[str, Any] = {
             "type": "integer",
             "minimum": 1,
             "x-ensemble-flag": {"metavar": "N", "help": "Fewest slots that shrink may leave."},
-            "description": "Slots that shrink leaves; default 1.",
+            "description": "Fewest slots that shrink may leave; default 1.",
         },
         "max_slots": {
             "type": "integer",
             "minimum": 1,
             "x-ensemble-flag": {"metavar": "N", "help": "Most slots that grow may reach."},
-            "description": "Slots that grow may reach; default: slots, so that grow is denied.",
+            "description": "Most slots that grow may reach; default: slots, so grow is denied.",
         },
         "gpus": {
             "type": "integer",
@@ -107,17 +104,17 @@ OPTIONS: Mapping[str, Any] = {
         "pool": {
             "type": "string",
             "x-ensemble-member": "file",
-            "description": "File through which runs share their slots, so that together they have "
-            "no more than one; the runs of a member always do.",
+            "description": "File through which runs share their slots, so that together they use "
+            "no more than one run may; the runs of a member always share.",
         },
     },
 }
 
 
 class LocalExecutor(Executor):
-    """Runs jobs on this machine; see the module for what it promises.
+    """Executor for this machine; its guarantees are in the module's docstring.
 
-    Raises :class:`UsageError` where the options contradict one another.
+    Raises :class:`UsageError` if the options contradict one another.
     """
 
     capabilities: ClassVar[frozenset[str]] = frozenset(
@@ -138,7 +135,7 @@ class LocalExecutor(Executor):
         pool: str | None = None,
     ) -> None:
         if slots is None:
-            # Bounds alone move the default into them: `--max-slots 1` on eight cores is one slot.
+            # The bounds limit the default: `--max-slots 1` on eight cores is one slot.
             size = max(machine_cores(), min_slots or 1)
             size = size if max_slots is None else min(size, max_slots)
         else:
@@ -147,7 +144,7 @@ class LocalExecutor(Executor):
         largest = size if max_slots is None else max_slots
         if not 1 <= smallest <= size <= largest:
             raise UsageError(
-                f"min_slots {smallest}, slots {size} and max_slots {largest} are not in order",
+                f"min_slots {smallest}, slots {size} and max_slots {largest} do not fit together",
                 hint="choose 1 <= min_slots <= slots <= max_slots",
                 code="bad-option",
             )
@@ -159,7 +156,7 @@ class LocalExecutor(Executor):
         self._started: StartedSupervisor | None = None
 
     def prepare(self, tag: str, state: Path | None) -> None:
-        """Start the supervisor; without a controller it exits."""
+        """Start the supervisor early; without a controller it exits."""
         from ensemble_core.local.supervisor_client import StartedSupervisor
 
         with contextlib.suppress(ExecutorError):
@@ -219,14 +216,14 @@ class LocalExecutor(Executor):
 
     @property
     def on_stop(self) -> Literal["keep", "cancel"]:
-        """``cancel``: a user who interrupts a run on this machine wants its processors back."""
+        """``cancel``: a user who interrupts a local run wants the processors back."""
         return "cancel"
 
     def forget(self, jobs: Sequence[str]) -> None:
         self._opened().ask("forget", list(jobs))
 
     def close(self) -> None:
-        """Leave the jobs to the supervisor; those that are being ended are killed at once."""
+        """Leave the jobs to the supervisor; kill those that are being ended."""
         client, self._client = self._client, None
         started, self._started = self._started, None
         if client is not None:
@@ -258,7 +255,7 @@ def _render(job: Job, _: Mapping[str, Any]) -> Rendered:
 
 @hookimpl
 def ensemble_executors() -> Iterable[ExecutorPlugin]:
-    """The executor ``local``."""
+    """Return the executor ``local``."""
     return [
         ExecutorPlugin(
             name="local",

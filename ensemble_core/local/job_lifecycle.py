@@ -1,7 +1,7 @@
-"""Lifecycle of a job from its start to ``clean``: time limit, exit of its tasks, what it holds.
+"""Lifecycle of a job from its start to ``clean``: time limit, exit of tasks, release of slots.
 
-The supervisor's loop owns one :class:`JobLifecycle`. Everybody who brings about that a job is over
-does so through it: the starter, the terminator and the requests.
+The supervisor's loop owns one :class:`JobLifecycle`. The starter, the terminator and the request
+handler use it to end jobs.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from ensemble_core.local.terminator import Terminator, Token
 
 __all__ = ["JobLifecycle"]
 
-#: Seconds between looks for dead orphans of jobs that go on running.
+#: Seconds between checks for dead orphans of running jobs.
 _TIDY = 30.0
 
-#: Statuses of a job that SIGKILL ended, and of a shell that says so of what it ran.
+#: Wait statuses of a job killed by SIGKILL, and of a shell whose command was.
 _KILLED = (signal.SIGKILL, (128 + signal.SIGKILL) << 8)
 
 #: Events that are the same for each job.
@@ -33,7 +33,8 @@ _FREE, _CLEAN = encode_context("free"), encode_context("clean")
 
 
 class JobLifecycle:
-    """``lost`` says of jobs that an earlier supervisor started why their end cannot be known."""
+    """Lifecycle of all jobs. ``lost`` maps jobs of an earlier supervisor to the reason why their
+    exit status is unknown."""
 
     def __init__(
         self,
@@ -51,7 +52,7 @@ class JobLifecycle:
         self._tree = tree
         self.terminator = Terminator(tree, poller, grace, self.leave)
         self.lost: dict[LocalJob, str] = {}
-        #: Jobs that have ended by themselves in this turn.
+        #: Jobs that have exited in this turn.
         self._ended: list[LocalJob] = []
         self._memory_kills = MemoryKills()
         self._tidying = False
@@ -73,11 +74,11 @@ class JobLifecycle:
     def _time_out(self, record: LocalJob) -> None:
         if (record.live or record.inherited) and record.reason in ("", "task"):
             limit = describe(record.job.duration)
-            self.end(record, "timeout", f"the time limit of {limit} has passed")
+            self.end(record, "timeout", f"exceeded the time limit of {limit}")
 
     def end(self, record: LocalJob, kind: str, note: str) -> None:
         record.reason = kind
-        self._log.tell_exception(record, kind, note)
+        self._log.add_exception(record, kind, note)
         self.terminator.end(record)
 
     def task_ended(self, record: LocalJob, pid: int) -> None:
@@ -85,17 +86,17 @@ class JobLifecycle:
             status = os.waitpid(pid, 0)[1]
         except ChildProcessError:
             status = 255 << 8
-            self._log.tell_exception(
+            self._log.add_exception(
                 record,
                 "exec",
-                "its exit status was taken by other code",
+                "other code in the supervisor took its exit status",
                 cause="unknown",
             )
         record.live.discard(pid)
         if record.reason != "task" or not record.statuses:
             record.statuses.append(status)
         if record.live:
-            # The other tasks may be waiting for this one, without an end.
+            # The other tasks may wait for this one forever.
             if os.WIFSIGNALED(status) and not record.reason and record.started:
                 record.reason = "task"
                 record.timers.append(
@@ -113,18 +114,18 @@ class JobLifecycle:
         if record.phase is Phase.NONE:
             self._ended.append(record)
         else:
-            self._log.tell(record, self._finish(record))
+            self._log.add(record, self._finish(record))
             self.terminator.task_ended(record)
 
-    def look_behind(self) -> None:
-        """End what jobs that are over by themselves have left running."""
+    def end_leftovers(self) -> None:
+        """End processes that exited jobs have left behind."""
         if not self._ended:
             return
         ended, self._ended = self._ended, []
         left = self._tree.left_behind(ended)
         for record in ended:
             if record in left:
-                self._log.tell(record, self._finish(record))
+                self._log.add(record, self._finish(record))
                 record.reason = record.reason or "leftover"
                 self.terminator.end(record)
             else:
@@ -143,14 +144,14 @@ class JobLifecycle:
             self._poller.at(time.monotonic() + _TIDY, self._tidy)
 
     def leave(self, record: LocalJob, note: str = "", *first: str) -> None:
-        """Free the slots of a job whose processes are gone. ``first`` are its events before."""
+        """Release the slots of a job without processes; add events ``first`` and the last ones."""
         lost = self.lost.pop(record, "")
         if record.inherited:
             self._tree.forget(record.job.id)
             if not record.reason:
-                self._log.tell_exception(record, "lost", lost)
+                self._log.add_exception(record, "lost", lost)
         if note:
-            self._log.tell_exception(record, "leftover", note, severity=1)
+            self._log.add_exception(record, "leftover", note, severity=1)
         job = record.job
         del self._active.running[record]
         for pid in record.pids:
@@ -169,16 +170,16 @@ class JobLifecycle:
         self.clean(record, *first)
 
     def clean(self, record: LocalJob, *first: str) -> None:
-        """A job is over; ``first`` are its events before that."""
+        """Mark a job as over; add its events ``first`` and ``clean``."""
         record.over = True
         record.stop_timers()
         name = record.job.id
         self._active.records.pop(name, None)
-        self._log.tell(record, *first, _CLEAN)
+        self._log.add(record, *first, _CLEAN)
 
 
 def _remove_if_empty(path: str) -> None:
-    """A run of a million silent jobs does not leave two million empty files."""
+    """Remove an output file if it is empty."""
     try:
         if os.stat(path).st_size == 0:
             os.unlink(path)

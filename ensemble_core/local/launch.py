@@ -1,10 +1,10 @@
-"""Starting the processes of a job: environment, folder, command, output, and the spawn itself.
+"""Launch of a job's processes: environment, folder, command, output, spawn.
 
-The supervisor's thread owns one :class:`Launcher`. It uses ``posix_spawn``, which never copies this
-process, in the folder of the job, which it makes this process's own.
+The supervisor's thread owns one :class:`Launcher`. It changes this process's working directory to
+the job's folder and calls ``posix_spawn``, which does not copy this process.
 
-What is wrong with one job is raised as :class:`LaunchError`; what may pass (no process or file
-descriptor left) as :class:`Busy`, and the same launch may be tried again.
+A permanent error raises :class:`LaunchError`. A transient one (no process or file descriptor left)
+raises :class:`Busy`; the same launch may be retried.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from ensemble_core.plugin.executor import Run
 
 __all__ = ["LINEAGE", "Busy", "LaunchError", "Launcher", "Prepared"]
 
-#: Which runs' jobs a process descends from, ``TAG:JOB`` separated by spaces, outermost first. It
-#: is how a job's processes are known again, also in a run that is itself a job.
+#: The jobs that a process descends from, ``TAG:JOB`` separated by spaces, outermost first; a run
+#: may itself be a job. It identifies a job's processes.
 LINEAGE = b"ENSEMBLE_LINEAGE"
 
 #: Seconds by which a file server's clock may be behind.
 _SKEW = 60.0
-#: Programs that are remembered: jobs may each have one of their own.
+#: Size of the cache of programs.
 _MOST_FOUND = 1000
-#: Errors of a system that is short of something for now.
+#: Transient errors.
 _SHORT = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY})
-#: What Python changes for itself and what a job must find as it was.
+#: Signals that Python handles and that jobs must have at their defaults.
 _RESET = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGQUIT)
-#: Left by an outer launcher; with these an MPI program would look for a server that is not there.
+#: Variables of an outer launcher, with which an MPI program would look for the launcher's server.
 _OUTER_LAUNCHER = ("PMI_", "PMI2_", "PMIX_", "OMPI_COMM_WORLD_", "HYDI_", "FLUX_TASK_")
 
 
 class LaunchError(Exception):
-    """A job that cannot be started, in words for its user.
+    """Error: a job cannot be started. ``note`` is for the user.
 
     ``kind`` is the type of the job's exception (``exec``, ``workdir``, ``output``), ``code`` the
-    exit code by which a shell would report it.
+    exit code with which a shell would report it.
     """
 
     def __init__(self, note: str, kind: str = "exec", code: int = 126) -> None:
@@ -54,13 +54,15 @@ class LaunchError(Exception):
 
 
 class Busy(Exception):
-    """The machine is short of something; the same launch may work later."""
+    """Error: the machine lacks processes, memory or descriptors; a retry may work."""
 
 
 @dataclass(slots=True)
 class Prepared:
-    """Everything of a job's launch that its tasks share. ``kept`` are the files that the run keeps
-    for the job, which need not stay if they are empty."""
+    """The parts of a job's launch that its tasks share.
+
+    ``kept`` are output files in the run's folder, which are removed if they are empty.
+    """
 
     path: bytes
     words: list[bytes]
@@ -82,7 +84,7 @@ class Prepared:
 
 
 def _above_standard(fd: int) -> int:
-    """The descriptor, moved off 0, 1 and 2, which it gets where those were closed."""
+    """Return the descriptor, moved to 3 or above if 0, 1 or 2 was closed and reused."""
     if fd > 2:
         return fd
     try:
@@ -96,10 +98,10 @@ def _reason(error: OSError) -> str:
 
 
 class Launcher:
-    """Starts tasks for one run; the process's working directory is its own.
+    """Starts tasks for one run; changes the process's working directory.
 
-    ``began`` is when the run's first supervisor came (seconds since the epoch), where that was an
-    earlier one: files that were written since are not emptied.
+    ``began`` is when the run's first supervisor started (seconds since the epoch), ``None`` if it
+    is this one. Files written since then are not emptied.
     """
 
     def __init__(
@@ -116,7 +118,7 @@ class Launcher:
         self._null = _above_standard(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
     def serve(self, run: Run, environment: Mapping[bytes, bytes], folder: str) -> None:
-        """Start jobs from now on as this controller would."""
+        """Use the run, environment and folder of a new controller."""
         self._run = run
         self._folder = folder
         self._base = {
@@ -133,9 +135,9 @@ class Launcher:
         os.close(self._null)
 
     def prepare(self, job: Job, gpus_configured: bool) -> Prepared:
-        """Folder, command, environment and open output files of a job.
+        """Return a job's folder, command, environment and open output files.
 
-        Raises :class:`LaunchError` or :class:`Busy`; then nothing is left open.
+        Raises :class:`LaunchError` or :class:`Busy`, without leaving files open.
         """
         if not job.command or not job.command[0]:
             raise LaunchError("the command is empty", code=127)
@@ -147,7 +149,7 @@ class Launcher:
             environment = self._environment(job, gpus_configured)
             path = self._resolve(job.command[0], environment, workdir)
             words = [os.fsencode(word) for word in job.command]
-        except ValueError as error:  # a character that the file system's encoding does not have
+        except ValueError as error:  # a character outside the file system's encoding
             raise LaunchError(f"the command or environment cannot be encoded: {error}") from None
         out_kept, err_kept = job.stdout is None, job.stderr is None
         out_path = self._output_path(job, job.stdout, "out", workdir)
@@ -162,7 +164,7 @@ class Launcher:
         return Prepared(path, words, environment, workdir, out_path, err_path, kept, out, err)
 
     def spawn(self, job: Job, prepared: Prepared, rank: int, gpus: Sequence[str]) -> int:
-        """Start one task in a session of its own; its process id.
+        """Start one task in its own session; return its process id.
 
         ``gpus`` are those of this task. Raises :class:`LaunchError` or :class:`Busy`.
         """
@@ -175,7 +177,7 @@ class Launcher:
             try:
                 return self._spawn(prepared.path, prepared.words, environment, prepared)
             except (FileNotFoundError, PermissionError):
-                # The file that was found before may have gone, and another be next on the PATH.
+                # The cached program may be gone; another one may come next on the PATH.
                 self._found.clear()
                 path = self._resolve(job.command[0], environment, prepared.workdir)
                 if path == prepared.path:
@@ -185,13 +187,13 @@ class Launcher:
             except OSError as error:
                 if error.errno != errno.ENOEXEC:
                     raise
-                # A script without a first line "#!": as every shell does, try it as a shell's.
+                # A script without "#!" in its first line: run it with the shell, as shells do.
                 words = [b"/bin/sh", prepared.path, *prepared.words[1:]]
                 return self._spawn(b"/bin/sh", words, environment, prepared)
         except OSError as error:
             raise self._spawn_error(error, job, prepared) from error
         except ValueError as error:
-            raise LaunchError(f"the command or environment is not usable: {error}") from None
+            raise LaunchError(f"invalid command or environment: {error}") from None
 
     def _spawn(
         self, path: bytes, words: list[bytes], environment: dict[bytes, bytes], prepared: Prepared
@@ -217,21 +219,20 @@ class Launcher:
             return Busy(_reason(error))
         if error.errno == errno.E2BIG:
             return LaunchError(
-                f"{name}: the arguments and environment are too long for this system; pass long"
-                " lists in a file"
+                f"{name}: arguments and environment are too long; put long lists into a file"
             )
         if isinstance(error, FileNotFoundError):
             if os.path.exists(os.path.join(prepared.workdir, os.fsdecode(prepared.path))):
                 return LaunchError(
-                    f"{name}: the program is there, but the interpreter that it names (its first"
-                    " line, or its dynamic loader) is not",
+                    f"{name}: the program exists, but its interpreter (first line, or dynamic"
+                    " loader) does not",
                     code=127,
                 )
-            return LaunchError(f"{name}: the program has gone", code=127)
+            return LaunchError(f"{name}: the program no longer exists", code=127)
         return LaunchError(f"{name}: cannot be run: {_reason(error)}")
 
     def _enter(self, workdir: str) -> None:
-        """Make the folder if need be, and make it this process's."""
+        """Change this process's working directory to the folder; create it if it is missing."""
         if workdir == self._here and workdir == self._folder:
             return
         try:
@@ -245,10 +246,10 @@ class Launcher:
             if error.errno in _SHORT:
                 raise Busy(_reason(error)) from error
             raise LaunchError(
-                f"the workdir {workdir} cannot be entered: {_reason(error)}", "workdir"
+                f"cannot enter the workdir {workdir}: {_reason(error)}", "workdir"
             ) from error
         except ValueError as error:
-            raise LaunchError(f"the workdir {workdir!r} is no path: {error}", "workdir") from error
+            raise LaunchError(f"invalid workdir {workdir!r}: {error}", "workdir") from error
         self._here = workdir
 
     def _make_folder(self, workdir: str) -> None:
@@ -258,10 +259,10 @@ class Launcher:
             if error.errno in _SHORT:
                 raise Busy(_reason(error)) from error
             raise LaunchError(
-                f"the workdir {workdir} cannot be made: {_reason(error)}", "workdir"
+                f"cannot create the workdir {workdir}: {_reason(error)}", "workdir"
             ) from error
         except ValueError as error:
-            raise LaunchError(f"the workdir {workdir!r} is no path: {error}", "workdir") from error
+            raise LaunchError(f"invalid workdir {workdir!r}: {error}", "workdir") from error
 
     def _environment(self, job: Job, gpus_configured: bool) -> dict[bytes, bytes]:
         environment = dict(self._base)
@@ -279,7 +280,7 @@ class Launcher:
         return environment
 
     def _resolve(self, name: str, environment: Mapping[bytes, bytes], workdir: str) -> bytes:
-        """The file that ``name`` means, found as a shell finds it on the job's own ``PATH``."""
+        """Return the program's path, searched on the job's ``PATH`` as by a shell."""
         search = environment.get(b"PATH", os.fsencode(os.defpath))
         found = self._found.get((name, search))
         if found is not None:
@@ -299,10 +300,10 @@ class Launcher:
             if stat.S_ISDIR(mode):
                 refused = refused or f"{path} is a folder, not a program"
             elif not os.access(path, os.X_OK, effective_ids=os.access in os.supports_effective_ids):
-                refused = refused or f"{path} is not executable (chmod +x makes it so)"
+                refused = refused or f"{path} is not executable; run chmod +x on it"
             else:
                 encoded = os.fsencode(path)
-                # What depends on the job's folder is not remembered.
+                # Results that depend on the job's folder are not cached.
                 if all(os.path.isabs(item) for item in ([name] if in_workdir else folders)):
                     if len(self._found) >= _MOST_FOUND:
                         self._found.clear()
@@ -311,11 +312,11 @@ class Launcher:
         if refused is not None:
             raise LaunchError(f"{name}: {refused}", code=126)
         if in_workdir:
-            note = f"{name}: no such file (looked for {os.path.join(workdir, name)})"
+            note = f"{name}: no such file: {os.path.join(workdir, name)}"
         else:
             note = f"{name}: command not found on the job's PATH"
             if os.path.exists(os.path.join(workdir, name)):
-                note += f"; the job's folder has one: write ./{name}"
+                note += f"; for the file in the job's folder, write ./{name}"
         raise LaunchError(note, code=127)
 
     def _output_path(self, job: Job, wanted: str | None, kind: str, workdir: str) -> str:
@@ -325,7 +326,7 @@ class Launcher:
         return f"{self._kept or self._kept_folder()}/{name}.{kind}"
 
     def _kept_folder(self) -> str:
-        """The folder of output that no file is named for; it is made."""
+        """Create and return the run's folder for output of jobs that do not name a file."""
         folder = os.path.join(self._folder, self._run.folder)
         if self._kept is None:
             try:
@@ -334,23 +335,23 @@ class Launcher:
                 if error.errno in _SHORT:
                     raise Busy(_reason(error)) from error
                 raise LaunchError(
-                    f"the run's folder {folder} cannot be made: {_reason(error)}", "output"
+                    f"cannot create the run's folder {folder}: {_reason(error)}", "output"
                 ) from error
             self._kept = folder
         return folder
 
     def _open(self, path: str, kept: bool) -> int:
-        """Open an output file for appending; the first time in this run it is emptied.
+        """Open an output file for appending, and empty it at the first time in this run.
 
-        So what an earlier run left is not taken for this one's, and jobs that share a file add to
-        it. A device or a pipe is left as it is.
+        So output of an earlier run is removed, and jobs may share a file. Devices and pipes are
+        left as they are.
         """
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY
         mark = hash(path)
         if kept or (mark not in self._written and not self._written_since(path)):
             flags |= os.O_TRUNC
         if not kept:
-            flags |= os.O_NONBLOCK  # a named pipe that nobody reads must not stop every job
+            flags |= os.O_NONBLOCK  # a named pipe without a reader must not block all jobs
         try:
             try:
                 fd = os.open(path, flags, 0o666)
@@ -364,16 +365,18 @@ class Launcher:
             if error.errno in _SHORT:
                 raise Busy(_reason(error)) from error
             raise LaunchError(
-                f"the output file {path} cannot be opened: {_reason(error)}", "output"
+                f"cannot open the output file {path}: {_reason(error)}", "output"
             ) from error
         except ValueError as error:
-            raise LaunchError(f"the output file {path!r} is no path: {error}", "output") from error
+            raise LaunchError(
+                f"invalid path of an output file {path!r}: {error}", "output"
+            ) from error
         if not kept:
             self._written.add(mark)
         return fd
 
     def _written_since(self, path: str) -> bool:
-        """True if a file was written during this run before this supervisor was there to know."""
+        """Return True if a file was written during this run under an earlier supervisor."""
         if self._began is None:
             return False
         try:

@@ -1,23 +1,24 @@
-"""The supervisor's write-ahead log: every event of a run's local jobs, in the order of telling.
+"""Ledger: the supervisor's write-ahead log of all events of a run's local jobs.
 
-A file of JSON lines in the run's state folder, each behind its CRC-32 in eight hexadecimal digits.
-The supervisor's thread owns one :class:`Ledger`; what an earlier supervisor left is read when it is
-opened. Beside the events of jobs (see ``protocol``) there are:
+A file of JSON lines in the run's state folder, each after its CRC-32 in eight hexadecimal digits.
+The supervisor's thread owns one :class:`Ledger`. Opening it reads the events of earlier
+supervisors. Besides the events of jobs (see ``protocol``), there are these lines:
 
-- ``["v",FORMAT,TAG,BEGAN]`` first and without a checksum, so that every version can read it, and
-  ``["k",HOST,BOOT,PID]`` for each supervisor that came;
-- ``["l",ID]`` a job is about to be spawned that was put off before, ``["u",ID]`` it was put off
-  and nothing of it was spawned (``alloc`` says the first of a job that was never put off);
-- ``["z",TIME,REQUEST,OUTCOME,SIZE,REASON]`` a resize was answered;
-- ``["f",[ID,…]]`` forget these jobs, ``["t",TIME]`` the newest time of what was forgotten.
+- ``["v",FORMAT,TAG,BEGAN]``: the first line, without a checksum, so that every version can read it;
+- ``["k",HOST,BOOT,PID]``: a supervisor started;
+- ``["l",ID]``: a job that was put off is about to be spawned (``alloc`` marks its first attempt);
+  ``["u",ID]``: a job was put off, and no process was spawned;
+- ``["z",TIME,REQUEST,OUTCOME,SIZE,REASON]``: a resize was answered;
+- ``["f",[ID,…]]``: forget these jobs; ``["t",TIME]``: the newest time of forgotten events.
 
-A last line that was cut off counts as not written. A file that is mostly forgotten is written anew.
-In a file of format 1 lines have no checksum; they are taken as they are until the first that has.
+A truncated last line is ignored. If most of the file is forgotten, it is compacted. Lines of format
+1 have no checksum; they are accepted before the first line with one.
 
-Order of writes: plain ``write`` calls outlive every process. What the run hears of a job that waits
-(and of a resize) outlives a power cut as well: it is synced before it is told (``Ledger.keep``).
-What it hears of a job that has begun is not, for no job outlives a power cut. So a job of which the
-run's journal knows more than the ledger has begun, and one that waits here may be over there.
+Durability: all writes survive the process. Before the controller gets an event of a waiting job or
+the answer of a resize, it is synced, so it also survives a power cut (``Ledger.keep``). Events of
+started jobs are not synced, because no job survives a power cut. So, if the run's journal has newer
+events of a job than the ledger, the job has started. And a job that waits according to the ledger
+may be over according to the journal.
 """
 
 from __future__ import annotations
@@ -36,20 +37,20 @@ from ensemble_core.local.protocol import decode, line, line_job
 __all__ = ["Ledger", "boot"]
 
 NAME, LOCK = "local.log", "local.lock"
-#: Of the file; 1 had no checksums.
+#: Version of the file format; 1 had no checksums.
 FORMAT = 2
 #: Smallest file size that is worth compacting.
 SMALL = 4 << 20
-#: Seconds between tries to write while the disk refuses.
+#: Seconds between retries of failed writes.
 RETRY = 1.0
-#: Seconds for which a lock that is held is waited for.
+#: Seconds to wait for the lock.
 _LOCK_WAIT = 2.0
-#: Answered resize requests that are remembered; a run asks again for its last only.
+#: Answered resize requests that are remembered; a run only repeats its last one.
 _REQUESTS = 1000
 
 
 def boot() -> str:
-    """The boot id of this machine, which changes at each start; empty where it is not known."""
+    """Return the machine's boot id, which changes at each boot; empty if unknown."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read().strip()
@@ -57,8 +58,8 @@ def boot() -> str:
         return ""
 
 
-def _processes() -> str:
-    """The namespace of process ids: containers of one machine have one each."""
+def _pid_namespace() -> str:
+    """Return the PID namespace, which differs between containers of a machine."""
     try:
         return os.readlink("/proc/self/ns/pid")
     except OSError:
@@ -70,7 +71,7 @@ def _words(error: OSError) -> str:
 
 
 def _locked(fd: int) -> bool:
-    """Take the lock, which a supervisor that is just ending may hold for a moment yet."""
+    """Take the lock; a supervisor that is just exiting may hold it for a moment."""
     deadline = time.monotonic() + _LOCK_WAIT
     while True:
         try:
@@ -80,19 +81,20 @@ def _locked(fd: int) -> bool:
                 return False
             time.sleep(0.02)
         except OSError:
-            return True  # a file system without locks; the socket's name still lets only one be
+            return True  # no locks here; the socket's name still allows only one supervisor
         else:
             return True
 
 
 class Ledger:
-    """One run's ledger, open for appending. Raises :class:`ExecutorError` where it cannot be.
+    """One run's ledger, open for appending. Raises :class:`ExecutorError` if that fails.
 
-    ``past`` are the jobs that were not over when it was opened, ``newest`` the time of the newest
-    event, ``size`` the slots after the last resize and ``requests`` the outcomes of resizes.
-    ``began`` is when the first supervisor of the run opened it, ``None`` if this is the first, and
-    ``rebooted`` whether the machine was started anew since the last. ``failing`` says why it cannot
-    be written now.
+    - ``past``: jobs that were not over when it was opened.
+    - ``newest``: time of the newest event.
+    - ``size``: slots after the last resize; ``requests``: outcomes of resizes.
+    - ``began``: when the run's first supervisor opened it; ``None`` if it is this one.
+    - ``rebooted``: the machine was rebooted since the last supervisor.
+    - ``failing``: why it currently cannot be written.
     """
 
     def __init__(self, folder: str, tag: str, now: float) -> None:
@@ -108,11 +110,11 @@ class Ledger:
         self._tag = tag
         self._sizes: dict[str, int] = {}
         self._buffer: list[bytes] = []
-        #: What of the lines that were written last is not in the file yet.
+        #: The rest of a partial write.
         self._unwritten = b""
         self._format = FORMAT
         self._to_keep = False
-        #: Whether the file's name may be lost by a power cut, as far as is known here.
+        #: True until the folder was synced: a power cut could lose the file's name.
         self._nameless = True
         self._retry = 0.0
         self._total = self._dead = 0
@@ -121,16 +123,16 @@ class Ledger:
         self._now = now
         self._supervisor: list[Any] = [
             *("k", os.uname().nodename, boot(), os.getpid()),
-            _processes(),
+            _pid_namespace(),
         ]
         try:
             self._open(folder)
         except OSError as error:
             self.close()
             raise ExecutorError(
-                f"the record of the run's jobs cannot be written: {self.path}",
+                f"cannot write the ledger of the run's jobs: {self.path}",
                 cause=_words(error),
-                hint="make room there, or keep the run's state elsewhere with --state",
+                hint="free space there, or choose another folder with --state",
                 code="no-ledger",
             ) from None
         except BaseException:
@@ -143,7 +145,7 @@ class Ledger:
         self._lock = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if not _locked(self._lock):
             raise ExecutorError(
-                "another supervisor watches over this run's jobs",
+                "another supervisor owns this run's jobs",
                 cause=f"{lock} is locked, from another machine or container",
                 hint="resume the run where it was started",
                 code="busy-run",
@@ -185,7 +187,7 @@ class Ledger:
         if supervisor is None:
             return
         _, host, start, *_ = supervisor
-        # A machine may have been given another name since; its boot and its processes tell.
+        # The host name may have changed; compare the boot id and the PID namespace as well.
         same = bool(start) and [start, *supervisor[4:]] == [
             self._supervisor[2],
             self._supervisor[4],
@@ -193,9 +195,8 @@ class Ledger:
         if host != self._supervisor[1] and not same and self.past:
             raise ExecutorError(
                 f"{len(self.past)} jobs of this run may still run on {host}",
-                cause=f"this is {self._supervisor[1]}, from where they can neither be seen nor"
-                " ended",
-                hint=f"resume the run on {host}; if that machine is gone for good, remove "
+                cause=f"this is {self._supervisor[1]}, where they can be neither seen nor ended",
+                hint=f"resume the run on {host}; if that machine no longer exists, remove "
                 f"{self.path}",
                 code="other-machine",
             )
@@ -236,8 +237,8 @@ class Ledger:
                 )
             if message[2] != self._tag:
                 raise ExecutorError(
-                    f"{self.path} is of another run: {message[2]}",
-                    hint="give each run a state folder of its own",
+                    f"{self.path} belongs to another run: {message[2]}",
+                    hint="choose a separate state folder for each run",
                     code="other-run",
                 )
             self._format = message[1]
@@ -257,7 +258,7 @@ class Ledger:
     # Writing.
 
     def add(self, job: str, text: bytes) -> None:
-        """An event of a job; it is on disk after the next :meth:`flush` that succeeds."""
+        """Add an event of a job; the next successful :meth:`flush` writes it."""
         self._buffer.append(text)
         self._sizes[job] = self._sizes.get(job, 0) + len(text)
 
@@ -265,25 +266,27 @@ class Ledger:
         self.add(job, line(["l", job]))
 
     def put_off(self, job: str) -> None:
-        """Nothing of the job was spawned; it may be started by a later supervisor."""
+        """Record that no process of the job was spawned, so a later supervisor may start it."""
         self.add(job, line(["u", job]))
 
     def answered(self, when: float, request: str, outcome: str, size: int, reason: str) -> None:
-        """A resize was answered."""
+        """Record the answer of a resize."""
         self.size = size
         self._remember(request, outcome)
         self._buffer.append(line(["z", when, request, outcome, size, reason]))
         self.keep()
 
     def keep(self) -> None:
-        """Makes the lines so far durable: they outlive a power cut from here on."""
+        """Sync the lines so far before they are sent to the controller."""
         self._to_keep = True
 
-    def flush(self, newest: float = 0.0, *, telling: bool = False) -> bool:
-        """Write what was added, the newest of it from ``newest``; whether all of it is written.
-        ``telling``: the run is about to hear of it."""
+    def flush(self, newest: float = 0.0, *, publishing: bool = False) -> bool:
+        """Write added lines, up to the time ``newest``; return True if all are written.
+
+        ``publishing``: the controller gets them next, so sync if :meth:`keep` was called.
+        """
         self.newest = max(self.newest, newest)
-        sync = telling and self._to_keep
+        sync = publishing and self._to_keep
         if not (self._buffer or self._unwritten or sync):
             return self.failing is None
         if self.failing is not None and time.monotonic() < self._retry:
@@ -316,7 +319,7 @@ class Ledger:
                 self._total += count
                 data = data[count:]
         finally:
-            # What was written in part is gone on with, so that no line is torn.
+            # A partial write is continued later, so that no line is torn.
             self._unwritten = bytes(data)
 
     # Remembering and forgetting.
@@ -325,18 +328,18 @@ class Ledger:
         return job in self._sizes
 
     def replay(self, wanted: Mapping[str, float]) -> Iterator[bytes]:
-        """The events of these jobs that are newer than the time given, in order."""
+        """Yield the events of these jobs that are newer than the given times, in order."""
         for text in self._lines():
             if newer(text, wanted):
                 yield text
 
     def _lines(self) -> Iterator[bytes]:
-        """Each line so far, without its checksum; those that fail it are passed over."""
+        """Yield all lines so far without their checksums; skip damaged ones."""
         torn = b""
         with open(self.path, "rb") as file:
             for raw in file:
                 if not raw.endswith(b"\n"):
-                    torn = raw  # its end is still to be written
+                    torn = raw  # the rest is in self._unwritten
                     break
                 with contextlib.suppress(ValueError):
                     yield checked(raw, self._format < FORMAT)
@@ -370,7 +373,7 @@ class Ledger:
                     file.write(with_checksum(line(self._supervisor)))
                     file.writelines(with_checksum(text) for text in self._kept())
                 total = os.fstat(fd).st_size
-                os.fsync(fd)  # before its name takes the place of the other's
+                os.fsync(fd)  # before it replaces the old file
                 os.replace(fresh, self.path)
                 _sync_folder(os.path.dirname(self.path))
             except BaseException:
@@ -401,7 +404,7 @@ class Ledger:
 
 
 def _sync_folder(folder: str) -> None:
-    """Let the names in a folder outlive a power cut, where the file system can do that."""
+    """Sync a folder, so that its names survive a power cut, if the file system supports that."""
     with contextlib.suppress(OSError):
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:

@@ -1,4 +1,4 @@
-"""Lines of the ledger: their checksums, and what they tell of one job. Used by ``ledger``."""
+"""Lines of the ledger: checksums, and the state of a job from its lines. Used by ``ledger``."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["LedgerJob", "checked", "newer", "with_checksum"]
 
 
 class LedgerJob:
-    """A job that is not over, as the ledger tells of it.
+    """State of an unfinished job, from the ledger.
 
-    ``launched`` says that its processes were about to be spawned or were; ``pids`` were its tasks
-    when the machine had been up for ``up`` seconds; ``newest`` is when its newest event was.
+    ``launched``: its processes were spawned or about to be. ``pids`` were its tasks when the
+    machine had been up for ``up`` seconds. ``newest`` is the time of its newest event.
     """
 
     __slots__ = ("data", "fatal", "gpus", "launched", "names", "newest", "pids", "started", "up")
@@ -49,13 +49,15 @@ class LedgerJob:
 
 
 def with_checksum(text: bytes) -> bytes:
-    """A line as the file has it."""
+    """Return a line with its checksum, as in the file."""
     return b"%08x %b" % (crc32(text), text)
 
 
 def checked(raw: bytes, plain: bool) -> bytes:
-    """A line of the file without its checksum; ``plain`` takes one that has none as it is. Raises
-    ``ValueError`` where it is not what was written."""
+    """Return a line of the file without its checksum; ``plain`` also accepts one without.
+
+    Raises ``ValueError`` if the line is damaged.
+    """
     text = raw[9:]
     if raw[:9] == b"%08x " % crc32(text):
         return text
@@ -65,10 +67,10 @@ def checked(raw: bytes, plain: bool) -> bytes:
 
 
 def newer(raw: bytes, wanted: Mapping[str, float]) -> bool:
-    """True if a line is of a wanted job, and of an event after the time given."""
+    """Return True if a line is a wanted job's event after the given time."""
     try:
         text = raw.decode("ascii")
         name = line_job(text)
         return name is not None and name in wanted and line_time(text) > wanted[name]
     except ValueError:
-        return False  # a line that a failing disk left
+        return False  # damaged

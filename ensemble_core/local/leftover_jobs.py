@@ -1,7 +1,8 @@
-"""Jobs of a run that has no journal any more: counted and ended by what the executor itself kept.
+"""Leftover jobs of a run without a readable journal: counts and ends them from the executor's
+files.
 
-The supervisor is found as a controller finds it; where it is gone, the ledger says which jobs had
-begun. Called through the executor's record, by commands that cannot read a run's journal.
+Connects to the supervisor if it is alive; otherwise the ledger shows which jobs had started. Called
+through the executor's record by commands that cannot read a run's journal.
 """
 
 from __future__ import annotations
@@ -22,21 +23,20 @@ from ensemble_core.plugin.executor import Executor, Run
 
 __all__ = ["leftover_jobs"]
 
-#: Seconds that the jobs of a supervisor that was told to end may take.
+#: Seconds to wait for a supervisor to end its jobs and exit.
 _ENDING = 120.0
 
 
 def leftover_jobs(tag: str, state: Path, ending: Executor | None) -> int:
-    """How many jobs of the run may be alive. With an executor, which is not open yet, they are
-    ended, and waited for.
+    """Return how many jobs of the run may be alive. End them if an (unopened) executor is given.
 
-    Raises :class:`ExecutorError` where they do not end.
+    Raises :class:`ExecutorError` if they do not end.
     """
     supervisor = _supervisor(tag, state)
     waiting, begun = _unfinished(state / NAME)
     count = max(1, waiting + begun) if supervisor else begun
     if ending is not None and count:
-        if not supervisor:  # one that knows the ledger ends what its predecessor has left
+        if not supervisor:  # a new one ends the jobs of its predecessor
             ending.open(Run(tag, state.parent / "output", time.time, state), lambda events: None)
             supervisor = _supervisor(tag, state)
             _tell_to_end(tag, state, supervisor)
@@ -54,7 +54,7 @@ def _tell_to_end(tag: str, state: Path, supervisor: int) -> None:
         if time.monotonic() > deadline:
             raise ExecutorError(
                 f"the jobs of run {tag} do not end",
-                cause=f"their supervisor, process {supervisor}, was told to end them",
+                cause=f"their supervisor, process {supervisor}, was asked to end them",
                 code="no-keeper",
             )
         time.sleep(0.05)
@@ -72,7 +72,7 @@ def _supervisor(tag: str, state: Path) -> int:
 
 
 def _unfinished(ledger: Path) -> tuple[int, int]:
-    """How many jobs of a ledger wait, and how many have begun and may run yet on this machine."""
+    """Return how many jobs of a ledger wait, and how many may still run on this machine."""
     jobs: dict[str, bool] = {}
     try:
         lines = ledger.read_bytes().splitlines(keepends=True)
@@ -83,7 +83,7 @@ def _unfinished(ledger: Path) -> tuple[int, int]:
             message = decode(checked(raw, True).decode("ascii"))
             if message[0] == "k":
                 if message[1] == os.uname().nodename and message[2] != boot():
-                    jobs = dict.fromkeys(jobs, False)  # nothing outlives the machine's end
+                    jobs = dict.fromkeys(jobs, False)  # no job survives a reboot
             elif message[0] == "f":
                 for name in message[1]:
                     jobs.pop(name, None)

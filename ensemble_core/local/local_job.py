@@ -1,4 +1,4 @@
-"""One job in the local executor: what its thread knows of it from arrival to ``clean``."""
+"""State of one job in the local executor, from arrival to ``clean``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["ActiveJobs", "LocalJob", "Phase", "describe"]
 
 
 class Phase(enum.IntEnum):
-    """How far the end of a job's processes has been brought about."""
+    """How far the termination of a job's processes has come."""
 
     NONE = 0
     TERM = 1
@@ -27,11 +27,14 @@ class Phase(enum.IntEnum):
 class LocalJob:
     """A job and its processes.
 
-    ``live`` are the tasks that have not been reaped, ``signalled`` other processes of the job that
-    were signalled and have not ended. ``ends`` is the monotonic time by which the job must be over.
-    ``told`` says that the controller that is there now hears of the job, ``allotted`` that its
-    ``alloc`` was told, and ``inherited`` that it was started by a supervisor that is gone: its
-    processes are nobody's children, and its exit status cannot be known.
+    - ``live``: tasks that have not been reaped.
+    - ``signalled``: other processes of the job that were signalled and have not ended; ``spared``:
+      those that cannot be ended.
+    - ``ends``: the monotonic time by which the job must be over.
+    - ``reported``: the current controller gets its events.
+    - ``allotted``: its ``alloc`` was reported.
+    - ``inherited``: an earlier supervisor started it. Its processes are not our children, so its
+      exit status cannot be known.
     """
 
     __slots__ = (
@@ -50,22 +53,22 @@ class LocalJob:
         "pids",
         "prepared",
         "reason",
+        "reported",
         "signalled",
         "since",
         "spared",
         "started",
         "statuses",
         "timers",
-        "told",
     )
 
     def __init__(self, job: Job, number: int) -> None:
         self.job = job
-        #: How the lines of its events begin.
+        #: Beginning of its event lines.
         self.head = event_head(job.id)
         self.number = number
         self.over = False
-        self.told = True
+        self.reported = True
         self.allotted = False
         self.inherited = False
         self.bypassed = 0
@@ -85,16 +88,16 @@ class LocalJob:
         self.timers: list[PollerTimer] = []
 
     def status(self) -> int:
-        """The job's wait status: that of the task which a shell would report with the highest code.
+        """Return the job's wait status: that of the task with the highest exit code.
 
-        Once a task was killed by a signal, tasks that were ended because of it do not count.
+        Tasks that were ended because a signal killed another one do not count.
         """
         return max(self.statuses, key=_code)
 
     def signal(self, number: int) -> None:
         """Signal the process groups of the live tasks.
 
-        A task that was not reaped holds its process id, so no other process can be hit.
+        The ids of tasks that are not reaped cannot be reused, so no other process is hit.
         """
         for pid in self.live:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -109,7 +112,7 @@ class LocalJob:
 
 
 class ActiveJobs:
-    """Every job that is not over: all of them, those that hold slots, and whose each task is."""
+    """Unfinished jobs: all of them, those that hold slots, and the job of each task."""
 
     def __init__(self) -> None:
         self.records: dict[str, LocalJob] = {}
@@ -118,10 +121,10 @@ class ActiveJobs:
 
 
 def _code(status: int) -> int:
-    """A wait status as a shell reports it: 128 and the signal's number for a signal."""
+    """Return a wait status as a shell reports it: for a signal, 128 plus its number."""
     return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
 def describe(seconds: float) -> str:
-    """A time limit in words: ``600 s``."""
+    """Return a time limit as text: ``600 s``."""
     return f"{seconds:g} s"

@@ -1,9 +1,8 @@
-"""Kills for want of memory: whether the kernel, and not somebody, sent a SIGKILL.
+"""Out-of-memory kills: detects whether the kernel sent a SIGKILL because memory ran out.
 
-A process that the kernel kills because memory ran out ends by SIGKILL like any other, and nothing
-that its parent may ask tells why. What there is is a count of such kills: of the cgroup that the
-supervisor and its jobs share, or, where that cannot be read, of the machine. A job that was killed
-while the count grew is taken for one of them. Used by the lifecycle of local jobs.
+A parent process cannot find out why a child got SIGKILL. But the kernel counts out-of-memory kills:
+for the cgroup of the supervisor and its jobs, or else for the machine. A job that was killed while
+the count grew counts as out of memory. Used by the lifecycle of local jobs.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from pathlib import Path
 
 __all__ = ["MemoryKills"]
 
-#: Seconds after a kill was counted for which other jobs' ends are put down to it: where memory runs
-#: out, several processes go at once.
+#: Other SIGKILLs within so many seconds of a counted kill also count as out of memory, because the
+#: kernel may kill several processes at once.
 _SAME = 1.0
 _COUNT = re.compile(rb"^oom_kill (\d+)$", re.MULTILINE)
 
 
 def _counters(root: Path) -> Iterator[Path]:
-    """Where the count may be, the best first."""
+    """Yield files that may have the count, the most specific first."""
     with contextlib.suppress(OSError, ValueError):
         for text in (root / "proc/self/cgroup").read_text().splitlines():
             _, controllers, place = text.split(":", 2)
@@ -32,12 +31,12 @@ def _counters(root: Path) -> Iterator[Path]:
             elif "memory" in controllers.split(","):
                 folder = root / "sys/fs/cgroup/memory"
                 yield folder / place.lstrip("/") / "memory.oom_control"
-                yield folder / "memory.oom_control"  # a container's own
+                yield folder / "memory.oom_control"  # in a container
     yield root / "proc/vmstat"
 
 
 class MemoryKills:
-    """The count, looked at when a job was killed. ``root`` is where ``/proc`` and ``/sys`` are."""
+    """Counter of out-of-memory kills. ``root`` is the folder of ``proc`` and ``sys``."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._path: Path | None = None
@@ -50,8 +49,7 @@ class MemoryKills:
                 break
 
     def happened(self) -> bool:
-        """True if the kernel has killed a process for want of memory since this was last asked, or
-        a moment before that."""
+        """Return True if an out-of-memory kill happened since the last call, or just before it."""
         if self._path is None:
             return False
         now = time.monotonic()

@@ -1,9 +1,8 @@
-"""Waiting without polling: ends of processes, timers and calls from other threads, in one place.
+"""Poller: waits for ends of processes, timers, sockets and other threads at once, with epoll.
 
-The supervisor's thread sleeps in :meth:`Poller.wait` until a process it watches has ended (its
-pidfd becomes readable), a timer is due, a socket is ready or another thread called
-:meth:`Poller.wake`. Where the system has no pidfds, or no file descriptor is left for one, a thread
-that waits for that one process takes their place.
+The supervisor's thread sleeps in :meth:`Poller.wait` until a watched process has ended (its pidfd
+becomes readable), a timer is due, a socket is ready, or another thread calls :meth:`Poller.wake`.
+Without a pidfd for a process, a thread waits for it instead.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ __all__ = ["Poller", "PollerTimer"]
 
 T = TypeVar("T")
 
-#: Timers below which those that were cancelled are not worth clearing away.
+#: Number of timers below which cancelled ones are not cleared away.
 _FEW = 1024
 
 
 class PollerTimer:
-    """Something to do at a monotonic time, unless it is cancelled before."""
+    """A call at a monotonic time, unless it is cancelled."""
 
     __slots__ = ("call", "when")
 
@@ -41,7 +40,7 @@ class PollerTimer:
 
 
 class Poller(Generic[T]):
-    """``T`` is what the caller gets back when a process that it watched has ended."""
+    """Event loop with epoll. ``T`` is the type of tokens, which identify watched processes."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
@@ -49,7 +48,7 @@ class Poller(Generic[T]):
         self._epoll.register(self._read, select.EPOLLIN)
         self._watched: dict[int, T] = {}
         self._calls: dict[int, Callable[[], None]] = {}
-        self._told: deque[T] = deque()
+        self._ended: deque[T] = deque()
         self._timers: list[tuple[float, int, PollerTimer]] = []
         self._most = _FEW
         self._numbers = itertools.count()
@@ -58,7 +57,7 @@ class Poller(Generic[T]):
         self._open = True
 
     def close(self) -> None:
-        """Give back every descriptor. Callable once the owner no longer waits."""
+        """Close all descriptors. Callable once the owner no longer waits."""
         for fd in self._watched:
             os.close(fd)
         self._watched.clear()
@@ -76,7 +75,8 @@ class Poller(Generic[T]):
                 os.write(self._write, b"x")
 
     def watch(self, pid: int, token: T) -> None:
-        """Give back ``token`` once this child of ours has ended; it stays to be reaped."""
+        """Watch a child process: :meth:`wait` returns ``token`` once it has ended. Reaps
+        nothing."""
         try:
             fd = os.pidfd_open(pid)
         except (OSError, AttributeError):
@@ -87,7 +87,7 @@ class Poller(Generic[T]):
         self.watch_fd(fd, token)
 
     def watch_fd(self, fd: int, token: T) -> None:
-        """Give back ``token`` once the process of this pidfd has ended; takes the descriptor."""
+        """Watch the process of a pidfd, like :meth:`watch`; takes ownership of the descriptor."""
         try:
             self._epoll.register(fd, select.EPOLLIN)
         except BaseException:
@@ -96,14 +96,16 @@ class Poller(Generic[T]):
         self._watched[fd] = token
 
     def on_ready(self, fd: int, call: Callable[[], None], writable: bool = False) -> None:
-        """Call something, in the thread that waits, when this descriptor can be read, or, if asked,
-        written. The descriptor stays the caller's. Called again, it changes what was said."""
+        """Make a call on the waiting thread whenever this descriptor is readable (or writable).
+
+        The caller keeps the descriptor. A further call for it replaces the first.
+        """
         known = fd in self._calls
         self._calls[fd] = call
         events = select.EPOLLIN | (select.EPOLLOUT if writable else 0)
         (self._epoll.modify if known else self._epoll.register)(fd, events)
 
-    def no_more(self, fd: int) -> None:
+    def unregister(self, fd: int) -> None:
         """Undo :meth:`on_ready`, before the descriptor is closed."""
         if self._calls.pop(fd, None) is not None:
             self._epoll.unregister(fd)
@@ -111,14 +113,14 @@ class Poller(Generic[T]):
     def _wait_for(self, pid: int, token: T) -> None:
         with contextlib.suppress(ChildProcessError):
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-        self._told.append(token)
+        self._ended.append(token)
         self.wake()
 
     def at(self, when: float, call: Callable[[], None]) -> PollerTimer:
-        """Call something at a monotonic time, in the thread that waits."""
+        """Make a call on the waiting thread at a monotonic time."""
         timer = PollerTimer(when, call)
         heapq.heappush(self._timers, (when, next(self._numbers), timer))
-        # Timers of jobs that are over must not add up through a long run.
+        # Remove cancelled timers, which would pile up in a long run.
         if len(self._timers) > self._most:
             self._timers = [item for item in self._timers if item[2].call is not None]
             heapq.heapify(self._timers)
@@ -126,14 +128,14 @@ class Poller(Generic[T]):
         return timer
 
     def wait(self, at_once: bool = False) -> list[T]:
-        """Sleep until there is something to do; the tokens of processes that have ended.
+        """Sleep until there is something to do; return the tokens of ended processes.
 
-        With ``at_once``, only look.
+        With ``at_once``, return immediately.
         """
         timers = self._timers
         while timers and timers[0][2].call is None:
             heapq.heappop(timers)
-        if at_once or self._told:
+        if at_once or self._ended:
             timeout = 0.0
         elif timers:
             timeout = max(0.0, timers[0][0] - time.monotonic())
@@ -149,16 +151,16 @@ class Poller(Generic[T]):
                 self._calls[fd]()
             elif fd in self._watched:
                 ended.append(self._watched.pop(fd))
-                # Closing is not enough: a process that is just being started may still hold a
-                # copy, and would keep the entry alive.
+                # Closing is not enough: a process that is just being spawned may hold a copy,
+                # which would keep the entry alive.
                 self._epoll.unregister(fd)
                 os.close(fd)
-        while self._told:
-            ended.append(self._told.popleft())
+        while self._ended:
+            ended.append(self._ended.popleft())
         return ended
 
-    def ring(self) -> None:
-        """Make the calls of the timers that are due."""
+    def run_timers(self) -> None:
+        """Make the calls of due timers."""
         now = time.monotonic()
         while self._timers and self._timers[0][0] <= now:
             call = heapq.heappop(self._timers)[2].call

@@ -1,17 +1,17 @@
-"""Whose process is that: finds every process of a job, whatever the job did to hide it.
+"""Process tree: finds all processes of a job, even detached ones.
 
-The supervisor is a *child subreaper* (``prctl(2)``): a process whose parent ended becomes its child
-instead of init's, so all that jobs ever spawned stays below it in the tree, and nothing else does.
-A :class:`ProcessTree` reads the tree and assigns each process to a job by, in this order:
+The supervisor is a *child subreaper* (``prctl(2)``): it becomes the parent of all orphaned
+descendants, instead of init. So all processes of jobs, and no others, stay below it in the tree. A
+:class:`ProcessTree` assigns each process to a job, in this order:
 
-1. its ancestors: it descends from a task of the job;
-2. its session or process group: that of a task of the job;
-3. its environment: ``ENSEMBLE_LINEAGE`` names the job;
-4. what remains has left its session, its parents and its environment behind. It is some job's: of
-   one of those that ran when it was first seen, and for certain once the last of them is over.
+1. by its ancestors: it descends from a task of the job;
+2. by its session or process group, if it is that of a task of the job;
+3. by its environment, if ``ENSEMBLE_LINEAGE`` names the job;
+4. otherwise it belongs to one of the jobs that ran when it was first seen: to the last of them to
+   end.
 
-Jobs that an earlier supervisor started are not below this one. Their processes are known by 1 to 3,
-from what the ledger tells of their tasks. Used by the supervisor's thread only.
+Jobs of an earlier supervisor are not below this one. The ledger has their tasks, and rules 1 to 3
+find their processes. Used by the supervisor's thread only.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ J = TypeVar("J")
 
 
 def become_subreaper() -> bool:
-    """Let orphans become children of this process; whether the system has that."""
+    """Let orphans become children of this process; return False if that is not supported."""
     try:
         prctl = ctypes.CDLL(None, use_errno=True).prctl
     except (OSError, AttributeError):
@@ -43,15 +43,16 @@ def become_subreaper() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process: ``born`` (clock ticks since boot) tells it from a later one with the same id."""
+    """A process. ``born`` (clock ticks since boot) distinguishes it from a later one with its
+    id."""
 
     pid: int
     born: int
 
 
 @dataclass(slots=True)
-class _Seen:
-    """A line of the process table."""
+class _Entry:
+    """An entry of the process table (``/proc/PID/stat``)."""
 
     pid: int
     state: str
@@ -61,8 +62,8 @@ class _Seen:
     born: int
 
 
-def _look(pid: int | str) -> _Seen | None:
-    """One process's line; ``None`` when it is gone."""
+def _entry(pid: int | str) -> _Entry | None:
+    """Return a process's entry; ``None`` if it no longer exists."""
     try:
         fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -76,7 +77,7 @@ def _look(pid: int | str) -> _Seen | None:
     if len(words) < 20:
         return None
     state = words[0].decode("ascii", "replace")
-    return _Seen(int(pid), state, int(words[1]), int(words[2]), int(words[3]), int(words[19]))
+    return _Entry(int(pid), state, int(words[1]), int(words[2]), int(words[3]), int(words[19]))
 
 
 def _environ(pid: int) -> list[bytes]:
@@ -88,14 +89,17 @@ def _environ(pid: int) -> list[bytes]:
 
 
 def pin(process: Process) -> int | None:
-    """A pidfd of exactly this process; ``None`` if it is gone. ``OSError`` if none can be had."""
+    """Return a pidfd of exactly this process; ``None`` if it no longer exists.
+
+    Raises ``OSError`` if no pidfd is available.
+    """
     try:
         fd = os.pidfd_open(process.pid)
     except ProcessLookupError:
         return None
     except AttributeError:
         raise OSError("this Python has no pidfd_open") from None
-    seen = _look(process.pid)
+    seen = _entry(process.pid)
     if seen is None or seen.born != process.born:
         os.close(fd)
         return None
@@ -104,7 +108,7 @@ def pin(process: Process) -> int | None:
 
 @dataclass(slots=True)
 class _Orphan(Generic[J]):
-    """A process that we adopted: its job, or those of which one must have been its job."""
+    """An adopted process with its job, or the jobs to one of which it belongs."""
 
     born: int
     job: J | None
@@ -112,10 +116,10 @@ class _Orphan(Generic[J]):
 
 
 class ProcessTree(Generic[J]):
-    """The processes of jobs. ``J`` is whatever stands for a job; it must be hashable.
+    """The processes of jobs. ``J`` is the type that represents a job; it must be hashable.
 
-    ``of_task`` gives the job of a task's process id (also after the task ended, until
-    nothing of its job is left), ``of_name`` the job of an id, ``running`` all of them.
+    ``of_task`` maps a task's process id to its job, until no process of the job is left.
+    ``of_name`` returns the job with an id, ``running`` all running jobs.
     """
 
     def __init__(
@@ -131,26 +135,26 @@ class ProcessTree(Generic[J]):
         self._running = running
         self._me = os.getpid()
         self._orphans: dict[int, _Orphan[J]] = {}
-        #: Jobs that an earlier supervisor started, and their tasks: when they were there, in ticks.
+        #: Jobs of an earlier supervisor; their tasks, with a time in ticks at which they existed.
         self._inherited: dict[str, J] = {}
         self._leaders: dict[int, tuple[J, float]] = {}
         try:
-            # Orphans are given to the first thread, so tasks, which other threads start, are not
-            # in this list: in a run without daemons it is empty, and reading it costs one call.
+            # The kernel gives orphans to the first thread, while tasks are children of others. So
+            # without daemons this list is empty, and reading it takes one system call.
             self._list = os.open(f"/proc/self/task/{self._me}/children", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             self._list = -1
         self._before = set(self._children())
 
     def close(self) -> None:
-        """Reap what is left to reap. Nothing of any job may run any more."""
-        self._adopt()
+        """Reap remaining zombies. No process of any job may be running."""
+        self._scan_orphans()
         if self._list >= 0:
             os.close(self._list)
             self._list = -1
 
     def set_inherited(self, name: str, job: J, pids: Sequence[int], up: float) -> None:
-        """Look for a job's processes everywhere: the supervisor that started it is gone.
+        """Search the whole process table for a job of an earlier supervisor.
 
         ``pids`` were its tasks when the machine had been up for ``up`` seconds.
         """
@@ -160,14 +164,14 @@ class ProcessTree(Generic[J]):
             self._leaders[pid] = (job, ticks)
 
     def forget(self, name: str) -> None:
-        """Nothing is left of this job."""
+        """Forget an inherited job, of which no process is left."""
         job = self._inherited.pop(name, None)
         if job is not None:
             self._leaders = {pid: item for pid, item in self._leaders.items() if item[0] != job}
 
     def _children(self) -> list[int]:
         if self._list < 0:
-            seen = (_look(name) for name in os.listdir("/proc") if name.isdigit())
+            seen = (_entry(name) for name in os.listdir("/proc") if name.isdigit())
             return [p.pid for p in seen if p is not None and p.parent == self._me]
         text = b""
         while True:
@@ -177,8 +181,8 @@ class ProcessTree(Generic[J]):
             text += piece
 
     def left_behind(self, over: Iterable[J]) -> set[J]:
-        """Which of these jobs, whose tasks have all ended, have orphans alive. Reaps dead ones."""
-        orphans = self._adopt()
+        """Return which of these jobs, whose tasks have ended, have live orphans. Reap dead ones."""
+        orphans = self._scan_orphans()
         found: set[J] = set()
         if not orphans:
             return found
@@ -192,21 +196,21 @@ class ProcessTree(Generic[J]):
                     found.add(job)
         return found
 
-    def _adopt(self) -> dict[int, _Orphan[J]]:
-        """Orphans alive, each looked at once; the dead ones of jobs are reaped."""
+    def _scan_orphans(self) -> dict[int, _Orphan[J]]:
+        """Return live orphans, and reap dead ones. Each orphan is assigned once."""
         pids = [p for p in self._children() if p not in self._of_task and p not in self._before]
         if not pids:
             self._orphans.clear()
             return self._orphans
         orphans: dict[int, _Orphan[J]] = {}
-        dead: list[_Seen] = []
+        dead: list[_Entry] = []
         for pid in pids:
-            seen = _look(pid)
+            seen = _entry(pid)
             if seen is None:
                 continue
             orphan = self._orphans.get(pid)
             if orphan is None or orphan.born != seen.born:
-                orphan = self._judge(seen)
+                orphan = self._assign(seen)
             if seen.state in "ZX":
                 dead.append(seen)
             elif orphan is not None:
@@ -217,8 +221,8 @@ class ProcessTree(Generic[J]):
                 os.waitpid(seen.pid, os.WNOHANG)
         return orphans
 
-    def _judge(self, seen: _Seen) -> _Orphan[J] | None:
-        """Whose orphan this is; ``None`` if no job of ours can have left it."""
+    def _assign(self, seen: _Entry) -> _Orphan[J] | None:
+        """Assign an orphan to its job; return ``None`` if it belongs to no job of ours."""
         for number in (seen.session, seen.group):
             job = self._of_task.get(number)
             if job is not None:
@@ -227,11 +231,11 @@ class ProcessTree(Generic[J]):
             return None
         name = self._named(seen.pid)
         job = None if name is None else self._of_name(name)
-        # No process: the job may already be over.
+        # Without a job of this name (it may be over), all running ones are candidates.
         return _Orphan(seen.born, job, set() if job else set(self._running()))
 
     def _named(self, pid: int) -> str | None:
-        """The job of this run that a process's environment names."""
+        """Return the job of this run that a process's environment names."""
         for entry in _environ(pid):
             if entry.startswith(LINEAGE + b"="):
                 for word in entry[len(LINEAGE) + 1 :].split(b" "):
@@ -239,8 +243,8 @@ class ProcessTree(Generic[J]):
                         return os.fsdecode(word[len(self._mark) :])
         return None
 
-    def _strays(self, table: Mapping[int, _Seen]) -> dict[int, J]:
-        """Processes of jobs that are inherited, as far as they tell it themselves."""
+    def _inherited_processes(self, table: Mapping[int, _Entry]) -> dict[int, J]:
+        """Return the processes of inherited jobs, by session and environment."""
         leaders: dict[int, J] = {}
         for pid, (job, ticks) in self._leaders.items():
             seen = table.get(pid)
@@ -259,20 +263,20 @@ class ProcessTree(Generic[J]):
         return found
 
     def members(self) -> dict[J, list[Process]]:
-        """Every live process of every job, apart from the tasks themselves.
+        """Return all live processes of all jobs, except the tasks.
 
-        Reads the whole process table: for jobs that are being killed or left something behind.
+        Reads the whole process table; used for jobs that are being ended.
         """
-        orphans = self._adopt()
-        table: dict[int, _Seen] = {}
+        orphans = self._scan_orphans()
+        table: dict[int, _Entry] = {}
         for name in os.listdir("/proc"):
             if name.isdigit():
-                seen = _look(name)
+                seen = _entry(name)
                 if seen is not None:
                     table[seen.pid] = seen
         owners: dict[int, J | None] = {}
         if self._inherited:
-            owners.update(self._strays(table))
+            owners.update(self._inherited_processes(table))
 
         def owner(pid: int) -> J | None:
             path: list[int] = []
@@ -292,12 +296,12 @@ class ProcessTree(Generic[J]):
                 if seen.parent == self._me:
                     orphan = orphans.get(pid)
                     if orphan is None and pid not in self._before:
-                        orphan = self._judge(seen)
+                        orphan = self._assign(seen)
                     found = orphan.job if orphan is not None else None
                     break
-                # Its parent ended during the scan: judge the process alone.
+                # Its parent ended during the scan.
                 if seen.parent not in table:
-                    orphan = self._judge(seen)
+                    orphan = self._assign(seen)
                     found = orphan.job if orphan is not None else None
                     break
                 if len(path) > len(table):

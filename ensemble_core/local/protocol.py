@@ -1,11 +1,10 @@
 """Protocol between controller and supervisor, and format of the supervisor's ledger: JSON lines.
 
-Both ends of the connection and the ledger use these functions; nothing here does any I/O. Fields
-of jobs and events are encoded by ``model.codec``. A job's event is
-``["e",ID,TIME,NAME,CONTEXT,A,B,MORE]``, cut off after the last that is there: ``A`` and ``B`` are
-for the ledger (for ``submit`` the job itself, for ``start`` when its processes were there and
-which), ``MORE`` is what else the event says. Other events are ``["o",{...}]``. The id stands first
-so that a line can be told from others without reading it all.
+Both ends of the connection and the ledger use these functions, which do no I/O. ``model.codec``
+encodes the fields of jobs and events. A job's event is ``["e",ID,TIME,NAME,CONTEXT,A,B,MORE]``,
+without missing items at the end. ``A`` and ``B`` are for the ledger: the job for ``submit``, the
+uptime and the process ids for ``start``. ``MORE`` has further fields of the event. Other events are
+``["o",{...}]``. The id comes first, so that lines can be filtered without decoding them.
 """
 
 from __future__ import annotations
@@ -39,34 +38,34 @@ __all__ = [
     "to_job",
 ]
 
-#: Of the protocol and of the ledger; a supervisor may be older than the controller that finds it.
+#: Version of the protocol; a supervisor may be older than its controller.
 VERSION = 1
-#: The fields of a job in this version of Ensemble. A supervisor that knows fewer of them than the
-#: controller refuses it: it would not do what the others ask for.
+#: The fields of a job in this version of Ensemble. A supervisor rejects a controller with further
+#: fields, because it would ignore them.
 JOB_FIELDS = layout(Job).names
 
 _quote: Callable[[str], str] = json.encoder.encode_basestring_ascii
 decode: Callable[[str], Any] = json.loads
 
-#: What of a job the supervisor does not need.
+#: Fields of a job that the supervisor does not need.
 _NOT_SENT = ("parameters", "observe", "executor", "options")
-#: Where a job's event has what else it says.
+#: Index of ``MORE`` in a job's event.
 _MORE_AT = 7
-#: Fields of a job's event that have a place of their own in its line.
+#: Fields of a job's event that have a fixed place in its line.
 _PLACED = ("type", "timestamp", "job", "name", "context")
-#: Whether there are others, but for ``ours``, which the events of jobs here always are.
+#: True if the class has other fields, besides ``ours``, which is always true here.
 _MORE = not {*_PLACED, "ours"}.issuperset(layout(JobEvent).names)
-#: Reads a JSON string whose opening quote is before the place: it, and where it ends.
+#: Parses a JSON string, from the position after its opening quote; returns it and its end.
 _SCAN: Callable[[str, int], tuple[str, int]] = vars(json.decoder)["scanstring"]
 
 
 def line(message: object) -> bytes:
-    """A message as a line."""
+    """Return a message as a line."""
     return dumps(message).encode("ascii") + b"\n"
 
 
 def encode_job(job: Job) -> dict[str, Any]:
-    """A job as plain data, without what is as usual and what the supervisor does not need."""
+    """Return a job as plain data, without defaults and fields that the supervisor does not need."""
     data = job.compact()
     for name in _NOT_SENT:
         data.pop(name, None)
@@ -74,12 +73,12 @@ def encode_job(job: Job) -> dict[str, Any]:
 
 
 def to_job(data: Mapping[str, Any]) -> Job:
-    """The job that :func:`encode_job` wrote."""
+    """Return the job that :func:`encode_job` encoded."""
     return Job.from_dict({"index": 0, **data})
 
 
 def encode_event(event: Event, extra: tuple[object, ...] = ()) -> bytes:
-    """An event as a line; ``extra`` as for :func:`encode_context`."""
+    """Return an event as a line; ``extra`` as for :func:`encode_context`."""
     if not isinstance(event, JobEvent):
         return line(["o", event.compact()])
     if _MORE:
@@ -91,14 +90,15 @@ def encode_event(event: Event, extra: tuple[object, ...] = ()) -> bytes:
 
 
 def event_head(job: str) -> str:
-    """How the lines of a job's events begin; a time and what :func:`encode_context` makes follow,
-    and a bracket closes the line."""
+    """Return the beginning of a job's event lines.
+
+    The time, the result of :func:`encode_context` and a closing bracket complete the line.
+    """
     return f'["e",{_quote(job)},'
 
 
 def encode_context(name: str, context: Mapping[str, Any] = NOTHING, *extra: object) -> str:
-    """A job's event as text, without its job and time; ``extra`` is for the ledger and does not
-    reach :func:`to_event`."""
+    """Return a job's event as text, without job and time; ``extra`` is for the ledger only."""
     values = ",".join([f"{_quote(key)}:{_plain(value)}" for key, value in context.items()])
     text = f'"{name}",{{{values}}}'
     for item in extra:
@@ -108,12 +108,12 @@ def encode_context(name: str, context: Mapping[str, Any] = NOTHING, *extra: obje
 
 @lru_cache(maxsize=1024)
 def encode_value(name: str, key: str, value: int) -> str:
-    """:func:`encode_context` where there is one value, which mostly is the same for each job."""
+    """Return :func:`encode_context` for one value, cached because jobs often have the same."""
     return encode_context(name, {key: value})
 
 
 def _plain(value: object) -> str:
-    """A value as JSON, without the cost of an encoder for the types that contexts mostly hold."""
+    """Return a value as JSON, with fast paths for the common types of contexts."""
     kind = type(value)
     if kind is str:
         return _quote(cast(str, value))
@@ -125,7 +125,7 @@ def _plain(value: object) -> str:
 
 
 def to_event(message: list[Any]) -> Event:
-    """The event of a message that begins with ``e`` or ``o``."""
+    """Return the event of a message that begins with ``e`` or ``o``."""
     if message[0] == "e":
         if len(message) <= _MORE_AT:
             return JobEvent(message[2], message[1], message[3], message[4] or NOTHING)
@@ -136,32 +136,32 @@ def to_event(message: list[Any]) -> Event:
 
 
 def line_job(text: str) -> str | None:
-    """The job of an event's line; ``None`` where it is not a job's."""
+    """Return the job of an event's line; ``None`` for other lines."""
     if not text.startswith('["e","'):
         return None
     return _SCAN(text, 6)[0]
 
 
 def line_time(text: str) -> float:
-    """When a job's event was."""
+    """Return the time of a job's event."""
     begin = _SCAN(text, 6)[1] + 1
     return float(text[begin : text.index(",", begin)])
 
 
 class Splitter:
-    """Reads the messages of a stream that comes in pieces."""
+    """Splits a stream that arrives in pieces into messages."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
 
     def feed(self, piece: bytes) -> list[Any]:
-        """The messages that this piece completes. ``ValueError`` where there is none in a line."""
+        """Return the messages that this piece completes. Raises ``ValueError`` for invalid ones."""
         end = piece.rfind(b"\n")
         if end < 0:
             self._pieces.append(piece)
             return []
         whole = b"".join((*self._pieces, piece[:end]))
         self._pieces = [piece[end + 1 :]] if end + 1 < len(piece) else []
-        # All of them at once: to begin with a text costs as much as to read a short one.
+        # All in one call, because a call costs as much as parsing a short message.
         messages: list[Any] = decode("[" + whole.decode("ascii").replace("\n", ",") + "]")
         return messages

@@ -1,18 +1,18 @@
-"""Which waiting job starts next: the order of the local executor's queue.
+"""Queue of the local executor: chooses the waiting job that starts next.
 
-Jobs start by urgency, then first in, first out. A job that does not fit yet is the *head*, and
-others may pass it only as far as this cannot starve it:
+Jobs start by urgency, then first in, first out. If the first one does not fit yet, it is the
+*head*, and others may pass it without starving it:
 
-- Where every running job has a time limit, the head has a reservation: the moment by which enough
-  of them must have ended. A job may pass if its own limit ends before that moment, or if it needs
-  only what the head will leave over (EASY backfill).
+- If every running job has a time limit, the head gets a reservation: the time by which enough of
+  them must have ended. A job may pass if its limit ends before, or if it needs only what the head
+  leaves free (EASY backfill).
 - Otherwise a bounded number of jobs may pass (``BYPASS_FACTOR`` for each core, at least
-  ``BYPASS_LEAST``); after that the cores that become free are kept for the head.
+  ``BYPASS_LEAST``). After that, free cores are kept for the head.
 
-A job that waits for the slots to grow is nobody's head: it keeps nothing from the others.
+A job that needs more slots than exist now cannot be the head.
 
-Jobs of one shape wait in one line, so that the cost of a choice is in shapes and not in jobs. No
-locks: the executor's thread owns the queue.
+Jobs of the same shape (urgency, cores, GPUs) share a line, so a choice costs time per shape, not
+per job. No locks: the supervisor's thread owns the queue.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ __all__ = ["Holder", "Queue", "Waiting"]
 
 BYPASS_FACTOR = 2
 BYPASS_LEAST = 8
-#: Jobs of one line that are looked at for one that is short enough.
+#: Number of jobs per line that are checked for a short time limit.
 BACKFILL_DEPTH = 100
 
 
 class Waiting(Protocol):
-    """An entry of the queue. ``over`` says that it is not to be started any more."""
+    """An entry of the queue. ``over``: it must not be started any more."""
 
     job: Job
     number: int
@@ -43,8 +43,7 @@ class Waiting(Protocol):
 
 
 class Holder(Protocol):
-    """A running job, as the queue sees it; ``ends`` is the monotonic time by which it must be over,
-    or ``None``."""
+    """A running job; ``ends`` is the monotonic time by which it must be over, or ``None``."""
 
     job: Job
     ends: float | None
@@ -54,7 +53,7 @@ _Shape = tuple[int, int, int]
 
 
 class Queue:
-    """Waiting jobs. ``choose`` says which may start, one at a time.
+    """The waiting jobs. ``choose`` returns those that may start, one at a time.
 
     Jobs of urgency 0 are held, as in Flux: they wait until they are cancelled.
     """
@@ -63,7 +62,7 @@ class Queue:
         self._lines: dict[_Shape, deque[Waiting]] = {}
 
     def __bool__(self) -> bool:
-        """True if jobs wait that may start some time."""
+        """Return True if jobs wait, except held ones."""
         return bool(self._lines)
 
     def add(self, entry: Waiting) -> None:
@@ -77,8 +76,7 @@ class Queue:
         line.append(entry)
 
     def _heads(self, slots: Slots) -> list[tuple[int, int, _Shape]]:
-        """The first jobs of the lines, the next of all first; without those that wait for slots to
-        grow."""
+        """Return the first jobs of all lines in order, without those that need more slots."""
         heads: list[tuple[int, int, _Shape]] = []
         for shape, line in list(self._lines.items()):
             while line and line[0].over:
@@ -91,14 +89,14 @@ class Queue:
         return heads
 
     def head(self, slots: Slots) -> Job | None:
-        """The job that is to start next, if one waits."""
+        """Return the next job, or ``None`` if none waits."""
         heads = self._heads(slots)
         return self._lines[heads[0][2]][0].job if heads else None
 
     def choose(
         self, slots: Slots, running: Iterable[Holder], now: float, grace: float
     ) -> Waiting | None:
-        """Take out the job that may start now; ``None`` if none may."""
+        """Remove and return a job that may start now; ``None`` if none may."""
         lines = self._lines
         if not lines or slots.used >= slots.size:
             return None
@@ -132,7 +130,10 @@ class Queue:
 
 
 def _in_time(line: deque[Waiting], limit: float) -> Waiting | None:
-    """Take out the first job whose time limit is at most ``limit`` seconds, of the first few."""
+    """Remove and return the first job whose time limit is at most ``limit`` seconds.
+
+    Only checks the first few.
+    """
     for place, entry in enumerate(itertools.islice(line, BACKFILL_DEPTH)):
         if not entry.over and 0 < entry.job.duration <= limit:
             del line[place]
@@ -143,9 +144,10 @@ def _in_time(line: deque[Waiting], limit: float) -> Waiting | None:
 def _reservation(
     head: Waiting, slots: Slots, running: Iterable[Holder]
 ) -> tuple[float, int, int] | None:
-    """When the head can start at the latest, and the cores and GPUs it will then leave over.
+    """Return when the head can start at the latest, and the cores and GPUs that it leaves free
+    then.
 
-    ``None`` where that cannot be known: a running job has no limit.
+    ``None`` if a running job has no time limit.
     """
     ends: list[tuple[float, int, int]] = []
     for holder in running:

@@ -1,10 +1,10 @@
-"""Recovery of the jobs that an earlier supervisor left: the ledger's past, as records.
+"""Recovery of jobs of an earlier supervisor, from the ledger.
 
-A job that was never about to be spawned waits again, once a controller says that it is not over
-(``request_handler``). One that was, or that ran, is *inherited*:
-what is left of it is waited for, and then it is lost, for its exit status went to nobody. Should it
-have been killed between the two, nothing can tell whether it ran: it counts as lost rather than
-being run twice. Called by the loop, once.
+A job that was never about to be spawned is queued again once a controller confirms that it is not
+over (``request_handler``). A job that was about to be spawned, or ran, is *inherited*: the
+supervisor waits for its processes and then reports it as lost, because its exit status is unknown.
+If the supervisor was killed just before the spawn, the job may not have run; it is lost, too,
+rather than run twice. Called once, by the loop.
 """
 
 from __future__ import annotations
@@ -19,18 +19,17 @@ from ensemble_core.model.jobs import Job
 
 __all__ = ["LINES_LOST", "past_records", "why_lost"]
 
-#: Events of a job that has not begun; any other says that it has, whichever lines are missing.
+#: Events of a job that has not started; any other event shows that it has.
 _BEFORE = frozenset({"submit", "validate", "depend", "priority", "exception"})
-#: Why a job is lost of which the run knows more than the ledger.
+#: The note of a job of which the journal has newer events than the ledger.
 LINES_LOST = (
-    "the run knows of later events of this job than the ledger of this machine, which lost its "
-    "newest lines (a power cut, or a full disk): the job has begun, and whether it ran to its end "
-    "cannot be known"
+    "the ledger of this machine lost its newest lines (a power cut, or a full disk): the job has "
+    "started, and whether it finished cannot be known"
 )
 
 
 def past_records(ledger: Ledger) -> Iterator[tuple[LocalJob, LedgerJob]]:
-    """A record for each job that was not over, in the order in which they came."""
+    """Yield a record for each unfinished job, in the order of submission."""
     past, ledger.past = ledger.past, {}
     for number, (name, what) in enumerate(past.items()):
         if what.data is None:  # the line of its submit was damaged
@@ -38,7 +37,7 @@ def past_records(ledger: Ledger) -> Iterator[tuple[LocalJob, LedgerJob]]:
         else:
             job = to_job(what.data)
         record = LocalJob(job, number)
-        record.told = False
+        record.reported = False
         record.allotted = "alloc" in what.names and "free" not in what.names
         record.inherited = what.launched or not _BEFORE.issuperset(what.names)
         if "finish" in what.names:
@@ -50,13 +49,13 @@ def past_records(ledger: Ledger) -> Iterator[tuple[LocalJob, LedgerJob]]:
 
 
 def why_lost(ledger: Ledger, what: LedgerJob) -> str:
-    """Error message for an inherited job whose processes are gone."""
+    """Return the note of an inherited job whose processes are gone."""
     if ledger.rebooted:
         note = "the machine was restarted while the job ran"
     elif what.data is None:
-        note = "what was recorded of the job is damaged"
+        note = "the ledger's lines of the job are damaged"
     else:
-        note = "the process that watched over the job was killed"
+        note = "the supervisor of the job was killed"
     if "start" in what.names:
         return f"{note}, so its exit code cannot be known"
     return f"{note} while it was being started, so it cannot be known whether it ran"

@@ -1,7 +1,7 @@
 """Requests of controllers, carried out by the supervisor's loop: submit, cancel, resize, reattach …
 
-The loop owns one :class:`RequestHandler`, and calls :meth:`RequestHandler.handle` once a turn. A
-request never overtakes one that came before it.
+The loop owns one :class:`RequestHandler` and calls :meth:`RequestHandler.handle` once a turn.
+Requests are carried out in order.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ Request = (
     | tuple[Literal["call"], Callable[[], None]]
 )
 
-#: Jobs taken in per turn, so that a large submit does not hold up those that could start.
+#: Submitted jobs accepted per turn, so that a large submit does not delay the start of others.
 _INTAKE = 500
-#: Seconds for which one who leaves waits for jobs that are being killed.
+#: Seconds for which a closing controller waits for jobs that are being killed.
 _CLOSE_WAIT = 5.0
 
 #: Events that are the same for each job.
@@ -49,7 +49,7 @@ _VALIDATE, _DEPEND = encode_context("validate"), encode_context("depend")
 
 
 class RequestHandler:
-    """:meth:`add` may be called from any thread, all else by the loop's only."""
+    """Queue of requests. Only :meth:`add` may be called from other threads than the loop's."""
 
     def __init__(
         self,
@@ -76,8 +76,8 @@ class RequestHandler:
         self._left: Callable[[], None] | None = None
         self._last_call: PollerTimer | None = None
         self._numbers = itertools.count()
-        #: Jobs that waited when an earlier supervisor ended, until a controller says which of them
-        #: are not over: a power cut takes lines of our ledger, and none of its journal.
+        #: Jobs that waited when an earlier supervisor ended, until a controller confirms that they
+        #: are not over: a power cut may lose lines of the ledger, but not of the journal.
         self.held: dict[str, tuple[LocalJob, LedgerJob]] = {}
 
     def add(self, request: Request) -> None:
@@ -89,23 +89,23 @@ class RequestHandler:
         return bool(self._arrivals or self._requests)
 
     @property
-    def taking_in(self) -> bool:
-        """True if jobs were submitted that are not in the queue yet."""
+    def accepting_jobs(self) -> bool:
+        """True if submitted jobs are not in the queue yet."""
         return bool(self._arrivals)
 
     def adopt(self, record: LocalJob) -> None:
-        """Go on with a job that an earlier supervisor left."""
+        """Take over a job of an earlier supervisor."""
         record.number = next(self._numbers)
         self._active.records[record.job.id] = record
 
     def handle(self) -> None:
-        self._take_in()
-        # A request never overtakes the jobs that were submitted before it.
+        self._accept_jobs()
+        # Requests wait until earlier submits are in the queue.
         while self._requests and not self._arrivals:
             request = self._requests.popleft()
             if request[0] == "submit":
                 self._arrivals.extend(request[1])
-                self._take_in()
+                self._accept_jobs()
             elif request[0] == "cancel":
                 for name in request[1]:
                     self._cancel(name, "cancelled")
@@ -122,13 +122,13 @@ class RequestHandler:
             else:
                 request[1]()
 
-    def _take_in(self) -> None:
+    def _accept_jobs(self) -> None:
         for _ in range(min(_INTAKE, len(self._arrivals))):
             job = self._arrivals.popleft()
             if job.id in self._active.records or (
                 self._ledger is not None and self._ledger.knows(job.id)
             ):
-                message = f"job {job.id} was submitted before: it is not run a second time"
+                message = f"job {job.id} was submitted before and does not run twice"
                 self._log.problem(message, "error")
                 continue
             record = LocalJob(job, next(self._numbers))
@@ -138,13 +138,15 @@ class RequestHandler:
             self.wait(record, frozenset(), submit)
 
     def wait(self, record: LocalJob, told: Set[str], *first: str) -> None:
-        """Put a job into the queue, unless it can never run; ``told`` are its events so far, and
-        ``first`` those that are to be told before others."""
+        """Queue a job, or end it if it can never run.
+
+        ``told`` are its events so far; ``first`` are new events to report before others.
+        """
         job = record.job
         if not 0 <= job.urgency <= 31 or job.tasks < 1 or job.cores_per_task < 1:
             if first:
-                self._log.tell(record, *first)
-            self._log.tell_exception(
+                self._log.add(record, *first)
+            self._log.add_exception(
                 record,
                 "validate",
                 f"urgency {job.urgency} (0 to 31), tasks {job.tasks} (1 or more) or"
@@ -159,12 +161,12 @@ class RequestHandler:
         else:
             first += (_VALIDATE, _DEPEND, priority)
         if first:
-            self._log.tell(record, *first)
+            self._log.add(record, *first)
         if self._ledger is not None:
             self._ledger.keep()
         never = self._slots.never(job)
         if never is not None:
-            self._log.tell_exception(record, "alloc", never)
+            self._log.add_exception(record, "alloc", never)
             self._lifecycle.clean(record)
         else:
             self._queue.add(record)
@@ -174,14 +176,14 @@ class RequestHandler:
         if record is None or record.reason not in ("", "task"):
             return
         if record not in self._active.running:
-            self._log.tell_exception(record, "cancel", f"{note} while it waited")
+            self._log.add_exception(record, "cancel", f"{note} before it started")
             self._lifecycle.clean(record)
         elif record.live or not record.started:
             self._starter.stop_waiting(record)
             self._lifecycle.end(record, "cancel", note)
 
     def _cancel_all(self, note: str) -> None:
-        """Asked a second time, it waits for no grace."""
+        """Cancel all jobs; at the second request, kill them without grace."""
         for name, record in list(self._active.records.items()):
             if record.phase is Phase.NONE:
                 self._cancel(name, note)
@@ -191,10 +193,10 @@ class RequestHandler:
     def _resize(self, request: str, delta: int, when_busy: WhenBusy) -> None:
         slots = self._slots
         done = None if self._ledger is None else self._ledger.requests.get(request)
-        if done is not None:  # asked by a controller that did not live to hear the answer
+        if done is not None:  # repeated by a controller that did not get the answer
             self._log.answer(request, "denied" if done == "denied" else "granted", "", True)
             return
-        # A slot in use goes when its job ends, or stays; no job is ended for it.
+        # A slot in use is removed when its job ends, or kept; no job is ended for it.
         spared = 0
         if when_busy == "skip" and delta < 0:
             spared = max(0, -delta - max(0, slots.free))
@@ -218,9 +220,8 @@ class RequestHandler:
         self, jobs: Mapping[str, float], answer: Callable[[Mapping[str, bool]], None]
     ) -> None:
         records, ledger = self._active.records, self._ledger
-        self._let_wait(jobs)
-        # What is told from here on is newer than what is told again, and what is told again of jobs
-        # that wait outlives a power cut.
+        self._queue_held(jobs)
+        # New events must be sent and synced before old ones are sent again.
         self._log.publish()
         known = {
             name: name in records or (ledger is not None and ledger.knows(name)) for name in jobs
@@ -231,13 +232,16 @@ class RequestHandler:
             self._log.deliver(list(ledger.replay(wanted)))
         for name in jobs:
             if name in records:
-                records[name].told = True
+                records[name].reported = True
 
-    def _let_wait(self, jobs: Mapping[str, float]) -> None:
-        """Queue those of the held jobs that are not over; their newest events were at these times.
+    def _queue_held(self, jobs: Mapping[str, float]) -> None:
+        """Queue held jobs that are in ``jobs``, which maps unfinished jobs to their newest events'
+        times in the journal.
 
-        One of which the journal knows more than the ledger has begun, and is not run twice. One
-        that never was told of, and whose submit is not in the ledger, is as if it had not come."""
+        If the journal has newer events than the ledger, the job has started; it is lost and does
+        not run twice. A job without any event in the journal, and without a submit in the ledger,
+        was never submitted.
+        """
         held, self.held = self.held, {}
         for name, (record, past) in held.items():
             if name not in jobs or (not jobs[name] and past.data is None):
@@ -245,21 +249,21 @@ class RequestHandler:
                 continue
             self.adopt(record)
             if jobs[name] > past.newest or past.data is None:
-                self._log.tell_exception(record, "lost", LINES_LOST)
+                self._log.add_exception(record, "lost", LINES_LOST)
                 self._lifecycle.clean(record)
             else:
                 self.wait(record, past.names)
 
     def _close(self, left: Callable[[], None]) -> None:
-        """Handle the controller's exit: kill jobs that are being ended at once; others continue."""
+        """Handle the controller's exit: kill jobs that are being ended; others continue."""
         running = self._active.running
         self._leaving = [record for record in running if record.phase is not Phase.NONE]
         for record in self._leaving:
             self._terminator.end_now(record)
         self._left = left
-        self._last_call = self._poller.at(time.monotonic() + _CLOSE_WAIT, self._gone)
+        self._last_call = self._poller.at(time.monotonic() + _CLOSE_WAIT, self._finish_close)
 
-    def _gone(self) -> None:
+    def _finish_close(self) -> None:
         left, self._left = self._left, None
         self._leaving = []
         if self._last_call is not None:
@@ -267,7 +271,7 @@ class RequestHandler:
         if left is not None:
             left()
 
-    def let_go(self) -> None:
-        """Let a controller leave for whom everything has ended that was to end."""
+    def confirm_close(self) -> None:
+        """Confirm the controller's exit once the jobs that were being ended are over."""
         if self._left is not None and all(record.over for record in self._leaving):
-            self._gone()
+            self._finish_close()

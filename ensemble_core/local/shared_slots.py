@@ -1,9 +1,9 @@
-"""Slots that several runs of this machine share: one file, one line of runs that wait.
+"""Slots that several runs of this machine share through a file.
 
-Each supervisor locks a byte of the file for each core and GPU that its jobs hold, so that what one
-that was killed held is free at once. Who waits stands in the file, with the time of what it was
-given last: who has waited longest goes first, and is rung when something becomes free. One
-supervisor chooses at a time. A run alone has all slots.
+Each supervisor locks one byte of the file for each core and GPU that its jobs hold, so the slots of
+a killed supervisor are free at once. The file lists the waiting runs with the time at which each
+last got a slot. The run that has waited longest goes first, and is woken when slots become free.
+One supervisor chooses at a time. A run alone may use all slots.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from ensemble_core.model.jobs import Job
 
 __all__ = ["SharedSlots"]
 
-#: Where bytes begin that stand for cores and for GPUs, far behind what is written in the file; and
-#: the one that is held while a supervisor chooses.
+#: First bytes for cores and for GPUs, far beyond the file's content, and the byte that a supervisor
+#: locks while it chooses.
 _CORES, _GPUS, _TURN = 1 << 28, 1 << 29, 1 << 27
-#: How many jobs may pass one that waits and does not fit: at least, and for each core.
+#: How many jobs may pass a waiting run whose job does not fit: at least, and for each core.
 _PASS_LEAST, _PASS_FACTOR = 8, 2
-#: Seconds for which one that was rung is waited for; it may be stopped.
+#: Seconds to wait for a run that was woken; its supervisor may be suspended.
 _PATIENCE = 10.0
 
 
 @dataclass(slots=True)
-class _Line:
-    """A run that waits: its socket's name, since when (monotonic seconds), what its next job needs,
+class _WaitingRun:
+    """A waiting run: its socket's name, since when (monotonic seconds), what its next job needs,
     and how often others passed it."""
 
     name: str
@@ -45,8 +45,10 @@ class _Line:
 
 
 class SharedSlots(Slots):
-    """Slots of one run among those of others with the same file. Raises :class:`OSError` where the
-    file cannot be had or locked."""
+    """Slots of one run that shares a file with others.
+
+    Raises :class:`OSError` if the file cannot be opened or locked.
+    """
 
     def __init__(
         self, path: str, size: int, smallest: int, largest: int, gpus: Sequence[str] = ()
@@ -59,14 +61,14 @@ class SharedSlots(Slots):
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
         self._socket.bind("\0" + self._name)
-        self.bell = self._socket.fileno()
+        self.wake_fd = self._socket.fileno()
         self._held: list[int] = []
-        #: While this run chooses: free bytes of cores, and the lines of the others.
+        #: While this run chooses: free bytes of cores, and the other waiting runs.
         self._free: list[int] = []
-        self._lines: list[_Line] = []
+        self._waiting_runs: list[_WaitingRun] = []
         self._since = 0.0
-        #: Lines that were rung, and when first.
-        self._rung: dict[tuple[str, float], float] = {}
+        #: Waiting runs that were woken, and when first.
+        self._woken: dict[tuple[str, float], float] = {}
 
     # -- one supervisor at a time --------------------------------------------------------------
 
@@ -78,26 +80,26 @@ class SharedSlots(Slots):
         fcntl.lockf(self._file, fcntl.LOCK_EX, 1, _TURN)
         try:
             written = self._read()
-            self._lines = [line for line in written if line.name != self._name]
-            mine = next((line for line in written if line.name == self._name), None)
+            self._waiting_runs = [run for run in written if run.name != self._name]
+            mine = next((run for run in written if run.name == self._name), None)
             self._since = time.monotonic() if mine is None else mine.since
             with self._reserving():
                 yield
             job = next_job()
-            # Who has all the slots it may have waits for nobody.
+            # A run that is at its limit does not wait for others.
             self.waiting = job is not None and super().fits(job.cores, job.gpus)
             if job is not None and self.waiting:
                 passed = mine.passed if mine is not None and mine.since == self._since else 0
-                line = _Line(self._name, self._since, job.cores, job.gpus, passed)
-                self._lines.append(line)
-            if self._lines or written:
+                run = _WaitingRun(self._name, self._since, job.cores, job.gpus, passed)
+                self._waiting_runs.append(run)
+            if self._waiting_runs or written:
                 self._write()
         finally:
             self._unlock(_TURN)
 
     @contextlib.contextmanager
     def _reserving(self) -> Iterator[None]:
-        """Lock all that is free, and let go afterwards what was not taken."""
+        """Lock all free slots, and unlock the untaken ones afterwards."""
         self._free = [byte for byte in self._cores() if self._lock(byte)]
         self.others = max(0, self.size - len(self._held) - len(self._free))
         away = [gpu for gpu in self.free_gpus if not self._lock(self._gpu(gpu))]
@@ -115,28 +117,28 @@ class SharedSlots(Slots):
     def fits(self, cores: int, gpus: int) -> bool:
         if not super().fits(cores, gpus) or cores > len(self._free):
             return False
-        return not any(self._goes_first(line) for line in list(self._lines))
+        return not any(self._goes_first(run) for run in list(self._waiting_runs))
 
-    def _goes_first(self, line: _Line) -> bool:
-        """True if this run has to wait for that one; it is rung then."""
-        if line.since >= self._since:
+    def _goes_first(self, run: _WaitingRun) -> bool:
+        """Wake a waiting run that comes first; return True if this run has to wait for it."""
+        if run.since >= self._since:
             return False
-        fits = line.cores <= len(self._free) and line.gpus <= len(self.free_gpus)
-        if not fits and line.passed < max(_PASS_LEAST, _PASS_FACTOR * self.size):
+        fits = run.cores <= len(self._free) and run.gpus <= len(self.free_gpus)
+        if not fits and run.passed < max(_PASS_LEAST, _PASS_FACTOR * self.size):
             return False
-        if not self._ring(line.name):
-            self._lines.remove(line)  # its supervisor has gone
+        if not self._wake(run.name):
+            self._waiting_runs.remove(run)  # its supervisor has exited
             return False
         now = time.monotonic()
-        return not fits or now - self._rung.setdefault((line.name, line.since), now) < _PATIENCE
+        return not fits or now - self._woken.setdefault((run.name, run.since), now) < _PATIENCE
 
     def take(self, cores: int, gpus: int) -> tuple[str, ...]:
         self._held += self._free[:cores]
         del self._free[:cores]
-        for line in self._lines:
-            line.passed += line.since < self._since
+        for run in self._waiting_runs:
+            run.passed += run.since < self._since
         self._since = time.monotonic()
-        self._rung.clear()
+        self._woken.clear()
         return super().take(cores, gpus)
 
     def hold(self, cores: int, gpus: Sequence[str]) -> tuple[str, ...]:
@@ -156,24 +158,24 @@ class SharedSlots(Slots):
             self._unlock(self._held.pop())
         for gpu in gpus:
             self._unlock(self._gpu(gpu))
-        for line in self._read():
-            if line.name != self._name:
-                self._ring(line.name)
+        for run in self._read():
+            if run.name != self._name:
+                self._wake(run.name)
 
-    # -- the bell ------------------------------------------------------------------------------
+    # -- wakeups -------------------------------------------------------------------------------
 
-    def _ring(self, name: str) -> bool:
-        """Wake another run's supervisor; false where it is gone."""
+    def _wake(self, name: str) -> bool:
+        """Wake another run's supervisor; return False if it no longer exists."""
         try:
             self._socket.sendto(b"!", "\0" + name)
         except ConnectionRefusedError:
             return False
-        except OSError:  # it was rung often and has not looked yet
+        except OSError:  # its socket is full of wakeups
             pass
         return True
 
-    def rung(self) -> None:
-        """The bell has rung: the turn that follows chooses."""
+    def on_wake(self) -> None:
+        """Discard pending wakeups; the next turn chooses."""
         with contextlib.suppress(OSError):
             while self._socket.recv(64):
                 pass
@@ -191,22 +193,22 @@ class SharedSlots(Slots):
         fcntl.lockf(self._file, fcntl.LOCK_UN, 1, byte)
 
     def _cores(self) -> list[int]:
-        """The bytes of cores that this run does not hold. The highest first: those of a run with
-        fewer slots are the lowest."""
+        """Return the bytes of cores that this run does not hold, the highest first, because a run
+        with fewer slots uses the lowest."""
         every = range(_CORES + self.size - 1, _CORES - 1, -1)
         return [byte for byte in every if byte not in self._held]
 
     def _gpu(self, gpu: str) -> int:
         return _GPUS + self.gpus.index(gpu)
 
-    def _read(self) -> list[_Line]:
-        with contextlib.suppress(OSError, ValueError, TypeError):  # written in this moment
+    def _read(self) -> list[_WaitingRun]:
+        with contextlib.suppress(OSError, ValueError, TypeError):  # being written just now
             data = os.pread(self._file, 1 << 20, 0)
-            return [_Line(**line) for line in json.loads(data or b"[]")]
+            return [_WaitingRun(**run) for run in json.loads(data or b"[]")]
         return []
 
     def _write(self) -> None:
-        data = json.dumps([asdict(line) for line in self._lines]).encode()
+        data = json.dumps([asdict(run) for run in self._waiting_runs]).encode()
         with contextlib.suppress(OSError):  # disk full: waiting supervisors poll anyway
             os.pwrite(self._file, data, 0)
             os.ftruncate(self._file, len(data))

@@ -1,7 +1,7 @@
-"""Slots: the cores and GPUs of this machine, and which job holds them.
+"""Slots: the cores and GPUs of this machine that jobs hold.
 
-The executor's thread asks :class:`Slots` for a place for each job and gives it back when nothing of
-the job is left. No locks: one thread owns it.
+The supervisor's thread takes slots for each job and gives them back when no process of the job is
+left. No locks: one thread owns them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Slots", "machine_cores", "visible_gpus"]
 
 
 def _quota(folder: Path) -> float | None:
-    """Cores that a control group's CPU quota is worth; ``None`` where it sets no limit."""
+    """Return a cgroup's CPU quota in cores; ``None`` without a limit."""
     try:
         quota, _, period = (folder / "cpu.max").read_text().strip().partition(" ")
     except OSError:
@@ -35,7 +35,7 @@ def _quota(folder: Path) -> float | None:
 
 
 def _group_quota(root: Path) -> float | None:
-    """The tightest CPU quota of this process's control groups, v1 or v2, and of their parents."""
+    """Return the lowest CPU quota of this process's cgroups (v1 or v2) and their parents."""
     found: list[float] = []
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
@@ -63,9 +63,10 @@ def _group_quota(root: Path) -> float | None:
 
 
 def machine_cores(root: Path = Path("/")) -> int:
-    """Cores that this process may use: its CPU affinity, or its control group's quota if smaller.
+    """Return the cores that this process may use: its CPU affinity or, if lower, its cgroup's
+    quota.
 
-    A quota of one and a half cores counts as one. At least 1.
+    A quota of 1.5 cores counts as 1; the result is at least 1.
     """
     cores = len(os.sched_getaffinity(0))
     quota = _group_quota(root)
@@ -75,10 +76,10 @@ def machine_cores(root: Path = Path("/")) -> int:
 
 
 def visible_gpus(count: int | None, environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Names of the GPUs that jobs may get, as ``CUDA_VISIBLE_DEVICES`` has them.
+    """Return the names of the GPUs for jobs, as in ``CUDA_VISIBLE_DEVICES``.
 
-    ``count`` ``None`` means all that this process's ``CUDA_VISIBLE_DEVICES`` lists, none if it is
-    not set. Raises :class:`UsageError` where ``count`` is more than it lists.
+    ``count`` ``None`` means all that ``CUDA_VISIBLE_DEVICES`` lists; none if it is not set. Raises
+    :class:`UsageError` if it lists fewer than ``count``.
     """
     text = environment.get("CUDA_VISIBLE_DEVICES")
     listed = None if text is None else [word.strip() for word in text.split(",") if word.strip()]
@@ -91,7 +92,7 @@ def visible_gpus(count: int | None, environment: Mapping[str, str]) -> tuple[str
     if count > len(listed):
         raise UsageError(
             f"gpus: {count} is more than CUDA_VISIBLE_DEVICES lists ({text})",
-            hint=f"ask for at most {len(listed)}, or unset CUDA_VISIBLE_DEVICES",
+            hint=f"request at most {len(listed)}, or unset CUDA_VISIBLE_DEVICES",
             code="bad-option",
         )
     return tuple(listed[:count])
@@ -101,10 +102,10 @@ _ALONE = contextlib.nullcontext()
 
 
 class Slots:
-    """Cores and GPUs, and what is free of them.
+    """Cores and GPUs, and which of them are free.
 
-    ``size`` may change between ``smallest`` and ``largest``. After it shrank, more may be in use
-    than there is: ``free`` is 0 until enough jobs have ended.
+    ``size`` may change between ``smallest`` and ``largest``. After it shrank, more may be in use;
+    ``free`` is then 0 until enough jobs have ended.
     """
 
     def __init__(self, size: int, smallest: int, largest: int, gpus: Sequence[str] = ()) -> None:
@@ -112,91 +113,93 @@ class Slots:
         self.smallest = smallest
         self.largest = largest
         self.used = 0
-        #: Cores that other runs held at the last look, where slots are shared.
+        #: Cores that other runs held at the last check, if slots are shared.
         self.others = 0
-        #: True while this run waits for what others hold, and what can be read when it is free.
+        #: True while this run waits for slots of others, and the descriptor that wakes it.
         self.waiting = False
-        self.bell = -1
+        self.wake_fd = -1
         self.gpus = tuple(gpus)
         self.free_gpus = list(gpus)
 
     @property
     def free(self) -> int:
-        """Cores that no job holds."""
+        """Number of free cores."""
         return max(0, self.size - self.used - self.others)
 
     def choosing(
         self, next_job: Callable[[], Job | None]
     ) -> contextlib.AbstractContextManager[None]:
-        """While jobs are chosen, of which ``next_job`` says the next that waits: no other run with
-        these slots chooses."""
+        """Return a context in which jobs are chosen; no other run with these slots chooses then.
+
+        ``next_job`` returns the next waiting job.
+        """
         return _ALONE
 
-    def rung(self) -> None:
-        """Another run has given something back."""
+    def on_wake(self) -> None:
+        """Handle a wakeup: another run has released slots."""
 
     def fits(self, cores: int, gpus: int) -> bool:
-        """True if a job of this shape could start now."""
+        """Return True if a job of this size could start now."""
         return cores <= self.size - self.used and gpus <= len(self.free_gpus)
 
     def take(self, cores: int, gpus: int) -> tuple[str, ...]:
-        """Hold cores and GPUs; the names of the GPUs."""
+        """Take cores and GPUs; return the names of the GPUs."""
         self.used += cores
         taken = tuple(self.free_gpus[:gpus])
         del self.free_gpus[:gpus]
         return taken
 
     def hold(self, cores: int, gpus: Sequence[str]) -> tuple[str, ...]:
-        """Hold cores and those of these GPUs that are here, for a job that has them already."""
+        """Take the cores and GPUs of a job that uses them already; GPUs may be missing here."""
         self.used += cores
         held = tuple(gpu for gpu in gpus if gpu in self.free_gpus)
         self.free_gpus = [gpu for gpu in self.free_gpus if gpu not in held]
         return held
 
     def give_back(self, cores: int, gpus: Sequence[str]) -> None:
-        """Free what :meth:`take` held."""
+        """Release what :meth:`take` returned."""
         self.used -= cores
         if gpus:
             self.free_gpus.extend(gpus)
             self.free_gpus.sort(key=self.gpus.index)
 
     def never(self, job: Job) -> str | None:
-        """Why this job can never start here, with what to do about it; ``None`` if it can."""
+        """Return why this job can never start here, and what to do; ``None`` if it can."""
         if job.cores > self.largest:
             per = f" of {job.cores_per_task} cores" if job.cores_per_task != 1 else ""
             had = f"{self.largest} here" if self.largest == self.size else f"{self.largest} at most"
             option = "--slots" if self.largest == self.size else "--max-slots"
             return (
-                f"{job.tasks} task{'s' if job.tasks != 1 else ''}{per} need {job.cores} cores, and"
-                f" there are {had}: ask for less (tasks defaults to nodes), or run with"
-                f" {option} {job.cores}, which puts more processes than cores on this machine"
+                f"{job.tasks} task{'s' if job.tasks != 1 else ''}{per} need {job.cores} cores, but"
+                f" there are {had}: request less (tasks defaults to nodes), or run with"
+                f" {option} {job.cores} to start more processes than cores"
             )
         if job.gpus > len(self.gpus):
             return (
-                f"the job needs {job.gpus} GPU{'s' if job.gpus != 1 else ''}, and"
-                f" {len(self.gpus)} are configured: ask for less, or run with"
+                f"the job needs {job.gpus} GPU{'s' if job.gpus != 1 else ''}, but"
+                f" {len(self.gpus)} are configured: request less, or run with"
                 f" --option gpus={job.gpus}"
             )
         return None
 
     def resize(self, delta: int) -> int:
-        """Change the size by ``delta`` as far as the bounds allow; the change that was made."""
+        """Change the size by ``delta`` within the bounds; return the actual change."""
         size = min(max(self.size + delta, self.smallest), self.largest)
         change = size - self.size
         self.size = size
         return change
 
     def bound(self, smallest: int, largest: int) -> None:
-        """Set the bounds; the size moves into them."""
+        """Set the bounds, and move the size into them."""
         self.smallest, self.largest = smallest, largest
         self.size = min(max(self.size, smallest), largest)
 
     def occupied(self) -> tuple[int, int, int]:
-        """All that :meth:`gauges` depends on, cheaper to compare."""
+        """Return the values that :meth:`gauges` depends on; cheap to compare."""
         return self.size, self.used + self.others, len(self.free_gpus)
 
     def gauges(self) -> dict[str, float]:
-        """The machine as metrics: one node, which is free while a core is."""
+        """Return the gauges: one node, which is free if a core is, and the cores and GPUs."""
         free = self.free
         values: dict[str, float] = {
             "nodes.up": 1.0,

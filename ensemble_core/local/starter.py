@@ -1,8 +1,8 @@
-"""Starting jobs: which may start, their processes, and what happens when the system refuses.
+"""Starter: starts the jobs that may start, and retries if the system lacks resources.
 
-The supervisor's loop owns one :class:`Starter` and calls :meth:`Starter.turn` once a turn. That a
-job is about to be spawned is in the ledger before it is spawned, so that no later supervisor starts
-it again.
+The supervisor's loop owns one :class:`Starter` and calls :meth:`Starter.turn` once a turn. The
+ledger records that a job is about to be spawned before the spawn, so that no later supervisor
+starts it again.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from ensemble_core.model.jobs import Job
 
 __all__ = ["Starter", "uptime"]
 
-#: Seconds between tries to start a process while the system refuses: first, longest, and the time
-#: after which the job fails.
+#: Backoff of failed spawns in seconds: first and longest wait, and the time until the job fails.
 _RETRY_FIRST, _RETRY_LONGEST, _RETRY_LIMIT = 0.02, 2.0, 600.0
 
 
@@ -34,12 +33,12 @@ _LOOK = 1.0
 
 
 def uptime() -> float:
-    """Seconds since the machine started: the clock by which processes are born."""
+    """Return the seconds since boot, as in processes' start times."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Starter:
-    """``started`` is called with each job that has started, ``leave`` with each that could not."""
+    """Starts jobs. ``started`` is called with each started job, ``leave`` with each failed one."""
 
     def __init__(
         self,
@@ -63,11 +62,11 @@ class Starter:
         self._started = started
         self._leave = leave
         self._stalled: LocalJob | None = None
-        #: Jobs that hold slots and are to be spawned once the ledger says so.
+        #: Jobs that hold slots and are spawned once the ledger is written.
         self._ready: deque[LocalJob] = deque()
         self._looking = False
-        if slots.bell >= 0:
-            poller.on_ready(slots.bell, slots.rung)
+        if slots.wake_fd >= 0:
+            poller.on_ready(slots.wake_fd, slots.on_wake)
 
     def turn(self) -> None:
         """Start every job that may start."""
@@ -91,7 +90,7 @@ class Starter:
         return self._queue.head(self._slots)
 
     def _look_again(self) -> None:
-        self._looking = False  # the turn itself does
+        self._looking = False  # the next turn chooses
 
     def _choose(self) -> None:
         running = self._active.running
@@ -113,19 +112,19 @@ class Starter:
                 alloc = encode_context("alloc", {"cores": job.cores, "gpus": record.gpus})
             else:
                 alloc = encode_value("alloc", "cores", job.cores)
-            self._log.tell(record, alloc)
+            self._log.add(record, alloc)
 
     def _about_to_spawn(self, record: LocalJob) -> None:
         if self._log.ledger is not None:
             self._log.ledger.about_to_spawn(record.job.id)
 
     def stop_waiting(self, record: LocalJob) -> None:
-        """This job is being ended: the others need not wait for it."""
+        """Stop retrying a job that is being ended, so that others can start."""
         if self._stalled is record:
             self._stalled = None
 
     def _launch(self, record: LocalJob) -> None:
-        """Start the tasks of a job, or those that are still to be started."""
+        """Start the tasks of a job, or the remaining ones."""
         job = record.job
         try:
             if record.prepared is None:
@@ -146,22 +145,22 @@ class Starter:
         except LaunchError as error:
             self._refuse(record, error)
             return
-        except Exception as error:  # one job's launch must never end the others
+        except Exception as error:  # must not affect other jobs
             self._refuse(record, LaunchError(f"{type(error).__name__}: {error}"))
             return
         prepared.close()
         record.started = True
         where = {"workdir": prepared.workdir, "stdout": prepared.stdout, "stderr": prepared.stderr}
-        self._log.tell(record, encode_context("start", where, round(uptime(), 2), record.pids))
+        self._log.add(record, encode_context("start", where, round(uptime(), 2), record.pids))
         self._started(record)
 
     def _put_off(self, record: LocalJob, why: str) -> None:
-        """Wait until the system has processes and descriptors again. Others wait as well."""
+        """Retry later, when the system may have resources again. Other jobs wait as well."""
         now = time.monotonic()
         if not record.delay:
             record.since = now
         elif now - record.since > _RETRY_LIMIT:
-            note = f"the system refused to start it for {describe(_RETRY_LIMIT)}: {why}"
+            note = f"could not be started for {describe(_RETRY_LIMIT)}: {why}"
             self._refuse(record, LaunchError(note))
             return
         record.delay = min(record.delay * 2 or _RETRY_FIRST, _RETRY_LONGEST)
@@ -180,7 +179,7 @@ class Starter:
         record.timers.append(self._poller.at(now + record.delay, again))
 
     def _refuse(self, record: LocalJob, error: LaunchError) -> None:
-        self._log.tell(
+        self._log.add(
             record,
             encode_context(
                 "exception",

@@ -1,17 +1,21 @@
-"""The supervisor: the parent process of local jobs, so that they outlive their controller.
+"""Supervisor: the parent process of local jobs, which survives the controller.
 
-Started by ``supervisor_client`` with one end of a socket as its standard input, over which its
-first controller speaks. A later one comes through a listening socket whose name follows from the
-run's tag. There is one controller at a time; when it leaves or dies, jobs go on, and the supervisor
-ends by itself once none is left. Told to end (SIGTERM, SIGINT), it cancels every job first; told
-again, it kills them.
+``supervisor_client`` starts it with one end of a socket as standard input, for the first
+controller. Later controllers connect to a listening socket (``supervisor_client.address``). There
+is one controller at a time. If it leaves or dies, jobs continue, and the supervisor exits after the
+last one. At SIGTERM or SIGINT it cancels all jobs; at a second signal it kills them.
 
-What is said is JSON lines (``protocol``). The controller begins with ``["hello",{...}]`` and is
-answered ``["hello",{...}]`` or ``["refused",{...}]`` (an error's fields). Then it sends ``submit``
-``[job,…]``, ``cancel`` ``[id,…]``, ``resize`` ``request`` ``delta`` ``when_busy``,
-``reattach`` ``{id:time}`` (answered ``["known",{id:bool}]``, then events),
-``forget`` ``[id,…]`` and ``close`` (answered ``["bye"]``). What the supervisor sends beside that
-are events.
+Messages are JSON lines (``protocol``). The controller begins with ``["hello",{...}]``, and the
+supervisor answers ``["hello",{...}]`` or ``["refused",{...}]`` (an error's fields). Requests are:
+
+- ``submit`` ``[job,…]``
+- ``cancel`` ``[id,…]``
+- ``resize`` ``request`` ``delta`` ``when_busy``
+- ``reattach`` ``{id:time}``, answered by ``["known",{id:bool}]`` and events
+- ``forget`` ``[id,…]``
+- ``close``, answered by ``["bye"]``
+
+All other messages of the supervisor are events.
 """
 
 from __future__ import annotations
@@ -40,34 +44,34 @@ from ensemble_core.plugin.executor import Run
 
 __all__ = ["main", "peer"]
 
-#: Seconds that who connects has to say hello.
+#: Seconds in which a new connection must send its hello.
 _PATIENCE = 30.0
 _SET_NAME = 15
 _PIECE = 1 << 18
 
 
 def peer(sock: socket.socket) -> tuple[int, int]:
-    """Process id and user id of the peer."""
+    """Return the process id and user id of a socket's peer."""
     data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid, uid, _ = struct.unpack("3i", data)
     return pid, uid
 
 
 class Connection:
-    """One end of a line, never waited for. ``heard`` is called with each message."""
+    """A non-blocking connection. ``on_message`` is called with each message."""
 
     def __init__(
-        self, sock: socket.socket, splitter: Splitter, heard: Callable[[Connection, Any], None]
+        self, sock: socket.socket, splitter: Splitter, on_message: Callable[[Connection, Any], None]
     ) -> None:
         sock.setblocking(False)
         self.sock = sock
         self.pid = peer(sock)[0]
         self._splitter = splitter
-        self._heard = heard
+        self._on_message = on_message
         self._unsent: list[bytes] = []
 
     def read(self) -> bool:
-        """Read what has arrived. False at the end of the connection."""
+        """Read what has arrived; return False at the end of the connection."""
         while True:
             try:
                 piece = self.sock.recv(_PIECE)
@@ -79,12 +83,12 @@ class Connection:
                 return False
             try:
                 for message in self._splitter.feed(piece):
-                    self._heard(self, message)
+                    self._on_message(self, message)
             except (ValueError, LookupError, TypeError):
-                return False  # nothing that a controller of ours would say
+                return False  # not a controller
 
     def send(self, texts: Sequence[bytes]) -> bool:
-        """Send lines without blocking. True if some are left for :meth:`send_rest`."""
+        """Send lines without blocking; return True if :meth:`send_rest` must send some later."""
         self._unsent.extend(texts)
         return self.send_rest()
 
@@ -99,13 +103,13 @@ class Connection:
             self._unsent = [bytes(data)]
             return True
         except OSError:
-            pass  # it is gone, which reading tells as well
+            pass  # disconnected; reading reports it, too
         self._unsent.clear()
         return False
 
 
 class Supervisor:
-    """Accepts connections of controllers, one at a time, and hands their requests to the loop."""
+    """Accepts controllers, one at a time, and passes their requests to the loop."""
 
     def __init__(self, hello: Mapping[str, Any], listener: socket.socket) -> None:
         self._tag: str = hello["tag"]
@@ -114,7 +118,7 @@ class Supervisor:
         self._controller: Connection | None = None
         self._pidfd = -1
         self._guests: dict[Connection, float] = {}
-        self._told_to_end = False
+        self._must_end = False
         run = _run(hello)
         self._size, smallest, largest = hello["slots"]
         slots = _slots(hello.get("pool"), self._size, smallest, largest, hello["gpus"])
@@ -129,43 +133,43 @@ class Supervisor:
             self._may_end,
             self._ledger,
         )
-        self._loop.poller.on_ready(listener.fileno(), self._let_in)
+        self._loop.poller.on_ready(listener.fileno(), self._accept)
 
     def keep(self, first: socket.socket, splitter: Splitter, hello: Mapping[str, Any]) -> None:
         """Serve this controller, then others, until no job is left."""
-        connection = Connection(first, splitter, self._heard)
+        connection = Connection(first, splitter, self._on_message)
         self._loop.take(("call", lambda: self._welcome(connection, hello)))
         for number in (signal.SIGTERM, signal.SIGINT):
-            # Where it is ignored, jobs are to ignore it as well.
+            # If a signal is ignored, jobs must ignore it, too.
             if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, self._told)
+                signal.signal(number, self._on_signal)
         self._loop.start()
         self._loop.join()
-        self._shut()
+        self._close_listener()
 
-    def _told(self, number: int, _frame: object) -> None:
-        self._told_to_end = True
+    def _on_signal(self, number: int, _frame: object) -> None:
+        self._must_end = True
         name = signal.Signals(number).name
-        self._loop.post(("end", f"the run's supervisor was told to end ({name}): cancelled"))
+        self._loop.post(("end", f"cancelled because the run's supervisor got {name}"))
 
     def _may_end(self) -> bool:
-        if self._told_to_end:
+        if self._must_end:
             return True
-        # What is not written yet would be lost with this process.
+        # Unwritten events would be lost with this process.
         return self._controller is None and not self._guests and not self._loop.log.failing
 
-    def _shut(self) -> None:
-        """Let nobody in any more. The ledger first: who finds nobody here starts a supervisor."""
+    def _close_listener(self) -> None:
+        """Close the ledger, then the listener: without it, a controller starts a new supervisor."""
         if self._ledger is not None:
             self._ledger.close()
         if self._listener is not None:
-            self._loop.poller.no_more(self._listener.fileno())
+            self._loop.poller.unregister(self._listener.fileno())
             self._listener.close()
             self._listener = None
 
     # The loop's thread.
 
-    def _let_in(self) -> None:
+    def _accept(self) -> None:
         assert self._listener is not None
         try:
             sock, _ = self._listener.accept()
@@ -174,20 +178,20 @@ class Supervisor:
         if peer(sock)[1] != os.getuid():
             sock.close()
             return
-        guest = Connection(sock, Splitter(), self._heard)
+        guest = Connection(sock, Splitter(), self._on_message)
         self._guests[guest] = time.monotonic() + _PATIENCE
         self._loop.poller.on_ready(sock.fileno(), lambda: self._ready(guest))
         self._loop.poller.at(time.monotonic() + _PATIENCE, lambda: self._drop_guest(guest))
 
     def _drop_guest(self, guest: Connection) -> None:
         if self._guests.pop(guest, None) is not None:
-            self._loop.poller.no_more(guest.sock.fileno())
+            self._loop.poller.unregister(guest.sock.fileno())
             guest.sock.close()
 
     def _ready(self, connection: Connection) -> None:
         if not connection.read():
             if connection is self._controller:
-                self._part()
+                self._disconnect()
             else:
                 self._drop_guest(connection)
         elif connection is self._controller:
@@ -198,7 +202,7 @@ class Supervisor:
             connection.sock.fileno(), lambda: self._ready(connection), unsent
         )
 
-    def _heard(self, connection: Connection, message: Any) -> None:
+    def _on_message(self, connection: Connection, message: Any) -> None:
         what = message[0]
         if what == "hello":
             hello = message[1]
@@ -218,19 +222,19 @@ class Supervisor:
                 ("reattach", message[1], lambda known: self._send([line(["known", known])]))
             )
         elif what == "close":
-            self._loop.take(("close", self._bye))
+            self._loop.take(("close", self._closed))
 
     def _send(self, texts: Sequence[bytes]) -> None:
         if self._controller is not None and self._controller.send(texts):
             self._wait_for(self._controller, True)
 
     def _welcome(self, guest: Connection, hello: Mapping[str, Any]) -> None:
-        """Take a controller in, once all that an earlier one asked before it died is done."""
+        """Accept a controller, once all requests of an earlier one are done."""
         if self._controller is not None and not self._controller.read():
-            self._part()
+            self._disconnect()
         if guest.sock.fileno() < 0:
             return
-        if self._loop.waiting:  # its last words
+        if self._loop.waiting:  # the earlier controller's requests
             self._loop.take(("call", lambda: self._welcome(guest, hello)))
             return
         first = guest not in self._guests
@@ -247,7 +251,7 @@ class Supervisor:
             self._resize(hello)
         self._watch_controller(guest)
         self._wait_for(guest, False)
-        loop.log.tell_gauges()
+        loop.log.add_gauges()
         answer = {
             "version": VERSION,
             "pid": os.getpid(),
@@ -261,16 +265,16 @@ class Supervisor:
             return ExecutorError(
                 "another controller drives this run",
                 cause=f"process {self._controller.pid} of this machine",
-                hint="wait until it is over, or end it",
+                hint="wait until it ends, or stop it",
                 code="busy-run",
             )
         unknown = sorted({*hello.get("job_fields", ())}.difference(JOB_FIELDS))
         if hello["version"] != VERSION or unknown:
-            cause = f"it speaks version {VERSION} and not {hello['version']}"
+            cause = f"its protocol has version {VERSION}, not {hello['version']}"
             if unknown:
                 cause = f"it does not know these fields of a job: {', '.join(unknown)}"
             return ExecutorError(
-                "the supervisor of this run's jobs is of another version of Ensemble",
+                "the supervisor of this run's jobs belongs to another version of Ensemble",
                 cause=cause,
                 hint="resume the run with the version that it was started with",
                 code="newer-version",
@@ -278,13 +282,13 @@ class Supervisor:
         if hello["tag"] != self._tag or hello["state"] != self._state:
             return ExecutorError(
                 f"a run of this name has its state elsewhere: {self._tag} in {self._state}",
-                hint="resume that one, or give this run a tag of its own",
+                hint="resume that run, or choose another tag for this one",
                 code="other-run",
             )
         return None
 
     def _resize(self, hello: Mapping[str, Any]) -> None:
-        """The bounds are those of the newest controller; a size that a resize made stays."""
+        """Use the new controller's bounds; keep a size that a resize has set."""
         slots = self._loop.slots
         size, smallest, largest = hello["slots"]
         if size != self._size and (self._ledger is None or self._ledger.size is None):
@@ -294,40 +298,41 @@ class Supervisor:
         if not self._loop.active.running:
             slots.gpus = tuple(hello["gpus"])
             slots.free_gpus = list(slots.gpus)
-        self._loop.log.tell_gauges()
+        self._loop.log.add_gauges()
 
     def _watch_controller(self, guest: Connection) -> None:
-        """A fork of the controller may hold the line open when the controller itself is dead."""
+        """Watch the controller's process: its fork may keep the connection open after its death."""
         try:
             self._pidfd = os.pidfd_open(guest.pid)
         except (OSError, AttributeError):
-            return  # from another container; the line tells as well, in all likelihood
+            return  # in another container; the end of the connection is probably enough
 
         def ended() -> None:
             guest.read()
-            self._part()
+            self._disconnect()
 
         self._loop.poller.on_ready(self._pidfd, ended)
 
-    def _part(self) -> None:
-        """The controller is gone."""
+    def _disconnect(self) -> None:
+        """Handle the end of the controller's connection."""
         controller, self._controller = self._controller, None
         if controller is None:
             return
         if self._pidfd >= 0:
-            self._loop.poller.no_more(self._pidfd)
+            self._loop.poller.unregister(self._pidfd)
             os.close(self._pidfd)
             self._pidfd = -1
-        self._loop.poller.no_more(controller.sock.fileno())
+        self._loop.poller.unregister(controller.sock.fileno())
         controller.sock.close()
-        self._loop.take(("call", self._loop.controller_gone))
+        self._loop.take(("call", self._loop.controller_left))
 
-    def _bye(self) -> None:
-        """The controller leaves, and what it wanted to be ended is ended."""
+    def _closed(self) -> None:
+        """Let the controller leave; the jobs that it wanted to end are over."""
         self._send([line(["bye"])])
         if not self._loop.busy and not self._loop.log.failing and not self._guests:
-            self._shut()  # before the controller hears of it: the next one starts a supervisor
-        self._part()
+            # Before the controller disconnects, because the next one starts a supervisor.
+            self._close_listener()
+        self._disconnect()
 
 
 def _slots(pool: str | None, *sizes_and_gpus: Any) -> Slots:
@@ -341,7 +346,7 @@ def _slots(pool: str | None, *sizes_and_gpus: Any) -> Slots:
         raise ExecutorError(
             f"slots cannot be shared through {pool}",
             cause=error.strerror or str(error),
-            hint="name a file that can be written, on a filesystem with locks: -o pool=FILE",
+            hint="name a writable file on a file system with locks: -o pool=FILE",
             code="no-pool",
         ) from None
 
@@ -355,13 +360,13 @@ def _environment(hello: Mapping[str, Any]) -> dict[bytes, bytes]:
     return {os.fsencode(key): os.fsencode(value) for key, value in hello["environment"].items()}
 
 
-def _alone() -> socket.socket:
-    """Keep nothing of the controller's but the line."""
+def _inherited_socket() -> socket.socket:
+    """Close all inherited descriptors except the controller's socket, and return it."""
     sock = socket.socket(fileno=os.dup(0))
     keep = {0, 1, 2, sock.fileno()}
     for name in os.listdir("/proc/self/fd"):
         if int(name) not in keep:
-            with contextlib.suppress(OSError):  # the listing's own
+            with contextlib.suppress(OSError):  # the descriptor of the listing
                 os.close(int(name))
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
@@ -372,11 +377,10 @@ def _alone() -> socket.socket:
 
 
 def _hello(sock: socket.socket, splitter: Splitter) -> Mapping[str, Any] | None:
-    """The first message of the controller; ``None`` where it is gone already.
+    """Return the controller's first message; ``None`` if it has ended.
 
-    There is no time limit: a controller that loads its plugins on a busy machine may take minutes.
-    One that has ended closes its end of the line, unless a fork of it (custom code with a pool of
-    processes) holds that open: so its process is watched as well, where this one can see it.
+    Without a timeout, because loading plugins on a busy machine may take minutes. A controller's
+    fork (a process pool of custom code) may keep the socket open, so its process is watched, too.
     """
     poll = select.poll()
     poll.register(sock, select.POLLIN)
@@ -406,8 +410,8 @@ def _hello(sock: socket.socket, splitter: Splitter) -> Mapping[str, Any] | None:
 
 
 def main() -> None:
-    """The process. ``sys.argv`` ends with the run's tag and the name to listen at."""
-    sock = _alone()
+    """Run the supervisor. ``sys.argv`` ends with the run's tag and the socket's name."""
+    sock = _inherited_socket()
     splitter = Splitter()
     try:
         listener = socket.socket(socket.AF_UNIX)
@@ -424,12 +428,12 @@ def main() -> None:
             return
         if not become_subreaper():
             raise ExecutorError(
-                "this system cannot give orphaned processes to their run",
+                "this system has no subreapers, so jobs' processes cannot be tracked",
                 cause="prctl(PR_SET_CHILD_SUBREAPER) was refused",
                 hint="run on Linux 3.4 or later, with prctl allowed",
                 code="no-subreaper",
             )
-        # Thousands of jobs may wait, and nothing of them is garbage.
+        # Thousands of waiting jobs are not garbage: collect less often.
         gc.freeze()
         gc.set_threshold(50_000, 20, 20)
         supervisor = Supervisor(hello, listener)

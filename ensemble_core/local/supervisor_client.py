@@ -1,7 +1,7 @@
-"""The controller's side of the line to the supervisor: finds it or starts it, asks, and listens.
+"""Client of the supervisor: finds or starts it, sends requests, and receives events.
 
-The local executor opens one :class:`SupervisorClient` and asks through it; a thread of the line
-hands what the supervisor tells to the run. What is said is described in ``supervisor``.
+The local executor opens one :class:`SupervisorClient`, whose thread passes the supervisor's events
+to the run. The messages are described in ``supervisor``.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from ensemble_core.plugin.executor import Emit, Run, job_environment
 
 __all__ = ["StartedSupervisor", "SupervisorClient", "address"]
 
-#: Jobs in one message, so that a large submit does not keep the supervisor from others.
+#: Jobs in one message, so that a large submit does not block the supervisor.
 _BATCH = 500
-#: Seconds that a supervisor has to answer, to take a request in, and to let us go.
+#: Timeouts in seconds: for the supervisor's answer, for sending a request, and for closing.
 _OPENING, _SENDING, _CLOSING = 120.0, 60.0, 15.0
 _PIECE = 1 << 18
 _LOG = "keeper.log"
-#: In the run's folder: what the name of its supervisor is made of.
+#: File in the run's folder with the secret part of the socket's name.
 SECRET, _SECRET_SIZE = "keeper.name", 24
 
-#: The supervisor's program. It gives itself another parent, so that it is nobody's zombie; ``site``
-#: is not needed, and what a user's start-up files would load even less.
+#: The supervisor's program. It forks, so that it never becomes our zombie, and runs without
+#: ``site`` and the user's start-up files.
 _PROGRAM = """\
 import os
 if os.fork(): os._exit(0)
@@ -51,11 +51,11 @@ main()
 
 
 def address(tag: str, state: Path | None, *, anew: bool = False) -> str:
-    """The name that the supervisor of a run listens at, in the abstract namespace of sockets.
+    """Return the name of the supervisor's socket, in the abstract namespace.
 
-    Anybody on the machine may take any name there, so it is made of a secret in the run's folder
-    (``anew``: of another one). Of a run that is not kept, and of one whose supervisor may be of an
-    earlier version, it follows from the tag. Raises :class:`ExecutorError`.
+    Any user may take any name there, so it contains a secret from the run's folder (``anew``: a new
+    secret). For a run that is not kept, or that an earlier version may have started, it is derived
+    from the tag. Raises :class:`ExecutorError`.
     """
     mark = ""
     if state is not None:
@@ -63,9 +63,9 @@ def address(tag: str, state: Path | None, *, anew: bool = False) -> str:
             mark = _secret(state, anew=anew)
         except OSError as error:
             raise ExecutorError(
-                f"the name of the run's supervisor cannot be kept: {state / SECRET}",
+                f"cannot write the name of the run's supervisor: {state / SECRET}",
                 cause=error.strerror,
-                hint="make room there, or keep the run's state elsewhere with --state",
+                hint="free space there, or choose another folder with --state",
                 code="no-ledger",
             ) from None
     if not mark:
@@ -76,7 +76,8 @@ def address(tag: str, state: Path | None, *, anew: bool = False) -> str:
 
 
 def _secret(state: Path, *, anew: bool) -> str:
-    """The run's secret, made where there is none; empty for a run that was begun without one."""
+    """Return the run's secret, and create it if it is missing; empty for an older run without
+    one."""
     state.mkdir(parents=True, exist_ok=True)
     begun = not anew and (state / LEDGER).exists()
     flags = os.O_RDWR | os.O_CLOEXEC | (0 if begun else os.O_CREAT)
@@ -95,10 +96,10 @@ def _secret(state: Path, *, anew: bool) -> str:
 
 
 class SupervisorClient:
-    """A connection to the run's supervisor, which ``hello`` tells what it needs to know.
+    """Connection to the run's supervisor. ``hello`` is the first message.
 
-    :meth:`open` raises :class:`ExecutorError` where there can be no supervisor or it refuses.
-    ``lost`` says why the line broke; ``ids`` are the jobs that are not over.
+    :meth:`open` raises :class:`ExecutorError` if the supervisor cannot be started or rejects us.
+    ``lost`` is the reason why the connection ended; ``ids`` are the unfinished jobs.
     """
 
     def __init__(self, run: Run, emit: Emit, hello: Mapping[str, Any]) -> None:
@@ -107,11 +108,11 @@ class SupervisorClient:
         self._hello = hello
         self._name = address(run.tag, run.state)
         self._splitter = Splitter()
-        #: What came in one piece with the greeting.
+        #: Messages that arrived together with the greeting.
         self._early: list[Any] = []
         self._answers: queue.SimpleQueue[Mapping[str, bool] | None] = queue.SimpleQueue()
         self._leaving = False
-        #: One that was started here, until it has answered.
+        #: The supervisor that was started here, until it has answered.
         self._started: StartedSupervisor | None = None
         self._sock: socket.socket
         self._thread: threading.Thread
@@ -123,7 +124,7 @@ class SupervisorClient:
     # Opening.
 
     def open(self, started: StartedSupervisor | None = None) -> None:
-        """Connect to the run's supervisor; ``started`` is one that was started for it before."""
+        """Connect to the run's supervisor, or to ``started``, which was started for it."""
         deadline = time.monotonic() + _OPENING
         while True:
             try:
@@ -146,10 +147,10 @@ class SupervisorClient:
                 raise
             if answer is not None:
                 break
-            # It was there and ended just now, or another controller's was faster.
+            # It has just ended, or another controller has started one first.
             self._hang_up()
             if time.monotonic() > deadline:
-                raise _mute()
+                raise _no_answer()
             time.sleep(0.02)
         self.ids = set(answer["jobs"])
         self.gauges = answer["gauges"]
@@ -162,7 +163,7 @@ class SupervisorClient:
             self._thread.start()
         except RuntimeError as error:
             self._hang_up()
-            raise _short(str(error)) from None
+            raise _cannot_start(str(error)) from None
 
     def _hang_up(self) -> None:
         if hasattr(self, "_sock"):
@@ -171,7 +172,7 @@ class SupervisorClient:
         self._early = []
 
     def _find(self) -> socket.socket | None:
-        """A line to the supervisor that is there, if one is."""
+        """Connect to the existing supervisor; return ``None`` if there is none."""
         sock = socket.socket(socket.AF_UNIX)
         try:
             sock.settimeout(_OPENING)
@@ -181,24 +182,24 @@ class SupervisorClient:
             return None
         except OSError as error:
             sock.close()
-            raise _short(error.strerror or str(error)) from None
+            raise _cannot_start(error.strerror or str(error)) from None
         data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         pid, uid, _ = struct.unpack("3i", data)
         if uid != os.getuid():
             sock.close()
-            if self._run.state is not None:  # so none of this run's can listen there
+            if self._run.state is not None:  # this run's supervisor cannot use this name
                 self._name = address(self._run.tag, self._run.state, anew=True)
                 return None
             raise ExecutorError(
-                "another user's process has the place of this run's supervisor",
+                "another user's process uses the socket of this run's supervisor",
                 cause=f"process {pid} of user {uid} listens at @{self._name}",
-                hint="tell that user, or give the run another tag",
+                hint="tell that user, or choose another tag for the run",
                 code="no-keeper",
             )
         return sock
 
     def _greet(self, deadline: float) -> Mapping[str, Any] | None:
-        """Say hello; the answer, ``None`` where the supervisor that was there has ended."""
+        """Send the hello; return the answer, or ``None`` if the supervisor has ended."""
         started, self._started = self._started, None
         try:
             self._sock.settimeout(max(0.1, deadline - time.monotonic()))
@@ -219,17 +220,17 @@ class SupervisorClient:
         except (BrokenPipeError, ConnectionResetError):
             pass
         except TimeoutError:
-            raise _mute() from None
+            raise _no_answer() from None
         finally:
             words = started.last_words() if started is not None else None
         if words is None:
             return None
-        raise _short(words or "it ended without a word")
+        raise _cannot_start(words or "it ended without a message")
 
     # Asking.
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        """Send jobs. Raises where none of them can have arrived."""
+        """Send jobs. Raises :class:`ExecutorError` if none of them can have arrived."""
         for begin in range(0, len(jobs), _BATCH):
             batch = jobs[begin : begin + _BATCH]
             text = line(["submit", [encode_job(job) for job in batch]])
@@ -237,22 +238,22 @@ class SupervisorClient:
             self.ids.update(names)
             if not self._send(text):
                 if begin:
-                    return  # some have arrived; that the supervisor is lost is told as an event
+                    return  # some have arrived; an event reports the lost supervisor
                 self.ids.difference_update(names)
                 raise self.broken()
 
     def ask(self, *message: object) -> None:
-        """Send a request whose answer is an event, or none."""
+        """Send a request without an answer, or with an event as answer."""
         if not self._send(line(message)):
             raise self.broken()
 
     def reattach(self, jobs: Mapping[str, float]) -> dict[str, bool]:
-        """Which of these the supervisor knows; their events follow."""
+        """Return which of these jobs the supervisor knows; their events follow."""
         self.ask("reattach", dict(jobs))
         try:
             answer = self._answers.get(timeout=_OPENING)
         except queue.Empty:
-            raise _mute() from None
+            raise _no_answer() from None
         if answer is None:
             raise self.broken()
         return dict(answer)
@@ -260,7 +261,7 @@ class SupervisorClient:
     def broken(self) -> ExecutorError:
         return ExecutorError(
             "the local executor has stopped",
-            cause=self.lost or "its supervisor does not take requests",
+            cause=self.lost or "its supervisor does not accept requests",
             hint=self._hint(),
             code="lost",
         )
@@ -268,17 +269,16 @@ class SupervisorClient:
     def _hint(self) -> str:
         if self._run.state is not None:
             return f"'ensemble resume {self._run.tag}' finds its jobs again"
-        return f"jobs that still run have ENSEMBLE_RUN={self._run.tag} in their environment"
+        return f"running jobs have ENSEMBLE_RUN={self._run.tag} in their environment"
 
     def _send(self, text: bytes) -> bool:
-        """Sends a text. True if it was sent whole; the supervisor passes over what was sent in
-        part."""
+        """Send a text; return False if that failed. The supervisor ignores a partial one."""
         if self.lost is not None:
             return False
         try:
             self._sock.sendall(text)
         except OSError:
-            # Also one that takes nothing for so long: the listener tells that it is lost.
+            # Also after a timeout. The listening thread then reports the supervisor as lost.
             with contextlib.suppress(OSError):
                 self._sock.shutdown(socket.SHUT_RDWR)
             return False
@@ -322,7 +322,7 @@ class SupervisorClient:
         self._answers.put(None)
 
     def close(self) -> None:
-        """Leave. The supervisor lets go once what is being ended has ended."""
+        """Disconnect, after the jobs that are being ended are over."""
         self._leaving = True
         self._send(line(["close"]))
         self._thread.join(_CLOSING)
@@ -333,15 +333,17 @@ class SupervisorClient:
 
 
 class StartedSupervisor:
-    """A supervisor that was just started, and the line to it. It ends by itself where that is
-    closed before it was greeted. Raises :class:`ExecutorError` where none can be started."""
+    """A new supervisor and the socket to it. It exits if the socket is closed before the hello.
+
+    Raises :class:`ExecutorError` if it cannot be started.
+    """
 
     def __init__(self, tag: str, state: Path | None, name: str = "") -> None:
         name = name or address(tag, state)
         with contextlib.ExitStack() as stack:
 
             def hold(fd: int) -> int:
-                """The descriptor, moved off 0, 1 and 2, which it gets where those were closed."""
+                """Return the descriptor, moved to 3 or above if 0, 1 or 2 was closed and reused."""
                 if fd <= 2:
                     low, fd = fd, fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
                     os.close(low)
@@ -370,7 +372,7 @@ class StartedSupervisor:
                 self.sock = socket.socket(fileno=os.dup(ours))
                 self._errors, self._began = os.fdopen(os.dup(errors), "rb"), began
             except OSError as error:
-                raise _short(error.strerror or str(error)) from None
+                raise _cannot_start(error.strerror or str(error)) from None
             except ValueError as error:  # Python is embedded in another program
                 raise ExecutorError(
                     "the supervisor of local jobs cannot be started",
@@ -380,12 +382,12 @@ class StartedSupervisor:
                 ) from None
 
     def close(self) -> None:
-        """End a supervisor that was not greeted."""
+        """End a supervisor that got no hello."""
         self.sock.close()
         self.last_words()
 
     def last_words(self) -> str:
-        """The last line of its errors, once it has answered or ended; to be called once."""
+        """Return the last line of its errors, after it has answered or ended. Call this once."""
         with contextlib.suppress(ChildProcessError):  # SIGCHLD may be ignored here
             os.waitpid(self._child, 0)
         with self._errors:
@@ -394,31 +396,31 @@ class StartedSupervisor:
 
 
 def _command(tag: str, name: str) -> list[str]:
-    # Where PYTHONHOME says where Python is, it must be heeded; otherwise nothing of it is.
+    # -I ignores all variables of Python, but PYTHONHOME may be needed to find its library.
     isolated = "-s" if "PYTHONHOME" in os.environ else "-I"
     program = _PROGRAM.format(home=str(Path(__file__).resolve().parents[2]))
     return [sys.executable, isolated, "-S", "-c", program, tag, name]
 
 
 def _log(state: Path | None) -> int:
-    """Where the supervisor's errors go."""
+    """Return the descriptor of the supervisor's log."""
     if state is None:
         return os.memfd_create(_LOG)
     state.mkdir(parents=True, exist_ok=True)
     return os.open(state / _LOG, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
 
-def _mute() -> ExecutorError:
+def _no_answer() -> ExecutorError:
     return ExecutorError(
         "the supervisor of this run's jobs does not answer",
-        cause=f"nothing came within {_OPENING:g} s",
-        hint="look for a process 'ensemble-keeper' that is stopped",
+        cause=f"no message within {_OPENING:g} s",
+        hint="check for a suspended process 'ensemble-keeper'",
         code="no-keeper",
         transient=True,
     )
 
 
-def _short(cause: str) -> ExecutorError:
+def _cannot_start(cause: str) -> ExecutorError:
     return ExecutorError(
         "the local executor cannot start its supervisor",
         cause=cause,

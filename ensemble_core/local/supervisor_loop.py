@@ -1,8 +1,8 @@
-"""The supervisor's loop: takes requests, starts jobs, sees them end, tells of it.
+"""Supervisor loop: handles requests, starts jobs, watches their processes, and reports events.
 
-One turn of :meth:`SupervisorLoop.run` handles what has happened (processes ended, timers,
-requests), starts what may start, and hands all events of the turn on in one call. All state here
-belongs to the thread that runs it; :meth:`SupervisorLoop.post` is the only way in from another.
+One turn of :meth:`SupervisorLoop.run` handles ended processes, timers and requests, starts jobs,
+and sends all events of the turn at once. All state belongs to the thread of the loop; other threads
+may only call :meth:`SupervisorLoop.post`.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from ensemble_core.plugin.executor import Run
 
 __all__ = ["SupervisorLoop"]
 
-#: Seconds for which events are gathered into one message while slots are what jobs wait for.
+#: Seconds for which events are collected into one message while jobs wait for slots.
 _GATHER = 0.002
 
 
 class SupervisorLoop:
-    """The state of the supervisor and the thread that owns it.
+    """State of the supervisor, and the thread that owns it.
 
-    ``may_end`` is asked whenever no job is left.
+    Without jobs, the loop ends as soon as ``may_end()`` is true.
     """
 
     def __init__(
@@ -100,16 +100,16 @@ class SupervisorLoop:
         self._thread.start()
 
     def post(self, request: Request) -> None:
-        """Ask for something. Callable from any thread."""
+        """Queue a request. Callable from any thread."""
         self._requests.add(request)
         self.poller.wake()
 
     def take(self, request: Request) -> None:
-        """:meth:`post` for those that the loop itself calls: it comes in the same turn."""
+        """Queue a request on the loop's thread; it is handled in the same turn."""
         self._requests.add(request)
 
     def join(self) -> None:
-        """Wait for the thread's end and give back its descriptors."""
+        """Wait for the thread's end and close its descriptors."""
         self._thread.join()
         self.close()
 
@@ -120,7 +120,7 @@ class SupervisorLoop:
 
     @property
     def busy(self) -> bool:
-        """True if there are jobs that are not over, or requests."""
+        """True if there are unfinished jobs or requests."""
         return bool(self.active.records) or self.waiting
 
     @property
@@ -130,19 +130,19 @@ class SupervisorLoop:
 
     @property
     def jobs(self) -> list[str]:
-        """The jobs that are not over, as far as is known here."""
+        """The unfinished jobs."""
         return [*self.active.records, *self._requests.held]
 
     # The thread.
 
     def run(self) -> None:
-        """Turn until no job is left and ``may_end`` says so."""
+        """Run turns until no job is left and ``may_end()`` is true."""
         try:
             if self._ledger is not None:
                 self._recover(self._ledger)
             while self.busy or not self._may_end():
                 self._turn()
-        except Exception as error:  # in any case, tell the run that no events will come
+        except Exception as error:  # always report that no more events will come
             traceback.print_exc(file=sys.stderr)
             for record in self.active.running:
                 record.signal(signal.SIGKILL)
@@ -150,9 +150,9 @@ class SupervisorLoop:
                     with contextlib.suppress(ChildProcessError):
                         os.waitpid(pid, 0)
             reason = f"{type(error).__name__}: {error}"
-            hint = "this is a fault of the local executor; please report it"
-            self.log.say(ExecutorLost(self.log.now(), "local", reason, hint))
-            with contextlib.suppress(Exception):  # it may be the way out that broke
+            hint = "this is an internal error in the local executor; please report it"
+            self.log.add_event(ExecutorLost(self.log.now(), "local", reason, hint))
+            with contextlib.suppress(Exception):  # publishing may be what failed
                 self.log.publish()
 
     def _turn(self) -> None:
@@ -161,22 +161,24 @@ class SupervisorLoop:
                 self._lifecycle.task_ended(record, process.pid)
             else:
                 self._terminator.member_ended(record, process)
-        self.poller.ring()
+        self.poller.run_timers()
         self._requests.handle()
-        self._lifecycle.look_behind()
+        self._lifecycle.end_leftovers()
         self._terminator.turn()
         self._starter.turn()
-        self.log.tell_gauges()
+        self.log.add_gauges()
         self._publish()
-        self._requests.let_go()
+        self._requests.confirm_close()
         if self.log.failing and not self._retrying:
             self._retrying = True
             self.poller.at(time.monotonic() + RETRY, self._retry)
 
     def _publish(self) -> None:
-        """Hand on what was told, unless it can wait for more: while jobs wait for slots, nothing
-        that the controller could answer would start one sooner."""
-        if self._queue and not self._requests.taking_in and self.log.unpublished:
+        """Publish events, but collect them for a moment while jobs wait for slots.
+
+        The controller's reaction could not start a job sooner then.
+        """
+        if self._queue and not self._requests.accepting_jobs and self.log.unpublished:
             now = time.monotonic()
             if now < self._next_publish:
                 if not self._publish_due:
@@ -188,12 +190,12 @@ class SupervisorLoop:
 
     def _publish_now(self) -> None:
         self._publish_due = False
-        self._next_publish = 0.0  # the turn itself does
+        self._next_publish = 0.0  # this turn publishes
 
     def _retry(self) -> None:
-        self._retrying = False  # the turn itself tries
+        self._retrying = False  # this turn writes
 
-    # What an earlier supervisor left.
+    # Jobs of an earlier supervisor.
 
     def _recover(self, ledger: Ledger) -> None:
         if ledger.size is not None:
@@ -201,7 +203,7 @@ class SupervisorLoop:
             self.slots.bound(self.slots.smallest, self.slots.largest)
         if ledger.unreadable:
             self.log.problem(
-                f"{ledger.unreadable} lines of {ledger.path} are damaged and were passed over"
+                f"{ledger.unreadable} lines of {ledger.path} are damaged and were skipped"
             )
         for record, past in past_records(ledger):
             if not record.inherited and not past.fatal:
@@ -209,11 +211,11 @@ class SupervisorLoop:
                 continue
             self._requests.adopt(record)
             if record.inherited:
-                self._attend(record, past, ledger)
+                self._inherit(record, past, ledger)
             else:
                 self._lifecycle.clean(record)
 
-    def _attend(self, record: LocalJob, past: LedgerJob, ledger: Ledger) -> None:
+    def _inherit(self, record: LocalJob, past: LedgerJob, ledger: Ledger) -> None:
         job = record.job
         self._lifecycle.lost[record] = why_lost(ledger, past)
         record.gpus = self.slots.hold(job.cores, past.gpus)
@@ -223,7 +225,7 @@ class SupervisorLoop:
         if record.reason:
             self._terminator.end(record)
             return
-        self._terminator.attend(record)
+        self._terminator.wait_for_end(record)
         if job.duration > 0 and past.started:
             left = past.started + job.duration - self.log.clock()
             self._lifecycle.limit(record, min(max(left, 0.0), job.duration))
@@ -238,15 +240,15 @@ class SupervisorLoop:
         grace: float,
         deliver: Deliver,
     ) -> None:
-        """Another controller drives the run from now on, and has not asked for any job yet."""
+        """Serve a new controller, which has not asked for any job yet."""
         self.log.clock = run.clock
         self.log.deliver = deliver
         self._terminator.grace = grace
         self._launcher.serve(run, environment, folder)
 
-    def controller_gone(self) -> None:
-        """The controller has disconnected: events stay in the ledger."""
+    def controller_left(self) -> None:
+        """Keep events in the ledger only, after the controller has disconnected."""
         self.log.publish()
         self.log.deliver = lambda lines: None
         for record in self.active.records.values():
-            record.told = False
+            record.reported = False

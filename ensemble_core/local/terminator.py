@@ -1,8 +1,8 @@
-"""Ending jobs so that nothing of them is left: SIGTERM, a grace, SIGKILL, until none is found.
+"""Terminator: ends all processes of a job with SIGTERM, and SIGKILL after a grace period.
 
-The supervisor's thread calls a :class:`Terminator` when a job is cancelled, passes its time limit,
-or has ended with processes left behind, and for jobs of an earlier supervisor, whose end it can
-only wait for; ``done`` is called once nothing of the job is left.
+The supervisor's thread calls it when a job is cancelled, exceeds its time limit, or exits and
+leaves processes behind. For jobs of an earlier supervisor it only waits. ``done`` is called once no
+process of the job is left.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ __all__ = ["Terminator", "Token"]
 #: A watched process: its job and the process; ``born`` is -1 for a task.
 Token = tuple[LocalJob, Process]
 
-#: What each phase sends; 0 sends nothing, but is refused like a signal.
+#: The signal of each phase; 0 only checks the permission.
 _SIGNALS = {Phase.NONE: 0, Phase.TERM: signal.SIGTERM, Phase.KILL: signal.SIGKILL}
-#: Rounds of reading the process table and killing what is new, before waiting a little.
+#: Rounds of reading the process table and signalling new processes, before a short pause.
 _ROUNDS = 20
-#: Seconds after SIGKILL for which processes other than tasks are waited for.
+#: Seconds to wait after SIGKILL for processes other than tasks.
 _GIVE_UP = 60.0
-#: Seconds to the next look at processes that cannot be watched.
+#: Seconds between checks of processes that cannot be watched.
 _LOOK_AGAIN = 0.05
 
 
 class Terminator:
-    """Brings jobs to their end. ``grace`` is in seconds."""
+    """Ends jobs. ``grace`` is in seconds."""
 
     def __init__(
         self,
@@ -46,19 +46,19 @@ class Terminator:
         self._poller = poller
         self.grace = grace
         self._done = done
-        #: Jobs whose processes are to be looked for at the end of this turn.
+        #: Jobs whose processes are searched at the end of this turn.
         self._due: dict[LocalJob, None] = {}
 
-    def attend(self, record: LocalJob) -> None:
-        """Wait until every process of an inherited job has ended."""
+    def wait_for_end(self, record: LocalJob) -> None:
+        """Wait until all processes of an inherited job have ended."""
         self._due[record] = None
 
     def end(self, record: LocalJob) -> None:
-        """Begin to end every process of a job; nothing if that has begun."""
+        """Start ending all processes of a job, unless that has begun."""
         if record.phase is not Phase.NONE:
             return
         record.phase = Phase.TERM
-        record.signalled.clear()  # those that were only attended are to be told as well
+        record.signalled.clear()  # so far they were only watched
         record.signal(signal.SIGTERM)
         self._due[record] = None
         record.timers.append(
@@ -66,7 +66,7 @@ class Terminator:
         )
 
     def end_now(self, record: LocalJob) -> None:
-        """Begin to end a job; one that is being ended already has had its time, and is killed."""
+        """Start ending a job, or kill it if that has begun."""
         if record.phase is Phase.TERM:
             self._kill(record)
         else:
@@ -82,20 +82,20 @@ class Terminator:
         self._due[record] = None
 
     def task_ended(self, record: LocalJob) -> None:
-        """The last task of a job that is being ended was reaped."""
+        """Note that the last task of a job that is being ended was reaped."""
         self._due[record] = None
 
     def member_ended(self, record: LocalJob, process: Process) -> None:
-        """A process that this terminator signalled has ended."""
+        """Handle the end of a process that was signalled."""
         record.signalled.pop(process.pid, None)
-        # It is ours to reap if it was adopted; its parent's otherwise.
+        # Reap it if we adopted it; otherwise its parent does.
         with contextlib.suppress(ChildProcessError):
             os.waitpid(process.pid, os.WNOHANG)
         if not record.signalled:
             self._due[record] = None
 
     def turn(self) -> None:
-        """Look for processes of the jobs that are being ended, and signal them."""
+        """Find and signal processes of the jobs that are being ended."""
         if not self._due:
             return
         hunt, self._due = self._due, {}
@@ -105,7 +105,7 @@ class Terminator:
             fresh = False
             for record in hunt:
                 for process in members.get(record, ()):
-                    # Round one hits all that is there; later rounds what was born meanwhile.
+                    # The first round signals all processes, later rounds the new ones.
                     if attempt == 0 or record.signalled.get(process.pid) != process:
                         fresh |= self._signal(record, process)
             if not fresh:
@@ -133,10 +133,10 @@ class Terminator:
         if not record.spared:
             return ""
         pids = ", ".join(str(process.pid) for process in sorted(record.spared, key=_pid))
-        return f"processes that this user may not end, or that do not end, were left: {pids}"
+        return f"these processes could not be ended (no permission, or no reaction): {pids}"
 
     def _signal(self, record: LocalJob, process: Process) -> bool:
-        """Signal one process and watch it; whether it was there and is new to us."""
+        """Signal a process and watch it; return True if it exists and is new."""
         if process in record.spared:
             return False
         number = _SIGNALS[record.phase]
@@ -146,7 +146,7 @@ class Terminator:
         try:
             fd = pin(process)
         except OSError:
-            # No pidfd to be had: by number, and look again later.
+            # Without a pidfd: signal by number, and check again later.
             self._send(record, process, number, lambda sent: os.kill(process.pid, sent))
             self._look_again(record)
             return not known
@@ -163,7 +163,7 @@ class Terminator:
     def _send(
         self, record: LocalJob, process: Process, number: int, send: Callable[[int], None]
     ) -> bool:
-        """Signal; whether the process was there. One we may not signal no longer counts."""
+        """Signal a process; return False if it does not exist, or may not be signalled."""
         try:
             send(number)
             if number == signal.SIGTERM:

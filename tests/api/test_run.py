@@ -408,7 +408,7 @@ def test_a_stop_that_cannot_be_left_in_the_runs_folder_is_an_error_of_ours(tmp_p
     assert run.folder is not None
     in_the_way = run.folder / HALT
     in_the_way.mkdir()
-    with pytest.raises(ensemble.EnsembleError, match="cannot be told to stop") as got:
+    with pytest.raises(ensemble.EnsembleError, match="cannot request a stop") as got:
         ensemble.open_run(state=tmp_path / "state").stop()
     assert got.value.code == "unwritable"
     in_the_way.rmdir()

@@ -9,7 +9,7 @@ from ensemble_testing import Story
 
 from ensemble_core.errors import EnsembleError, FileErrors
 from ensemble_core.journal.codec import event_text, list_text, rows_of
-from ensemble_core.journal.replay import _told_less
+from ensemble_core.journal.replay import _same_but_new_fields
 from ensemble_core.model.causes import CAUSES
 from ensemble_core.model.codec import dumps
 from ensemble_core.model.decisions import Call, Log
@@ -200,11 +200,11 @@ def test_functions_are_told_the_cause_and_a_replay_of_an_older_run_does_not_mind
         **call.compact(),
         "job": {k: v for k, v in call.job.items() if k not in ("cause", "limit")},
     }
-    assert _told_less(dumps([before]), dumps([call]))
-    assert not _told_less(dumps([{**before, "name": "other"}]), dumps([call]))
-    assert not _told_less(dumps([{**before, "job": {**before["job"], "index": 1}}]), dumps([call]))
-    assert not _told_less(dumps([before, before]), dumps([call]))
-    assert not _told_less(None, dumps([call]))
+    assert _same_but_new_fields(dumps([before]), dumps([call]))
+    assert not _same_but_new_fields(dumps([{**before, "name": "other"}]), dumps([call]))
+    assert not _same_but_new_fields(dumps([{**before, "job": {**before["job"], "index": 1}}]), dumps([call]))
+    assert not _same_but_new_fields(dumps([before, before]), dumps([call]))
+    assert not _same_but_new_fields(None, dumps([call]))
 
 
 def test_the_run_time_of_cancelled_jobs_is_a_metric_of_its_own() -> None:

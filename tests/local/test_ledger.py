@@ -184,7 +184,7 @@ def test_what_a_resumed_run_hears_of_jobs_that_wait_outlives_a_power_cut(
     ("header", "words"),
     [
         (["v", 99, "t", 1.0], "newer version"),
-        (["v", 1, "someone", 1.0], "of another run: someone"),
+        (["v", 1, "someone", 1.0], "belongs to another run: someone"),
     ],
 )
 def test_a_ledger_that_is_not_ours_is_refused(

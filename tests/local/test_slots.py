@@ -90,7 +90,7 @@ def test_gpus_are_those_that_are_visible() -> None:
     ],
 )
 def test_slots_out_of_order_are_refused(options: dict[str, int]) -> None:
-    with pytest.raises(UsageError, match="not in order"):
+    with pytest.raises(UsageError, match="do not fit together"):
         LocalExecutor(**options)
 
 

@@ -501,7 +501,7 @@ def test_a_full_disk_stops_starts_until_there_is_room(stage: Stage) -> None:
             return [e.message for e in session.events if isinstance(e, Problem)]
 
         session.wait(lambda: bool(problems()), "the problem")
-        assert "cannot be written" in problems()[0]
+        assert "cannot write" in problems()[0]
         started = sum("start" in session.names(job) for job in jobs)
         assert started == 0
         session.executor.cancel([jobs[-1].id])  # what needs no room goes on

@@ -603,5 +603,5 @@ rules: [{trigger: start, action: {name: submit, label: work}}]
     journal.close()
     assert not outcome.over
     assert outcome.exit_code == 1
-    assert "writer broke down" in outcome.reason
+    assert "writer has failed" in outcome.reason
     assert executor.submitted == []
