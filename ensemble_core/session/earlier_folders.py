@@ -1,6 +1,6 @@
-"""Warns if a new run would write among the files of an earlier run.
+"""Warnings if a new run would write among the files of an earlier run.
 
-Called by ``new_run``, which records each run's folders in its journal.
+Used by ``new_run``, which records each run's folders in its journal.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from ensemble_core.model.placeholders import PLACEHOLDER, fill
 
 __all__ = ["folders_of", "reused"]
 
-#: Newest runs that are compared.
+#: Number of newest runs that are compared.
 _MOST = 50
 
 
 def folders_of(ensemble: Ensemble) -> dict[str, str]:
-    """Map each folder that jobs write to, if runs share it, to the field and group that name it.
+    """Map each folder to which jobs of several runs would write to the field that names it.
 
-    Paths are absolute; placeholders of jobs are left in them."""
+    Paths are absolute, with placeholders of jobs.
+    """
     found: dict[str, str] = {}
     for first in ensemble.groups.values():
         for group in (first, *first.more):
@@ -41,15 +42,15 @@ def folders_of(ensemble: Ensemble) -> dict[str, str]:
 
 
 def _shared(group: JobGroup, path: str) -> str:
-    """The path with what all jobs of the group, and of every run in this folder, have in common."""
+    """Return the path with the placeholders filled in that are the same for all jobs and runs."""
     known = {"group": group.name, "here": group.here, "cwd": group.cwd}
     left = {name: value for name, value in known.items() if name not in group.names}
     return os.path.normpath(os.path.join(group.cwd, fill(path, left)))
 
 
 def reused(state: Path, used: Mapping[str, str]) -> Iterator[str]:
-    """A warning for each of these folders that an earlier kept run wrote to."""
-    left = {path: whose for path, whose in used.items() if os.path.isdir(_made(path))}
+    """Yield a warning for each of these folders to which an earlier kept run wrote."""
+    left = {path: whose for path, whose in used.items() if os.path.isdir(_fixed_parent(path))}
     for folder in reversed(folders(state)[-_MOST:] if left else []):
         try:
             with Journal(folder / NAME) as journal:
@@ -65,7 +66,7 @@ def reused(state: Path, used: Mapping[str, str]) -> Iterator[str]:
             )
 
 
-def _made(path: str) -> str:
-    """The folder that must be there if anything was written below this path."""
+def _fixed_parent(path: str) -> str:
+    """Return the folder that exists if anything was written below this path."""
     match = PLACEHOLDER.search(path)
     return os.path.dirname(path[: match.start()] if match else path)

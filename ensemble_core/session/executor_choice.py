@@ -1,7 +1,7 @@
-"""Chooses and builds the executor (or resizer) of a run, with options from the command line.
+"""Choice of a run's executor (or resizer), and its options from the command line.
 
-``--executor`` decides; otherwise the available executor of highest priority. Option texts are
-parsed by the executor's JSON Schema.
+``--executor`` names it; otherwise the available executor with the highest priority is used. Options
+are parsed by the executor's JSON Schema.
 """
 
 from __future__ import annotations
@@ -43,8 +43,7 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class ExecutorChoice:
-    """The executor of a run: its name, its record, and why it was chosen. ``options`` are those set
-    for it."""
+    """The executor of a run: its name, its record, its options, and why it was chosen."""
 
     name: str
     record: ExecutorPlugin
@@ -53,41 +52,39 @@ class ExecutorChoice:
     options: Mapping[str, object] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        # What its record says of the surroundings is not what it was told to use instead.
-        told = ", ".join(f"{name}={value}" for name, value in self.options.items())
-        detail = f" ({told or self.detail})" if told or self.detail else ""
+        # Options override the environment that the record describes.
+        options = ", ".join(f"{name}={value}" for name, value in self.options.items())
+        detail = f" ({options or self.detail})" if options or self.detail else ""
         return f"executor {self.name}{detail}: {self.why}"
 
 
 def choose_executor(registry: Registry, name: str | None) -> ExecutorChoice:
-    """Return the executor to use. Raises :class:`UsageError`, with reasons, if none is
-    available."""
+    """Return the executor to use. Raises :class:`UsageError` with reasons if none is available."""
     if name is not None:
         record = registry.lookup("executor", name)
         works, detail = probe(record)
-        # The user may know more than ``available``, and options may make it work. If not, ``open``
-        # fails with the reason.
+        # ``available`` may be wrong, and options may make it work. Otherwise ``open`` fails.
         return ExecutorChoice(name, record, detail if works else "", "chosen with --executor")
-    asked: dict[str, tuple[ExecutorPlugin, bool, str]] = {}
+    probed: dict[str, tuple[ExecutorPlugin, bool, str]] = {}
     for each, record in registry.executors.items():
-        # A record may be listed under more than one name: its shortest comes first.
-        if all(record is not other for other, _, _ in asked.values()):
-            asked[each] = (record, *probe(record))
-    able = [each for each, (_, works, _) in asked.items() if works]
+        # A record may have several names; its shortest comes first.
+        if all(record is not other for other, _, _ in probed.values()):
+            probed[each] = (record, *probe(record))
+    able = [each for each, (_, works, _) in probed.items() if works]
     if not able:
-        reasons = "; ".join(f"{each}: {detail}" for each, (_, _, detail) in asked.items())
+        reasons = "; ".join(f"{each}: {detail}" for each, (_, _, detail) in probed.items())
         raise UsageError(
             "no executor is available here",
-            cause=reasons or "none is installed",
+            cause=reasons or "no executor is installed",
             hint="'ensemble plugins list' shows installed and broken plugins",
             code="no-executor",
         )
-    best = max(able, key=lambda each: asked[each][0].priority)
-    record, _, detail = asked[best]
+    best = max(able, key=lambda each: probed[each][0].priority)
+    record, _, detail = probed[best]
     if len(able) == 1:
         others = ", ".join(
             f"{each}: {reason or 'not available'}"
-            for each, (_, works, reason) in asked.items()
+            for each, (_, works, reason) in probed.items()
             # Leave out executors that only work when they are named.
             if not works and f"--executor {each}" not in reason
         )
@@ -116,8 +113,11 @@ def build_executor(
 
 
 def build_resizer(registry: Registry, name: str, given: Iterable[str]) -> Resizer:
-    """The resizer of this name with options from ``-o KEY=VALUE``. Raises :class:`UsageError` for
-    options that it does not take, :class:`PluginError` where there is none or it is broken."""
+    """Build the resizer with this name and options from ``-o KEY=VALUE``.
+
+    Raises :class:`UsageError` if it rejects the options, :class:`PluginError` if it does not exist
+    or is broken.
+    """
     from ensemble_core.config.schema import defaults
     from ensemble_core.plugin.resizer import Resizer
 
@@ -138,8 +138,7 @@ def _shown(registry: Registry, kind: str, record: ExecutorPlugin | ResizerPlugin
 def _options_of(
     registry: Registry, kind: str, record: ExecutorPlugin | ResizerPlugin
 ) -> Iterator[None]:
-    """Reports an error that a plugin raises while it is built: as one of its options, or as the
-    plugin's fault."""
+    """Convert exceptions of a plugin's ``build`` into errors about its options or the plugin."""
     try:
         yield
     except EnsembleError:
@@ -156,8 +155,8 @@ def _options_of(
 
 
 def rendered(record: ExecutorPlugin, job: Job, options: Mapping[str, Any]) -> Rendered:
-    """Return what the executor would hand to its queue for a job. Raises :class:`PluginError` if
-    its ``render`` is at fault."""
+    """Return what the executor would submit for a job. Raises :class:`PluginError` if its
+    ``render`` fails."""
     from ensemble_core.plugin.rendering import Rendered
 
     assert record.render is not None
@@ -174,7 +173,7 @@ def probe(record: ExecutorPlugin) -> tuple[bool, str]:
         return True, ""
     try:
         works, detail = record.available()
-    except Exception as error:  # a plugin's fault is a reason not to use it, not to fail
+    except Exception as error:  # a plugin's error only means that it is not available
         return False, f"{type(error).__name__}: {error}"
     return bool(works), str(detail or "")
 
@@ -184,7 +183,7 @@ def read_options(
 ) -> dict[str, Any]:
     """Parse the options of an executor or resizer from ``-o KEY=VALUE`` and from its flags.
 
-    Raises :class:`UsageError` for what its schema rejects.
+    Raises :class:`UsageError` if its schema rejects them.
     """
     from ensemble_core.plugin.records import ExecutorPlugin
     from ensemble_core.plugin.validation import plain
@@ -192,13 +191,13 @@ def read_options(
     whose = f"{'executor' if isinstance(record, ExecutorPlugin) else 'resizer'} {record.name!r}"
     schema = plain(record.options)
     properties: Mapping[str, Any] = schema.get("properties") or {}
-    # As the options of all plugins: closed, unless the schema itself says what else there may be.
+    # Unknown options are rejected unless the schema allows additional ones.
     closed = not schema.get("additionalProperties") and not schema.get("patternProperties")
     options: dict[str, Any] = {}
     for name, value in named.items():
         if value is None:
             continue
-        # Flags that several executors share are untyped, so they are read here.
+        # Flags that several executors share have no type, so their text is parsed here.
         options[name] = _read(value, properties.get(name)) if isinstance(value, str) else value
     for text in given:
         key, equals, value = text.partition("=")
@@ -229,7 +228,7 @@ def _offer(name: str, properties: Mapping[str, Any]) -> str:
 
 
 def _read(text: str, schema: Any) -> object:
-    """The first of the values that a text may stand for which the schema allows; else the text."""
+    """Return the first interpretation of a text that the schema allows, or else the text."""
     if not schema or not isinstance(schema, Mapping):
         return text
     import jsonschema_rs
@@ -243,11 +242,11 @@ def _read(text: str, schema: Any) -> object:
         try:
             value: object = reading(text)
             wrong = {error.kind.name for error in validator.iter_errors(value)}
-        except (KeyError, ValueError):  # it cannot be read so
+        except (KeyError, ValueError):  # not of this type
             continue
         if not wrong:
             return value
-        if "type" not in wrong:  # but it is too large, or not one of those that there are
+        if "type" not in wrong:  # the right type, but out of range or not an allowed value
             near.append(value)
     return near[0] if near else text
 
@@ -268,7 +267,7 @@ def _check(whose: str, schema: Any, options: dict[str, Any]) -> None:
     if problems:
         shown = whose.replace("'", "")
         raise UsageError(
-            f"wrong options for {whose}",
+            f"invalid options for {whose}",
             cause="; ".join(sorted(problems)),
             hint=f"'ensemble plugins show {shown}' describes them",
             code="bad-option",
@@ -276,7 +275,7 @@ def _check(whose: str, schema: Any, options: dict[str, Any]) -> None:
 
 
 def webhook_errors(ensemble: Ensemble) -> list[UsageError]:
-    """Return an error for each webhook whose variable is not set here, or has no safe URL."""
+    """Return an error for each webhook whose variable is not set, or has no safe URL."""
     from ensemble_core.model.notification_addresses import addresses, webhook_of
     from ensemble_core.runtime.webhooks import webhook_url
 
@@ -297,8 +296,10 @@ def webhook_errors(ensemble: Ensemble) -> list[UsageError]:
 
 
 def check_environment(ensemble: Ensemble, warn: Callable[[str], None] | None = None) -> None:
-    """Raise :class:`UsageError` where a variable that jobs are to inherit is not set here, or one
-    with the URL of a webhook; with ``warn``, the latter is only a warning."""
+    """Raise :class:`UsageError` if a variable that jobs inherit, or a webhook's, is not set.
+
+    With ``warn``, a missing webhook is only a warning.
+    """
     for error in webhook_errors(ensemble):
         if warn is None:
             raise error
@@ -309,10 +310,10 @@ def check_environment(ensemble: Ensemble, warn: Callable[[str], None] | None = N
             if name not in os.environ:
                 missing.setdefault(name, []).append(group.name)
     if missing:
-        told = (f"{name} (for {', '.join(groups)})" for name, groups in missing.items())
+        shown = (f"{name} (for {', '.join(groups)})" for name, groups in missing.items())
         raise UsageError(
-            f"the environment lacks {', '.join(told)}",
-            cause="jobs inherit it from here by 'environment_from'",
+            f"the environment lacks {', '.join(shown)}",
+            cause="jobs inherit it by 'environment_from'",
             hint=f"export {next(iter(missing))}=… in this shell and repeat the command",
             code="no-variable",
         )

@@ -1,8 +1,8 @@
-"""Inspection of a kept run: what a page, a report or a notebook shows of it.
+"""Inspection of a kept run: data for web pages, reports and notebooks.
 
-An :class:`Inspection` reads a run's journal and, after :meth:`~Inspection.refresh`, only what is
-new. All it returns is plain data (``dict``, ``list``, text, numbers, ``None``), ready for JSON.
-Times are seconds since the epoch.
+An :class:`Inspection` reads a run's journal once, and only new events after
+:meth:`~Inspection.refresh`. It returns plain data (``dict``, ``list``, text, numbers, ``None``) for
+JSON. Times are seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -34,32 +34,34 @@ if TYPE_CHECKING:
 
 __all__ = ["Inspection"]
 
-#: Failed jobs of one kind that are named, and whose output and node are read; last lines of
-#: output and nodes that are counted.
+#: Limits for each kind of failed jobs: examples; examples whose output and node are read; lines of
+#: output and nodes in the counts.
 _EXAMPLES, _READ, _COUNTED = 50, 20, 5
-#: Jobs of a run whose nodes are found: of more, no chart has a bar for each.
+#: Largest run whose nodes are returned. Charts of larger runs have no bar for each job.
 _PLACED = 2000
-#: Bytes of a log that are returned at most, and bytes of one line.
+#: Largest part of a log that is returned, and longest line, in bytes.
 _LOG, _LINE = 65_536, 500
 #: Points of one curve, curves of one variable.
 _POINTS, _CURVES = 400, 60
 _FAILED = ("failed", "cancelled")
 _NUMBER = re.compile(r"\d+")
-#: What is kept of a job's events, to find its output; and of how many jobs. The events of a job
-#: are looked for among all events of the run if it has fewer than the last number for each job.
-_PLACES, _REMEMBERED, _ONE_BY_ONE = ("workdir", "stdout", "stderr", "host", "nodes"), 1000, 5000
-#: Firings that are kept at most: of rules that fired more often than others, every second, every
-#: fourth …
+#: Fields of a job's events that locate its output.
+_PLACES = ("workdir", "stdout", "stderr", "host", "nodes")
+#: Size of the cache of these fields, in jobs.
+_REMEMBERED = 1000
+#: All events are scanned if the run has fewer than this number for each job that is searched for.
+_ONE_BY_ONE = 5000
+#: Limit of firings. Beyond it, only every second, fourth … firing of frequent rules is kept.
 _FIRINGS = 10_000
-#: What an overview has of the engine's report.
+#: Parts of the engine's report in an overview.
 _REPORTED = ("groups", "rules", "progress", "warnings")
 
 
 class Inspection:
     """A kept run, read for display. Use it with ``with``.
 
-    A damaged run is shown as far as it can be read; ``problem`` says what is wrong with it. The
-    engine's part (groups, rules, tables) then stands at the last event before the damage.
+    A damaged run is shown as far as it can be read, and ``problem`` describes the damage. Groups,
+    rules and tables then have the state of the last event before the damage.
     """
 
     def __init__(self, kept: KeptRun) -> None:
@@ -68,7 +70,7 @@ class Inspection:
         self._columns: JobColumns | None = None
         self._stale = False
         self._firings: list[dict[str, Any]] = []
-        #: Of each rule: its how manyth firings are kept.
+        #: By rule: N if only every Nth firing is kept.
         self._every: dict[str, int] = {}
         self._fired_until = 0
         #: Values that jobs reported, by group and variable, and job.
@@ -78,7 +80,7 @@ class Inspection:
         self._placed_until = 0
         self._capacity = Capacity()
         self._reported_until = 0
-        #: By attempt: the last event that was looked at, and what was said of its start.
+        #: By attempt: the last event that was checked, and the context of its start.
         self._started: dict[str, tuple[int, dict[str, Any]]] = {}
         self._began: float | None = None
         self._newest: float | None = None
@@ -94,7 +96,7 @@ class Inspection:
         self._kept.journal.close()
 
     def refresh(self) -> bool:
-        """Read the events that were added since; return whether there were any."""
+        """Read new events; return True if there were any."""
         journal = self._kept.journal
         try:
             last = journal.last()
@@ -148,17 +150,17 @@ class Inspection:
 
     @property
     def state(self) -> str:
-        """How the run stands: ``running``, ``stopped``, ``interrupted``, ``ended`` …"""
+        """State of the run: ``running``, ``stopped``, ``interrupted``, ``ended`` …"""
         return self._kept.state
 
-    # -- how the run stands ------------------------------------------------------------------------
+    # -- state -------------------------------------------------------------------------------------
 
     def report(self) -> Report | None:
-        """The engine's report; ``None`` if nothing of the journal can be read."""
+        """Return the engine's report; ``None`` if the journal cannot be read at all."""
         return None if self._engine is None else self._engine.report()
 
     def overview(self) -> dict[str, Any]:
-        """How the run stands: who controls it, its groups and rules, its progress and costs."""
+        """Return the run's state, controller, groups, rules and progress."""
         from ensemble_core.journal.run_store import look
 
         info = look(self._kept.folder)
@@ -194,7 +196,7 @@ class Inspection:
         return found | {key: plain.get(key, found[key]) for key in _REPORTED}
 
     def _until(self) -> float | None:
-        """Up to when the run is known: until now if it goes on, else until its last event."""
+        """Return the end of the known time: now for a live run, else the time of its last event."""
         from ensemble_core.journal.run_store import look
 
         return time.time() if look(self._kept.folder).state == "running" else self._newest
@@ -202,7 +204,7 @@ class Inspection:
     # -- jobs --------------------------------------------------------------------------------------
 
     def _jobs(self) -> JobColumns:
-        """The table of jobs: read once, then only what events have changed."""
+        """Return the table of jobs; after the first call, only changes are read."""
         if self._columns is None or self._stale:
             from ensemble_core.session.job_columns import JobColumns
 
@@ -210,7 +212,7 @@ class Inspection:
             over = [] if engine is None else engine.state.table.over or []
             try:
                 stored = self._stored(over, check=self._columns is None)
-                with closing(stored or self._kept.jobs()) as jobs, _uncollected():
+                with closing(stored or self._kept.jobs()) as jobs, _without_gc():
                     if not (stored and self._columns and self._columns.update(stored)):
                         self._columns = JobColumns(jobs)
             except EnsembleError as error:
@@ -222,8 +224,10 @@ class Inspection:
         return self._columns
 
     def _stored(self, over: Iterable[JobRecord] = (), *, check: bool = True) -> StoredJobs | None:
-        """The jobs as the journal has a row of each; ``None`` if it has none, or is damaged. Rows
-        of jobs that are active, or in ``over``, are the engine's."""
+        """Return the jobs from job rows; ``None`` if the journal has none, or is damaged.
+
+        Rows of active jobs and of jobs in ``over`` come from the engine.
+        """
         from ensemble_core.journal.job_rows import row_of
         from ensemble_core.journal.stored_jobs import StoredJobs
 
@@ -235,7 +239,7 @@ class Inspection:
         return StoredJobs(self._kept.journal, groups, [*known], check=check)
 
     def _row(self, group: str, index: int) -> tuple[dict[str, Any], int | None] | None:
-        """The row of a job, and the number of the event that ended it if that is known."""
+        """Return the row of a job, and the number of the event that ended it if known."""
         try:
             stored = self._stored(check=False)
             if stored is not None:
@@ -245,9 +249,11 @@ class Inspection:
         row = self._jobs().find(group, index)
         return None if row is None else (row, None)
 
-    def _life(self, name: str, until: int | None) -> list[Any]:
-        """The events of a job and those with decisions on it, among others, from its first submit
-        to the event ``until``; the newest are read first."""
+    def _events_of_job(self, name: str, until: int | None) -> list[Any]:
+        """Return the events of a job from its first submit to the event ``until``.
+
+        Includes events with decisions, of which some concern the job. Reads the newest first.
+        """
         found: list[Any] = []
         journal = self._kept.journal
         try:
@@ -275,11 +281,11 @@ class Inspection:
         offset: int = 0,
         limit: int | None = None,
     ) -> dict[str, Any]:
-        """A page of the table of jobs: ``names`` of its columns, ``rows`` (lists in their order)
-        and ``total``, the number of jobs that match.
+        """Return a page of the table of jobs.
 
-        ``where`` names columns and their values; ``text`` is looked for in the job's name and in
-        all values but times and costs. Jobs without a value in the column ``sort`` come last.
+        It has the ``names`` of columns, ``rows`` (lists of values) and ``total``, the number of
+        matching jobs. ``where`` maps columns to values. ``text`` is searched in the job's name and
+        in all values except times and costs. Jobs without a value in the column ``sort`` come last.
         Raises :class:`UsageError` for unknown columns.
         """
         jobs = self._jobs()
@@ -299,8 +305,8 @@ class Inspection:
         return {"names": list(jobs.names), "rows": page, "total": total, "offset": offset}
 
     def job(self, group: str, index: int) -> dict[str, Any]:
-        """One job: its row, its attempts as they were submitted, its events, the values that it
-        reported and the rules that touched it. Raises :class:`UsageError` if there is none."""
+        """Return one job: its row, submitted attempts, events, reported values, and the rules that
+        affected it. Raises :class:`UsageError` if it does not exist."""
         found = self._row(group, index)
         if found is None:
             raise UsageError(f"the run has no job {group}.{index}", code="no-such-job")
@@ -310,8 +316,8 @@ class Inspection:
         events: list[dict[str, Any]] = []
         values: list[list[Any]] = []
         rules: list[dict[str, Any]] = []
-        # Attempts after the first are called GROUP.INDEX-NUMBER.
-        for each in self._life(name, end):
+        # Further attempts are called GROUP.INDEX-NUMBER.
+        for each in self._events_of_job(name, end):
             own = _is_of(each.job, name)
             if own and each.type == "observed":
                 values.append([each.time, dict((each.data or {}).get("values", {}))])
@@ -335,8 +341,8 @@ class Inspection:
                 elif kind == "cancel":
                     touched = any(_is_of(job, name) for job in decision["jobs"])
                 else:
-                    told = decision.get("job")
-                    touched = isinstance(told, str) and _is_of(told, name)
+                    job = decision.get("job")
+                    touched = isinstance(job, str) and _is_of(job, name)
                 if touched and rule:
                     rules.append(
                         {"rule": rule, "decision": kind, "seq": each.seq, "time": each.time}
@@ -346,15 +352,16 @@ class Inspection:
             "row": row,
             "attempts": attempts,
             "events": events,
-            "values": _thinned(values, _POINTS),
+            "values": _thin_out(values, _POINTS),
             "rules": rules,
         }
 
     def log(self, job: str, stream: str = "stdout", most: int = _LOG) -> dict[str, Any]:
-        """The end of what a job (``sim.3``, or ``sim.3-1`` for a further attempt) wrote, of at most
-        ``most`` bytes: ``text``, the file's ``size`` and, if it cannot be read, ``problem``.
+        """Return the last ``most`` bytes of a job's log as ``text``, the file's ``size``, and the
+        ``problem`` if it cannot be read.
 
-        Raises :class:`UsageError` for a stream other than ``stdout`` and ``stderr``.
+        ``job`` is ``sim.3``, or ``sim.3-1`` for a further attempt. Raises :class:`UsageError` for a
+        stream other than ``stdout`` and ``stderr``.
         """
         if stream not in ("stdout", "stderr"):
             raise UsageError(f"a job has no stream {stream!r}", code="no-such-stream")
@@ -366,15 +373,15 @@ class Inspection:
         except EnsembleError as error:
             self._note(error)
 
-    # -- what went wrong ---------------------------------------------------------------------------
+    # -- failures ----------------------------------------------------------------------------------
 
     def failures(self) -> list[dict[str, Any]]:
-        """Jobs that failed or were cancelled, by group, cause and exit code, the most first.
+        """Return failed and cancelled jobs by group, cause and exit code, the most frequent first.
 
-        ``parameters`` are values that failed more often than others: ``failed`` of ``total`` jobs
-        of the group. ``examples`` are jobs; the first ``looked`` of them, which are from all parts
-        of the run, have their node and last line of output. ``lines`` and ``nodes`` count these;
-        lines that differ only in numbers are counted as one.
+        ``parameters`` are values with significantly more failures: ``failed`` of ``total`` jobs of
+        the group. ``examples`` are jobs. The first ``looked`` of them are a sample of the whole
+        run: they have their node and last line of output. ``lines`` and ``nodes`` count these;
+        lines that differ only in numbers count as one.
         """
         jobs = self._jobs()
         kinds: dict[tuple[Any, ...], list[int]] = {}
@@ -430,7 +437,7 @@ class Inspection:
         return [n for n in engine.state.ensemble.groups[group].names if n in names]
 
     def _end_of_job(self, job: str, start: Mapping[str, Any]) -> dict[str, Any]:
-        """The node of a job's attempt, and the last line that it wrote."""
+        """Return the node of a job's attempt, and the last line that it wrote."""
         node = _node(start)
         for stream in ("stderr", "stdout"):
             lines = log_tail(start, stream, 4096)["text"].strip().splitlines()
@@ -439,15 +446,17 @@ class Inspection:
         return {"node": node, "line": "", "stream": ""}
 
     def _starts(self, jobs: Collection[str]) -> dict[str, dict[str, Any]]:
-        """The start reports of attempts by the queue, with the places of their output; a job's
-        events are read once, and later only new ones."""
+        """Return the contexts of attempts' start events, with the paths of their output.
+
+        Events of a job are read once, and later only new ones.
+        """
         known = {job: self._started[job] for job in jobs if job in self._started}
         new = set(jobs) - known.keys()
         found = {job: start for job, (_, start) in known.items()}
         if self.seq < _ONE_BY_ONE * len(new):
             rows: Iterable[Any] = self._events([json.dumps(job) for job in new])
         else:
-            rows = chain.from_iterable(map(self._life_of, new))
+            rows = chain.from_iterable(map(self._events_of_attempt, new))
         if known:
             after = min(until for until, _ in known.values())
             rows = chain(rows, self._events([json.dumps(job) for job in known], after))
@@ -461,18 +470,18 @@ class Inspection:
         self._started |= {job: (self.seq, found.get(job, {})) for job in jobs}
         return found
 
-    def _life_of(self, job: str) -> list[Any]:
-        """Events of an attempt, by its job id; empty for an unknown id."""
+    def _events_of_attempt(self, job: str) -> list[Any]:
+        """Return the events of an attempt's job; empty for an unknown id."""
         group, _, number = job.rpartition(".")
         index = number.partition("-")[0]
         row = self._row(group, int(index)) if index.isascii() and index.isdigit() else None
-        return [] if row is None else self._life(f"{group}.{index}", row[1])
+        return [] if row is None else self._events_of_job(f"{group}.{index}", row[1])
 
-    # -- what it cost ------------------------------------------------------------------------------
+    # -- costs -------------------------------------------------------------------------------------
 
     def costs(self) -> list[dict[str, Any]]:
-        """For each group: core-hours by outcome, and how long jobs took and waited (seconds;
-        ``median``, ``longest``), beside the time limit that they asked for."""
+        """Return for each group: core-hours by outcome, durations and waiting times (seconds;
+        ``median``, ``longest``), and the time limit."""
         engine = self._engine
         limits = {} if engine is None else engine.state.ensemble.groups
         jobs = self._jobs()
@@ -518,9 +527,11 @@ class Inspection:
     # -- results -----------------------------------------------------------------------------------
 
     def tables(self) -> list[dict[str, Any]]:
-        """Every table of results and every generator's points: ``name``, ``names`` of the columns,
-        ``rows`` as lists, and ``plot`` as the ensemble file has it; for a generator also its
-        ``objectives``, each with ``minimize`` or ``maximize``."""
+        """Return all tables of results and all generators' points.
+
+        Each has a ``name``, the ``names`` of its columns, ``rows`` (lists), and ``plot`` from the
+        ensemble file. A generator also has ``objectives``, each ``minimize`` or ``maximize``.
+        """
         engine = self._engine
         if engine is None:
             return []
@@ -542,8 +553,11 @@ class Inspection:
         return found
 
     def curves(self) -> list[dict[str, Any]]:
-        """Values that jobs reported while they ran: by group and variable, those of some jobs over
-        the seconds since each job's first, thinned if there are many."""
+        """Return values that jobs reported while they ran, by group and variable.
+
+        Times are seconds since a job's first value. The number of jobs is limited, and long curves
+        are thinned out.
+        """
         points = self._points
         for row in self._of_kind("observed", self._observed_until):
             if row.type != "observed" or row.job is None:
@@ -560,19 +574,22 @@ class Inspection:
                 "group": group,
                 "variable": name,
                 "jobs": [
-                    {"id": job, "points": [[t - own[0][0], v] for t, v in _thinned(own, _POINTS)]}
+                    {"id": job, "points": [[t - own[0][0], v] for t, v in _thin_out(own, _POINTS)]}
                     for job, own in jobs.items()
                 ],
             }
             for (group, name), jobs in points.items()
         ]
 
-    # -- what the rules did, and when --------------------------------------------------------------
+    # -- rules -------------------------------------------------------------------------------------
 
     def firings(self, after: int = 0) -> list[dict[str, Any]]:
-        """Each firing of a rule after event ``after``: ``rule``, ``seq`` and ``time`` of the event,
-        the event in words, the condition's ``value``, and the ``decisions`` that followed. Of more
-        than 10,000, those of the most frequent rules are thinned."""
+        """Return the firings of rules after event ``after``.
+
+        Each has the ``rule``, ``seq`` and ``time`` of the event, the event in words, the
+        condition's ``value``, and the ``decisions``. Beyond 10,000, firings of the most frequent
+        rules are thinned out.
+        """
         from ensemble_core.engine.rule_trace import event_words
 
         for row in self._of_kind("fired", self._fired_until):
@@ -604,7 +621,7 @@ class Inspection:
                 self._every[often] = 2 * self._every.get(often, 1)
                 kept = [each for each in self._firings if self._is_kept(each)]
                 fewer = len(kept) < len(self._firings)
-                # Of many rules that fired once, the newest firings are kept.
+                # If all rules fired once, keep the newest firings.
                 self._firings = kept if fewer else kept[-_FIRINGS:]
         self._fired_until = self.seq
         return [each for each in self._firings if each["seq"] > after]
@@ -619,10 +636,11 @@ class Inspection:
             self._note(error)
 
     def timeline(self, bins: int = 300) -> dict[str, Any]:
-        """How many jobs of each group waited and ran, in ``bins`` equal parts of the run.
+        """Return how many jobs of each group waited and ran, in ``bins`` equal parts of the run.
 
-        ``began`` and the ``width`` of a part in seconds; by group, the mean number of jobs
-        ``running`` and ``waiting`` in each part."""
+        ``began`` and the ``width`` of a part are in seconds. For each group, ``running`` and
+        ``waiting`` have the mean number of jobs in each part.
+        """
         jobs = self._jobs()
         began = self._began if self._began is not None else 0.0
         end = max(self._until() or began, began + 1e-6)
@@ -633,14 +651,14 @@ class Inspection:
             values = zip(*(jobs.column(name, group) for name in columns), strict=True)
             begins, starts, stops = array("d"), array("d"), array("d")
             for submitted, start, stop, outcome in values:
-                # A job that was cancelled before it began waited for a time that nobody kept.
+                # The waiting time of a job that was cancelled before its start is unknown.
                 if start is not None or outcome == "active":
                     first = end if start is None else start
                     begins.append(min(submitted, first) - began)
                     starts.append(first - began)
                     last = end if stop is None or start is None else max(start, stop)
                     stops.append(last - began)
-            sums = [_passed(moments, width, bins) for moments in (begins, starts, stops)]
+            sums = [_elapsed(moments, width, bins) for moments in (begins, starts, stops)]
             groups[group] = {
                 "running": _means(sums[1], sums[2], width),
                 "waiting": _means(sums[0], sums[1], width),
@@ -648,7 +666,7 @@ class Inspection:
         return {"began": began, "width": width, "groups": groups}
 
     def nodes(self) -> dict[str, str]:
-        """The node on which each job ran at last, by the job's name (``sim.3``), as far as the
+        """Return the node of each job's last attempt, by the job's name (``sim.3``), if the
         queue reported it. Empty for a run of more than 2,000 jobs."""
         if len(self._jobs()) > _PLACED:
             return {}
@@ -663,20 +681,21 @@ class Inspection:
 
 
 def _node(reported: Mapping[str, Any]) -> str:
-    """The node or nodes in what a queue reported about a job; empty if there are none."""
+    """Return the node or nodes in a queue's report of a job, or an empty text."""
     nodes = reported.get("host") or reported.get("nodes") or ""
     return ",".join(map(str, nodes)) if isinstance(nodes, list) else str(nodes)
 
 
 def _sample(places: Sequence[int]) -> list[int]:
-    """Some of these places, from all parts; the first ``_READ`` of them too."""
+    """Return ``_EXAMPLES`` of these places, evenly spaced. The first ``_READ`` of the result are
+    evenly spaced, too."""
     chosen = places[:: -(-len(places) // _EXAMPLES)]
     first = chosen[:: -(-len(chosen) // _READ)]
     return [*first, *(at for at in chosen if at not in first)]
 
 
 def _counted(name: str, texts: Iterable[str]) -> list[dict[str, Any]]:
-    """How often each text occurs, the most frequent first; numbers in it make no difference."""
+    """Count equal texts, the most frequent first. Lines that differ only in numbers are equal."""
     kinds: dict[str, list[str]] = {}
     for text in texts:
         kinds.setdefault(text if name == "node" else _NUMBER.sub("0", text), []).append(text)
@@ -685,8 +704,8 @@ def _counted(name: str, texts: Iterable[str]) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
-    """Make many lists that are in no cycle without looking for cycles: it takes a third less."""
+def _without_gc() -> Iterator[None]:
+    """Disable garbage collection while many lists are created; saves a third of the time."""
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -696,9 +715,11 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _passed(moments: Iterable[float], width: float, bins: int) -> list[float]:
-    """At each edge of ``bins`` parts of a time: how much has passed since these moments, in sum.
-    A moment before the first edge counts as there."""
+def _elapsed(moments: Iterable[float], width: float, bins: int) -> list[float]:
+    """Return, for each edge of ``bins`` parts of a time, the summed times since these moments.
+
+    Moments before the first edge count as being at it.
+    """
     counts, sums = [0] * (bins + 1), [0.0] * (bins + 1)
     for moment in moments:
         if moment < 0:
@@ -714,8 +735,8 @@ def _passed(moments: Iterable[float], width: float, bins: int) -> list[float]:
 
 
 def _means(starts: Sequence[float], stops: Sequence[float], width: float) -> list[float]:
-    """How many intervals cover each part of a time, in the mean, from what :func:`_passed` makes of
-    their starts and stops."""
+    """Return the mean number of intervals in each part of a time, from :func:`_elapsed` of their
+    starts and stops."""
     covered = [start - stop for start, stop in zip(starts, stops, strict=True)]
     return [round((b - a) / width, 6) for a, b in pairwise(covered)]
 
@@ -729,7 +750,7 @@ def _is_of(job: str | None, name: str) -> bool:
 
 
 def _shown_job(job: Mapping[str, Any]) -> dict[str, Any]:
-    """A submitted job without its environment, which may hold secrets."""
+    """Return a submitted job without its environment, which may contain secrets."""
     names = ("id", "command", "nodes", "tasks", "cores_per_task", "gpus_per_task", "duration")
     return {name: job.get(name) for name in (*names, "workdir", "stdout", "stderr", "parameters")}
 
@@ -759,7 +780,7 @@ def _spread(values: list[float]) -> dict[str, float] | None:
     return {"median": values[len(values) // 2], "longest": values[-1], "sum": sum(values)}
 
 
-def _thinned(values: list[Any], most: int) -> list[Any]:
+def _thin_out(values: list[Any], most: int) -> list[Any]:
     if len(values) <= most:
         return values
     step = (len(values) - 1) / (most - 1)

@@ -1,11 +1,8 @@
-"""Interrupts of a run: Ctrl-C, the signals by which terminals and queues end programs, and what
-``ensemble cancel`` and ``ensemble stop`` ask for.
+"""Interrupts of a run: Ctrl-C, signals of terminals and queues, ``ensemble cancel`` and ``stop``.
 
-Only a controller installs these. The first asks the run to stop, so that a resume goes on with it;
-another leaves at once. ``ensemble cancel`` asks it to end. A thread of its own hears of signals
-through a pipe that the interpreter writes to: a handler runs only when the main thread gets to it,
-and a signal that comes just before that thread begins to wait for an event would wait with it,
-perhaps for hours.
+Only a controller installs these. The first signal stops the run so that it can be resumed; a second
+one exits at once. ``ensemble cancel`` ends it. A separate thread receives signals through Python's
+wakeup pipe, because Python runs handlers only on the main thread, which may wait for hours.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ _WORDS = {
     signal.SIGINT: "Ctrl-C",
     signal.SIGTERM: "SIGTERM",
     signal.SIGHUP: "the terminal was closed (SIGHUP)",
-    # What Flux sends to a job, and so to a run inside an allocation, whose time is over.
+    # Flux sends this to a job, or a run inside an allocation, at its time limit.
     signal.SIGALRM: "the time limit around this run has passed (SIGALRM)",
 }
 #: Seconds between checks for requests of other processes.
@@ -42,11 +39,12 @@ _ECHO = 0.3
 
 
 class Interrupts:
-    """Turns signals into stops while its ``with`` block runs, and restores what was there; and what
-    ``ensemble cancel`` and ``ensemble stop`` leave in the run's ``folder``, if it has one.
+    """Converts signals, and requests of ``ensemble cancel`` and ``ensemble stop`` in the run's
+    ``folder``, into calls of ``stop`` while its ``with`` block runs.
 
-    ``stop`` is given the reason, the exit code and how to stop; it is called on a thread of this
-    object, and so is ``desk``, now and then: it answers what users ask.
+    ``stop`` takes the reason, the exit code and the way to stop. It is called on this object's
+    thread, as is ``desk``, periodically, which answers users' requests. The previous signal
+    handlers are restored at the end.
     """
 
     def __init__(
@@ -61,7 +59,7 @@ class Interrupts:
         self._cancelled_by: str | None = None
         self._stopped_by: str | None = None
         self._first: float | None = None
-        self._woken_before: int | None = None
+        self._wakeup_fd_before: int | None = None
         self._before: dict[signal.Signals, object] = {}
         self._listening, self._waking = os.pipe()
         self._thread = threading.Thread(target=self._listen, name="ensemble-signals", daemon=True)
@@ -71,21 +69,21 @@ class Interrupts:
         if threading.current_thread() is not threading.main_thread():
             return self  # only the main thread may install handlers; its owner handles them
         os.set_blocking(self._waking, False)
-        self._woken_before = signal.set_wakeup_fd(self._waking, warn_on_full_buffer=False)
+        self._wakeup_fd_before = signal.set_wakeup_fd(self._waking, warn_on_full_buffer=False)
         for number in _WORDS:
             before = signal.getsignal(number)
-            # What was ignored stays ignored: nohup, and background jobs of a shell script.
+            # Ignored signals stay ignored, as for nohup and background jobs of shell scripts.
             if before is signal.SIG_IGN or before is None:
                 continue
             self._before[number] = before
-            signal.signal(number, _nothing)
+            signal.signal(number, _ignore)
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, before in self._before.items():
             signal.signal(number, before)  # type: ignore[arg-type]  # as getsignal gave it
-        if self._woken_before is not None:
-            signal.set_wakeup_fd(self._woken_before)
+        if self._wakeup_fd_before is not None:
+            signal.set_wakeup_fd(self._wakeup_fd_before)
         os.write(self._waking, b"\0")
         self._thread.join()
         os.close(self._waking)
@@ -100,15 +98,15 @@ class Interrupts:
                 if not number:
                     return
                 if number in tuple(self._before):
-                    self._heard(signal.Signals(number))
+                    self._on_signal(signal.Signals(number))
             if self._folder is not None:
                 self._look(self._folder)
             if self._desk is not None:
                 self._desk()
 
     def _look(self, folder: Path) -> None:
-        """Pass on what another process asked for: to cancel the run, to stop it, or, while it
-        cancels, to leave without waiting for that."""
+        """Pass on requests of other processes: cancel the run, stop it, or leave while
+        cancelling."""
         if self._cancelled_by is None:
             self._cancelled_by = stop_asked(folder)
             if self._cancelled_by is not None:
@@ -121,7 +119,7 @@ class Interrupts:
             self._folder = None
             self._stop(f"cancelled by {self._cancelled_by}", 130, "leave")
 
-    def _heard(self, which: signal.Signals) -> None:
+    def _on_signal(self, which: signal.Signals) -> None:
         now = time.monotonic()
         if self._first is None:
             self._first = now
@@ -130,5 +128,5 @@ class Interrupts:
             self._stop(_WORDS[which], 128 + which, "leave")
 
 
-def _nothing(number: int, frame: FrameType | None) -> None:
-    """Stands for the default, which would end the process; the listening thread does the rest."""
+def _ignore(number: int, frame: FrameType | None) -> None:
+    """Replace the default handler, which would end the process; the thread handles the signal."""

@@ -1,4 +1,4 @@
-"""Table of a run's jobs in memory, by column: a million jobs take about 150 MB.
+"""Table of a run's jobs in memory, by column; a million jobs take about 150 MB.
 
 Used by ``inspection``.
 """
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 __all__ = ["JobColumns"]
 
-#: Columns in which a text is not searched: nobody types such a number, and a job's name has group
-#: and index.
+#: Columns in which text is not searched: times and costs, and group and index, which are in the
+#: job's name.
 _NOT_SEARCHED = {*TIMES, "duration", "core_hours", "group", "index"}
-#: So few different values of a column are looked at one by one; so few jobs are picked instead of
-#: having all in order.
+#: Up to so many distinct values are searched one by one, and so many first jobs are selected
+#: without sorting all.
 _FEW = 2000
 _NAN = math.nan
 
@@ -42,7 +42,7 @@ class JobColumns:
             name: array("d") if {*kinds.get(name, ("",))} <= {"f", "n"} else []
             for name in self.names
         }
-        #: Equal texts are kept once, in these columns.
+        #: Cache of texts, so that equal texts are stored once.
         self._equal: dict[Any, Any] = {}
         self._only_text = {n for n in self.names if {*kinds.get(n, ("",))} <= {"s", "n"}}
         at = 0
@@ -56,14 +56,17 @@ class JobColumns:
         self._texts: dict[str, str | Collection[Any]] = {}
 
     def _kept(self, name: str, values: Iterable[Any]) -> Iterable[Any]:
-        """Values as their column keeps them."""
+        """Return values as their column stores them."""
         if isinstance(self._columns[name], array):
             return array("d", (_NAN if value is None else value for value in values))
         return _once(self._equal, values) if name in self._only_text else values
 
     def update(self, jobs: StoredJobs) -> bool:
-        """Take the rows of the active jobs of a later state of the run. False if the table must be
-        read again: after new columns or groups, or for jobs before others that are known."""
+        """Update the rows of active jobs from a later state of the run.
+
+        Return False if the table must be read again: because of new columns or groups, or new jobs
+        before known ones.
+        """
         of_numbers = {n for n, column in self._columns.items() if isinstance(column, array)}
         if jobs.names != self.names or any(not jobs.kinds[n] <= {"f", "n"} for n in of_numbers):
             return False
@@ -97,7 +100,7 @@ class JobColumns:
         return sum(map(len, self.ranges.values()))
 
     def column(self, name: str, group: str) -> Iterator[Any]:
-        """The values of a group's jobs, ``None`` if a job has none."""
+        """Yield the values of a group's jobs; ``None`` for a missing value."""
         own = self.ranges[group]
         column = self._columns[name]
         if isinstance(column, array):
@@ -105,7 +108,7 @@ class JobColumns:
         return iter(column[own.start : own.stop])
 
     def find(self, group: str, index: int) -> dict[str, Any] | None:
-        """The row of a job; ``None`` if there is no such job."""
+        """Return the row of a job; ``None`` if it does not exist."""
         if group not in self.ranges:
             return None
         own = self.ranges[group]
@@ -116,7 +119,7 @@ class JobColumns:
         return dict(zip(self.names, self.row(at), strict=True))
 
     def row(self, at: int) -> list[Any]:
-        """The values of the job at a position, in the order of ``names``."""
+        """Return the values of the job at a position, in the order of ``names``."""
         values = (self._columns[name][at] for name in self.names)
         return [None if value != value else value for value in values]
 
@@ -128,8 +131,10 @@ class JobColumns:
         descending: bool,
         until: int | None = None,
     ) -> tuple[Sequence[int], int]:
-        """The positions of the jobs that match, in order, and how many match. With ``until``, only
-        so many are in order, which is quicker if they are few."""
+        """Return the positions of matching jobs in order, and their number.
+
+        With ``until``, only the first ``until`` positions are in order, which is faster.
+        """
         found: Sequence[int] = range(len(self))
         if "group" in where:
             found = self.ranges.get(str(where["group"]), range(0))
@@ -152,7 +157,7 @@ class JobColumns:
     def _sorted(
         self, found: Sequence[int], name: str, descending: bool, until: int | None
     ) -> Sequence[int]:
-        """These positions by a column; jobs without a value come last."""
+        """Sort positions by a column; jobs without a value come last."""
         column = self._columns[name]
         values = self._values(name, found)
         having = [at for at, v in zip(found, values, strict=True) if v is not None and v == v]
@@ -172,9 +177,9 @@ class JobColumns:
         return having
 
     def _holding(self, text: str, among: Sequence[int]) -> list[int]:
-        """The positions of jobs whose name or some value has a text in it."""
+        """Return the positions of jobs whose name or a value contains a text."""
         marks = bytearray(len(self))
-        # Numbers have no letters but that of 1e-05.
+        # Numbers contain no letters except e, as in 1e-05.
         with_numbers = not text.strip("0123456789.+-e")
         for name, column in [("", []), *self._columns.items()]:
             if name in _NOT_SEARCHED or (isinstance(column, array) and not with_numbers):
@@ -191,8 +196,8 @@ class JobColumns:
         return [at for at in among if marks[at]]
 
     def _searched(self, name: str) -> str | Collection[Any]:
-        """Where texts are looked for: the values of a column (``""``: the names of the jobs), each
-        once if they are few, else a line of text for each job."""
+        """Return what to search for a column (``""``: the jobs' names): its distinct values if they
+        are few, else a text with a line for each job."""
         if name not in self._texts:
             column: Iterable[Any]
             if not name:
@@ -202,7 +207,7 @@ class JobColumns:
                 column = self._columns[name]
                 with suppress(TypeError):  # lists and mappings
                     values = {v for v in set(column) if v is not None and v == v}
-                    # True is 1, but not in words.
+                    # True == 1, but their texts differ.
                     if len(values) <= _FEW and not any(isinstance(v, bool) for v in values):
                         self._texts[name] = values
                         return values
@@ -216,7 +221,7 @@ def _once(texts: dict[Any, Any], values: Iterable[Any]) -> Iterator[Any]:
 
 
 def _wanted(value: object) -> tuple[object, ...]:
-    """The values of a column that match a wanted value: an address has numbers as text."""
+    """Return the values of a column that match a wanted value; URLs have numbers as text."""
     if not isinstance(value, str):
         return (value,)
     try:
@@ -230,7 +235,7 @@ def _line(value: object) -> str:
 
 
 def _lines_with(lines: str, text: str) -> Iterator[int]:
-    """The numbers of the lines that have a text in them."""
+    """Yield the numbers of the lines that contain a text."""
     number = at = 0
     while (found := lines.find(text, at)) >= 0:
         number += lines.count("\n", at, found)
@@ -241,5 +246,5 @@ def _lines_with(lines: str, text: str) -> Iterator[int]:
 
 
 def _order(value: object) -> tuple[int, Any]:
-    """Numbers before texts."""
+    """Return a sort key: numbers before texts."""
     return (0, value) if isinstance(value, (int, float)) else (1, str(value))

@@ -1,8 +1,8 @@
-"""A stored run, opened for reading: its journal, plugins, executor and ensemble.
+"""A kept run, opened for reading: its journal, plugins, executor and ensemble.
 
-The journal records plugins and executor; the ensemble is bound from the journal's text, not from
-the file, which may have changed. From another user's run, neither plugin files (which can run code)
-nor snapshots are loaded.
+The journal names the plugins and the executor. The ensemble is bound from the text in the journal,
+because the file may have changed. Plugin files, which can run code, and snapshots are not loaded
+from another user's run.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def versions(registry: Registry) -> dict[str, str]:
 class KeptRun:
     """One kept run, opened for reading. Use it with ``with``.
 
-    Raises :class:`EnsembleError` if there is no such run, or its journal cannot be read;
-    ``salvage`` also opens a damaged one, as far as possible. At the end of ``with``, any damage is
-    raised, even if the requested part could be read. With ``salvage`` nothing is raised; call
-    :meth:`damage` instead. ``whole`` checks every record of a small journal. ``program`` is what a
-    Python program gave the run; in another program only the names of those objects are known.
-    ``warn`` is called with each warning.
+    Raises :class:`EnsembleError` if the run does not exist, or its journal cannot be read. At the
+    end of ``with``, any damage is raised, even if the requested part could be read. With
+    ``salvage``, a damaged journal is opened as far as possible and nothing is raised; call
+    :meth:`damage` instead. ``whole`` checks all records of a small journal. ``program`` has the
+    objects that a Python program gave the run; other programs only know their names. ``warn`` is
+    called with each warning.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class KeptRun:
         self._find_plugins = find_plugins
         self.warn = warn
         self._whole = whole
-        self._told = salvage
+        self._damage_reported = salvage
         self._own = is_own(self.folder)
         self.has_program = program is not None
         self._program = program
@@ -82,7 +82,7 @@ class KeptRun:
 
     def __exit__(self, kind: object = None, *_: object) -> None:
         try:
-            damage = None if kind is not None or self._told else self.damage()
+            damage = None if kind is not None or self._damage_reported else self.damage()
         finally:
             self.journal.close()
         if damage is not None:
@@ -92,7 +92,7 @@ class KeptRun:
         """Return the error to show for damaged or missing records of a run that can be read."""
         from ensemble_core.journal.reader import JournalError
 
-        self._told = True
+        self._damage_reported = True
         try:
             if self._whole and self.journal.is_small:
                 self.journal.check_records()
@@ -101,9 +101,11 @@ class KeptRun:
             return error
 
     def warn_of_damage(self) -> bool:
-        """Warn about missing or damaged records of a run that continues all the same.
-        Return True if a snapshot is damaged."""
-        self._told = True
+        """Warn about missing or damaged records of a run that is resumed anyway.
+
+        Return True if a snapshot is damaged.
+        """
+        self._damage_reported = True
         missing, damage = self.journal.missing_tail(), self.journal.damage
         if missing is not None:
             self.warn(
@@ -144,7 +146,7 @@ class KeptRun:
 
     @property
     def program(self) -> Program:
-        """Objects that a Python program gave the run; names only, where this is another program."""
+        """Objects that a Python program gave the run; in another program, only their names."""
         from ensemble_core.plugin.program import Program
 
         if self._program is None:
@@ -159,11 +161,11 @@ class KeptRun:
 
     @property
     def loading(self) -> Callable[[Text], Ensemble]:
-        """How a text of the journal becomes an ensemble."""
+        """Function that makes an ensemble of a text of the journal."""
         return self._loading("check")
 
     def loading_new(self, purpose: Purpose) -> Callable[[Text], Ensemble]:
-        """How a text that is not in the journal yet becomes an ensemble."""
+        """Return a function that makes an ensemble of a text that is not in the journal yet."""
         return self._loading(purpose)
 
     def _loading(self, purpose: Purpose) -> Callable[[Text], Ensemble]:
@@ -189,20 +191,22 @@ class KeptRun:
 
     @property
     def maker(self) -> str | None:
-        """The maker of the snapshots that may be read; ``None`` if none may be."""
+        """The maker of readable snapshots; ``None`` if snapshots must not be read."""
         from ensemble_core.journal.replay import maker_of
 
         return maker_of(versions(self.registry)) if self._own else None
 
     def recover(self, *, compare: bool = True, pending: bool = True) -> Replay:
-        """The engine as it was left; see ``replay.recover``."""
+        """Return the engine after the last event; see ``replay.recover``."""
         from ensemble_core.journal.replay import recover
 
         return recover(self.journal, self.loading, self.maker, compare=compare, pending=pending)
 
     def jobs(self, *, attempts: bool = False) -> Jobs:
-        """The jobs of the run, to be closed after use; with ``attempts`` each of their attempts,
-        for which all events are read."""
+        """Return the jobs of the run; close them after use.
+
+        With ``attempts``, there is a row for each attempt, and all events are read.
+        """
         from ensemble_core.journal.job_history import EventJobs
 
         if attempts or not self.journal.has_job_rows():

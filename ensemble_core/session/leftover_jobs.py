@@ -1,4 +1,4 @@
-"""Finds jobs of a run whose journal is lost or damaged, by asking the executors."""
+"""Leftover jobs of a run whose journal is lost or damaged, according to the executors."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def leftover_jobs(folder: Path, find_plugins: FindPlugins, *, end: bool = False)
     if not kept.is_dir() or not is_own(folder):
         return 0
     records = find_plugins(()).executors.values()
-    return sum(_asked(record, folder.name, kept, end) for record in records)
+    return sum(_remaining(record, folder.name, kept, end) for record in records)
 
 
-def _asked(record: ExecutorPlugin, tag: str, kept: Path, end: bool) -> int:
+def _remaining(record: ExecutorPlugin, tag: str, kept: Path, end: bool) -> int:
     if record.remains is None:
         return 0
     whose = f"executor {record.name!r}"

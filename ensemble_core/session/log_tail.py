@@ -12,8 +12,10 @@ __all__ = ["log_tail"]
 
 
 def log_tail(start: Mapping[str, Any], stream: str, most: int) -> dict[str, Any]:
-    """Return the last ``most`` bytes of a stream of the job with this start, as ``text``; the
-    file's ``size``, or ``None``; and why it cannot be read as ``problem``, or an empty text.
+    """Return the last ``most`` bytes of a job's stream as ``text``, the file's ``size`` or
+    ``None``, and the ``problem`` if it cannot be read.
+
+    ``start`` is the context of the job's start event.
     """
     found: dict[str, Any] = {"text": "", "size": None, "problem": ""}
     if not start.get(stream):
@@ -30,7 +32,7 @@ def log_tail(start: Mapping[str, Any], stream: str, most: int) -> dict[str, Any]
 
 
 def _end_of(path: Path, most: int) -> tuple[str, int]:
-    """The last ``most`` bytes of a regular file as text, and its size. Links are not followed."""
+    """Return the last ``most`` bytes of a regular file, and its size. Links are not followed."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as file:
         status = os.fstat(descriptor)

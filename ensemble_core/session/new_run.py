@@ -1,6 +1,6 @@
-"""Starts a run: its name, executor, folders and journal.
+"""Start of a run: its name, executor, folders and journal.
 
-Shared by ``ensemble run`` and ``ensemble_core.run`` after the file is checked.
+Used by ``ensemble run`` and ``ensemble_core.run`` after they have checked the file.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ __all__ = ["NewRun", "new_run"]
 
 
 class NewRun(NamedTuple):
-    """All that a controller needs; ``kept`` is ``None`` for a run without a journal."""
+    """Everything that a controller needs; ``kept`` is ``None`` for a run without a journal."""
 
     ensemble: Ensemble
     executor: Executor
     tag: str
     output: Path
     kept: ControlledRun | None
-    #: The jobs of earlier runs that it reuses.
+    #: The jobs of earlier runs to reuse.
     earlier: EarlierJobs | None = None
 
 
@@ -58,19 +58,19 @@ def new_run(
     """Build the executor, which prepares itself in the background, and create the run's journal.
 
     ``more`` is added to the journal's description; ``reuse`` names earlier runs. Raises
-    :class:`EnsembleError` and then leaves nothing behind.
+    :class:`EnsembleError` without leaving files behind.
     """
     folders: tuple[str, ...] = ()
     earlier = None
     if reuse:
         from ensemble_core.session.reuse import open_earlier
 
-        told: list[str] = []
-        folders, earlier = open_earlier(state, reuse, ensemble, told.append)
-        ensemble = replace(ensemble, warnings=(*ensemble.warnings, *told))
+        warnings: list[str] = []
+        folders, earlier = open_earlier(state, reuse, ensemble, warnings.append)
+        ensemble = replace(ensemble, warnings=(*ensemble.warnings, *warnings))
     options = dict(options)
     if choice.record.members:
-        # An empty name where a group names none.
+        # An empty name for groups that name no member.
         named = {group.executor or "" for group in ensemble.groups.values()}
         options.setdefault("members", sorted(named))
     executor = build_executor(registry, choice.record, options)

@@ -1,4 +1,4 @@
-"""Plugins for a session: the installed ones, and the files that a run names."""
+"""Plugins of a session: the installed ones and the files that a run names."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from ensemble_core.plugin.registry import Registry
 
 __all__ = ["FindPlugins", "find_plugins"]
 
-#: Returns the installed plugins with those of these files. The command line also prints what is
-#: wrong with any, and executes a file once for each command.
+#: Returns the installed plugins and those in these files. The command line's version also prints
+#: problems, and executes a file once for each command.
 FindPlugins = Callable[[Sequence[str]], Registry]
 
 _installed = lru_cache(maxsize=1)(discover)
 
 
 def find_plugins(files: Sequence[str]) -> Registry:
-    """Return the installed plugins, which are loaded once for each process, with those of these
-    files. Raises :class:`PluginError` for a file that is missing or broken."""
+    """Return the installed plugins, which are loaded once per process, and those in these files.
+
+    Raises :class:`PluginError` if a file is missing or broken.
+    """
     return discover(files) if files else _installed()

@@ -1,7 +1,7 @@
-"""Resumption of a run: its lock, the checks, its engine, executor and journal.
+"""Preparation of a resume: the run's lock, checks, engine, executor and journal.
 
-``ensemble resume``, ``ensemble cancel``, ``ensemble stop --cancel-jobs`` and ``ensemble_core.run(…,
-or_resume=True)`` all call :func:`prepare_resume`; what they do with the run then is up to them.
+Callers of :func:`prepare_resume` are ``ensemble resume``, ``ensemble cancel``, ``ensemble stop
+--cancel-jobs`` and ``ensemble_core.run(…, or_resume=True)``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _Options = dict[str, Any]
 
 
 class PreparedResume(NamedTuple):
-    """All that a controller needs to resume a run; ``kept`` holds its lock and journal.
+    """Everything that a controller needs to resume a run; ``kept`` holds its lock and journal.
 
     ``reopened``: the run had ended.
     """
@@ -62,26 +62,26 @@ def prepare_resume(
     take_over: bool = False,
     stop_first: StopRequested | None = None,
 ) -> PreparedResume:
-    """Lock the run in this folder, check that it can go on, and recover its engine.
+    """Lock the run in this folder, check that it can be resumed, and recover its engine.
 
-    ``open_kept`` opens the run. ``changed`` returns the ensemble file if the run is to go on with a
-    changed one; it also checks or enters the folder in which the run was started. ``with_flags``
-    changes the executor's options. A run that has ended is resumed only if ``may_reopen`` and the
-    changed file gives it something to do, or to cancel what is left with ``stop_first``.
-    ``take_over`` ignores a lock whose owner cannot be checked.
+    ``open_kept`` opens the run. ``changed`` returns a changed ensemble file, or ``None``; it also
+    checks or enters the folder in which the run was started. ``with_flags`` changes the executor's
+    options. A run that has ended is resumed only if ``may_reopen`` and the changed file adds work,
+    or to cancel its remaining jobs with ``stop_first``. ``take_over`` ignores a lock whose owner
+    cannot be checked.
 
-    Raises :class:`EnsembleError` for a run of another user, one that was simulated, that has ended,
-    or whose program's functions are missing; then the lock is released.
+    Raises :class:`EnsembleError` and releases the lock if the run belongs to another user, was
+    simulated, has ended, or needs functions of its program.
     """
     require_own(folder)
     lock = Lock(folder)
     lock.acquire(take_over=take_over)
     try:
-        # What an earlier controller was asked. At once: from here on it is this one that is asked,
-        # and to read a long history takes a while.
-        for asked in (STOP, HALT, LEAVE):
+        # Remove requests to earlier controllers at once: later ones are for this controller, and
+        # reading a long journal takes a while.
+        for request in (STOP, HALT, LEAVE):
             with contextlib.suppress(OSError):
-                (folder / asked).unlink()
+                (folder / request).unlink()
         forget_requests(folder)
         if not (folder / NAME).exists():
             check_not_lost(folder, find_plugins)
@@ -134,7 +134,7 @@ def _prepared(
 ) -> PreparedResume:
     text = changed(past)
     reopened = _is_over(past) and stop_first is None
-    if reopened and (text is None or not _something_to_do(past, past.loading_new("check")(text))):
+    if reopened and (text is None or not _has_work(past, past.loading_new("check")(text))):
         raise _ended(past)
     name = str(past.executor["name"])
     record = past.registry.lookup("executor", name)
@@ -145,7 +145,7 @@ def _prepared(
     ensemble: Ensemble = engine.state.ensemble
     damaged = past.warn_of_damage()
     output = Path(str(past.journal.about.get("output") or past.folder / "output"))
-    # Whoever leaves last tidies the file up, and that is to be the one who writes.
+    # The last connection to close cleans up SQLite's files; that must be the writer's.
     past.journal.close()
     writer = JournalWriter(past.journal.path)
     try:
@@ -168,7 +168,7 @@ def _prepared(
 
 
 def _outcome(past: KeptRun) -> Mapping[str, Any]:
-    """How the last controller left the run; empty if it was killed."""
+    """Return how the last controller left the run; empty if it was killed."""
     sessions = past.journal.sessions()
     return (sessions[-1].outcome if sessions else None) or {}
 
@@ -188,8 +188,8 @@ def _ended(past: KeptRun) -> UsageError:
     )
 
 
-def _something_to_do(past: KeptRun, ensemble: Ensemble) -> bool:
-    """Return True if an ended run has work to do with this file; tried on a separate engine."""
+def _has_work(past: KeptRun, ensemble: Ensemble) -> bool:
+    """Return True if an ended run has work to do with this file, tested on a separate engine."""
     trial = past.recover(compare=False, pending=False).engine
     trial.adopt(ensemble)
     trial.handle(Resumed(trial.state.now, reopened=True))
@@ -197,7 +197,7 @@ def _something_to_do(past: KeptRun, ensemble: Ensemble) -> bool:
 
 
 def _adopt(engine: Engine, ensemble: Ensemble, warn: Callable[[str], None]) -> None:
-    """Use a changed file; warn about rules that can have no effect any more."""
+    """Apply a changed file; warn about rules that can have no effect any more."""
     for rule in engine.adopt(ensemble):
         warn(
             f"rule {rule}, added during the run, refers to names that the changed file lacks: "

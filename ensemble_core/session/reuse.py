@@ -1,4 +1,4 @@
-"""Reuse of earlier runs: opens those of ``--reuse``, and explains why a job is reused or not."""
+"""Reuse of earlier runs: opens the runs of ``--reuse`` and explains why a job is reused or not."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def open_earlier(
 ) -> tuple[tuple[str, ...], EarlierJobs]:
     """Return the folders of these runs, and their jobs.
 
-    Raises :class:`EnsembleError` for a run that is unknown, damaged, under way, simulated, another
-    user's, or was written by a newer version.
+    Raises :class:`EnsembleError` for a run that is unknown, damaged, live, simulated, owned by
+    another user, or written by a newer version.
     """
     earlier = EarlierJobs(files=uses_job_files(ensemble))
     folders = []
@@ -49,7 +49,7 @@ def open_earlier(
 
 
 def _check(folder: Path) -> None:
-    """Raise :class:`EnsembleError` if no job of the run in this folder may be reused."""
+    """Raise :class:`EnsembleError` if jobs of the run in this folder cannot be reused."""
     require_own(folder)
     if look(folder).state == "running":
         raise UsageError(
@@ -70,8 +70,8 @@ def _check(folder: Path) -> None:
 class Reason(NamedTuple):
     """Reason why no earlier job is reused.
 
-    ``part`` is what differs (``parameters``, an input …), ``text`` how, ``job`` the nearest earlier
-    job.
+    ``part`` is the part that differs (``parameters``, an input …), ``text`` describes how, ``job``
+    is the most similar earlier job.
     """
 
     part: str
@@ -80,7 +80,7 @@ class Reason(NamedTuple):
 
 
 class EarlierIdentities:
-    """The identities of the jobs of earlier runs, to tell what makes a job another."""
+    """The identities of earlier runs' jobs, to explain why a job is not reused."""
 
     def __init__(self, folders: Iterable[Path]) -> None:
         self._nearest: dict[bytes, tuple[str, Mapping[str, Any]]] = {}
@@ -94,27 +94,27 @@ class EarlierIdentities:
                     self._same.setdefault(found.identity, name)
 
     def reason(self, identity: str, parts: Mapping[str, Any]) -> Reason:
-        """Why no earlier job stands in for one with these parts, whose look-up was a miss."""
+        """Return why no earlier job is reused for one with these parts."""
         same = self._same.get(identity)
         if same is not None:
             text = (
-                "the same, but it stands in for another job already, did not succeed by itself, or "
-                "its inputs changed before its end"
+                "the same, but it is already reused for another job, did not succeed, continued an "
+                "earlier attempt, or its inputs changed before its end"
             )
             return Reason("not usable", text, same)
         given, replica = parts["parameters"], parts["replica"]
         nearest = self._nearest.get(combination(given, replica))
         if nearest is None:
             values = ", ".join(f"{name}={value}" for name, value in given.items())
-            told = f"no job with {values}" if values else "no job"
-            return Reason("parameters", f"{told}, replica {replica}", None)
+            missing = f"no job with {values}" if values else "no job"
+            return Reason("parameters", f"{missing}, replica {replica}", None)
         name, earlier = nearest
         part, text = next(_differences(earlier, parts))
         return Reason(part, text, name)
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what differs between two identities: the part, and how it does."""
+    """Yield the parts in which two identities differ, each with a description."""
     if before["command"] != now["command"]:
         yield "command", _command_change(before["command"], now["command"])
     for part in ("environment", "inputs", "observe"):
@@ -137,8 +137,7 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[
 
 
 def _command_change(before: Sequence[str], now: Sequence[str]) -> str:
-    """Return how a command has changed: its first differing word, with the option that it belongs
-    to."""
+    """Describe how a command has changed: its first different word, with its option."""
     if len(before) != len(now):
         return f"'{shlex.join(before)}' → '{shlex.join(now)}'"
     at = next(place for place, word in enumerate(before) if word != now[place])
@@ -148,8 +147,8 @@ def _command_change(before: Sequence[str], now: Sequence[str]) -> str:
 
 
 class Preview(NamedTuple):
-    """Preview of one group: how many of its ``jobs`` an earlier run has, and how many it lacks, by
-    what differs."""
+    """Preview of one group: how many of its ``jobs`` can be reused, and how many are ``missing``,
+    by the part that differs."""
 
     group: str
     jobs: int
@@ -160,8 +159,10 @@ class Preview(NamedTuple):
 def preview(
     ensemble: Ensemble, state: Path, runs: Sequence[str], warn: Callable[[str], None]
 ) -> list[Preview]:
-    """Look up the jobs of one submit of each group, as a run would. Raises what
-    :func:`open_earlier` raises."""
+    """Look up the jobs of one submit of each group, as a run would.
+
+    Raises the errors of :func:`open_earlier`.
+    """
     folders, earlier = open_earlier(state, runs, ensemble, warn)
     known = EarlierIdentities(map(Path, folders))
     inputs, seen = Inputs(), dict[str, str | None]()
@@ -184,14 +185,16 @@ def preview(
 
 
 def explain(journal: Journal, job: str | None) -> Iterator[tuple[str, str | None, Reason | None]]:
-    """The jobs of a run (or one of them), each with the earlier job that stands in for it, or else
-    why none does. Raises :class:`EnsembleError` for a run that reused nothing, and for a job that
-    it does not have."""
+    """Yield the jobs of a run (or one of them), each with the earlier job that is reused for it, or
+    the reason why none is.
+
+    Raises :class:`EnsembleError` if the run was started without ``--reuse``, or has no such job.
+    """
     folders = [Path(folder) for folder in journal.about.get("reuse", ())]
     if not folders:
         raise UsageError(
             f"run {journal.tag} was started without --reuse",
-            hint="ensemble validate FILE --reuse RUN says what a run could reuse",
+            hint="'ensemble validate FILE --reuse RUN' shows what a run could reuse",
             code="no-reuse",
         )
     known = EarlierIdentities(folder for folder in folders if folder.exists())

@@ -1,4 +1,4 @@
-"""A run's journal and lock, as whoever controls a run holds them."""
+"""A run under this process's control: its folder, lock and journal writer."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ EXECUTOR = "executor"
 
 
 class ControlledRun:
-    """A run that this process controls and keeps: its folder, its lock and its journal's writer.
+    """A run that this process controls: its folder, its lock and its journal's writer.
 
-    Use it with ``with``: the lock is let go at the end, whatever happens.
+    Use it with ``with``, which always releases the lock.
     """
 
     def __init__(
@@ -42,12 +42,12 @@ class ControlledRun:
         self.journal = journal
         self._lock = lock
         self._is_new = False
-        self._nothing = False
+        self._is_empty = False
         self._versions = versions(registry)
         self.maker = maker_of(self._versions)
-        #: Where the executor keeps what it needs to find its jobs again.
+        #: Folder in which the executor keeps data to find its jobs again.
         self.executor_folder = folder / EXECUTOR
-        #: The kind of network file system that the journal lies on, if it does.
+        #: Type of the network file system that has the journal; ``None`` for a local disk.
         self.storage = shared_storage(folder)
 
     @classmethod
@@ -61,8 +61,10 @@ class ControlledRun:
         executor: Executor,
         attached: Mapping[str, str] | None = None,
     ) -> ControlledRun:
-        """Begin to keep a run of this executor, which prepares itself meanwhile. Raises
-        :class:`JournalError`; then nothing is left behind."""
+        """Create the folder and journal of a new run, while its executor prepares itself.
+
+        Raises :class:`JournalError` without leaving files behind.
+        """
         folder = new_folder(state, str(about["tag"]))
         lock = Lock(folder)
         try:
@@ -78,7 +80,7 @@ class ControlledRun:
                 kept = cls(folder, lock, journal, registry)
                 kept._is_new = True
                 kept.begin()
-                with contextlib.suppress(OSError):  # the journal says it too
+                with contextlib.suppress(OSError):  # the journal has it, too
                     write_began(folder, time.time())
             except BaseException:
                 journal.close()
@@ -90,26 +92,26 @@ class ControlledRun:
         return kept
 
     def begin(self) -> None:
-        """Write down that this process controls the run from now on."""
+        """Record in the journal that this process now controls the run."""
         self.journal.begin(time.time(), self._versions)
 
     def end(self, outcome: Outcome | None) -> str | None:
-        """Write down how the run was left; what went wrong with that, if anything did."""
+        """Record how the run was left; return an error message if that fails."""
         if outcome is None and not self.journal.seq:
-            # The queue could not be opened: nothing ever happened.
-            self._nothing = self._is_new
+            # The executor could not be opened, so the run has no events.
+            self._is_empty = self._is_new
             return None
         if outcome is None:
-            said: dict[str, Any] = {"over": False, "reason": "the controller failed"}
+            record: dict[str, Any] = {"over": False, "reason": "the controller failed"}
         else:
-            told = ("over", "stopped", "exit_code", "reason", "natural")
-            said = {name: getattr(outcome, name) for name in told} | {"left": outcome.left > 0}
+            names = ("over", "stopped", "exit_code", "reason", "natural")
+            record = {name: getattr(outcome, name) for name in names} | {"left": outcome.left > 0}
         try:
-            self.journal.end(time.time(), said)
+            self.journal.end(time.time(), record)
         except EnsembleError as error:
             return (
-                f"the end of this run could not be written down: {error}\n"
-                f"  to go on from what is on record: ensemble resume {self.folder.name}"
+                f"the end of this run could not be recorded: {error}\n"
+                f"  to continue from its last recorded event: ensemble resume {self.folder.name}"
             )
         return None
 
@@ -118,6 +120,6 @@ class ControlledRun:
 
     def __exit__(self, *_: object) -> None:
         self.journal.close()
-        if self._nothing:
+        if self._is_empty:
             shutil.rmtree(self.folder, ignore_errors=True)
         self._lock.release()

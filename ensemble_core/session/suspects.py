@@ -13,16 +13,16 @@ from typing import Any
 
 __all__ = ["suspects"]
 
-#: A parameter with more distinct values is not searched; so many suspects are named.
+#: Parameters with more distinct values are skipped; at most so many suspects are named.
 _VALUES, _NAMED = 2000, 3
-#: A value is a suspect if chance would have one in ten runs show one like it.
+#: A value is a suspect if chance would produce one in at most one of ten runs.
 _EVIDENCE = math.log(10)
 
 
 def suspects(
     parameters: Mapping[str, Sequence[Any]], failed: Sequence[int]
 ) -> list[dict[str, Any]]:
-    """Values of parameters whose jobs failed more often than chance explains."""
+    """Return values of parameters whose jobs failed more often than chance explains."""
     share = len(failed) / max(map(len, parameters.values()), default=1)
     found = []
     for name, values in parameters.items():
@@ -40,8 +40,8 @@ def suspects(
 
 
 def _evidence(failed: int, total: int, share: float) -> float:
-    """How unlikely it is that so many of ``total`` jobs fail if each fails with the probability
-    ``share``: the logarithm of one over Chernoff's bound of that."""
+    """Return the negative logarithm of the Chernoff bound on the probability that ``failed`` of
+    ``total`` jobs fail if each fails with the probability ``share``."""
     part = failed / total
     if part <= share:
         return 0.0
@@ -50,7 +50,7 @@ def _evidence(failed: int, total: int, share: float) -> float:
 
 
 def _counted(values: Sequence[Any]) -> dict[str, tuple[Any, int]]:
-    """By the text of each value, the value and how often it is there; ``None`` is no value."""
+    """Map the text of each value to the value and its count, without ``None``."""
     try:
         counts = Counter(values)
     except TypeError:  # lists and mappings

@@ -1,4 +1,4 @@
-"""Tags of runs: which are valid, and which are free."""
+"""Tags of runs: checks whether a tag is valid and unused."""
 
 from __future__ import annotations
 
@@ -21,25 +21,23 @@ _TAG = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 
 
 def check_tag(tag: str, state: str | None, *, new: bool) -> None:
-    """Raise :class:`UsageError` if a tag is invalid, or if a ``new`` run's tag is already in
-    use."""
+    """Raise :class:`UsageError` if a tag is invalid, or a ``new`` run's tag is in use."""
     if not _TAG.fullmatch(tag) or tag == "last":
         raise UsageError(
             f"{tag!r} cannot be the tag of a run",
-            hint="letters, digits, '.', '_' and '-', at most 200, no '.' first, and not 'last'",
+            hint="use up to 200 letters, digits, '.', '_' and '-'; not '.' first, and not 'last'",
             code="bad-tag",
         )
     if new and (state_folder(state) / "runs" / tag).exists():
         raise UsageError(
-            f"there is a run {tag} already",
-            hint=f"choose another --tag; --or-resume goes on with it, 'ensemble clean {tag}' "
-            "removes it",
+            f"run {tag} already exists",
+            hint=f"choose another --tag; --or-resume resumes it, 'ensemble clean {tag}' removes it",
             code="tag-taken",
         )
 
 
 def remove_if_never_began(folder: Path, find_plugins: FindPlugins) -> bool:
-    """Remove a run that was killed before anything happened; True if it was removed."""
+    """Remove a run that was killed before its first event; return True if it was removed."""
     if not is_own(folder):
         return False
     lock = Lock(folder)
@@ -51,9 +49,9 @@ def remove_if_never_began(folder: Path, find_plugins: FindPlugins) -> bool:
         stays = remove(folder)
         if stays:
             raise UsageError(
-                f"the folder of run {folder.name} is taken: {folder}",
+                f"the folder of run {folder.name} has other files: {folder}",
                 cause=stays,
-                hint="move that elsewhere, or give the run another --tag",
+                hint="move these files, or choose another --tag",
                 code="tag-taken",
             )
     finally:
@@ -62,7 +60,7 @@ def remove_if_never_began(folder: Path, find_plugins: FindPlugins) -> bool:
 
 
 def _has_begun(path: Path) -> bool:
-    """True if a journal is there that has anything on record."""
+    """Return True if a journal exists and is not empty."""
     if not path.exists():
         return False
     try:
@@ -71,4 +69,4 @@ def _has_begun(path: Path) -> bool:
     except JournalError as error:
         if error.code != "never-began":
             raise
-        return False  # killed between the making of the file and that of its tables
+        return False  # killed between the creation of the file and of its tables

@@ -313,7 +313,7 @@ def test_a_run_that_is_not_there_is_told_with_the_nearest(study: Path, tmp_path:
     ensemble.run(study, executor="local", state=tmp_path / "state", tag="monday")
     with pytest.raises(ensemble.UsageError, match="did you mean monday"):
         ensemble.open_run("munday", state=tmp_path / "state")
-    with pytest.raises(ensemble.UsageError, match="there is a run monday already"):
+    with pytest.raises(ensemble.UsageError, match="run monday already exists"):
         ensemble.run(study, executor="local", state=tmp_path / "state", tag="monday")
 
 

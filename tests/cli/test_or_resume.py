@@ -163,7 +163,7 @@ def test_a_tag_is_of_one_run(folder: Path) -> None:
     assert run(folder, "--tag", "study").exit_code == 0
     result = run(folder, "--tag", "study")
     assert result.exit_code == 2
-    assert "there is a run study already" in result.output
+    assert "run study already exists" in result.output
     assert "--or-resume" in result.output
     assert submitted() == JOBS
 

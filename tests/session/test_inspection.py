@@ -128,7 +128,7 @@ def test_firings_and_values_are_found_by_an_index_and_are_all_there(inspected: I
     assert "observed_events" in plan[3]
 
 
-def test_of_many_firings_those_of_the_most_frequent_rule_are_thinned(
+def test_of_many_firings_those_of_the_most_frequent_rule_are_thin_out(
     inspected: Inspection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     everything = inspected.firings()
