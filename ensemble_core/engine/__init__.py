@@ -1,1 +1,2 @@
-"""The engine: a pure state machine. Events in, decisions out; ``engine.py`` opens with its laws."""
+"""Engine: a pure state machine from events to decisions. Its laws are at the top of
+``engine.py``."""

@@ -1,10 +1,10 @@
-"""The agenda: the loop that carries out everything that follows from an event.
+"""Agenda: the loop that carries out all consequences of an event.
 
-A *step* is a method with its arguments, called with the event; it returns the steps that follow.
-These run depth first from a stack, so a long chain of firings needs no recursion. Before each step,
-the loop handles metric rules triggered by a count, then cancelled held jobs, then dropped retries.
-When the stack is empty, it handles the run as a whole: limits, generators, ``idle``. The stack is
-empty between events, so snapshots do not include it.
+A *step* is a method with its arguments, called with the event; it returns the next steps. They run
+depth first from a stack, so a long chain of firings needs no recursion. Before each step, the loop
+handles metric rules triggered by a count, then cancelled held jobs, then dropped retries. When the
+stack is empty, it handles the run as a whole: limits, generators, ``idle``. The stack is empty
+between events, so snapshots do not include it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Agenda"]
 
 
 class Agenda:
-    """The steps that follow from an event."""
+    """Loop over the steps that follow from an event."""
 
     def __init__(
         self,
@@ -35,8 +35,10 @@ class Agenda:
         self._completion, self._generating = completion, generating
 
     def work(self, event: Event, steps: Steps, when_empty: Callable[[], Step | None]) -> None:
-        """Carry out these steps and all that follow. ``when_empty`` returns the next step, or
-        ``None``."""
+        """Carry out these steps and all that follow.
+
+        If the stack is empty, ``when_empty`` returns the next step, or ``None`` to finish.
+        """
         state = self._state
         stack: list[Step] = [*steps][::-1] if steps else []
         while True:
@@ -66,7 +68,7 @@ class Agenda:
                 stack += follow[::-1]
 
     def of_run(self) -> Step | None:
-        """Return what the event leaves to do for the run as a whole."""
+        """Return the next step for the run as a whole: limits, generators, ``idle``."""
         state = self._state
         if state.ended is not None or not state.look_for_end:
             return None
@@ -81,6 +83,6 @@ class Agenda:
         return (self._completion.limited, met) if met else None
 
     def of_deferred(self) -> Step | None:
-        """Return the same as :meth:`of_run` for an event deferred by a stop: only ``idle``."""
+        """Return the next step for an event that a stop deferred: only ``idle``."""
         state = self._state
         return (self._completion.idle,) if state.look_for_idle and state.ended is None else None

@@ -1,4 +1,4 @@
-"""Handles answers: returns of functions and generators, resize results, message deliveries.
+"""Answers to decisions: results of functions, generators and resizes, and message deliveries.
 
 Called by ``engine``.
 """
@@ -21,7 +21,7 @@ _LONGEST_RETRY = 60.0
 
 
 class Answers:
-    """Applies answers to ``state`` and runs the rules that react to them."""
+    """Applies answers to the state and runs the rules that react to them."""
 
     def __init__(
         self, rules: RuleEvaluation, completion: JobCompletion, generating: GeneratorScheduler
@@ -45,7 +45,7 @@ class Answers:
         return [(self._answered, called)]
 
     def _answered(self, called: Pending[Call] | None, event: Event) -> Steps:
-        """A function has returned: an index that waited for it may be over."""
+        """Finish the index that waited for a function, if nothing else is pending."""
         record = None if called is None else called.origin.occasion.record
         if record is not None:
             record.index.calls -= 1
@@ -57,13 +57,13 @@ class Answers:
         state = self._state
         generator = self._generating.caller(event.call)
         if generator is not None:
-            self._generating.give_up(generator, event.error)
+            self._generating.stop_failed(generator, event.error)
             return None
         called = state.calls.pop(event.call, None)
         state.look_for_end = state.look_for_idle = True
         if called is not None:
-            told = f"{called.origin.rule}: {event.error}"
-            state.error(told, called.origin, tolerated=called.decision.tolerated)
+            message = f"{called.origin.rule}: {event.error}"
+            state.error(message, called.origin, tolerated=called.decision.tolerated)
         return self._answered(called, event)
 
     def delivered(self, event: Delivered) -> None:
@@ -80,8 +80,8 @@ class Answers:
                 del state.notices[notice]
         if event.error:
             what = "a message" if len(event.notices) == 1 else f"{len(event.notices)} messages"
-            told = f"cannot deliver {what} to {event.to}: {event.error}"
-            state.out.append(Log(level="warning", message=told))
+            message = f"cannot deliver {what} to {event.to}: {event.error}"
+            state.out.append(Log(level="warning", message=message))
 
     def deliver_again(self) -> None:
         """Send messages again whose delivery is unknown."""

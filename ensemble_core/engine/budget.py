@@ -1,9 +1,9 @@
-"""Usage of a run and the budget that its limits leave: jobs, core-hours, node-hours, GPU-hours.
+"""Usage of a run, and its budget: jobs, core-hours, node-hours and GPU-hours within the limits.
 
-*Used* is the time of attempts that ended or run. *Committed* is what handed-over attempts may still
-use: the rest of running ones (at least 0) and all of waiting ones, by time limit or else by the
-mean of their group. The job table reports every attempt that is handed over, starts or ends. A run
-without such limits has no budget.
+*Used* is the time of ended and running attempts. *Committed* is what submitted attempts may still
+use: the remaining time of running ones (at least 0) and the whole time of waiting ones, by their
+time limit or else their group's mean. The job table reports every attempt that is submitted, starts
+or ends. A run without such limits has no budget.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class Budget:
         given = {JOBS: limits.jobs, **limits.hours}
         self.limits = {name: float(most) for name, most in given.items() if most is not None}
 
-    # -- what changes it -----------------------------------------------------------------------
+    # -- updates -------------------------------------------------------------------------------
 
     def claim(self, job: Job) -> None:
         """Record that an attempt was handed over."""
@@ -222,12 +222,12 @@ class Budget:
             self._running[at] += by * weight
             self._ends[at] += by * weight * until
 
-    # -- what may be asked ---------------------------------------------------------------------
+    # -- queries -------------------------------------------------------------------------------
 
     def committed(self, now: float) -> tuple[float, ...]:
         """Return the claims on each of ``RESOURCES``, in hours.
 
-        A pure query: not even rounding may depend on who reads it, and when.
+        A pure query: reading it must not change later results, not even their rounding.
         """
         time = now - (self._usage.since or 0.0)
         running, ends = [*self._running], [*self._ends]

@@ -1,6 +1,6 @@
-"""Finished jobs: what is kept of them for tables, and for functions that give parameters.
+"""Done jobs, stored for tables and for functions that give parameters.
 
-Only kept for groups that a table names. Filled by the job table, read by ``table_rows``.
+Only for groups that need them. Filled by the job table, read by ``table_rows``.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ __all__ = ["DoneJob", "DoneJobs", "TableRow"]
 TableRow = dict[str, Any]
 
 
-#: A finished job: index, layout number, duration, attempt, values of its parameters and result. A
-#: flat tuple, for there may be millions.
+#: A done job: index, layout number, duration, attempt, values of its parameters and result. A flat
+#: tuple, because there may be millions.
 DoneJob = tuple[Any, ...]
 
 

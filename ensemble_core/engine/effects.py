@@ -83,14 +83,14 @@ class Effects:
             state.out.append(decision)
             for rule in decision.rules:
                 on = isinstance(decision, EnableRule)
-                self.awaken(state.rules.switch(rule, on, state.now))
+                self.check_enabled(state.rules.switch(rule, on, state.now))
             return
         elif not isinstance(decision, Decision):
             raise TypeError(f"{decision!r} is not a decision")
         state.out.append(decision)
 
-    def awaken(self, states: Iterable[RuleState]) -> None:
-        """Have newly enabled rules checked."""
+    def check_enabled(self, states: Iterable[RuleState]) -> None:
+        """Check newly enabled rules."""
         for rule_state in states:
             self.state.schedule(rule_state, self.state.now)
             self.state.look_at_once(rule_state)
@@ -132,8 +132,7 @@ class Effects:
         self._end(decision)
 
     def lose(self, reason: str) -> None:
-        """End the run because its queue is lost. Held jobs are not over, because the run may be
-        resumed."""
+        """End the run because its queue is lost. Held jobs stay, because the run can be resumed."""
         self.state.ended_for_now = Terminate(exit_code=1, reason=reason)
         self._end(self.state.ended_for_now)
 
@@ -174,7 +173,7 @@ class Effects:
         """End the run because a limit holds all remaining jobs; a resume with a higher limit
         submits them."""
         state = self.state
-        state.ended_for_now = Terminate(exit_code=4, reason=self._what_is_missing(), natural=True)
+        state.ended_for_now = Terminate(exit_code=4, reason=self._held_reason(), natural=True)
         self._end(state.ended_for_now)
 
     def _end_by_fault(self, names: list[str]) -> None:
@@ -185,7 +184,7 @@ class Effects:
         state.ended_for_now = Terminate(exit_code=1, reason=reason, natural=True)
         self._end(state.ended_for_now)
 
-    def _what_is_missing(self) -> str:
+    def _held_reason(self) -> str:
         """Report which jobs are held, by what, and how much a further allocation needs."""
         state = self.state
         budget = state.table.budget
@@ -196,18 +195,18 @@ class Effects:
             named = f"of {held[0].group}"
         else:
             named = "(" + ", ".join(f"{name} {number}" for name, number in groups.items()) + ")"
-        told = []
+        parts = []
         needed = budget.needed(held, state.now)
         for name, raised in budget.raised(held, state.now).items():
             used, _ = budget.standing(name, state.now)
             least, known = needed[name]
             more = "at least " if not known else ""
-            told.append(
+            parts.append(
                 f"limits.{name} is {amount(budget.limits[name])}, {amount(used)} used; they "
                 f"need {more}{amount(max(0.0, least - used))} more, limits.{name}: {amount(raised)}"
             )
         jobs = "1 job" if len(held) == 1 else f"{len(held)} jobs"
-        reason = f"only held jobs are left: {jobs} {named}; " + "; ".join(told)
+        reason = f"only held jobs are left: {jobs} {named}; " + "; ".join(parts)
         return f"{reason}; {self._why()}" if state.errors or state.unhandled_failures else reason
 
     def _why(self) -> str:
@@ -270,7 +269,7 @@ def switched(effects: Effects, decision: Switch) -> tuple[list[RuleState], list[
         if decision.reset:
             for each in rules.members(name):
                 rules.reset(each)
-        effects.awaken(rules.switch(name, True, state.now))
+        effects.check_enabled(rules.switch(name, True, state.now))
     state.look_for_end = True
     members = (each for name in decision.on for each in rules.members(name))
     return [each for each in members if "start" in each.rule.trigger.wakes], dropped

@@ -1,54 +1,51 @@
 """The engine: events in, decisions out.
 
-These are its laws; the tests hold it to each of them.
+These laws are tested:
 
-1. ``Engine.handle(event) -> decisions`` is the only thing that changes state. There is no clock, no
-   I/O, no thread, no randomness and no logging in here: the time is the event's. The same events
-   give the same decisions, to the byte.
-2. Each event is worked on in this order: the job table; the metrics; the rules that wait for a
-   metric which this event updated; the rules that wait for the event itself. Within each of these,
-   rules go by their place in the file (rules that joined later come last), and a rule is looked at
-   once. What a firing changes (a submitted job, a changed group, a switched rule) holds from then
-   on, also for the next rule of the same event. Then come the metric rules of what the firings
-   themselves counted (``submitted``), until there is nothing more. Where the event closed an index,
-   a call or a wait there follow: its result is recorded; ``job-done`` or ``job-lost``; the metric
-   rules of what that counted; and ``idle``, narrowest first (slices by their first submits, groups,
-   lists, the run), within that by file. Each of these settles before the next. An emptiness is
-   looked at once by each rule or instance, never while a call is under way, never before a first
-   job and never because of a resume.
-3. After ``terminate`` no rule fires and nothing is submitted, not even by the rest of the same
-   event. Jobs that are still there are counted until they are gone. (A resume hands on again what
-   was submitted before it and was to be left alone.) Rules on ``end`` are the exception: the last
-   thing of an event that ends or stops the run, they may log and notify and nothing else.
-4. A rule fires at most ``repetitions`` times; one with ``each`` as often for each instance, which
-   has its own backoff and looks as well. A resize request that nobody received is asked again by
-   the same firing. An exhausted, disabled or cut rule leaves the index and costs nothing; an
+1. **Purity.** Only ``Engine.handle(event) -> decisions`` changes state. There is no clock, I/O,
+   thread, randomness or logging here; the time is the event's. The same events give the same
+   decisions, to the byte.
+2. **Order.** An event is handled in this order: the job table; the metrics; rules that wait for an
+   updated metric; rules that wait for the event. Within these, rules are considered once each, in
+   file order (added rules last). Effects of a firing (a submitted job, a changed group, a switched
+   rule) are visible to the next rule of the same event. Then follow metric rules of counters that
+   the firings changed (``submitted``), until there are no more. If the event finished an index, a
+   call or a wait, the next steps are: record its result; ``job-done`` or ``job-lost``; metric rules
+   of counters changed by that; ``idle``, narrowest scope first (slices by first submit, groups,
+   lists, the run), then in file order. Each step settles before the next. Each rule or instance
+   sees an idle state once: never during a call, before a first job, or because of a resume.
+3. **End.** After ``terminate`` no rule fires and nothing is submitted, not even by the rest of the
+   same event. Remaining jobs are counted until they are over. (A resume submits again the jobs that
+   were submitted before and left to the queue.) The exception are rules on ``end``, which come last
+   in the event that ends or stops the run: they may only log and notify.
+4. **Repetitions.** A rule fires at most ``repetitions`` times; with ``each``, so often for each
+   instance, which has its own backoff and ``looks``. An undelivered resize request is repeated as
+   part of the same firing. Exhausted, disabled and cut rules leave the index and cost nothing; an
    exhausted instance costs one look-up.
-5. Each job of ours is counted once, by its outcome: ``submitted = finished + cancelled + active``
-   at every moment, with ``finished = success + failed``. The outcome is known at ``finish``, or at
-   ``clean`` for a job that never ran. Echoes of an event that a job has only once change nothing.
-   An attempt is a job: ``open + done + lost`` are the indices ever submitted. At one end of an
-   attempt at most one retry is decided, by the first rule that fires; whoever cancels it while it
-   waits loses the index. Of a group with ``at_once`` so many attempts are in the queue at most.
-6. Firings that cause one another without any job finishing in between form a chain. A chain longer
-   than ``limits.chain`` is cut: the rule (or the instance of it) that would have gone on is
-   switched off, and an error shows the chain. A retry begins a new chain.
-7. A failed job is somebody's concern if, by its ``clean``, a rule about failure matched an event of
-   it, or still waits for more failures (``count.G.failed``). Otherwise a natural end has exit
-   code 1. A failure that is retried is somebody's concern, and so is one that costs a point of a
-   generator with ``failed``; a lost index is judged as a failed job, unless its last attempt was
-   cancelled.
-8. The run ends by itself when no job is active, no call is under way, no retry waits, ``idle`` has
-   been looked at and no live rule waits for time to pass. Jobs that could pass a limit are held; it
-   ends as well when only these are left, after the rules on ``limit``, with exit code 4. That end,
-   as one by the loss of the queue, is taken back by a resume.
-9. A stop is an end that a resume takes back. Until then no event is worked in: what comes is
-   deferred, and worked in by the resume before it says anything again. A job that the stop
-   cancelled is requeued at its ``clean``: its record and its statistics begin anew, nothing is
-   counted, and no rule hears of it. One that ended by itself counts as it ended, and rules hear of
-   it then.
+5. **Counting.** Each of our jobs is counted once, by its outcome: always ``submitted = finished +
+   cancelled + active``, with ``finished = success + failed``. The outcome is known at ``finish``,
+   or at ``clean`` for a job that never ran. Duplicates of an event change nothing. An attempt is a
+   job; ``open + done + lost`` are all indices that were ever submitted. At the end of an attempt at
+   most one retry is decided, by the first rule that fires; if the waiting retry is cancelled, the
+   index is lost. At most ``at_once`` attempts of a group are in the queue.
+6. **Chains.** Firings that cause one another, without a job finishing in between, form a chain. A
+   chain longer than ``limits.chain`` is cut: the next rule (or instance) in it is switched off, and
+   an error shows the chain. A retry starts a new chain.
+7. **Failures.** A failed job is handled if, by its ``clean``, a rule on failures matched one of its
+  events, or still waits for more failures (``count.G.failed``). Retried failures are handled, and
+  so are those that cost a point of a generator with ``failed``. A lost index counts as a failed
+  job, unless its last attempt was cancelled. Without unhandled failures a natural end has exit code
+  0, otherwise 1.
+8. **Natural end.** The run ends when no job is active, no call is pending, no retry waits, ``idle``
+   was considered, and no live rule waits for time to pass. Jobs that could exceed a limit are held.
+   If only these are left, the run ends after the rules on ``limit``, with exit code 4. A resume
+   revokes that end, and one by the loss of the queue.
+9. **Stop.** A stop is an end that a resume revokes. Until then events are deferred; the resume
+   handles them before it repeats any decision. A job that the stop cancelled is requeued at its
+   ``clean``: its record and statistics start again, nothing is counted, and no rule is triggered. A
+   job that exited meanwhile counts by its outcome and triggers rules then.
 
-The runtime owns the only thread that calls this; the journal can replay it.
+The runtime owns the only thread that calls the engine. A replay calls it with a journal's events.
 """
 
 from __future__ import annotations
@@ -162,15 +159,15 @@ class Engine:
             self._rules.observer.adopted()
         return dropped
 
-    # -- what may be asked ---------------------------------------------------------------------
+    # -- queries -------------------------------------------------------------------------------
 
     @property
     def busy(self) -> int:
-        """Jobs whose last event has not yet arrived."""
+        """The number of jobs whose last event has not arrived yet."""
         return len(self.state.table.records)
 
     def in_queue(self) -> list[tuple[str, JobRecord]]:
-        """Jobs handed to the executor whose last event has not yet arrived."""
+        """Return the submitted jobs whose last event has not arrived yet."""
         away = set(self.state.held())
         away.update(job for job, record in self.state.table.records.items() if record.reused)
         if self.state.stop is not None:
@@ -195,11 +192,10 @@ class Engine:
 
         Events of foreign jobs matter only if a rule has ``scope: queue``.
         """
-        return type(event) is not JobEvent or event.ours or self.state.rules.strangers
+        return type(event) is not JobEvent or event.ours or self.state.rules.watches_foreign
 
     def rule_of(self, call: Call) -> Mapping[str, Any]:
-        """Return the rule that requested a call, as it was then: the file may have changed
-        since."""
+        """Return the rule that requested a call, as it was then; the file may have changed."""
         asked = self.state.calls.get(call.call)
         if asked is not None:
             return asked.origin.rule_state.rule.spec
@@ -230,7 +226,7 @@ class Engine:
         """Return a report on the run."""
         return report_of(self.state)
 
-    # -- the one way in ------------------------------------------------------------------------
+    # -- events --------------------------------------------------------------------------------
 
     def handle(self, event: Event) -> list[Decision]:
         """Process one event and return the decisions, in order."""
@@ -253,20 +249,19 @@ class Engine:
                 self._agenda.work(event, steps, self._agenda.of_run)
         except Exception as error:  # a plugin's malformed event must not end the run
             self._recover(event, error)
-        # Read here, not on access: a faulty statistic must be reported at the same place in a
-        # replay.
+        # Read here, not on access, so that a replay reports a faulty statistic at the same event.
         self._view = None
         if out and any(type(each) is Call and each.kind != "generator" for each in out):
             self._view = self._look()
         metrics = state.metrics
         if metrics.problems or metrics.warnings:
-            self._tell_of_metrics()
+            self._report_metric_problems()
         if state.look_for_end:
             state.sources = {}
             if state.started and state.ended is None:
                 self._effects.end_if_over()
             if state.end_due:
-                self._tell_of_end(event)
+                self._consider_end_rules(event)
         if self._rules.observer is not None:
             self._rules.observer.handled(event)
         return out
@@ -279,7 +274,7 @@ class Engine:
         state.look_for_end = True
         state.error(f"cannot handle an event of type {type(event).__name__}: {error!r}")
 
-    def _tell_of_end(self, event: Event) -> None:
+    def _consider_end_rules(self, event: Event) -> None:
         """Consider the rules on ``end``."""
         state, ended = self.state, self.state.ended
         state.end_due = False
@@ -292,7 +287,7 @@ class Engine:
         fields = {"state": how, "exit_code": ended.exit_code, "reason": ended.reason}
         self._rules.close(event, fields)
 
-    def _tell_of_metrics(self) -> None:
+    def _report_metric_problems(self) -> None:
         """Report statistics that failed."""
         metrics = self.state.metrics
         for problem in metrics.problems:
@@ -310,9 +305,9 @@ class Engine:
             self._on_foreign_job(event)
             return ()
         state.link = record.link
-        if record.stopping and self._stopping.swallows(record, event):
+        if record.stopping and self._stopping.absorbs(record, event):
             if not self._catching_up:
-                self._stopping.hand_on()
+                self._stopping.submit_requeued()
             return None
         occasions = state.table.take(record, event)
         if occasions is None:
@@ -321,7 +316,7 @@ class Engine:
             if state.silence.of:
                 state.silence.heed(record, event.name, state.now, state.timers)
             if record.outcome == "success" and event.name == "finish":
-                self._work_out_result(record, event)
+                self._compute_result(record, event)
         index = state.rules.index
         if state.ended is not None:
             rules.report_occasions(occasions, record.job.group)
@@ -340,7 +335,7 @@ class Engine:
                 return [(self._completion.cleaned, record)] if event.name == "clean" else ()
         return self._completion.cleaned(record, event) if event.name == "clean" else None
 
-    def _work_out_result(self, record: JobRecord, event: JobEvent) -> None:
+    def _compute_result(self, record: JobRecord, event: JobEvent) -> None:
         """Compute the group's ``result`` for a job that has succeeded."""
         state, source = self.state, record.source
         if source is None or not source.result:
@@ -355,10 +350,10 @@ class Engine:
             if value is not None:
                 found[name] = value
             else:
-                self._tell_of_no_result(record, name, formula, known)
+                self._report_missing_result(record, name, formula, known)
         record.index.result = found
 
-    def _tell_of_no_result(
+    def _report_missing_result(
         self, record: JobRecord, name: str, formula: Expression, known: Mapping[str, Any]
     ) -> None:
         state, table = self.state, self.state.table.groups[record.job.group]
@@ -368,7 +363,7 @@ class Engine:
         lacks = any(known.get(each) is None for each in formula.spoken)
         if unread and lacks and not table.told:
             table.told = True  # report one job for all
-            state.error(f"{message}, for its output was not understood")
+            state.error(f"{message}, because its output was not understood")
         elif name not in table.without_value:
             state.out.append(Log(message=message, level="warning"))
         else:
@@ -379,9 +374,9 @@ class Engine:
         state = self.state
         if event.ours or state.ended is not None:
             return  # late event of a finished job or run
-        if state.rules.strangers:
+        if state.rules.watches_foreign:
             names, fields = state.foreign_jobs.take(event)
-            self._rules.react(names, None, event, None, fields, stranger=True)
+            self._rules.react(names, None, event, None, fields, foreign=True)
 
     def _on_observed(self, event: Observed) -> None:
         record = self.state.table.records.get(event.job)
@@ -430,7 +425,7 @@ class Engine:
         self._rules.react(("start",), None, event)
 
     def _on_resumed(self, event: Resumed) -> Steps:
-        """Handle what a stop deferred, and repeat decisions that may not have been carried out."""
+        """Handle events that a stop deferred, and repeat decisions that may be lost."""
         state = self.state
         stop = state.stop
         deferred = self._stopping.take_back()
@@ -445,7 +440,7 @@ class Engine:
         state.lost = False
         state.ended_for_now = None
         state.look_for_end = True
-        state.silence.begin_anew(state.now, state.timers)
+        state.silence.restart(state.now, state.timers)
         # Report only gauges that changed, as in an uninterrupted run.
         gauges = state.metrics.gauges
         state.set_gauges({p: v for p, v in event.resources.items() if gauges.get(p) != v})
@@ -455,7 +450,7 @@ class Engine:
         for job in event.gone:
             if job in state.table.records:
                 self._stopping.requeue(state.table.records[job])
-        self._stopping.hand_on()
+        self._stopping.submit_requeued()
         again = tuple(
             job
             for job, record in state.table.records.items()
@@ -496,10 +491,10 @@ class Engine:
                 else:
                     steps = self._handlers[type(event)](event)
                 self._agenda.work(event, steps, self._agenda.of_deferred)
-            except Exception as error:  # as for any other
+            except Exception as error:  # as in `handle`
                 self._recover(event, error)
         self._catching_up = False
-        self._stopping.hand_on()
+        self._stopping.submit_requeued()
         state.link = state.deepest = None
 
     def _submit_again(self, absent: Sequence[str]) -> list[JobRecord]:
@@ -512,7 +507,7 @@ class Engine:
             record = state.table.records.get(name)
             if record is None or record.seen or name in held:
                 continue
-            # Not jobs of a run that ended and left them: these were submitted before.
+            # They were submitted before, unlike jobs that an ended run left to the queue.
             record.stopping = False
             if record.cancelling:
                 state.table.forget(record)

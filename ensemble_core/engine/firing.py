@@ -120,7 +120,7 @@ class EngineFiring:
         group, jobs, passed_over = found
         if passed_over:
             what = f"{passed_over} of {passed_over + len(jobs)} combinations"
-            yield self.log(f"{what} of {group.name} already submitted: not repeated")
+            yield self.log(f"{what} of {group.name} were submitted before: not repeated")
         if jobs:
             self._state.sources[jobs[0].id] = [group] * len(jobs)
             yield Submit(**self.origin.mark, group=group.name, jobs=tuple(jobs))
@@ -160,7 +160,7 @@ class EngineFiring:
         jobs, sources, passed_over = of_rows(state, self.origin, group, found, fields or {}, again)
         if passed_over:
             what = f"{passed_over} of {passed_over + len(jobs)} combinations"
-            yield self.log(f"{what} of {group} already submitted: not repeated")
+            yield self.log(f"{what} of {group} were submitted before: not repeated")
         if jobs:
             state.sources[jobs[0].id] = sources
             yield Submit(**self.origin.mark, group=group, jobs=tuple(jobs))
@@ -220,8 +220,8 @@ class EngineFiring:
         generators = {name: not each.paused for name, each in self._state.generators.items()}
         for name in (*to, *(away or ())):
             if name not in instances and name not in generators:
-                what = "no instance and no generator" if generators else "no instance"
-                raise EnsembleError(f"there is {what} {name!r}", code="no-such-instance")
+                what = "instance or generator" if generators else "instance"
+                raise EnsembleError(f"there is no {what} {name!r}", code="no-such-instance")
         on, off = changed(instances, to, away)
         begin, pause = changed(generators, to, away)
         if not (on or begin):
@@ -260,7 +260,7 @@ class EngineFiring:
             known = {**(fields or {}), **own}
             firing = EngineFiring(self._state, self.origin.knowing(known)) if known else self
             if isinstance(one, BoundSpec):
-                bound = one.bound  # checked when the file was
+                bound = one.bound  # checked together with the file
             else:
                 plain = one.spec if isinstance(one, Action) else one
                 bound = self._state.ensemble.binder.action(plain)
@@ -293,9 +293,9 @@ class EngineFiring:
     ) -> Decision:
         """Return a call of a function or a slow action, made off the engine's thread."""
         record, event = self.origin.occasion.record, self.event.to_dict()
-        told = None
+        job = None
         if record is not None:
-            told = {**self.fields, **self._state.table.described(record)}
+            job = {**self.fields, **self._state.table.described(record)}
             # An event without a job, such as a function's return, may finish a job.
             event.setdefault("job", record.job.id)
         return Call(
@@ -305,6 +305,6 @@ class EngineFiring:
             name=name,
             options=dict(options),
             event=event,
-            job=told,
+            job=job,
             tolerated=self._tolerated,
         )

@@ -90,7 +90,7 @@ class OwnGauges:
             if record.job.id in self._groups[record.job.group].waiting:
                 self._begin_to_wait(record.job)
 
-    # -- what changes them, while they are kept --------------------------------------------------
+    # -- updates, while they are kept ------------------------------------------------------------
 
     def count_active(self, by: int) -> None:
         """Update the number of active jobs."""
@@ -102,7 +102,7 @@ class OwnGauges:
         self._states[JobState.NEW] += 1
         self._begin_to_wait(job)
         if self.index.gauges:
-            self._tell_of_waiting()
+            self._update_waiting()
             for gauge in _OF_ONE:
                 if gauge in self.index.gauges:
                     self._touch(gauge, self.value(gauge))
@@ -129,7 +129,7 @@ class OwnGauges:
         if not line:
             del self._lines[job.urgency]
         if self.index.gauges:
-            self._tell_of_waiting()
+            self._update_waiting()
 
     def move(self, before: int, after: int) -> None:
         """Count a job's new state."""
@@ -152,7 +152,7 @@ class OwnGauges:
         if gauge in self.index.gauges:
             self._touch(gauge, self.value(gauge))
 
-    def _tell_of_waiting(self) -> None:
+    def _update_waiting(self) -> None:
         if not self.queue_reported:
             self._touch("waiting.nodes", self._nodes)
         self._touch("waiting.jobs", self._waiting)
@@ -163,10 +163,10 @@ class OwnGauges:
             self._metrics.gauges[gauge] = value
             self.index.touched[watch] = None
 
-    # -- what may be asked ---------------------------------------------------------------------
+    # -- queries -------------------------------------------------------------------------------
 
     def refresh(self, gauge: str) -> None:
-        """Update one of the store's gauges, if it is one of these."""
+        """Update the store's value of a gauge, if it is one of these."""
         value = self.value(gauge)
         if value is not None:
             self._metrics.gauges[gauge] = value

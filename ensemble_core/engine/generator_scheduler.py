@@ -1,8 +1,8 @@
-"""Schedules generators: decides when each is called, and with what.
+"""Schedule of generators: decides when each is called, and with which arguments.
 
 A call is a decision ``Call`` of kind ``generator``; its answer arrives as an event, so a replay
-calls nobody. Each generator has at most one pending call. ``agenda`` calls generators before rules
-on ``idle``; ``job_completion`` reports finished indices to ``jobs`` (``points``).
+makes no calls. Each generator has at most one pending call. ``agenda`` calls generators before
+rules on ``idle``; ``job_completion`` reports finished indices to ``jobs`` (``points``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ensemble_core.model.generators import Exchange, GeneratorSpec, Point
 
 __all__ = ["GeneratorScheduler"]
 
-#: A generator is given up after this many lost points if none was ever done.
+#: A generator fails after this many lost points if no point was ever done.
 _MOST_LOST = 20
 
 
@@ -35,7 +35,7 @@ class GeneratorScheduler:
     def _spec(self, name: str) -> GeneratorSpec | None:
         return self.state.ensemble.generators.get(name)
 
-    # -- what happens --------------------------------------------------------------------------
+    # -- events --------------------------------------------------------------------------------
 
     def answered(self, generator: GeneratorState, event: CallReturned) -> Steps:
         """Handle a generator's answer."""
@@ -57,8 +57,8 @@ class GeneratorScheduler:
         generator.short = len(suggested) < asking.count
         if generator.short and not generator.pending and not generator.over:
             generator.exhausted = True
-            self._tell_exhausted(generator, spec, event)
-        return [(self._tell_metrics, generator)]
+            self._report_exhausted(generator, spec, event)
+        return [(self._update_metrics, generator)]
 
     def resumed(self) -> None:
         """After a resume: repeat pending calls and rebuild failed generators."""
@@ -73,7 +73,7 @@ class GeneratorScheduler:
                 state.errors -= 1
         state.look_for_end = state.generators_due = True
 
-    # -- what follows --------------------------------------------------------------------------
+    # -- steps ---------------------------------------------------------------------------------
 
     def turn(self, event: Event) -> Steps:
         """Pass on finished points and request new ones if there is room."""
@@ -88,21 +88,21 @@ class GeneratorScheduler:
             return None
         improves = self.jobs.end(generator, spec, point := generator.ended.pop(0))
         generator.short = False
-        self._tell_metrics(generator, event)
+        self._update_metrics(generator, event)
         if improves:
             fields = {"generator": spec.name, "point": point.number, **point.values}
             self._rules.react(
                 ("generator-best",), None, event, None, {**fields, **point.parameters}
             )
-        return [(self._give_up_if_lost, generator), (self._turn, generator, spec)]
+        return [(self._stop_if_lost, generator), (self._turn, generator, spec)]
 
-    def _give_up_if_lost(self, generator: GeneratorState, event: Event) -> None:
+    def _stop_if_lost(self, generator: GeneratorState, event: Event) -> None:
         lost = generator.lost_in_row
         if lost >= _MOST_LOST and not generator.successes and generator.fault is None:
-            self.give_up(generator, f"lost its first {lost} points: see why")
+            self.stop_failed(generator, f"lost its first {lost} points: check the failed jobs")
 
     def _ask(self, generator: GeneratorState, spec: GeneratorSpec, event: Event) -> None:
-        """Call the generator if it has something to be told, or if there is room."""
+        """Call the generator if there are finished points for it, or room for new ones."""
         state = self.state
         if generator.asking is not None or generator.fault is not None:
             return
@@ -148,7 +148,7 @@ class GeneratorScheduler:
                 return generator
         return None
 
-    def give_up(self, generator: GeneratorState, error: str) -> None:
+    def stop_failed(self, generator: GeneratorState, error: str) -> None:
         """Stop a failed generator: its jobs end, and a resume rebuilds it."""
         state = self.state
         generator.take_back(generator.asking)
@@ -161,7 +161,9 @@ class GeneratorScheduler:
                 "it; 'ensemble resume' then continues from the journal"
             )
 
-    def _tell_exhausted(self, generator: GeneratorState, spec: GeneratorSpec, event: Event) -> None:
+    def _report_exhausted(
+        self, generator: GeneratorState, spec: GeneratorSpec, event: Event
+    ) -> None:
         count = len(generator.points)
         self.state.out.append(
             Log(message=f"generator {spec.name} has no more points after {count}", level="info")
@@ -169,7 +171,7 @@ class GeneratorScheduler:
         fields = {"generator": spec.name, "points": count}
         self._rules.react(("generator-exhausted",), None, event, None, fields)
 
-    def _tell_metrics(self, generator: GeneratorState, event: Event) -> None:
+    def _update_metrics(self, generator: GeneratorState, event: Event) -> None:
         if self.state.rules.index.gauges:  # otherwise computed on access
             self.state.set_gauges(dict(generator.gauges()))
 

@@ -47,8 +47,8 @@ class Asking:
 class GeneratorState:
     """State of one generator.
 
-    ``points`` are all suggested points by number; ``over`` those to tell it next; ``exchanges`` the
-    answered calls.
+    ``points`` are all suggested points by number, ``over`` those for its next call, ``exchanges``
+    the answered calls.
     """
 
     name: str
@@ -70,25 +70,25 @@ class GeneratorState:
     #: True if ``until`` held; true if it has no more points.
     met: bool = False
     exhausted: bool = False
-    #: True if its last answer was short and nothing was told since.
+    #: True if its last answer was short and it received no points since.
     short: bool = False
     #: Number of consecutive lost points.
     lost_in_row: int = 0
     fault: str | None = None
-    #: Generators whose points it also gets since a switch.
+    #: Generators whose points it also receives since a switch.
     sources: list[str] = field(default_factory=list)
     #: Numbers of the best point per objective, and of the non-dominated points.
     best: dict[str, int] = field(default_factory=dict)
     front: list[int] = field(default_factory=list)
 
     def take_back(self, asking: Asking | None) -> None:
-        """Undo a failed call: tell its points again."""
+        """Undo a failed call: its points go into the next call."""
         if asking is not None:
             self.over[:0] = asking.told
             self.readings[:0] = asking.readings
 
     def learn(self, source: GeneratorState, known: Mapping[str, GeneratorState]) -> None:
-        """Also tell it the points of ``source`` and of that generator's sources, each once."""
+        """Also receive the points of ``source`` and of that generator's sources, each once."""
         for name in dict.fromkeys((*source.sources, source.name)):
             if name == self.name or name in self.sources:
                 continue
@@ -152,7 +152,7 @@ class GeneratorState:
         return ("point", "state", *vocs.names, *outputs, *errors), rows
 
     def gauges(self) -> Iterator[tuple[str, float]]:
-        """Return its metrics."""
+        """Yield its metrics."""
         for name in (*_GAUGES, *(f"best.{objective}" for objective in self.best)):
             value = self.gauge(name)
             if value is not None:

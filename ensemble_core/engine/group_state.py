@@ -1,4 +1,4 @@
-"""State of one job group in the job table: waiting and held jobs, counts, and what rules need."""
+"""State of one job group in the job table: waiting and held jobs, counts, statistics for rules."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ Combination = bytes
 class GroupState:
     """State of one group.
 
-    ``waiting`` are its jobs without resources, oldest first; ``counts`` the metric store's own
-    counts, ``watches`` those that rules wait for. ``reads`` and ``tables`` say what is kept of each
-    index and in which slices it is; ``spoken`` has all those names. ``columns`` are the columns of
-    its rows if it has a ``result``.
+    ``waiting`` are its jobs without resources, oldest first. ``counts`` are the metric store's
+    counts, ``watches`` those that rules wait for. ``reads`` are the statistics kept for each index,
+    ``tables`` its slices, ``spoken`` all names of statistics. ``columns`` are the columns of its
+    rows if it has a ``result``.
     """
 
     group: JobGroup

@@ -1,4 +1,4 @@
-"""Decides what follows when an attempt ends: retry, done, lost, idle.
+"""Job completion: decides what follows when an attempt ends (retry, done, lost, idle).
 
 Its methods are steps of ``agenda`` and return the steps that follow. Considers rules on
 ``job-done``, ``job-lost``, ``limit`` and ``idle``.
@@ -92,7 +92,7 @@ class JobCompletion:
         return self._over(index.record, event)
 
     def resumed(self, event: Event) -> Steps:
-        """Continue what a revoked end or a changed file left to do."""
+        """Continue retries and held jobs after a revoked end or a changed file."""
         steps: list[Step] = [(self.settle_index, each) for each in self.state.attempts.values()]
         return [*steps, (self._hand_over, tuple(self.state.table.groups))]
 

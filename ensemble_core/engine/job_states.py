@@ -129,7 +129,7 @@ OUTCOME_OCCASIONS: dict[Outcome, str] = {
 
 
 def events_of(occasion: str) -> Iterator[str]:
-    """The names of the jobs' events that may make this occasion.
+    """Yield the names of the job events that may cause this occasion.
 
     >>> sorted(events_of("job-run")), sorted(events_of("job-fail"))
     (['alloc', 'run', 'start'], ['clean', 'fail', 'finish'])

@@ -71,11 +71,11 @@ class JobTable:
         #: Jobs that were never handed over: cancelled first, or reused.
         self.withdrawn = 0
         #: Jobs that are looked up in earlier runs, each with its place in line; and the earlier
-        #: jobs that stand in for others.
+        #: jobs that are reused.
         self.looking: dict[str, tuple[int, HeldJob]] = {}
         self.served: dict[str, None] = {}
         self.usage = Usage(self.records)
-        #: What is kept of the run's limits; ``None`` where it has none and nobody asks.
+        #: The budget; ``None`` without limits and rules that read ``committed.…``.
         self.budget: Budget | None = None
         #: True if jobs may be held: ``at_once``, a budget, or requeued jobs.
         self.holds = False
@@ -83,7 +83,7 @@ class JobTable:
         self.tables: dict[SliceKey, SliceTable] = {}
         #: Slices that became idle since the last check.
         self.emptied: dict[Slice, None] = {}
-        self._told_of: list[SliceTable] = []
+        self._warned_of: list[SliceTable] = []
         #: Pending warnings, such as about jobs without a slice.
         self.warnings = metrics.warnings
         self._metrics = metrics
@@ -153,7 +153,7 @@ class JobTable:
         if looks:
             self.looking[job.id] = self.submitted, (job, *origin)
         elif not held:
-            self._hand_on(record, group)
+            self._hand_over(record, group)
         else:
             self._hold(self.submitted, (job, *origin))
         if group.count_filters:
@@ -183,8 +183,8 @@ class JobTable:
         job = index.record.job
         found = table.of(job.parameters)
         if found is None:
-            if table not in self._told_of:
-                self._told_of.append(table)
+            if table not in self._warned_of:
+                self._warned_of.append(table)
                 self.warnings.append(
                     f"{job.id} has no parameter {' or '.join(table.key.parameters)}: rules with "
                     f"each: [{', '.join(table.key.parameters)}] ignore it"
@@ -206,13 +206,13 @@ class JobTable:
             if index.record.outcome is not None:
                 found.count_passing(index.record.passed, index.record.outcome)
 
-    def _hand_on(self, record: JobRecord, group: GroupState) -> None:
-        """Hand a job to its executor."""
+    def _hand_over(self, record: JobRecord, group: GroupState) -> None:
+        """Record that a job is submitted to its executor."""
         group.handed_over += 1
         if self.budget is not None:
             self.budget.claim(record.job)
         if self.usage.kept:
-            self._tell_of_costs(record.submitted)
+            self._update_costs(record.submitted)
         self._enqueue(record, group)
 
     def _enqueue(self, record: JobRecord, group: GroupState) -> None:
@@ -248,7 +248,7 @@ class JobTable:
         """Return the jobs of a group held by ``at_once`` that may go now."""
         free: list[HeldJob] = []
         while (first := self._first(group)) is not None and self.obstacle(group, now) is None:
-            free.append(self._let_go(group, first, now))
+            free.append(self._release(group, first, now))
         return free
 
     def free_all(self, now: float) -> list[HeldJob]:
@@ -261,7 +261,7 @@ class JobTable:
         while waiting:
             group = min(waiting, key=lambda each: each.line[0] if self._first(each) else ())
             if self.obstacle(group, now) is None:
-                free.append(self._let_go(group, self._first(group) or "", now))
+                free.append(self._release(group, self._first(group) or "", now))
                 if group.held:
                     continue
             waiting.remove(group)
@@ -283,16 +283,16 @@ class JobTable:
             return None
         return self.budget.obstacle(group.held[first][0], now)
 
-    def _let_go(self, group: GroupState, job: str, now: float) -> HeldJob:
+    def _release(self, group: GroupState, job: str, now: float) -> HeldJob:
         heapq.heappop(group.line)
         record = self.records[job]
         record.submitted = now
         held = group.held.pop(job)
-        self._hand_on(record, group)
+        self._hand_over(record, group)
         return held
 
     def held_jobs(self) -> list[Job]:
-        """Jobs held by ``at_once`` or a limit."""
+        """Return the jobs held by ``at_once`` or a limit."""
         return [job for group in self.groups.values() for job, _, _ in group.held.values()]
 
     def costs(self, now: float) -> dict[str, float]:
@@ -309,7 +309,7 @@ class JobTable:
             found.update(zip(_COMMITTED, budget.committed(now), strict=True))
         return found
 
-    def _tell_of_costs(self, now: float) -> None:
+    def _update_costs(self, now: float) -> None:
         """Notify rules that wait for cost gauges."""
         watched = [gauge for gauge in _COSTS if gauge in self._index.gauges]
         if watched:
@@ -438,7 +438,7 @@ class JobTable:
                 self.usage.begin(job, now)
                 if self.budget is not None:
                     self.budget.start(job.id, now)
-                self._tell_of_costs(now)
+                self._update_costs(now)
             if now >= record.submitted:
                 self._record(job.group, "pending", now - record.submitted, now)
 
@@ -464,7 +464,7 @@ class JobTable:
         if self.usage.kept and record.reused is None:
             if self.budget is not None:
                 self.budget.end(job.id)
-            self._tell_of_costs(now)
+            self._update_costs(now)
         outcome: Outcome = "cancelled"
         if record.exception != "cancel":
             good = record.exception is None and record.status == 0

@@ -152,7 +152,7 @@ def _newer(record: JobRecord) -> dict[str, Any]:
 
 
 class JobFields(Mapping[str, Any]):
-    """These fields plus ``job.NAME`` of the job in ``record``, which is not enumerated."""
+    """Fields of an event plus ``job.NAME`` of the job in ``record``; iteration omits the latter."""
 
     def __init__(self, fields: Mapping[str, Any], record: JobRecord) -> None:
         self._fields = fields

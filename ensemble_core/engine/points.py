@@ -1,4 +1,4 @@
-"""Jobs of generator points: submitted, followed, cancelled if a pruner says so.
+"""Jobs of generators' points: submits them, follows them, and cancels those of pruned points.
 
 A point is complete when all its jobs are over. Used by ``generator_scheduler``, which calls the
 generators.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["PointJobs"]
 
 
-class _Asked(Origin):
+class _GeneratorOrigin(Origin):
     """Origin of a generator's decisions: neither rule nor firing."""
 
     @property
@@ -45,7 +45,7 @@ class PointJobs:
         self._effects = effects
 
     def generators(self) -> Iterator[tuple[GeneratorState, GeneratorSpec]]:
-        """Generators with their entries in the file, without those that a changed file removed."""
+        """Yield the generators with their entries in the file; a changed file may lack some."""
         specs = self.state.ensemble.generators
         for generator in self.state.generators.values():
             spec = specs.get(generator.name)
@@ -163,7 +163,7 @@ class PointJobs:
     def _origin(self, spec: GeneratorSpec, event: Event) -> Origin:
         name = f"generator {spec.name}"
         link = Link(name, None, 1, self.state.table.finishes)
-        return _Asked(None, 0, link, Occasion(event), {"generator": name})  # type: ignore[arg-type]
+        return _GeneratorOrigin(None, 0, link, Occasion(event), {"generator": name})  # type: ignore[arg-type]
 
 
 def _is_number(value: object) -> bool:

@@ -60,7 +60,7 @@ def _named(costs: dict[str, float], kind: str) -> dict[str, float]:
 
 
 def _waiting(state: State) -> Iterator[RuleState]:
-    """The rules that may still fire."""
+    """Yield the rules that may still fire."""
     for rule_state in state.rules.states.values():
         begun = state.started and rule_state.rule.trigger.wakes == ("start",)
         if rule_state.live and not begun:
@@ -76,8 +76,8 @@ def _may_submit(rule_state: RuleState) -> bool:
 def _to_go(state: State) -> float | None:
     """Estimate the seconds until all jobs are over; ``None`` if unknown.
 
-    The remaining time of waiting and running jobs, by their groups' means, over the number now
-    running.
+    The remaining time of waiting and running jobs, by their groups' means, divided by the number
+    of running jobs.
     """
     left, running = 0.0, 0
     for name, group in state.table.groups.items():
@@ -143,7 +143,7 @@ def _with_reason(state: State, report: RuleReport) -> RuleReport:
         if name in seen and seen[name] is None and (rule_state.slices is None or name[:4] == ALL):
             why = state.tables().why_none(name)
             if why:
-                said = f"{name} without a value"
-                told = report.last_seen.replace(said, f"{said} ({why})")
-                report = replace(report, last_seen=told)
+                text = f"{name} without a value"
+                seen_with_reason = report.last_seen.replace(text, f"{text} ({why})")
+                report = replace(report, last_seen=seen_with_reason)
     return report

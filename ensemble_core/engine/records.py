@@ -1,11 +1,14 @@
 """Records of a run: scopes of rules, attempts, their indices, occasions, firings, requests, stops.
 
-Plain data that the parts of the engine hand to one another, and that the run's state keeps where it
-outlasts an event. An *index* is a job as its group counts it: one place in the sweep. Each time
-that it is submitted is an *attempt*, a job of the queue with an id of its own. A *scope* is one
-index, or one slice of a sweep, with what is counted and measured of it: a rule with ``each`` has an
-instance for each scope. ``STAT.NAME`` in its conditions and actions is a statistic over the scope's
-values alone; only those are kept that some rule names, but a slice counts its jobs in any case.
+These are plain data that the parts of the engine exchange; the state keeps those that outlast an
+event.
+
+- An *index* is a job as its group counts it: one element of the sweep.
+- An *attempt* is one submission of an index: a job in the queue with its own id.
+- A *scope* is an index, or a slice of a sweep, with its counts and statistics. A rule with ``each``
+  has an instance for each scope. ``STAT.NAME`` in its conditions and actions is a statistic over
+  the scope's values. Statistics are only kept if a rule names them, but a slice always counts its
+  jobs.
 """
 
 from __future__ import annotations
@@ -50,7 +53,7 @@ Asked = TypeVar("Asked", Call, Resize)
 
 #: A method and its arguments; called with the event appended, returns ``Steps``.
 Step: TypeAlias = tuple[Any, ...]
-#: Following steps in order, see ``agenda``. ``None``: nothing, not even metric rules.
+#: The next steps in order, see ``agenda``. ``None``: nothing follows, not even metric rules.
 Steps: TypeAlias = Sequence[Step] | None
 
 #: Statistics kept in a scope, by variable. A counter (``count.done``) is a key without statistics.
@@ -208,8 +211,8 @@ class Link:
 class JobRecord:
     """An unfinished attempt.
 
-    ``source`` is the group that it was made from; ``kept`` is what is kept of its index, if
-    anything.
+    ``source`` is the group that it was made from; ``kept`` is its index, ``None`` if that was not
+    needed yet.
     """
 
     job: Job
@@ -240,8 +243,7 @@ class JobRecord:
     stopping: bool = False
     #: Time of its newest event; 0 before the first.
     newest: float = 0.0
-    #: Context of its ``start`` event with the place of its output and, if observed, rows read by
-    #: observer.
+    #: Context of its ``start`` event, with the paths of its output; rows read, by observer.
     files: Mapping[str, Any] | None = None
     rows: dict[str, int] | None = None
     #: Last value of each column.
@@ -275,13 +277,13 @@ class JobRecord:
 
     @property
     def spent(self) -> float:
-        """Return its core-seconds, including earlier attempts of its index."""
+        """Its core-seconds, including earlier attempts of its index."""
         if self.started is None or self.finished is None or self.reused is not None:
             return self.earlier
         return self.earlier + self.job.cores * (self.finished - self.started)
 
     def count_row(self, observer: str, anew: bool) -> None:
-        """Count a row of this observer; the first if its file was restarted."""
+        """Count a row of this observer; it is the first if its file was truncated or replaced."""
         if self.rows is None:
             self.rows = {}
         self.rows[observer] = 1 if anew else self.rows.get(observer, 0) + 1
@@ -406,8 +408,7 @@ class Pending(Generic[Asked]):
 
 @dataclass(slots=True, eq=False)
 class Stop:
-    """A stop in force: the decision, the deferred events, and the jobs whose last event is among
-    them."""
+    """A stop in force: the decision, the deferred events, and the jobs that are over by them."""
 
     decision: Terminate
     deferred: list[Event] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Report on a run: its groups, its rules, and why a rule never fired.
+"""Classes of a report on a run: its groups, its rules, and why a rule never fired.
 
 Created by the engine on request; read by the console and other displays.
 """

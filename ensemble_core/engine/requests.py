@@ -27,7 +27,7 @@ ACTIONS = ("submit", "cancel", "set", "enable", "disable")
 
 
 @dataclass(slots=True, eq=False)
-class _Asked(Origin):
+class _RequestOrigin(Origin):
     """Origin of a request's decisions: neither rule nor firing."""
 
     by: str
@@ -158,7 +158,7 @@ def carry_out(effects: Effects, event: Requested) -> None:
     state = effects.state
     link = state.extend(f"request of {event.by}", None)
     # No rule: calls and resizes, which need a firing, are not among ACTIONS.
-    origin = _Asked(None, 0, link, Occasion(event), {}, event.by)  # type: ignore[arg-type]
+    origin = _RequestOrigin(None, 0, link, Occasion(event), {}, event.by)  # type: ignore[arg-type]
     state.link = state.deepest = link
     refused = refusal(state, event.action)
     try:

@@ -1,7 +1,7 @@
-"""Retention: what the job table keeps because a rule, a table or a function needs it.
+"""Retention: lets the job table keep data that a rule, a table or a function needs.
 
-Statistics of indices and slices; finished jobs and submitted combinations of groups. Called by the
-state for each rule.
+These are statistics of indices and slices, done jobs, and submitted combinations of groups. Called
+by the state for each rule.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def serve(table: JobTable, rule: BoundRule, statistics: Mapping[str, StatisticSp
 
 
 def keep_done(table: JobTable, tables: Iterable[Table], rules: Iterable[BoundRule]) -> None:
-    """Keep the finished jobs that tables, and functions that give parameters, need."""
+    """Keep the done jobs that tables, and functions that give parameters, need."""
     for each in tables:
         group = table.groups[each.of]
         if each.of not in table.done:
@@ -66,7 +66,7 @@ def keep_done(table: JobTable, tables: Iterable[Table], rules: Iterable[BoundRul
 
 
 def keep_results(table: JobTable, name: str) -> None:
-    """Keep what functions that give parameters of a group need."""
+    """Keep the done jobs of a group for functions that give its parameters."""
     group = table.groups[name]
     if name in table.done:
         return

@@ -1,6 +1,6 @@
 """Rule evaluation: finds the rules that an occasion triggers, checks their conditions, fires them.
 
-Owned by the engine. Reads and updates ``State``. Reports outcomes to an observer, if any
+Owned by the engine. Reads and updates ``State``. Reports verdicts to an observer, if any
 (``rule_trace``). The laws are at the top of ``engine.py``.
 """
 
@@ -34,13 +34,13 @@ _DONE = object()
 
 
 class RuleObserver(Protocol):
-    """Receives what happens to rules, event by event. May read the state, not change it."""
+    """Interface of observers of rules, called event by event. They must not change the state."""
 
-    def occurred(self, names: Sequence[str], group: str | None, *, stranger: bool) -> None:
-        """An occasion arose, with or without waiting rules; ``stranger``: of a foreign job."""
+    def occurred(self, names: Sequence[str], group: str | None, *, foreign: bool) -> None:
+        """Note an occasion, with or without waiting rules; ``foreign``: of a foreign job."""
 
     def updated(self, watch: Watch) -> None:
-        """A metric was updated; calls for the rules that it triggers follow."""
+        """Note an updated metric; calls for the rules that it triggers follow."""
 
     def considered(
         self,
@@ -49,16 +49,16 @@ class RuleObserver(Protocol):
         verdict: Verdict,
         known: Mapping[str, Any] | None,
     ) -> None:
-        """A rule was considered; ``known`` are the values in its condition. Its actions follow.
+        """Note that a rule was considered, with the values in its condition (``known``).
 
-        With ``each``, the occasion has the instance's scope.
+        Called before its actions. With ``each``, the occasion has the instance's scope.
         """
 
     def handled(self, event: Event) -> None:
-        """The event has been handled."""
+        """Note the end of an event."""
 
     def adopted(self) -> None:
-        """The ensemble file changed, between two events."""
+        """Note that the ensemble file changed, between two events."""
 
 
 class RuleEvaluation:
@@ -73,7 +73,7 @@ class RuleEvaluation:
         #: True while rules on ``end`` are considered.
         self._closing = False
 
-    # -- which rules ---------------------------------------------------------------------------
+    # -- triggered rules -----------------------------------------------------------------------
 
     def react(
         self,
@@ -83,12 +83,11 @@ class RuleEvaluation:
         record: JobRecord | None = None,
         fields: Mapping[str, Any] = NOTHING,
         *,
-        stranger: bool = False,
+        foreign: bool = False,
     ) -> None:
-        """Handle an event that changed metrics and makes these occasions, of our job, a foreign
-        one, or none."""
+        """Consider the rules on these occasions, and those on metrics that the event updated."""
         if names and self.observer is not None:
-            self.observer.occurred(names, group, stranger=stranger)
+            self.observer.occurred(names, group, foreign=foreign)
         index = self.state.rules.index
         if index.touched:
             satisfied = self.satisfied()
@@ -98,7 +97,7 @@ class RuleEvaluation:
                     self.consider(rule_state, occasion)
         if index.occasions and not index.occasions.keys().isdisjoint(names):
             occasion = Occasion(event, record, fields)
-            self.event_rules(names, group, occasion, stranger=stranger)
+            self.event_rules(names, group, occasion, foreign=foreign)
 
     def close(self, event: Event, fields: Mapping[str, Any]) -> None:
         """Consider the rules on ``end``, the only ones that fire after the end."""
@@ -115,11 +114,11 @@ class RuleEvaluation:
             self.consider(rule_state, Occasion(event))
 
     def report_occasions(
-        self, names: Sequence[str], group: str | None, *, stranger: bool = False
+        self, names: Sequence[str], group: str | None, *, foreign: bool = False
     ) -> None:
         """Report these occasions to the observer."""
         if self.observer is not None:
-            self.observer.occurred(names, group, stranger=stranger)
+            self.observer.occurred(names, group, foreign=foreign)
 
     def satisfied(self) -> list[RuleState]:
         """Return rules that updated metrics satisfy, or may satisfy, in order."""
@@ -151,11 +150,11 @@ class RuleEvaluation:
         group: str | None,
         occasion: Occasion,
         *,
-        stranger: bool = False,
+        foreign: bool = False,
     ) -> None:
         """Consider rules on occasions of these names."""
         for rule_state in self.state.rules.index.waiting(names, group):
-            if not stranger or rule_state.rule.queue_scope:
+            if not foreign or rule_state.rule.queue_scope:
                 self.consider(rule_state, occasion)
 
     def silent(self, record: JobRecord, seconds: float, event: Event) -> None:
@@ -177,7 +176,7 @@ class RuleEvaluation:
         rule_state.woken += 1
         if not rule_state.live:
             # Another rule on the same occasion caused this.
-            self._tell(rule_state, occasion, rule_state.asleep, None)
+            self._report(rule_state, occasion, rule_state.asleep, None)
             return
         one: RuleState | Instance = rule_state
         scope = occasion.scope
@@ -190,7 +189,7 @@ class RuleEvaluation:
                     for each in record.kept.slices:
                         if each.key == rule_state.slices:
                             scope = each
-            if scope is None:  # a job that lacks one of the parameters
+            if scope is None:  # the job lacks one of the parameters
                 return
             if self.observer is not None:
                 occasion = occasion._replace(scope=scope)
@@ -200,10 +199,10 @@ class RuleEvaluation:
             if one.fired >= rule.repetitions or one.cut == rule_state.edition:
                 cut = one.cut == rule_state.edition
                 rule_state.passed_over += not cut
-                self._tell(rule_state, occasion, "cut" if cut else "exhausted", None)
+                self._report(rule_state, occasion, "cut" if cut else "exhausted", None)
                 return
         if rule.retries and occasion.record is not None and occasion.record.retried:
-            self._tell(rule_state, occasion, "retried", None)
+            self._report(rule_state, occasion, "retried", None)
             return
         condition, match = rule.condition, rule.trigger.match
         value = None if rule_state.watch is None else rule_state.watch.last
@@ -217,7 +216,7 @@ class RuleEvaluation:
         try:
             if match is not None and not match(occasion.event, known or {}):
                 rule_state.refused += 1
-                self._tell(rule_state, occasion, "trigger", known)
+                self._report(rule_state, occasion, "trigger", known)
                 return
             if condition is not None:
                 if condition.comparison is not None:
@@ -226,7 +225,7 @@ class RuleEvaluation:
                     holds = condition.evaluate(value, known or NOTHING, state.metric)
                 if not holds:
                     one.holds = 0
-                    # Known values say more than a last row without them.
+                    # Keep values that were seen rather than replace them by missing ones.
                     if known is not None and (
                         holds is not None or not rule_state.seen or None in rule_state.seen.values()
                     ):
@@ -243,25 +242,25 @@ class RuleEvaluation:
             state.rules.cut(rule_state, why)
             state.look_for_end = True
             state.error(f"rule {rule.id} is switched off: {why}")
-            self._tell(rule_state, occasion, "cut", known)
+            self._report(rule_state, occasion, "cut", known)
             return
         if rule.concerns_failure and occasion.record is not None:
             occasion.record.concern = True
         one.holds += 1
         if one.holds < rule.looks:
-            self._tell(rule_state, occasion, "looks", known)
+            self._report(rule_state, occasion, "looks", known)
         elif one.skip > 0:
             one.skip -= 1
-            self._tell(rule_state, occasion, "backoff", known)
+            self._report(rule_state, occasion, "backoff", known)
         elif state.now < one.not_before:
-            self._tell(rule_state, occasion, "backoff", known)
+            self._report(rule_state, occasion, "backoff", known)
         else:
             occasion = occasion._replace(scope=scope)
             if known is not None:
                 known = self._known(rule_state, occasion)
             self._fire(rule_state, one, occasion, known)
 
-    def _tell(
+    def _report(
         self,
         rule_state: RuleState,
         occasion: Occasion,
@@ -303,7 +302,7 @@ class RuleEvaluation:
         link = state.extend(rule.id, state.link)
         if link.depth > state.ensemble.limits.chain:
             state.cut_chain(rule_state, one, link)
-            self._tell(rule_state, occasion, "cut", known)
+            self._report(rule_state, occasion, "cut", known)
             return
         if state.deepest is None or link.depth >= state.deepest.depth:
             state.deepest = link
@@ -312,7 +311,7 @@ class RuleEvaluation:
         state.firings += 1
         if known is None:
             known = self._known(rule_state, occasion)
-        self._tell(rule_state, occasion, "fired", known)
+        self._report(rule_state, occasion, "fired", known)
         origin = Origin(rule_state, state.firings, link, occasion, known)
         state.out.append(
             Fired(
@@ -326,7 +325,7 @@ class RuleEvaluation:
         )
         self._go_through(self._perform(origin, rule.actions))
 
-    # -- what it does --------------------------------------------------------------------------
+    # -- actions -------------------------------------------------------------------------------
 
     def _over(self) -> bool:
         """Return True if nothing more may follow."""
@@ -344,25 +343,27 @@ class RuleEvaluation:
                     if self._over():
                         return
                     if self._closing and not isinstance(decision, (Log, Notify)):
-                        told = f"{decision.__class__.__name__} at the end of the run"
-                        state.error(f"action {action.name} decided {told}", origin)
+                        what = decision.__class__.__name__
+                        state.error(
+                            f"action {action.name} decided {what} at the end of the run", origin
+                        )
                         break
                     if isinstance(decision, Switch):
                         yield from self._switch(origin, decision)
                     elif isinstance(decision, Decision):
                         self.effects.apply(origin, decision)
                     else:
-                        told = f"action {action.name} yielded {kind_of(decision)}, not a decision"
-                        told = f"{told} ({written_at(action.plan)})"
-                        state.error(told, origin, tolerated=action.tolerated)
+                        what = f"action {action.name} yielded {kind_of(decision)}, not a decision"
+                        what = f"{what} ({written_at(action.plan)})"
+                        state.error(what, origin, tolerated=action.tolerated)
                         break
             except EnsembleError as error:
                 about = f"rule {origin.rule!r}" + (f", job {origin.job}" if origin.job else "")
-                told = f"{about}: {error}" if error.code == "no-value" else str(error)
-                state.error(told, origin, tolerated=action.tolerated)
+                what = f"{about}: {error}" if error.code == "no-value" else str(error)
+                state.error(what, origin, tolerated=action.tolerated)
             except Exception as error:  # a plugin's plan must not end the run
-                told = f"action {action.name} raised {error!r} ({raised_at(error)})"
-                state.error(told, origin, tolerated=action.tolerated)
+                what = f"action {action.name} raised {error!r} ({raised_at(error)})"
+                state.error(what, origin, tolerated=action.tolerated)
 
     def _switch(self, origin: Origin, decision: Switch) -> Iterator[None]:
         """Switch to other instances and fire their rules on ``start``."""
@@ -405,9 +406,10 @@ class RuleEvaluation:
                 given = spec["submit"], spec["with"], spec["parameters"]
                 self.effects.apply(origin, firing.submit_given(*given))
             else:
-                told = spec.get("fields")
+                fields = spec.get("fields")
                 action = state.ensemble.binder.action(spec["action"])
-                self._go_through(self._perform(origin.knowing(told) if told else origin, (action,)))
+                known = origin.knowing(fields) if fields else origin
+                self._go_through(self._perform(known, (action,)))
         except EnsembleError as error:
             state.error(str(error), origin)
 

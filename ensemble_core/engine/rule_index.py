@@ -1,4 +1,4 @@
-"""Index of live rules by what can wake them: the cost is per match, not per rule.
+"""Index of live rules by their triggers, so that the cost is per match, not per rule.
 
 Event rules are found by the event's name and the job's group. Rules that compare a metric are found
 by metric and number: a dictionary or bisection finds exactly the satisfied rules. Exhausted and
@@ -37,8 +37,8 @@ Asleep = Literal["cut", "disabled", "exhausted"]
 class Instance:
     """State of a rule with ``each`` for one index or slice.
 
-    ``holds``: consecutive looks at which its condition held. ``filled``: number of indices when it
-    was last found idle.
+    ``holds``: consecutive checks at which its condition held. ``filled``: number of indices when it
+    was last idle.
     """
 
     fired: int = 0
@@ -99,7 +99,7 @@ class RuleState:
     passed_over: int = 0
     seen: Mapping[str, Any] | None = None
     cut: bool = False
-    #: Reason for people.
+    #: Why it was cut, for people.
     why_cut: str = ""
     watch: Watch | None = None
     first_update: int = 0
@@ -150,7 +150,7 @@ class RuleState:
 
     @property
     def may_fire(self) -> bool:
-        """Return True if the rule, or an instance of it, may still fire."""
+        """True if the rule, or an instance of it, may still fire."""
         if not self.enabled or not self.on or self.cut:
             return False
         return self.rule.each is not None or self.fired < self.rule.repetitions
@@ -197,8 +197,7 @@ def in_order(states: list[RuleState]) -> list[RuleState]:
 
 @dataclass(slots=True, eq=False)
 class _Thresholds:
-    """States sorted by the number they compare with; for equal numbers, ``tie`` 0 comes before
-    1."""
+    """Rule states sorted by the number they compare with, then by ``tie``."""
 
     numbers: list[tuple[float, int]] = field(default_factory=list)
     states: list[RuleState] = field(default_factory=list)
@@ -226,9 +225,9 @@ _TIES = {">=": 0, ">": 1, "<": 0, "<=": 1}
 class Watch:
     """The rules that wait for one metric.
 
-    ``read`` returns the metric's value, ``updates`` counts reads, ``last`` is the last value. A
-    statistic within its series' ``bounds`` need not be read while these are below ``ceiling`` and
-    above ``floor``; it is then ``unread``.
+    ``read`` returns the metric's value, ``updates`` counts updates, ``last`` is the last value
+    read. A value above ``floor`` and below ``ceiling`` satisfies no rule, so the metric is not read
+    (``unread``) while its series' ``bounds`` are within these.
     """
 
     path: MetricPath
@@ -382,8 +381,7 @@ class RuleIndex:
                 self.heard = {event for each in self.occasions for event in events_of(each)}
 
     def waiting(self, names: tuple[str, ...], group: str | None) -> Sequence[RuleState]:
-        """Return the rules on these occasions and group, in order. The list is never modified
-        later."""
+        """Return the rules on these occasions and group, in order. The list never changes later."""
         found = self._found.get((names, group))
         if found is None:
             found = []

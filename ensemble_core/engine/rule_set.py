@@ -1,7 +1,7 @@
 """Rule set of a run: which rules are live, which failures they handle, why one never fired.
 
-Keeps rule states and the index in step: exhausted, disabled and cut rules leave the index, enabled
-ones return. Part of the engine's state.
+Keeps the index consistent with the rules' states: exhausted, disabled and cut rules leave it,
+enabled ones return. Part of the engine's state.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["RuleSet", "chain_text"]
 
 
 #: Default reason for switching a rule off.
-_CHAIN = "it belonged to a chain of firings that fed itself"
+_CHAIN = "its firings were part of an endless chain"
 
 
 class RuleSet:
@@ -35,7 +35,7 @@ class RuleSet:
         self._failure_rules: list[RuleState] = []
         self._keys = 0
         #: True if a rule has ``scope: queue``, so that foreign jobs matter.
-        self.strangers = False
+        self.watches_foreign = False
         #: Instances of algorithms, by name.
         self.instances = {
             name: InUse(name, each.enabled) for name, each in ensemble.instances.items()
@@ -43,7 +43,7 @@ class RuleSet:
         for rule in ensemble.rules:
             self._add(RuleState(rule, len(self.states)))
 
-    # -- changing ------------------------------------------------------------------------------
+    # -- updates -------------------------------------------------------------------------------
 
     def _add(self, state: RuleState) -> None:
         rule = state.rule
@@ -64,7 +64,7 @@ class RuleSet:
         if state.key < 0:
             state.key, self._keys = self._keys, self._keys + 1
         self.states[rule.id] = state
-        self.strangers = self.strangers or rule.queue_scope
+        self.watches_foreign = self.watches_foreign or rule.queue_scope
         if rule.concerns_failure:
             self._failure_rules.append(state)
         if state.may_fire:
@@ -114,7 +114,7 @@ class RuleSet:
         self._ensemble = ensemble
         self.index = RuleIndex(self._metrics)
         self.states, self._paths, self._failure_rules = {}, {}, []
-        self.strangers = False
+        self.watches_foreign = False
         before_now = self.instances
         self.instances = {
             name: before_now.get(name) or InUse(name, each.enabled)
@@ -189,8 +189,7 @@ class RuleSet:
         return [state for state in self.states.values() if state.rule.instance == instance]
 
     def reset(self, state: RuleState) -> None:
-        """Reset the firing counters of a rule that is not in the index; one that was cut stays
-        so."""
+        """Reset the firing counters of a rule that is not in the index. A cut rule stays cut."""
         state.fired = state.skip = state.holds = 0
         state.not_before = float("-inf")
         state.key, self._keys = self._keys, self._keys + 1
@@ -218,7 +217,7 @@ class RuleSet:
             self._leave(state)
         state.cut, state.why_cut = True, why
 
-    # -- asking --------------------------------------------------------------------------------
+    # -- queries -------------------------------------------------------------------------------
 
     def path(self, text: str) -> MetricPath | None:
         """Return a metric's parsed path; ``None`` if it does not exist."""
@@ -232,7 +231,7 @@ class RuleSet:
         return self._paths[text]
 
     def idle(self) -> list[RuleState]:
-        """Live rules on ``idle``, narrowest scope first, then in file order."""
+        """Return live rules on ``idle``, narrowest scope first, then in file order."""
         found = [each for some in self.index.occasions.get("idle", {}).values() for each in some]
         return sorted(found, key=lambda state: (_breadth(state.rule), state.order))
 
@@ -248,20 +247,20 @@ class RuleSet:
             self.refresh(FIRINGS + rule)
 
     def intervals(self) -> Iterator[RuleState]:
-        """Live rules with a fixed interval."""
+        """Yield live rules with a fixed interval."""
         for state in self.states.values():
             if state.rule.trigger.every is not None and state.live:
                 yield state
 
-    def touch_what_moves(self) -> None:
+    def touch_time_dependent(self) -> None:
         """At a heartbeat, check every time-dependent metric that a rule waits for."""
         for watch in self.index.watches.values():
             if watch.size and self._metrics.moves_with_time(watch.path):
                 self.index.touched[watch] = None
 
     def awaits_failures(self, group: str) -> bool:
-        """Return True if a live rule waits for a failure metric of this group: fewer failures are
-        tolerated."""
+        """Return True if a live rule waits for more failures of this group, so fewer are
+        handled."""
         return any(
             state.live and state.watch is not None and state.rule.failure_group in (None, group)
             for state in self._failure_rules
@@ -280,7 +279,7 @@ class RuleSet:
     def waits_for_time(self, now: float, *, shared: bool) -> bool:
         """Return True if a live rule may still fire although no job is active.
 
-        ``shared``: others use the queue, so its gauges change by themselves.
+        ``shared``: others use the queue, so its gauges may change.
         """
         if any(True for _ in self.intervals()):
             return True

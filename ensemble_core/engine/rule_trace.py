@@ -49,7 +49,7 @@ class Verdict(NamedTuple):
     @property
     def saw(self) -> str:
         """Values in its condition: ``energy=3, mean.energy has no value``."""
-        return ", ".join(_spelled(self.seen.items()))
+        return ", ".join(_as_text(self.seen.items()))
 
 
 def event_words(event: Event) -> str:
@@ -79,8 +79,8 @@ class RuleTracer:
         self.happened: Counter[tuple[str, str | None]] = Counter()
         #: Of the current event: verdicts, occasions, and the metric's updated value with the number
         #: of verdicts before.
-        self._said: list[Verdict] = []
-        self._made: list[tuple[Sequence[str], str | None, bool]] = []
+        self._recorded: list[Verdict] = []
+        self._occasions: list[tuple[Sequence[str], str | None, bool]] = []
         self._update: tuple[float | None, int] | None = None
         self._wait_for_event()
         engine.observe(self)
@@ -93,10 +93,10 @@ class RuleTracer:
 
     # -- reports of the rule evaluation ----------------------------------------------------------
 
-    def occurred(self, names: Sequence[str], group: str | None, *, stranger: bool) -> None:
+    def occurred(self, names: Sequence[str], group: str | None, *, foreign: bool) -> None:
         for name in names:
             self.happened[name, group] += 1
-        self._made.append((names, group, stranger))
+        self._occasions.append((names, group, foreign))
 
     def updated(self, watch: Watch) -> None:
         state = self.state.rules.states.get(self.traced)
@@ -106,7 +106,7 @@ class RuleTracer:
             self._conclude_update(*self._update)
         # The engine does not read values that cannot satisfy any rule.
         value = self.state.read(watch.path) if self.state.beating else watch.read(self.state.now)
-        self._update = value, len(self._said)
+        self._update = value, len(self._recorded)
 
     def considered(
         self,
@@ -136,7 +136,7 @@ class RuleTracer:
         seen = self._seen(state, verdict, known)
         if verdict == "no value":
             note = self._why_none(state, seen, scope)
-        self._said.append(
+        self._recorded.append(
             Verdict(verdict, state.value, seen, note, until, skips, one.fired, job, parameters)
         )
 
@@ -144,32 +144,32 @@ class RuleTracer:
         if self._update is not None:
             self._conclude_update(*self._update)
         state, ended = self._rule, self.state.ended is not None
-        if state is not None and not self._said and (self._asleep or ended):
+        if state is not None and not self._recorded and (self._asleep or ended):
             after = self._metric()
             moved = self._asleep and after != self._before
-            if moved or any(_concerns(state, *occasion) for occasion in self._made):
-                self._say("ended" if ended else state.asleep, state, after)
-        self.verdicts, self._said = self._said, []
-        self._made.clear()
+            if moved or any(_concerns(state, *occasion) for occasion in self._occasions):
+                self._add("ended" if ended else state.asleep, state, after)
+        self.verdicts, self._recorded = self._recorded, []
+        self._occasions.clear()
         self._wait_for_event()
 
     def adopted(self) -> None:
         self._wait_for_event()
 
-    # -- why -------------------------------------------------------------------------------------
+    # -- reasons ---------------------------------------------------------------------------------
 
-    def _conclude_update(self, value: float | None, said: int) -> None:
+    def _conclude_update(self, value: float | None, recorded: int) -> None:
         """Record the result of a metric update after which the rule was not considered."""
         self._update = None
         state = self.state.rules.states[self.traced]
-        if len(self._said) > said:
+        if len(self._recorded) > recorded:
             return
         if value is None:
-            self._say("no value", state)
+            self._add("no value", state)
         elif self.state.ended is not None and _may_reach(state, value):
-            self._say("ended", state, value)
+            self._add("ended", state, value)
         else:
-            self._say("condition", state, value)
+            self._add("condition", state, value)
 
     def _seen(
         self, state: RuleState, verdict: _Considered, known: Mapping[str, Any] | None
@@ -201,21 +201,21 @@ class RuleTracer:
         errors = [d.message for d in self.state.out if isinstance(d, Log) and d.level == "error"]
         return errors[-1] if errors else ""
 
-    def _say(self, kind: Kind, state: RuleState, value: float | None = None) -> None:
-        self._said.append(Verdict(kind, value, fired=state.fired))
+    def _add(self, kind: Kind, state: RuleState, value: float | None = None) -> None:
+        self._recorded.append(Verdict(kind, value, fired=state.fired))
 
 
-def _concerns(state: RuleState, names: Sequence[str], group: str | None, stranger: bool) -> bool:
+def _concerns(state: RuleState, names: Sequence[str], group: str | None, foreign: bool) -> bool:
     """Return True if such an occasion would trigger this rule."""
     trigger = state.rule.trigger
     return (
-        (state.rule.queue_scope or not stranger)
+        (state.rule.queue_scope or not foreign)
         and trigger.group in (None, group)
         and not set(trigger.wakes).isdisjoint(names)
     )
 
 
-def _spelled(seen: Iterable[tuple[str, object]]) -> Iterable[str]:
+def _as_text(seen: Iterable[tuple[str, object]]) -> Iterable[str]:
     for name, value in seen:
         if value is None:
             yield f"{name} has no value"

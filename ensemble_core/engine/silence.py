@@ -26,7 +26,7 @@ class Quiet:
 
 @dataclass(slots=True, eq=False)
 class Silence:
-    """Jobs whose silence rules wait for, by group."""
+    """Observed running jobs, by group, for rules on ``silent``."""
 
     of: dict[str, list[Quiet]] = field(default_factory=dict)
 
@@ -92,7 +92,7 @@ class Silence:
         else:
             timers.stop("silent", group)
 
-    def begin_anew(self, now: float, timers: Timers) -> None:
+    def restart(self, now: float, timers: Timers) -> None:
         """Restart all clocks after an interruption: rows written meanwhile are still unread."""
         for group, kept in self.of.items():
             for quiet in kept:

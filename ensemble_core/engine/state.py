@@ -87,8 +87,8 @@ class State:
     """State of one run; ``out`` are the decisions on the current event.
 
     ``everything`` keeps all statistics of all variables, for functions that may read any; by
-    default the ensemble decides. ``shared``: others use the queue, so its gauges change by
-    themselves.
+    default the ensemble decides. ``shared``: others use the queue, so its gauges may change at any
+    time.
     """
 
     # Slots are faster with more than thirty attributes.
@@ -147,7 +147,7 @@ class State:
         self.events = 0
         self.firings = 0
         self._serial = 0
-        #: Limits that took effect; the user was told.
+        #: Limits that took effect and were reported.
         self.limits_told: dict[str, None] = {}
         #: Limits that hold more jobs since rules were last notified.
         self.limits_met: dict[str, None] = {}
@@ -155,7 +155,7 @@ class State:
         self.held_at = 0
         # Of the current event.
         self.out: list[Decision] = []
-        #: True if it may leave nothing to wait for: a rule fired, a call returned, no job is left …
+        #: True if the run may be over: a rule fired, a call returned, no job is left …
         self.look_for_end = False
         #: True if it ended or stopped the run, so that rules on ``end`` are due.
         self.end_due = False
@@ -168,7 +168,7 @@ class State:
         self.link: Link | None = None
         self.deepest: Link | None = None
         self.via: Link | None = None
-        #: Held jobs that a firing cancelled, for rules on that.
+        #: Held jobs that a firing cancelled, for rules on ``job-cancel``.
         self.withdrawn: list[JobRecord] = []
         #: Indices whose retry a firing dropped.
         self.dropped: list[Index] = []
@@ -275,11 +275,10 @@ class State:
             spoken = f"count.{path.variable}" if counts else path.variable
             self.table.groups[path.group].speak([spoken])
 
-    # -- what may be asked ---------------------------------------------------------------------
+    # -- queries -------------------------------------------------------------------------------
 
     def active(self, group: str | None = None, scope: Scope | None = None) -> list[str]:
-        """Our ids of unfinished jobs, oldest first, and of retries to come: of the run, or of a
-        scope.
+        """Return our ids of unfinished jobs, oldest first, and of retries to come, in a scope.
 
         A slice includes jobs of other groups with the same parameter values.
         """
@@ -366,7 +365,7 @@ class State:
             if value is not None:
                 self.metrics.add("", gauge).record(value, self.now)
                 self.rules.index.touched.update(self.rules.index.series.get(("", gauge), {}))
-        self.rules.touch_what_moves()
+        self.rules.touch_time_dependent()
 
     def spoken_of(self, condition: Condition, known: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields and metrics in a condition with their current values."""
@@ -417,7 +416,7 @@ class State:
                 known[name] = value
         return known
 
-    # -- what the other parts change ------------------------------------------------------------
+    # -- updates by other parts -----------------------------------------------------------------
 
     def extend(self, rule: str, parent: Link | None) -> Link:
         """Add a firing to a chain; a job that finished since starts a new chain."""
@@ -483,7 +482,8 @@ class State:
         return len(table.records) == sum(len(group.held) for group in table.groups.values())
 
     def held(self) -> list[str]:
-        """Jobs not yet handed over: held by a look-up, ``at_once``, a limit or the rate limit."""
+        """Return jobs not submitted yet: held by a look-up, ``at_once``, a limit or the rate
+        limit."""
         held = [*self.table.looking]
         held += [job for group in self.table.groups.values() for job in group.held]
         return held + [job.id for job, _, _ in self.rate_limit.held]

@@ -1,4 +1,4 @@
-"""Stops: the run pauses, and a resume continues it.
+"""Stops: pause the run until a resume.
 
 A stop drops and counts nothing, and triggers no rule. Events between the stop and the controller's
 exit are *deferred*: the resume handles them first. Jobs that the stop cancelled are then requeued
@@ -31,9 +31,10 @@ from ensemble_core.model.events import (
 __all__ = ["Stopping"]
 
 
-#: Events that a resume handles; others only describe the queue at the time.
+#: Events that a resume handles.
 _DEFERRED = (JobEvent, Observed, CallReturned, CallFailed, ResizeOutcome, PluginEvent)
-_PASSED_OVER = (Resources, TimerElapsed)
+#: Events that are dropped, because a resume gets new ones.
+_DROPPED = (Resources, TimerElapsed)
 
 
 class Stopping:
@@ -93,7 +94,7 @@ class Stopping:
         """Defer an event until the resume; return False for one to handle now."""
         stop = self.state.stop
         assert stop is not None
-        if isinstance(event, _PASSED_OVER):
+        if isinstance(event, _DROPPED):
             return True
         if not isinstance(event, _DEFERRED):
             return False
@@ -103,7 +104,7 @@ class Stopping:
                 return True
             if isinstance(event, JobEvent) and event.job in stop.over:
                 return True  # reported twice: the resume may submit the job under this id
-            # Needed to ask the queue and to continue reading files.
+            # A resume needs this to ask the queue and to continue reading files.
             if isinstance(event, Observed):
                 record.count_row(event.observer, event.anew)
             else:
@@ -129,7 +130,7 @@ class Stopping:
             state.ended = None
         return stop.deferred
 
-    def swallows(self, record: JobRecord, event: JobEvent) -> bool:
+    def absorbs(self, record: JobRecord, event: JobEvent) -> bool:
         """Return True for the end of a job that the stop cancelled: rules ignore it."""
         name = event.name
         if record.exception is None and record.outcome is None and name == "exception":
@@ -161,7 +162,7 @@ class Stopping:
                 index.printed = [row for row in index.printed if row[0] != job.attempt] or None
         self._requeued[job.group] = None
 
-    def hand_on(self) -> None:
+    def submit_requeued(self) -> None:
         """Submit requeued jobs as far as limits allow."""
         for group in self._requeued:
             self._submission.hand_over(group)

@@ -24,7 +24,7 @@ from ensemble_core.model.jobs import Job, JobGroup
 __all__ = ["Submitter", "expand", "source_of"]
 
 
-def coming(index: Index) -> str:
+def next_attempt_id(index: Index) -> str:
     """Return the id of an index's next attempt."""
     job = index.record.job
     return f"{job.group}.{job.index}-{job.attempt + 1}"
@@ -37,7 +37,7 @@ def next_attempt(index: Index, retry: Retry, binder: Binder) -> tuple[Job, JobGr
     """
     job, source = index.record.job, index.record.source
     if source is None:
-        raise EnsembleError("it was submitted by a plugin as a whole", code="no-source")
+        raise EnsembleError("a plugin built this job without a job group", code="no-source")
     fields = {**retry.fields}
     parameters = {**job.parameters, **(fields.pop("parameters", None) or {})}
     if fields:
@@ -104,7 +104,7 @@ class Submitter:
             )
         link = state.via or origin.link
         standing = state.table.groups[decision.group]
-        # A plugin's plan may have built the submit itself.
+        # A plugin's plan may have built the submit, without a source.
         unknown: Sequence[JobGroup | None] = [None] * len(jobs)
         sources = state.sources.get(jobs[0].id, unknown) if jobs else unknown
         mark = decision.rule, decision.firing
@@ -183,11 +183,9 @@ class Submitter:
                 state.out.append(replace(decision, jobs=jobs))
         self._await_release()
         if submitted and limited:
-            self._tell_of_held(standing, mark, submitted)
+            self._report_held(standing, mark, submitted)
 
-    def _tell_of_held(
-        self, group: GroupState, mark: tuple[str | None, int], submitted: int
-    ) -> None:
+    def _report_held(self, group: GroupState, mark: tuple[str | None, int], submitted: int) -> None:
         """Tell rules and the user that a limit holds jobs of a submit."""
         state = self.state
         what, budget = state.table.obstacle(group, state.now), state.table.budget
@@ -196,13 +194,13 @@ class Submitter:
         state.look_for_end = True
         state.limits_met[what] = None
         held = min(submitted, len(group.held))
-        said = f"{held} of {submitted} jobs are" if submitted > 1 else "a job is"
+        jobs = f"{held} of {submitted} jobs are" if submitted > 1 else "a job is"
         state.out.append(
             Log(
                 rule=mark[0],
                 firing=mark[1],
                 level="info" if what in state.limits_told else "warning",
-                message=f"{group.group.name}: {said} held by {budget.described(what, state.now)}",
+                message=f"{group.group.name}: {jobs} held by {budget.described(what, state.now)}",
             )
         )
         state.limits_told[what] = None
@@ -213,7 +211,7 @@ class Submitter:
             return
         index.retry = decision
         index.record.concern = True
-        self.state.attempts[coming(index)] = index
+        self.state.attempts[next_attempt_id(index)] = index
         self.state.out.append(decision)
 
     def begin_attempt(self, index: Index) -> bool:
@@ -222,10 +220,10 @@ class Submitter:
         assert decision is not None
         if decision.wait > 0 and index.waited != record.job.attempt:
             index.waited, index.waits = record.job.attempt, True
-            state.timers.once(state.now + decision.wait, "attempt", coming(index))
+            state.timers.once(state.now + decision.wait, "attempt", next_attempt_id(index))
             return True
         index.retry = None
-        state.attempts.pop(coming(index), None)
+        state.attempts.pop(next_attempt_id(index), None)
         try:
             job, source = next_attempt(index, decision, state.ensemble.binder)
         except EnsembleError as error:
@@ -268,8 +266,10 @@ class Submitter:
         self.state.out += _batches(held)
 
     def cancel(self, origin: Origin, decision: Cancel) -> Cancel:
-        """Cancel jobs: held ones here, others by their executor. Reused ones end when their events
-        are played."""
+        """Cancel jobs: held ones here, others by their executor.
+
+        Reused jobs end when their events arrive.
+        """
         dropped = self._drop_attempts(origin, decision.jobs)
         records = self.forget_held(decision.jobs)
         reused = self.reused(decision.jobs)
@@ -311,8 +311,8 @@ class Submitter:
             index = state.attempts.get(job) if record is None else record.kept
             if index is None or index.retry is None:
                 continue
-            del state.attempts[coming(index)]
-            state.timers.stop("attempt", coming(index))
+            del state.attempts[next_attempt_id(index)]
+            state.timers.stop("attempt", next_attempt_id(index))
             index.retry, index.waits, index.dropped = None, False, True
             state.dropped.append(index)
             if record is None:

@@ -1,9 +1,8 @@
-"""Tables of results, worked out of the jobs that are done when somebody asks.
+"""Tables of results, computed on access from the done jobs.
 
-A table is worked out in the order of the jobs' indices, whatever order they ended in, so it is the
-same after any number of stops and resumes. What was worked out is kept in a :class:`TableCache`:
-of a table in which no job came since, an answer costs a look-up. Asked by the engine, by functions
-on their threads and by the command line.
+A table is computed in the order of the jobs' indices, so it does not depend on the order in which
+they ended, or on stops and resumes. A :class:`TableCache` keeps the results until new jobs are
+done. Used by the engine, by functions on their threads, and by the command line.
 """
 
 from __future__ import annotations
@@ -20,20 +19,20 @@ from ensemble_core.model.tables import MOST_PIVOT_VALUES, Table, table_column
 
 __all__ = ["TableCache", "Tables"]
 
-#: The work on so many tables and slices of tables is kept.
+#: Size of the cache, in tables and slices of tables.
 _MOST_KEPT = 256
 
 
 class TableCache:
-    """The work on the tables of a run, by table and slice."""
+    """Cache of the computed tables of a run, by table and slice."""
 
     def __init__(self) -> None:
         self.work: dict[tuple[object, ...], TableWork] = {}
-        #: The parts of each name that a statistic was asked by.
-        self.asked: dict[str, tuple[bool, str, str, str, str]] = {}
+        #: The parsed names of statistics.
+        self.parsed: dict[str, tuple[bool, str, str, str, str]] = {}
 
     def keep(self, key: tuple[object, ...], work: TableWork) -> None:
-        """Keep this work, in the place of the oldest where there is much."""
+        """Store this work; if the cache is full, replace the oldest."""
         self.work.pop(key, None)
         self.work[key] = work
         if len(self.work) > _MOST_KEPT:
@@ -41,10 +40,10 @@ class TableCache:
 
 
 class Tables(Mapping[str, "list[TableRow]"]):
-    """The tables of a run by name, each worked out when it is asked for: a list of its rows.
+    """The tables of a run by name, each computed on access: a list of rows.
 
-    ``done`` are the jobs by group; ``slice_of`` are the parameters of a slice, of which the tables
-    are then. ``cache`` is the run's, which only the engine's thread may use.
+    ``done`` are the done jobs by group. With ``slice_of``, the tables only cover the slice with
+    these parameters. ``cache`` belongs to the engine's thread.
 
     >>> Tables({}, {}, {}).get("best") is None
     True
@@ -74,7 +73,7 @@ class Tables(Mapping[str, "list[TableRow]"]):
         return [*self._work(self._tables[name]).rows()]
 
     def passing(self, name: str, condition: str = "") -> list[TableRow]:
-        """The rows of a table for which a condition holds; if it is empty, all."""
+        """Return the rows of a table for which a condition holds; all if it is empty."""
         rows = self[name]
         if not condition:
             return rows
@@ -82,47 +81,51 @@ class Tables(Mapping[str, "list[TableRow]"]):
         return [row for row in rows if found.passes(row)]
 
     def columns(self, name: str) -> tuple[str, ...]:
-        """The names of a table's columns as people see it."""
+        """Return the displayed columns of a table."""
         table = self._tables[name]
-        # A parameter of this name is shown as such.
+        # A parameter or result of this name takes precedence.
         reused = "reused" not in table.names and self._done[table.of].any_reused
         return table.shown(self.pivot_values(name), reused=reused)
 
     def pivot_values(self, name: str) -> list[Any]:
-        """The values of a table's pivot that have columns, the least first."""
+        """Return the values of a table's pivot that have columns, in ascending order."""
         work = self._work(self._tables[name])
         return [*work.values] if isinstance(work, GroupedWork) else []
 
     def of_group(self, group: str) -> list[TableRow]:
-        """A row for each job of a group that is done, in the order of their indices: its
-        parameters, the values of its ``result``, ``index``, ``duration``, ``attempt`` and
-        ``replica``. None of groups of which nothing is kept."""
+        """Return a row for each done job of a group, by index.
+
+        It has the job's parameters, the values of its ``result``, ``index``, ``duration``,
+        ``attempt`` and ``replica``. Empty for groups whose jobs are not kept.
+        """
         done = self._done.get(group)
         return [] if done is None else [*map(done.known, done.in_order(self._slice_of))]
 
     def detached(self) -> Tables:
-        """The tables as they are now, for another thread."""
+        """Return a copy of the current tables for another thread."""
         done = {name: jobs.copy() for name, jobs in self._done.items()}
         return Tables(self._tables, done, self._statistics, self._slice_of)
 
     def statistic(self, name: str) -> float | None:
-        """``STAT.TABLE.COLUMN(CONDITION)``: a statistic over the values of a column. With ``all.``
-        before it, over the whole table. ``None`` without values; ``count`` counts the numbers."""
-        asked = self._cache.asked.get(name)
-        if asked is None:
+        """Return ``STAT.TABLE.COLUMN(CONDITION)``: a statistic over the values of a column.
+
+        With the prefix ``all.``, it covers the whole table. ``None`` without values. ``count`` is
+        the number of numeric values.
+        """
+        parsed = self._cache.parsed.get(name)
+        if parsed is None:
             whole, base, condition = spoken(name)
             found = table_column(base, self._tables)
             if found is None:
                 return None
-            asked = self._cache.asked[name] = whole, *found, condition
-        whole, statistic, of, column, condition = asked
+            parsed = self._cache.parsed[name] = whole, *found, condition
+        whole, statistic, of, column, condition = parsed
         if whole and self._slice_of:
             return self._whole().statistic(name)
         return self._work(self._tables[of]).statistic(statistic, column, condition)
 
     def why_none(self, name: str) -> str:
-        """Why a ``STAT.TABLE.COLUMN(CONDITION)`` has no value, in words; empty if that is not
-        known."""
+        """Explain why ``STAT.TABLE.COLUMN(CONDITION)`` has no value; empty if unknown."""
         whole, base, condition = spoken(name)
         found = table_column(base, self._tables)
         if found is None:
@@ -135,28 +138,28 @@ class Tables(Mapping[str, "list[TableRow]"]):
             return f"the table {of!r} has no rows"
         passing = self.passing(of, condition)
         if not passing:
-            return f"no row of {len(rows)} passed {condition}"
+            return f"none of {len(rows)} rows passed {condition}"
         if all(row.get(column) is None for row in passing):
-            return f"no row of {len(passing)} has a value of {column}"
+            return f"none of {len(passing)} rows has a value of {column}"
         return ""
 
     def left_out(self, name: str) -> str:
-        """A warning if a table's pivot has more values than it may have columns; else empty."""
+        """Return a warning if a table's pivot has too many values for columns, or ""."""
         table = self._tables[name]
         work = self._work(table)
         left = work.left_out if isinstance(work, GroupedWork) else 0
         if not left:
             return ""
         return (
-            f"the table {name!r} has columns for {MOST_PIVOT_VALUES} values of {table.pivot}, the "
-            f"least; {left} more have none"
+            f"the table {name!r} has columns for the {MOST_PIVOT_VALUES} lowest values of "
+            f"{table.pivot}; {left} more values have no column"
         )
 
     def _whole(self) -> Tables:
         return Tables(self._tables, self._done, self._statistics, NOTHING, self._cache)
 
     def _others(self, table: Table) -> dict[str, float]:
-        """The statistics over other tables that a table speaks of."""
+        """Return the statistics over other tables that a table uses."""
         found: dict[str, float] = {}
         for text in sorted(table.others):
             value = self.statistic(text)
@@ -165,7 +168,7 @@ class Tables(Mapping[str, "list[TableRow]"]):
         return found
 
     def _work(self, table: Table) -> TableWork:
-        """The work on a table, with all jobs that are done."""
+        """Return the computed table, updated with all done jobs."""
         key, done = (table.name, *self._slice_of.items()), self._done[table.of]
         work = self._cache.work.get(key)
         if work is None:

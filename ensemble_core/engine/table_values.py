@@ -1,7 +1,7 @@
-"""Statistics over the numbers in one place of a table, kept up to date as numbers come and change.
+"""Incremental statistics over the numbers of a column or cell of a table.
 
-Statistics that have an order-free reducer take one number at a time; others are over the numbers in
-order, when they are asked for. Used by ``table_work``.
+Statistics with an order-free reducer are updated with each number. Others are computed on access
+from the numbers in order. Used by ``table_work``.
 """
 
 from __future__ import annotations
@@ -19,21 +19,20 @@ _LARGEST = math.nextafter(math.inf, 0.0)
 
 
 def _is_number(value: object) -> TypeGuard[float]:
-    """True for a number that a float can hold."""
+    """Return True for a number that fits into a float."""
     kind = type(value)
     return (kind is float or kind is int) and -_LARGEST <= value <= _LARGEST  # type: ignore[operator]
 
 
 def _in_order(spec: StatisticSpec, numbers: Mapping[Any, float]) -> float | None:
-    """A statistic over numbers in the order of their places."""
+    """Return a statistic over numbers in the order of their places."""
     series = Series([spec])
     series.extend([numbers[place] for place in sorted(numbers)])
     return series.scoped(spec.name, 0.0)
 
 
 class Growing:
-    """Numbers that only become more, and the statistics over them that ``names`` has. There may be
-    millions of these."""
+    """Append-only numbers with the statistics ``names``. There may be millions of these objects."""
 
     __slots__ = ("_names", "_numbers", "_reducers", "_specs", "count")
 
@@ -46,7 +45,7 @@ class Growing:
         )
         ordered = zip(names, self._reducers, strict=True)
         keep = any(reducer is None and name in specs for name, reducer in ordered)
-        #: The numbers by place; ``None`` if no statistic needs them any more.
+        #: The numbers by place; ``None`` if no statistic needs them.
         self._numbers: dict[Any, float] | None = {} if keep else None
 
     def put(self, place: Any, value: object) -> None:
@@ -61,7 +60,7 @@ class Growing:
             self._numbers[place] = value
 
     def statistic(self, name: str) -> float | None:
-        """A statistic over the numbers; ``None`` without a value."""
+        """Return a statistic over the numbers; ``None`` without a value."""
         if name == "count":
             return self.count
         reducer = self._reducers[self._names.index(name)]
@@ -71,7 +70,7 @@ class Growing:
 
 
 class Values:
-    """Numbers, each at its place, which may change, and any statistics over them."""
+    """Numbers by place, which may change, and any statistics over them."""
 
     __slots__ = ("_found", "_numbers", "_reducers", "_specs")
 
@@ -79,7 +78,7 @@ class Values:
         self._specs = specs
         self._numbers: dict[Any, float] = {}
         self._reducers: dict[str, OrderFree] = {}
-        #: Answers, until a number changes.
+        #: Cache of results, cleared when a number changes.
         self._found: dict[str, float | None] = {}
 
     def put(self, place: Any, value: object) -> None:
@@ -99,14 +98,14 @@ class Values:
         self._found.clear()
 
     def statistic(self, name: str) -> float | None:
-        """A statistic over the numbers; ``None`` without a value."""
+        """Return a statistic over the numbers; ``None`` without a value."""
         if name == "count":
             return len(self._numbers)
         if name not in self._found:
-            self._found[name] = self._worked_out(name)
+            self._found[name] = self._compute(name)
         return self._found[name]
 
-    def _worked_out(self, name: str) -> float | None:
+    def _compute(self, name: str) -> float | None:
         if name not in self._specs:
             return None
         if name not in self._reducers:

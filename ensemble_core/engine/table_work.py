@@ -1,7 +1,7 @@
-"""Work on one table: its rows, and statistics over them, kept up to date as jobs end.
+"""Incremental computation of one table: its rows, and statistics over them.
 
-Of a table with ``by`` only the rows of combinations with new jobs are worked out again; of a table
-of jobs each row once. What is kept is the same in whatever order jobs ended. Kept by the cache of
+In a table with ``by``, only rows with new jobs are computed again; in a table of jobs, each row is
+computed once. Results do not depend on the order in which jobs ended. Stored in the cache of
 ``table_rows``.
 """
 
@@ -22,18 +22,18 @@ from ensemble_core.model.tables import MOST_PIVOT_VALUES, NOWHERE, Table, value_
 
 __all__ = ["GroupedWork", "JobWork", "TableWork", "work_on"]
 
-#: Where a row stands: the sort keys of its ``by`` values.
+#: Place of a row: the sort keys of its ``by`` values.
 Place = tuple[tuple[int, Any], ...]
 
 _UNKNOWN = object()
 
 
 def _no_metric(path: str) -> None:
-    """Stand for the metrics, of which tables have none."""
+    """Return ``None`` for every metric: tables cannot use metrics."""
 
 
 def _chosen(table: Table, rows: list[TableRow]) -> list[TableRow]:
-    """These rows by the table's ``order``, as many as it has."""
+    """Return the rows sorted by ``order``, limited by ``top`` or ``percent``."""
     most = len(rows) if table.top is None else table.top
     if table.percent is not None:
         most = math.floor(len(rows) * table.percent / 100 + 1e-9)
@@ -47,7 +47,7 @@ def _chosen(table: Table, rows: list[TableRow]) -> list[TableRow]:
     def key(row: TableRow) -> tuple[int, Any]:
         return value_order(row[name])
 
-    # Sorts are stable, reversed ones too: equals stay in the default order.
+    # Sorting is stable, even if reversed: equal rows stay in the default order.
     ordered = sorted((row for row in rows if not missing(row)), key=key, reverse=table.descending)
     if table.top is not None or table.percent is not None:
         return ordered[:most]
@@ -55,13 +55,13 @@ def _chosen(table: Table, rows: list[TableRow]) -> list[TableRow]:
 
 
 class _Column(NamedTuple):
-    """A column of rows that pass a filter."""
+    """A column, restricted to rows that pass a filter."""
 
     name: str
     passes: Filter | None
 
     def value(self, row: TableRow | None) -> object:
-        """The value that a row has there; ``None`` if it does not pass."""
+        """Return a row's value; ``None`` if the row does not pass."""
         value = None if row is None else row.get(self.name)
         if value is None or self.passes is None or self.passes.passes(row or {}):
             return value
@@ -69,33 +69,32 @@ class _Column(NamedTuple):
 
 
 class TableWork(ABC):
-    """The rows of one table over the jobs that it has taken, and statistics over them."""
+    """The rows of one table over the jobs so far, and statistics over them."""
 
     def __init__(self, table: Table, statistics: Mapping[str, StatisticSpec]) -> None:
         self.table = table
-        #: How many jobs were taken, as ``DoneJobs.since`` counts them.
+        #: Number of jobs so far, as counted by ``DoneJobs.since``.
         self.seen = 0
-        #: The statistics over other tables that this one speaks of.
+        #: The statistics over other tables that this one uses.
         self.known: Mapping[str, Any] = {}
         self._statistics = statistics
         self._only = filter_of(table.only) if table.only else None
         self._chosen: list[TableRow] | None = None
-        #: Statistics over the rows that ``top`` leaves, or over rows in another order.
+        #: Cache of statistics over rows limited by ``top``, or in another order.
         self._answers: dict[tuple[str, str, str], float | None] = {}
         self._free: dict[str, bool] = {}
 
     @abstractmethod
     def take(self, jobs: Iterable[TableRow], known: Mapping[str, Any]) -> None:
-        """Add jobs, each as its values by name. ``known`` are the statistics over other tables
-        now."""
+        """Add jobs, as values by name. ``known`` are the current statistics over other tables."""
 
     @abstractmethod
     def _in_order(self) -> list[TableRow]:
-        """The rows for which ``where`` holds, in the default order."""
+        """Return the rows for which ``where`` holds, in the default order."""
 
     @abstractmethod
     def _values(self, column: str, condition: str, statistic: str) -> Growing | Values:
-        """The numbers in a column of the rows that pass, ready for this statistic."""
+        """Return the numbers in a column of the rows that pass, for this statistic."""
 
     def _changed(self) -> None:
         self._chosen = None
@@ -105,13 +104,13 @@ class TableWork(ABC):
         return (job for job in jobs if self._only is None or self._only.passes(job))
 
     def rows(self) -> list[TableRow]:
-        """The rows of the table, in their order."""
+        """Return the rows of the table in order."""
         if self._chosen is None:
             self._chosen = _chosen(self.table, self._in_order())
         return self._chosen
 
     def statistic(self, statistic: str, column: str, condition: str) -> float | None:
-        """A statistic over the numbers in a column of the rows that pass."""
+        """Return a statistic over the numbers in a column of the rows that pass."""
         table = self.table
         cut = table.top is not None or table.percent is not None
         if not cut and (table.order is None or self._order_free(statistic)):
@@ -137,7 +136,7 @@ def work_on(
     statistics: Mapping[str, StatisticSpec],
     jobs: Callable[[], Iterable[TableRow]],
 ) -> TableWork:
-    """Work on a table. ``jobs`` yields all jobs that were taken, in the order of indices."""
+    """Return the work on a table. ``jobs`` yields all jobs so far, by index."""
     return GroupedWork(table, statistics) if table.by else JobWork(table, statistics, jobs)
 
 
@@ -146,8 +145,7 @@ def _column(name: str, condition: str) -> _Column:
 
 
 class JobWork(TableWork):
-    """Work on a table without ``by``. Only statistics are kept: rows are worked out when they are
-    asked for."""
+    """Work on a table without ``by``. Only statistics are kept; rows are computed on access."""
 
     def __init__(
         self,
@@ -173,7 +171,7 @@ class JobWork(TableWork):
                     values.put(job["index"], column.value(row))
 
     def _row(self, job: TableRow) -> TableRow | None:
-        """The row of a job; ``None`` if ``where`` does not hold."""
+        """Return the row of a job; ``None`` if ``where`` does not hold."""
         table = self.table
         seen: dict[str, Any] = {**self.known, **job}
         columns: TableRow = {}
@@ -201,38 +199,41 @@ class JobWork(TableWork):
 
 
 class _Cell:
-    """The jobs of one row, or of one row and one pivot value: statistics over each variable, with
-    its filter, and the columns that depend on these alone."""
+    """The jobs of one row, or of one row and pivot value.
+
+    Has the statistics over each variable with its filter, and the columns that depend only on
+    these.
+    """
 
     __slots__ = ("columns", "n", "reused", "variables")
 
     def __init__(self, variables: Iterable[Growing]) -> None:
         self.n = self.reused = 0
         self.variables = tuple(variables)
-        #: Kept until the next job; ``None`` without any.
+        #: Cache of columns, cleared by the next job.
         self.columns: TableRow | None = None
 
 
 class _Variable(NamedTuple):
-    """A variable of jobs, with its filter, and the statistics over it."""
+    """A variable of jobs with its filter and statistics."""
 
     name: str
     passes: Filter | None
     statistics: tuple[str, ...]
-    #: As formulas call these.
+    #: The names of these statistics in formulas.
     spoken: tuple[str, ...]
 
 
 class _Formula(NamedTuple):
-    """A per-value column. What its formula names is of the cell, of per-value columns above it, or
-    of the row."""
+    """A per-value column. Its formula uses names of the cell, of per-value columns above it, and of
+    the row."""
 
     name: str
     formula: Expression
     of_cell: tuple[str, ...]
     above: tuple[str, ...]
     of_row: tuple[str, ...]
-    #: Whether it depends on nothing but the cell and the row's ``by`` values.
+    #: True if it depends only on the cell and the row's ``by`` values.
     pure: bool
 
 
@@ -241,12 +242,12 @@ class GroupedWork(TableWork):
 
     def __init__(self, table: Table, statistics: Mapping[str, StatisticSpec]) -> None:
         super().__init__(table, statistics)
-        asked: dict[str, list[str]] = {}
+        reads: dict[str, list[str]] = {}
         for name in sorted(table.reads):
             statistic, _, variable = name.partition(".")
-            asked.setdefault(variable, []).append(statistic)
+            reads.setdefault(variable, []).append(statistic)
         self._variables: list[_Variable] = []
-        for spoken, names in asked.items():
+        for spoken, names in reads.items():
             variable, condition = split_filter(spoken)
             passes = filter_of(condition) if condition else None
             of = tuple(f"{name}.{spoken}" for name in names)
@@ -258,18 +259,18 @@ class GroupedWork(TableWork):
         self._counts_reused = "reused" in table.own_names
         #: By row and pivot value (``None`` without pivot).
         self._cells: dict[Place, dict[Any, _Cell]] = {}
-        #: The ``by`` values of each row, as the job of the lowest index has them.
+        #: The ``by`` values of each row, from the job with the lowest index.
         self._named: dict[Place, tuple[int, tuple[Any, ...]]] = {}
         self._rows: dict[Place, TableRow | None] = {}
         self._order: list[Place] = []
         self._dirty: dict[Place, None] = {}
         self._pivots: dict[Any, None] = dict.fromkeys(table.values)
-        #: The pivot values that have columns, the least first.
+        #: The pivot values that have columns, in ascending order.
         self.values: list[Any] = list(table.values)
-        #: Each with its part of a column's name.
+        #: Each of them with its suffix in names of columns.
         self._labels: list[tuple[Any, str]] = []
         self._label()
-        #: Stands for a pivot value of which a row has no jobs.
+        #: Used for pivot values without jobs in a row.
         self._empty = self._cell()
         self._kept: dict[tuple[str, str], tuple[_Column, Values]] = {}
 
@@ -290,7 +291,7 @@ class GroupedWork(TableWork):
         )
         return _Formula(name, formula, tuple(of_cell), tuple(above), tuple(of_row), pure)
 
-    # -- jobs come in --------------------------------------------------------------------------
+    # -- new jobs ------------------------------------------------------------------------------
 
     def take(self, jobs: Iterable[TableRow], known: Mapping[str, Any]) -> None:
         for job in self._passing(jobs):
@@ -321,7 +322,7 @@ class GroupedWork(TableWork):
         cell.reused += job.get("reused") is not None
         for (name, passes, _, _), numbers in zip(self._variables, cell.variables, strict=True):
             if passes is None or passes.passes(job):
-                # count.done counts jobs, of which each is 1.
+                # For count.done, each job counts as 1.
                 numbers.put(index, job.get(name, 1 if name == "done" else None))
         cell.columns = None
         self._dirty[place] = None
@@ -339,10 +340,10 @@ class GroupedWork(TableWork):
 
     @property
     def left_out(self) -> int:
-        """How many pivot values have no columns, because there are too many."""
+        """Number of pivot values without columns, because there are too many."""
         return len(self._pivots) - len(self.values)
 
-    # -- rows are worked out -------------------------------------------------------------------
+    # -- computation of rows -------------------------------------------------------------------
 
     def _work(self) -> None:
         dirty, self._dirty = self._dirty, {}
@@ -355,7 +356,7 @@ class GroupedWork(TableWork):
                 values.put(place, column.value(row))
 
     def _row(self, place: Place) -> TableRow | None:
-        """The row that stands there; ``None`` if ``where`` does not hold."""
+        """Compute the row at a place; return ``None`` if ``where`` does not hold."""
         table, cells = self.table, self._cells[place]
         _, named = self._named[place]
         row: TableRow = {"n": sum([cell.n for cell in cells.values()])}
@@ -369,7 +370,7 @@ class GroupedWork(TableWork):
         over: dict[Any, TableRow] = {}
         for name, formula in table.columns.items():
             if name in table.per_value:
-                self._work_out(name, cells, over, seen, columns)
+                self._compute_per_value(name, cells, over, seen, columns)
             else:
                 columns[name] = formula.result(seen, _no_metric)
                 seen.setdefault(name, columns[name])
@@ -378,7 +379,7 @@ class GroupedWork(TableWork):
         row.update(columns)
         return row
 
-    def _work_out(
+    def _compute_per_value(
         self,
         column: str,
         cells: Mapping[Any, _Cell],
@@ -386,8 +387,10 @@ class GroupedWork(TableWork):
         seen: TableRow,
         columns: TableRow,
     ) -> None:
-        """Work out a per-value column, for each value of the pivot; ``over`` are the statistics
-        that were read so far."""
+        """Compute a per-value column for each value of the pivot.
+
+        ``over`` caches the statistics of cells.
+        """
         of = self._formulas[column]
         for value, label in self._labels:
             cell = cells.get(value, self._empty)
@@ -411,14 +414,14 @@ class GroupedWork(TableWork):
             seen.setdefault(column + label, found)
 
     def _over(self, cell: _Cell) -> TableRow:
-        """The statistics over the jobs of a cell, by name, ``n`` and ``reused``."""
+        """Return the statistics over the jobs of a cell by name, with ``n`` and ``reused``."""
         found: TableRow = {"n": cell.n, "reused": cell.reused}
         for variable, numbers in zip(self._variables, cell.variables, strict=True):
             for statistic, name in zip(variable.statistics, variable.spoken, strict=True):
                 found[name] = numbers.statistic(statistic)
         return found
 
-    # -- rows are asked for --------------------------------------------------------------------
+    # -- queries -------------------------------------------------------------------------------
 
     def _in_order(self) -> list[TableRow]:
         if not self._order:

@@ -1,8 +1,9 @@
-"""Timers of the engine: heartbeat, intervals, rate limit (``pace``), repeated resizes, retries
-(``attempt``), silent jobs (``silent``).
+"""Timers of the engine.
 
-The engine has no clock: it names the next time, and the runtime sends a ``TimerElapsed`` then.
-Missed periods (a suspended machine, a clock jump) are skipped.
+They are for heartbeats, intervals, the rate limit (``pace``), repeated resizes (``retry``), retries
+of jobs (``attempt``) and silent jobs (``silent``). The engine has no clock: it returns the next
+time, and the runtime sends a ``TimerElapsed`` then. Missed periods (a suspended machine, a clock
+jump) are skipped.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ Kind = Literal["heartbeat", "interval", "pace", "retry", "attempt", "silent"]
 
 
 class Timer(NamedTuple):
-    """``when`` is in seconds since the epoch; ``kind`` and ``key`` go into the TimerElapsed."""
+    """``when`` is in seconds since the epoch; ``kind`` and ``key`` are passed to the event."""
 
     when: float
     kind: Kind

@@ -69,8 +69,7 @@ def varied(
         ]
         if absent:
             raise EnsembleError(
-                f"the parameter {absent[0]!r} of {name!r} has no value, and this action gives "
-                "none: nothing was submitted",
+                f"the parameter {absent[0]!r} of {name!r} has no value here: nothing was submitted",
                 hint=f"write 'parameters: {{{absent[0]}: …}}'",
                 code="no-value",
             )

@@ -56,11 +56,11 @@ def test_results_have_a_column_for_each_value_and_show_what_is_missing(kept: Pat
 
 def test_why_and_the_summary_say_why_a_filtered_statistic_has_no_value(kept: Path) -> None:
     why = _said(kept, "why", "p", "never").output
-    assert "had no value once: max.t.T(U[16] > 900) (no row of 2 passed U[16] > 900)" in why
+    assert "had no value once: max.t.T(U[16] > 900) (none of 2 rows passed U[16] > 900)" in why
     events = _said(kept, "events", "p", "--json").stdout
     assert any("2 166.0 2" in line for line in events.splitlines())
     status = _said(kept, "status", "p").output
-    assert "no row of 2 passed U[16] > 900" in status
+    assert "none of 2 rows passed U[16] > 900" in status
 
 
 def test_metrics_list_a_filtered_statistic_under_its_name(kept: Path) -> None:

@@ -460,7 +460,7 @@ def test_a_run_whose_results_needed_what_no_observer_understood_ends_with_1(fold
     (folder / "slip.yaml").write_text(text.replace("RESULT", "min.los"))
     result = ensemble("run", "slip.yaml")
     assert result.returncode == 1, result.stderr
-    assert result.stderr.count("(min.los) has no value, for its output was not understood") == 1
+    assert result.stderr.count("(min.los) has no value, because its output was not understood") == 1
     assert "exit code 1: 1 error" in result.stdout
     (folder / "other.yaml").write_text(text.replace("RESULT", "duration"))
     assert ensemble("run", "other.yaml").returncode == 0

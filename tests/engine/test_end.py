@@ -313,7 +313,7 @@ def test_a_result_that_lacks_what_was_not_understood_is_one_error_of_its_group(n
     assert not _over(told, "sim.0", 2.0, problem=True)
     (message,) = _over(told, "sim.1", None, problem=named)
     assert message == (
-        "sim.1: its result 'rate' (1 / last.E) has no value, for its output was not understood"
+        "sim.1: its result 'rate' (1 / last.E) has no value, because its output was not understood"
     )
     assert not _over(told, "sim.2", None, problem=True)
     _over(told, "sim.3", 1.0)

@@ -462,4 +462,4 @@ def test_a_pivot_that_gets_too_many_values_keeps_the_least_and_says_so() -> None
     assert tables.pivot_values("t") == [*range(1, 201)]
     (row,) = tables["t"]
     assert (row["k[200]"], row["n"]) == (1, 203)
-    assert tables.left_out("t").endswith("values of L, the least; 3 more have none")
+    assert tables.left_out("t").endswith("lowest values of L; 3 more values have no column")

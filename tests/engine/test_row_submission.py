@@ -65,7 +65,7 @@ def test_combinations_that_there_were_are_passed_over_and_told_once() -> None:
     decided = _played(Story(_file("rows: best, with: {parameters: {T: 7, d: 1}}")))
     assert _submitted(decided) == [{"T": 7, "d": 1}]
     assert [each.message for each in decided if isinstance(each, Log)] == [
-        "1 of 2 combinations of next already submitted: not repeated"
+        "1 of 2 combinations of next were submitted before: not repeated"
     ]
 
 

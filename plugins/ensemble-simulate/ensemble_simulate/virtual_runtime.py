@@ -51,7 +51,7 @@ from ensemble_core.plugin.hookspecs import ActionPlugin, ObserverPlugin
 from ensemble_core.plugin.named_code import Purpose
 from ensemble_core.runtime.callbacks import Caller, order_of
 from ensemble_core.runtime.controller import OUT_OF_TIME, STOPPED
-from ensemble_core.runtime.identities import Identities, played
+from ensemble_core.runtime.identities import Identities, reuse_events
 from ensemble_core.runtime.watcher import Outcome, Watcher
 
 if TYPE_CHECKING:
@@ -323,7 +323,7 @@ class VirtualRuntime:
         if self._look_up is None:
             self._work_in(event)
             return
-        for each in played(event, self.engine.state.table.records, self._now):
+        for each in reuse_events(event, self.engine.state.table.records, self._now):
             self._work_in(each)
 
     def _work_in(self, event: Event) -> None:

@@ -58,7 +58,7 @@ class _TriggerRecorder:
     def __init__(self) -> None:
         self.woken = False
 
-    def occurred(self, names: Sequence[str], group: str | None, *, stranger: bool) -> None:
+    def occurred(self, names: Sequence[str], group: str | None, *, foreign: bool) -> None:
         pass
 
     def updated(self, watch: Watch) -> None:
