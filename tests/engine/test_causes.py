@@ -202,7 +202,9 @@ def test_functions_are_told_the_cause_and_a_replay_of_an_older_run_does_not_mind
     }
     assert _same_but_new_fields(dumps([before]), dumps([call]))
     assert not _same_but_new_fields(dumps([{**before, "name": "other"}]), dumps([call]))
-    assert not _same_but_new_fields(dumps([{**before, "job": {**before["job"], "index": 1}}]), dumps([call]))
+    assert not _same_but_new_fields(
+        dumps([{**before, "job": {**before["job"], "index": 1}}]), dumps([call])
+    )
     assert not _same_but_new_fields(dumps([before, before]), dumps([call]))
     assert not _same_but_new_fields(None, dumps([call]))
 

@@ -1,4 +1,4 @@
-"""Events that are made by the thousand: they are what any other event is."""
+"""Frequent events with a fast ``__init__`` behave like all other events."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MADE = [
 
 
 @pytest.mark.parametrize("event", MADE)
-def test_an_event_that_was_made_quickly_cannot_be_changed(event: Event) -> None:
+def test_a_quickly_made_event_is_immutable(event: Event) -> None:
     for each in fields(event):
         with pytest.raises(FrozenInstanceError):
             setattr(event, each.name, 0)
@@ -27,7 +27,7 @@ def test_an_event_that_was_made_quickly_cannot_be_changed(event: Event) -> None:
 
 
 @pytest.mark.parametrize("event", MADE)
-def test_an_event_that_was_made_quickly_is_of_its_own_class_with_every_field(event: Event) -> None:
+def test_a_quickly_made_event_has_its_class_and_all_fields(event: Event) -> None:
     assert type(event) in (JobEvent, Resources)
     for again in (copy.copy(event), replace(event)):
         assert type(again) is type(event)

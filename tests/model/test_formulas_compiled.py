@@ -1,4 +1,4 @@
-"""What a compiled formula gives is what its text means; held against an interpreter of a few lines."""
+"""Compiled formulas give the same results as a simple interpreter."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FIELDS: dict[str, Any] = {
 METRICS: dict[str, float | None] = {"mean.a-b": 4.0, "count.a.failed": 0, "p9.a-b": None}
 VALUE = 7.0
 
-# -- the interpreter that says what is right ---------------------------------------------------
+# -- the reference interpreter -----------------------------------------------------------------
 
 OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
@@ -63,7 +63,7 @@ def there(value: Any) -> Any:
 
 
 def meaning(node: Any) -> Any:
-    """What a node of the parsed tree means; raises where it has no value."""
+    """Return the value of a node of the parsed tree; raise if it has no value."""
     op: Any
     match node:
         case ast.Constant(value):
@@ -115,7 +115,7 @@ def what_it_means(tree: ast.expr) -> Any:
         return None
 
 
-# -- formulas by chance ------------------------------------------------------------------------
+# -- random formulas ---------------------------------------------------------------------------
 
 LEAVES = st.one_of(
     st.sampled_from([*FIELDS, "gone", "value", "True", "None", "'ab'", "'a'"]),
@@ -167,7 +167,7 @@ def test_a_compiled_formula_gives_what_it_means(text: str) -> None:
     assert repr(again) == repr(expected)
 
 
-# -- what is special ---------------------------------------------------------------------------
+# -- special cases -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -198,16 +198,16 @@ def test_a_compiled_formula_gives_what_it_means(text: str) -> None:
         ("-list == 1", None),
     ],
 )
-def test_what_formulas_make_of_odd_operands(when: str, verdict: bool | None) -> None:
+def test_results_with_odd_operands(when: str, verdict: bool | None) -> None:
     assert parse(when).verdict(VALUE, FIELDS, METRICS.get) is verdict
 
 
-def test_value_is_the_metrics_own_whatever_the_fields_say() -> None:
+def test_value_means_the_metric_even_if_a_field_has_that_name() -> None:
     assert parse("value + 0 == 7").verdict(7.0, {"value": 3}, METRICS.get) is True
     assert parse("value + 0 == 3").verdict(None, {"value": 3}, METRICS.get) is None
 
 
-def test_what_a_part_does_not_need_is_not_looked_up() -> None:
+def test_only_needed_names_are_looked_up() -> None:
     asked: list[str] = []
 
     def metric(path: str) -> float | None:
@@ -219,7 +219,7 @@ def test_what_a_part_does_not_need_is_not_looked_up() -> None:
 
 
 @pytest.mark.parametrize("when", ["x > 1 and y < 0", "gone > 1 or x > 1", "== 3"])
-def test_a_condition_is_copied_and_pickled_without_its_code(when: str) -> None:
+def test_copies_and_pickles_of_a_condition_have_no_code(when: str) -> None:
     condition = parse(when)
     verdict = condition.verdict(3.0, FIELDS, METRICS.get)
 
@@ -239,7 +239,7 @@ def test_a_condition_is_copied_and_pickled_without_its_code(when: str) -> None:
     assert formula.value(FIELDS, METRICS.get) == 4
 
 
-def test_as_deep_and_as_long_as_may_be_is_evaluated() -> None:
+def test_formulas_at_the_limits_of_depth_and_length_are_evaluated() -> None:
     deep = "x" + " + x" * 140
     nested = "gone or (x and " * 35 + "y" + ")" * 35
     choice = "1 if gone else (" * 40 + "x" + ")" * 40

@@ -1,5 +1,5 @@
-"""Conditions and expressions do no harm: nothing is reached but fields, metrics and a few
-functions, and none costs more than its length."""
+"""Conditions and expressions are safe: they reach only fields, metrics and a few functions, and
+their cost is bounded by their length."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def nothing(path: str) -> float | None:
     return None
 
 
-#: What is no formula, and what would come of some if they were.
+#: Invalid formulas, some of which would be attacks.
 ESCAPES = [
     "x.__class__",
     "x.__class__.__mro__[1].__subclasses__()",
@@ -105,12 +105,12 @@ ESCAPES = [
     "x is None",
     "x is not 1",
 ]
-#: Of these what is refused is the name alone: as fields they mean nothing.
+#: Syntactically valid, but rejected because the field is unknown.
 ONLY_NAMES = {"metric", "abs(abs)"}
 
 
 @pytest.mark.parametrize("escape", [each for each in ESCAPES if each not in ONLY_NAMES])
-def test_what_is_no_formula_is_refused(escape: str) -> None:
+def test_invalid_formulas_are_rejected(escape: str) -> None:
     for frame in ("{}", "x == ({})", "x or not ({})", "max(1, ({}))", "1 + ({})"):
         for read in (parse, expression):
             with pytest.raises(EnsembleError):
@@ -118,7 +118,7 @@ def test_what_is_no_formula_is_refused(escape: str) -> None:
 
 
 @pytest.mark.parametrize("escape", ESCAPES)
-def test_what_is_no_formula_is_refused_where_only_fields_are_known(escape: str) -> None:
+def test_invalid_formulas_are_rejected_if_only_fields_are_known(escape: str) -> None:
     with pytest.raises(EnsembleError):
         check_names(escape, parse(escape).names, {"x"})
 
@@ -128,14 +128,14 @@ def test_what_is_no_formula_is_refused_where_only_fields_are_known(escape: str) 
     ["__builtins__", "__import__", "__class__", "_it", "_number", "_type", "_nothing", "get",
      "metric", "abs", "None_", "ｅval", "eval"],
 )  # fmt: skip
-def test_a_name_is_a_field_and_nothing_else(name: str) -> None:
+def test_a_name_is_always_a_field(name: str) -> None:
     condition = parse(f"{name} == 3")
     (field,) = condition.names
     assert condition.verdict(1.0, {}, nothing) is None
     assert condition.verdict(1.0, {field: 3}, nothing) is True
 
 
-def test_names_are_as_python_normalises_them() -> None:
+def test_names_are_normalised_like_in_python() -> None:
     assert parse("ｖalue > 3").names == {"value"}
     assert parse("ﬁeld > 3").names == {"field"}
     with pytest.raises(EnsembleError):
@@ -155,7 +155,7 @@ FINE = (
 
 
 @pytest.mark.parametrize("kind", WRONG, ids=lambda kind: kind.__name__)
-def test_what_is_no_formula_is_not_compiled_whoever_asks(kind: type[ast.expr]) -> None:
+def test_invalid_formulas_are_never_compiled(kind: type[ast.expr]) -> None:
     tree = ast.parse(WRONG[kind], mode="eval").body
     assert isinstance(tree, kind)
     for each in (tree, ast.BoolOp(ast.Or(), [ast.Constant(0), tree])):
@@ -168,19 +168,19 @@ def test_what_is_no_formula_is_not_compiled_whoever_asks(kind: type[ast.expr]) -
     ["x()()", "x.y()", "open('x')", "_type(x)", "metric(x)", "metric('a', 'b')", "abs(*x)",
      "abs(x, key=1)", "x << 1", "~x", "x is None", "b'a'", "1j", "..."],
 )  # fmt: skip
-def test_the_compiler_itself_refuses_what_is_not_listed(text: str) -> None:
+def test_the_compiler_rejects_nodes_that_are_not_listed(text: str) -> None:
     with pytest.raises(EnsembleError, match="the formula"):
         compiled(ast.parse(text, mode="eval").body, careful=False)
 
 
-def test_every_kind_of_expression_is_allowed_or_forbidden_here() -> None:
-    """One that a later Python brings is to be thought about."""
+def test_every_kind_of_expression_is_listed_as_allowed_or_forbidden() -> None:
+    """A new kind in a later Python must be listed."""
     beside = {"Slice", "Starred", "FormattedValue", "TemplateStr", "Interpolation"}
     kinds = {kind for kind in ast.expr.__subclasses__() if kind.__module__ in ("ast", "_ast")}
     assert {kind.__name__ for kind in kinds.difference(FINE, WRONG)} <= beside
 
 
-# -- what it costs -----------------------------------------------------------------------------
+# -- cost --------------------------------------------------------------------------------------
 
 HUGE: dict[str, Any] = {"big": 10**4000, "x": 3, "text": "a" * 10000, "list": [1] * 10000}
 
@@ -220,7 +220,7 @@ def test_no_condition_costs_more_than_its_length(when: str, verdict: bool | None
     assert parse(when).verdict(1.0, HUGE, nothing) is verdict
 
 
-def test_products_of_large_numbers_end_at_what_a_float_can_hold() -> None:
+def test_products_of_large_numbers_are_limited_to_floats() -> None:
     large = {"n": 2**1000}
     assert parse("n * n > n").verdict(None, large, nothing) is True
     assert parse("n * n * n > n").verdict(None, large, nothing) is None
@@ -242,13 +242,13 @@ def test_products_of_large_numbers_end_at_what_a_float_can_hold() -> None:
         "x or " * 399 + "x" + " " * 3000 + "y",
     ],
 )
-def test_what_is_too_deep_or_too_long_is_refused_at_once(text: str) -> None:
+def test_too_deep_or_too_long_formulas_are_rejected_at_once(text: str) -> None:
     with pytest.raises(EnsembleError):
         parse(text)
 
 
 @given(st.text(max_size=30))
-def test_any_text_is_a_condition_or_refused(text: str) -> None:
+def test_any_text_is_a_condition_or_rejected(text: str) -> None:
     try:
         condition = parse(text)
     except EnsembleError:
@@ -265,5 +265,5 @@ TOKENS = [
 
 
 @given(st.lists(st.sampled_from(TOKENS), max_size=14).map(" ".join))
-def test_any_row_of_tokens_is_a_condition_or_refused(text: str) -> None:
-    test_any_text_is_a_condition_or_refused.hypothesis.inner_test(text)  # type: ignore[attr-defined]
+def test_any_sequence_of_tokens_is_a_condition_or_rejected(text: str) -> None:
+    test_any_text_is_a_condition_or_rejected.hypothesis.inner_test(text)  # type: ignore[attr-defined]

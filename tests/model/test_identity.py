@@ -1,4 +1,4 @@
-"""Identities of jobs: what is compared as it is written, what by value, and what not at all."""
+"""Identities of jobs: which parts are compared as written, which by value, and which are ignored."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def identity(group: JobGroup = GROUP, place: int = 0, attempt: int = 0, **inputs
         {"environment": {"B": "1", "A": "{cwd}"}},
     ],
 )
-def test_a_moved_study_on_other_resources_has_the_same_jobs(change: dict[str, Any]) -> None:
+def test_a_moved_study_with_other_resources_has_the_same_identities(change: dict[str, Any]) -> None:
     assert identity(replace(GROUP, **change)) == identity()
 
 
@@ -59,17 +59,17 @@ def test_a_moved_study_on_other_resources_has_the_same_jobs(change: dict[str, An
         {"observe": {"json-lines": {"fields": ["u"]}}},
     ],
 )
-def test_what_a_job_does_makes_it_another(change: dict[str, Any]) -> None:
+def test_a_change_of_what_a_job_does_changes_its_identity(change: dict[str, Any]) -> None:
     assert identity(replace(GROUP, **change)) != identity()
 
 
-def test_replica_index_and_inputs_count_and_the_attempt_does_not() -> None:
+def test_replica_index_and_inputs_change_the_identity_but_not_the_attempt() -> None:
     assert len({identity(place=place) for place in range(4)}) == 4
     assert identity(attempt=1) == identity()
     assert identity(a="1") != identity(a="2")
     assert identity(a="1") != identity()
 
 
-def test_options_whose_keys_cannot_be_sorted_have_an_identity_all_the_same() -> None:
+def test_options_with_unsortable_keys_have_an_identity() -> None:
     odd = replace(GROUP, observe={"o": {"a": {1: 2, "b": 3}}})
     assert identity(odd) == identity(odd) != identity()

@@ -1,4 +1,4 @@
-"""Slips with lists and brackets in formulas, and the functions that round."""
+"""Mistakes with lists and brackets in formulas, and rounding functions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ensemble_core.model.expressions import expression
         ('cause in ("timeout"', "quote text that contains a comma"),
     ],
 )
-def test_brackets_around_one_value_are_no_list(text: str, hint: str) -> None:
+def test_brackets_around_one_value_are_not_a_list(text: str, hint: str) -> None:
     with pytest.raises(EnsembleError) as caught:
         conditions.parse(text, has_value=False)
     assert hint in str(caught.value.hint)
@@ -35,7 +35,7 @@ def test_brackets_around_one_value_are_no_list(text: str, hint: str) -> None:
         "T in (1, 2)",
     ],
 )
-def test_lists_and_texts_are_searched_as_before(text: str) -> None:
+def test_in_searches_lists_and_texts(text: str) -> None:
     conditions.parse(text, has_value=False)
 
 
@@ -50,11 +50,11 @@ def test_lists_and_texts_are_searched_as_before(text: str) -> None:
         ('= "a" if T in (1, 2) else "b"', "b"),
     ],
 )
-def test_expressions_round_and_choose_texts(text: str, value: object) -> None:
+def test_expressions_can_round_and_choose_texts(text: str, value: object) -> None:
     assert expression(text, texts=True).result({"T": 3}, {}.get) == value
 
 
-def test_an_expression_that_was_cut_at_a_comma_says_so() -> None:
+def test_an_expression_cut_at_a_comma_has_a_hint() -> None:
     with pytest.raises(EnsembleError) as caught:
         expression("= min(T")
     assert "quote text that contains a comma" in str(caught.value.hint)

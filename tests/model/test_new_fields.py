@@ -1,8 +1,7 @@
-"""A field that is added to a job or an event in one place arrives wherever these are kept or sent.
+"""A field that is added to a class of jobs or events is stored and sent everywhere.
 
 The package is copied, one line is added to each of three classes, and a program that uses the copy
-looks for what it put there: in the journal, in the supervisor's ledger and protocol, and, where the
-service is installed, in its messages.
+checks the journal, the supervisor's ledger and protocol, and, if installed, the service's messages.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-#: The last field of each class, after which one is added.
+#: The last field of each class; the new one is added after it.
 CLASSES = {
     "jobs.py": ("class Job(", "    options: "),
     "events.py": ("class JobEvent(", "    ours: "),
@@ -104,7 +103,7 @@ def add_fields(model: Path) -> None:
 @pytest.mark.parametrize(
     "place", ["journal", "supervisor", pytest.param("service", marks=pytest.mark.checkout)]
 )
-def test_a_field_that_is_added_in_one_place_arrives_everywhere(tmp_path: Path, place: str) -> None:
+def test_a_new_field_is_written_and_sent_everywhere(tmp_path: Path, place: str) -> None:
     wanted = ["ensemble_core"]
     if place == "service":
         wanted.append("ensemble_service")

@@ -1,5 +1,4 @@
-"""What observers read, as rules see it: nan and infinity, columns with odd names, what is never
-there; and numbers that are worked out."""
+"""Observed values in rules: nan and infinity, columns with odd names, missing rows, expressions."""
 
 from __future__ import annotations
 
@@ -209,11 +208,11 @@ def test_a_rule_fires_on_the_row_whose_energy_is_nan(registry: Registry) -> None
         ("round(x) == 1", NAN, False),
     ],
 )
-def test_what_conditions_make_of_what_is_no_number(when: str, value: float, holds: bool) -> None:
+def test_conditions_with_nan_and_infinity(when: str, value: float, holds: bool) -> None:
     assert parse(when).holds(None, {"x": value}, nothing) is holds
 
 
-def test_metrics_pass_over_nan_and_no_rule_is_woken_by_it(registry: Registry) -> None:
+def test_metrics_skip_nan_and_it_triggers_no_rule(registry: Registry) -> None:
     told = begun(
         registry,
         "{id: hot, trigger: metric, name: last.sim-Temp, when: '> 3', repetitions: 9, "
@@ -228,8 +227,8 @@ def test_metrics_pass_over_nan_and_no_rule_is_woken_by_it(registry: Registry) ->
 
 
 @pytest.mark.parametrize("values", [{"E": NAN, "T": 1.5}, {"E": INF}, {"E": -INF, "F": NAN}])
-def test_the_journal_keeps_a_row_as_it_was(registry: Registry, values: dict[str, float]) -> None:
-    """Read again, it wakes the same rules with the same decisions, to the byte."""
+def test_the_journal_keeps_nan_in_rows(registry: Registry, values: dict[str, float]) -> None:
+    """A replay triggers the same rules with the same decisions."""
     rule = (
         "{trigger: observed, name: sim, when: isnan(E) or isinf(E), "
         "action: {name: log, message: '{E} {observer}'}}"
@@ -245,7 +244,7 @@ def test_the_journal_keeps_a_row_as_it_was(registry: Registry, values: dict[str,
     assert row.decisions == decisions_text(decided) == decisions_text(again)
 
 
-def test_json_output_of_a_run_with_nan_is_valid_json(tmp_path: Path) -> None:
+def test_json_output_with_nan_is_valid_json(tmp_path: Path) -> None:
     file = tmp_path / "e.yaml"
     file.write_text(
         """
@@ -286,7 +285,7 @@ rules:
 @pytest.mark.parametrize(
     "when", ["isnan(value)", "isinf(value) and T > 1", 'isnan(metric("last.sim-Temp"))']
 )
-def test_asking_a_metric_for_nan_is_refused_for_it_never_is(registry: Registry, when: str) -> None:
+def test_a_condition_on_a_nan_metric_is_rejected(registry: Registry, when: str) -> None:
     error = complaint(
         registry,
         f"{{trigger: metric, name: mean.sim-Temp, when: '{when}', "
@@ -300,7 +299,7 @@ def test_asking_a_metric_for_nan_is_refused_for_it_never_is(registry: Registry, 
 # -- names -------------------------------------------------------------------------------------
 
 
-def test_columns_are_known_by_the_names_that_the_log_has(registry: Registry) -> None:
+def test_conditions_use_column_names_of_the_log(registry: Registry) -> None:
     told = begun(
         registry,
         "{id: molten, trigger: observed, name: sim, repetitions: 9, "
@@ -321,12 +320,12 @@ def test_columns_are_known_by_the_names_that_the_log_has(registry: Registry) -> 
              "value[0] > 1", "job.upper == 1", "Temp.__class__ > 1", "Temp._mean > 1",
              "Temp.mean() > 1", "().mean > 1", "'a'.mean > 1"],
 )  # fmt: skip
-def test_what_is_no_columns_name_stays_forbidden(when: str) -> None:
+def test_invalid_column_names_are_rejected(when: str) -> None:
     with pytest.raises(EnsembleError):
         parse(when)
 
 
-def test_a_misspelt_column_is_told_with_the_nearest(registry: Registry) -> None:
+def test_a_misspelt_column_has_a_suggestion(registry: Registry) -> None:
     error = complaint(
         registry,
         "{trigger: observed, name: sim, when: 'c_msd[3] > 1', action: {name: cancel}}",
@@ -336,7 +335,7 @@ def test_a_misspelt_column_is_told_with_the_nearest(registry: Registry) -> None:
 
 
 @pytest.mark.parametrize("when", ["c_msd[4] > 2", "Temp > 1 and c_msd[4] < 2", "c_msd[4]"])
-def test_a_column_with_brackets_between_braces_is_to_be_quoted(
+def test_a_column_with_brackets_in_a_flow_mapping_must_be_quoted(
     registry: Registry, when: str
 ) -> None:
     error = complaint(registry, f"{{trigger: observed, when: {when}, action: {{name: cancel}}}}")
@@ -365,7 +364,7 @@ def test_a_message_may_name_any_column(registry: Registry) -> None:
     assert "did you mean {Temp.mean}?" in (error.hint or "")
 
 
-def test_no_rule_is_woken_by_rows_of_a_job_that_a_rule_cancelled(registry: Registry) -> None:
+def test_rows_of_a_cancelled_job_trigger_no_rule(registry: Registry) -> None:
     told = begun(
         registry,
         "{id: hot, trigger: observed, name: sim, repetitions: 9, "
@@ -378,7 +377,7 @@ def test_no_rule_is_woken_by_rows_of_a_job_that_a_rule_cancelled(registry: Regis
     assert told.engine.state.metric("max.sim-Temp") == 4.0
 
 
-def test_a_job_that_could_not_be_cancelled_is_looked_at_again(registry: Registry) -> None:
+def test_rows_trigger_rules_again_if_the_cancel_failed(registry: Registry) -> None:
     told = begun(
         registry,
         "{id: hot, trigger: observed, name: sim, repetitions: 9, when: Temp > 1, "
@@ -392,7 +391,7 @@ def test_a_job_that_could_not_be_cancelled_is_looked_at_again(registry: Registry
     assert told.fired(told.observe("sim.0", Temp=4.0)) == []
 
 
-def test_a_rule_may_ask_which_observer_read_the_row(registry: Registry) -> None:
+def test_a_condition_may_use_the_observer_of_a_row(registry: Registry) -> None:
     told = begun(
         registry,
         "{id: own, trigger: observed, name: sim, when: 'observer == \"md\"', repetitions: 9, "
@@ -404,7 +403,7 @@ def test_a_rule_may_ask_which_observer_read_the_row(registry: Registry) -> None:
     assert [one.message for one in decided if isinstance(one, Log)] == ["md"]
 
 
-def test_a_triggers_match_knows_the_observer_and_the_value(registry: Registry) -> None:
+def test_match_of_a_trigger_gets_the_observer_and_the_value(registry: Registry) -> None:
     of_md = "{id: r, trigger: md-row, name: sim, action: {name: log, message: x}}"
     told = begun(registry, of_md)
     assert told.fired(told.observe("sim.0", Temp=9.0, observer="other")) == []
@@ -418,7 +417,7 @@ def test_a_triggers_match_knows_the_observer_and_the_value(registry: Registry) -
         assert [verdict.kind for verdict in tracer.verdicts] == [kind]
 
 
-# -- what is never there -----------------------------------------------------------------------
+# -- missing rows ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("observe", ["{}", "{columns: [Temp]}"])
@@ -437,7 +436,7 @@ def test_a_triggers_match_knows_the_observer_and_the_value(registry: Registry) -
         "{trigger: enough, name: sim, jobs: 2, action: {name: cancel}}",
     ],
 )
-def test_a_rule_on_what_was_not_asked_for_is_refused_with_what_to_add(
+def test_a_rule_on_missing_rows_is_rejected_with_a_hint(
     registry: Registry, rule: str, observe: str
 ) -> None:
     error = complaint(registry, rule, observe)
@@ -448,7 +447,7 @@ def test_a_rule_on_what_was_not_asked_for_is_refused_with_what_to_add(
     ensemble(registry, rule, "{columns: [Temp], mean: true}")  # and then it is right
 
 
-def test_a_trigger_whose_group_nobody_observes_is_refused(registry: Registry) -> None:
+def test_a_trigger_on_a_group_without_observers_is_rejected(registry: Registry) -> None:
     error = complaint(registry, "{trigger: converged, name: blind, action: {name: cancel}}")
 
     assert error.what == (
@@ -457,7 +456,7 @@ def test_a_trigger_whose_group_nobody_observes_is_refused(registry: Registry) ->
     assert "observe" in (error.hint or "")
 
 
-def test_a_trigger_may_wait_for_a_metric_of_its_group(registry: Registry) -> None:
+def test_a_trigger_may_use_a_metric_of_its_group(registry: Registry) -> None:
     told = begun(
         registry,
         "{id: both, trigger: enough, name: sim, jobs: 2, when: '< 5', "
@@ -471,9 +470,7 @@ def test_a_trigger_may_wait_for_a_metric_of_its_group(registry: Registry) -> Non
 
 
 @pytest.mark.parametrize("name", ["name: blind, ", "name: other, "])
-def test_a_trigger_that_reads_another_observers_rows_is_refused(
-    registry: Registry, name: str
-) -> None:
+def test_a_trigger_on_another_observers_rows_is_rejected(registry: Registry, name: str) -> None:
     text = f"""
 jobs:
   - {{name: blind, command: run}}
@@ -486,14 +483,14 @@ rules:
     assert caught.value.errors[0].hint == "add it to the job group: observe: {md: {}}"
 
 
-def test_waiting_for_rows_that_nobody_reads_is_warned_about(registry: Registry) -> None:
+def test_a_rule_on_rows_without_an_observer_causes_a_warning(registry: Registry) -> None:
     found = ensemble(registry, "{id: x, trigger: observed, name: blind, action: {name: cancel}}")
 
     (warning,) = found.warnings
     assert warning.startswith("rule 'x' waits for observed rows, but the job group 'blind'")
 
 
-# -- numbers that are worked out -----------------------------------------------------------------
+# -- expressions ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -513,7 +510,7 @@ def test_waiting_for_rows_that_nobody_reads_is_warned_about(registry: Registry) 
         ("= 1e308 * 10", None),
     ],
 )
-def test_an_expression_gives_a_number_or_none(text: str, number: float | None) -> None:
+def test_an_expression_is_a_number_or_none(text: str, number: float | None) -> None:
     fields: dict[str, Any] = {"T": 3, "Temp": 3.25, "c_msd[4]": 0.5, "Press": NAN, "name": "finish"}
     found = expression(text).value(fields, {"mean.sim-Temp": 4.0, "mean.sim-Press": None}.get)
 
@@ -538,15 +535,15 @@ def test_an_expression_gives_a_number_or_none(text: str, number: float | None) -
         ("= " + "1 + " * 600 + "1", "longer"),
     ],
 )
-def test_what_gives_no_number_is_refused(text: str, reason: str) -> None:
+def test_expressions_that_are_never_numbers_are_rejected(text: str, reason: str) -> None:
     with pytest.raises(EnsembleError, match=reason):
         expression(text)
 
 
-def test_expressions_in_options_are_worked_out_and_other_texts_are_as_they_are(
+def test_only_expressions_in_options_are_evaluated(
     registry: Registry,
 ) -> None:
-    """The metric that one speaks of is kept for it, though no rule waits for it."""
+    """A metric that an expression uses is kept, even if no rule waits for it."""
     told = begun(
         registry,
         "{trigger: observed, name: sim, when: clock == 30, action: {name: change, variables: "
@@ -581,7 +578,7 @@ def test_expressions_are_checked_with_the_file(
     assert error.where.column == rule.index(f"'{text}'") + 5
 
 
-def test_expressions_may_be_worked_out_on_several_threads_at_once() -> None:
+def test_expressions_are_thread_safe() -> None:
     twice = expression("= 2 * x + x")
     assert isinstance(twice, Expression)
     wrong: list[float | None] = []

@@ -1,5 +1,5 @@
-"""Conditions that speak of what is not always there: ``or`` and ``and`` need no more than what
-decides them, and what a rule missed is told at the end."""
+"""Conditions with missing values: ``or`` and ``and`` need only the values that decide them, and the
+summary names values that a rule missed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def verdict(when: str, **fields: float) -> bool | None:
 
 
 @pytest.mark.parametrize("when", ["NonFinite > 0 or Temp > 10", "Temp > 10 or NonFinite > 0"])
-def test_either_part_of_an_or_is_enough_in_any_order(when: str) -> None:
+def test_one_true_part_of_an_or_is_enough_in_any_order(when: str) -> None:
     assert verdict(when, Temp=20) is True
     assert verdict(when, NonFinite=1) is True
     assert verdict(when, Temp=5) is None
@@ -38,25 +38,25 @@ def test_either_part_of_an_or_is_enough_in_any_order(when: str) -> None:
 
 
 @pytest.mark.parametrize("when", ["Step > 100 and Temp > 10", "Temp > 10 and Step > 100"])
-def test_an_and_needs_all_its_parts_and_is_false_by_any(when: str) -> None:
+def test_one_false_part_makes_an_and_false(when: str) -> None:
     assert verdict(when, Temp=20, Step=200) is True
     assert verdict(when, Temp=20) is None
     assert verdict(when, Temp=5) is False
 
 
-def test_not_makes_nothing_of_what_is_unknown() -> None:
+def test_not_of_a_missing_value_is_missing() -> None:
     assert verdict("not (Temp > 10)") is None
     assert verdict("not (Temp > 10 and Step > 100)", Temp=5) is True
     assert verdict("not (Temp > 10 or Step > 100)", Temp=5) is None
 
 
-def test_what_makes_no_sense_is_as_if_it_were_not_there() -> None:
+def test_an_invalid_operation_counts_as_a_missing_value() -> None:
     assert verdict("sqrt(Temp) > 1 or Step > 100", Temp=-1, Step=200) is True
     assert verdict("sqrt(Temp) > 1 or Step > 100", Temp=-1, Step=50) is None
     assert verdict("1 / Temp > 1 or metric('count.md.failed') > 1 or Step > 1", Temp=0, Step=2)
 
 
-def test_what_is_missing_only_in_a_branch_that_is_not_taken_is_not_missed() -> None:
+def test_missing_values_in_untaken_branches_do_not_matter() -> None:
     assert verdict("(Press if Temp > 10 else 3) > 2", Temp=5) is True
     assert verdict("(Press if Temp > 10 else 3) > 2", Temp=20) is None
     assert verdict("1 < Temp < Press", Temp=0) is False
@@ -64,7 +64,7 @@ def test_what_is_missing_only_in_a_branch_that_is_not_taken_is_not_missed() -> N
     assert verdict("((Press or Temp) + 1 > 2) or Press", Temp=2) is True
 
 
-def test_a_run_that_blew_up_is_cancelled_by_the_part_that_is_known() -> None:
+def test_a_job_with_nan_is_cancelled_by_the_known_part_of_a_condition() -> None:
     story = Story(ROWS.replace("WHEN", "NonFinite > 0 or Temp > 10"))
     story.start()
     story.begin("md.0")
@@ -72,7 +72,7 @@ def test_a_run_that_blew_up_is_cancelled_by_the_part_that_is_known() -> None:
     assert [decision.type for decision in story.observe("md.0", Temp=1e6)] == ["fired", "cancel"]
 
 
-def test_a_column_that_no_row_had_is_named_at_the_end() -> None:
+def test_the_summary_names_a_column_that_no_row_had() -> None:
     story = Story(ROWS.replace("WHEN", "Tmep > 10"))
     story.start()
     story.begin("md.0")
@@ -82,7 +82,7 @@ def test_a_column_that_no_row_had_is_named_at_the_end() -> None:
     assert why_not_fired(rule).endswith("it last saw Tmep without a value")
 
 
-def test_rows_without_the_column_do_not_hide_what_it_was() -> None:
+def test_rows_without_the_column_do_not_hide_its_last_value() -> None:
     story = Story(ROWS.replace("WHEN", "Temp > 10"))
     story.start()
     story.begin("md.0")

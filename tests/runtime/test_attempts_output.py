@@ -1,4 +1,4 @@
-"""What an attempt reads of a file that an earlier attempt of the same job wrote."""
+"""Output files that several attempts of a job write."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Lines(Observer):
         pass
 
 
-def test_a_file_is_read_on_where_the_earlier_attempt_ended_or_anew_if_it_shrank(
+def test_a_file_is_read_from_the_earlier_attempts_end_or_from_its_start_if_it_shrank(
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "out"
@@ -50,6 +50,6 @@ def test_a_file_is_read_on_where_the_earlier_attempt_ended_or_anew_if_it_shrank(
         assert attempt("sim.7-1") == [3]
         file.write_text("4\n")
         assert attempt("sim.7-2") == [4]
-        assert attempt("sim.8") == [4]  # another job reads all
+        assert attempt("sim.8") == [4]  # another job reads the whole file
     finally:
         follower.close()

@@ -36,7 +36,7 @@ REGISTRY = discover()
 
 
 class Recorder(Watcher):
-    """Keeps what it is told."""
+    """Watcher that records events and decisions."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -60,7 +60,7 @@ class Recorder(Watcher):
 
 
 class Bench:
-    """A runtime on some executor, run on a thread of its own, with a limit on its time."""
+    """A runtime that runs on a thread, with a time limit."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ custom: |
 """
 
 
-def test_a_returned_action_is_what_is_then_done(tmp_path: Path) -> None:
+def test_a_returned_action_is_carried_out(tmp_path: Path) -> None:
     bench = Bench(
         custom('def f(**kwargs):\n    return Action({"name": "submit", "label": "echo"})'), tmp_path
     )
@@ -133,7 +133,7 @@ def test_a_returned_action_is_what_is_then_done(tmp_path: Path) -> None:
     assert outcome.exit_code == 0
 
 
-def test_a_returned_rule_joins_and_none_does_nothing(tmp_path: Path) -> None:
+def test_a_returned_rule_is_added_and_none_does_nothing(tmp_path: Path) -> None:
     text = custom(
         """
 def f(**kwargs):
@@ -147,7 +147,7 @@ def f(**kwargs):
     assert bench.seen.messages == ["it joined"]
 
 
-def test_a_function_gets_all_that_is_promised(tmp_path: Path) -> None:
+def test_a_function_gets_all_documented_arguments(tmp_path: Path) -> None:
     text = custom(
         """
 seen = []
@@ -176,7 +176,7 @@ def f(metrics, event, rule, action, handle, job, ensemble, tables, **rest):
     assert bench.seen.messages == ["all there"]
 
 
-def test_a_function_gets_what_the_queue_has_of_its_event(tmp_path: Path) -> None:
+def test_a_function_gets_the_queues_record_of_its_event(tmp_path: Path) -> None:
     class Keeping(FakeExecutor):
         def journal_record(self, queue_id: str, event: str) -> dict[str, Any]:
             return {"id": 7, "R": {"version": 1}} if event == "alloc" else {"id": 7}
@@ -190,8 +190,8 @@ def test_a_function_gets_what_the_queue_has_of_its_event(tmp_path: Path) -> None
     assert sorted(bench.seen.messages) == ["7 None", "7 {'version': 1}"]
 
 
-def test_a_function_gets_a_handle_of_its_own_thread(tmp_path: Path) -> None:
-    """A queue's handle may belong to one thread, as Flux's does."""
+def test_a_function_gets_a_handle_for_its_thread(tmp_path: Path) -> None:
+    """A queue's handle may belong to one thread, like Flux's."""
 
     class Threaded(FakeExecutor):
         @property
@@ -221,7 +221,7 @@ rules:
 
 
 @pytest.mark.parametrize("scope", ["scope: queue, ", ""])
-def test_strangers_events_reach_nobody_unless_a_rule_sees_the_queue(
+def test_events_of_foreign_jobs_are_ignored_without_a_rule_on_the_queue(
     tmp_path: Path, scope: str
 ) -> None:
     executor = FakeExecutor()
@@ -236,7 +236,9 @@ def test_strangers_events_reach_nobody_unless_a_rule_sees_the_queue(
 
 
 @pytest.mark.parametrize("sees", [True, False])
-def test_a_rule_that_can_see_no_strangers_is_warned_of(tmp_path: Path, sees: bool) -> None:
+def test_a_queue_rule_that_cannot_see_foreign_jobs_causes_a_warning(
+    tmp_path: Path, sees: bool
+) -> None:
     class Guest(FakeExecutor):
         @property
         def sees_strangers(self) -> bool:
@@ -265,7 +267,7 @@ custom: |
     assert bench.seen.messages == ["finish sim.0"]
 
 
-def test_a_function_that_raises_is_an_event_with_its_traceback_and_no_crash(tmp_path: Path) -> None:
+def test_an_exception_in_a_function_becomes_an_event_with_its_traceback(tmp_path: Path) -> None:
     bench = Bench(custom("def f(**kwargs):\n    return 1 / 0"), tmp_path)
     outcome = bench.end()
     (failed,) = (one for one in bench.seen.events if isinstance(one, CallFailed))
@@ -288,7 +290,7 @@ def test_a_function_that_raises_is_an_event_with_its_traceback_and_no_crash(tmp_
         ('Rule({"trigger": "start", "action": {"name": "terminate"}})', "start"),
     ],
 )
-def test_a_wrong_result_is_one_clear_error(tmp_path: Path, returned: str, complaint: str) -> None:
+def test_an_invalid_result_is_one_error(tmp_path: Path, returned: str, complaint: str) -> None:
     bench = Bench(custom(f"def f(**kwargs):\n    return {returned}"), tmp_path)
     outcome = bench.end()
     assert any(complaint in message for message in bench.seen.messages), bench.seen.messages
@@ -302,12 +304,12 @@ def test_sys_exit_in_a_function_does_not_end_the_run(tmp_path: Path) -> None:
     assert bench.seen.submitted == ["sim.0", "sim.1"]
 
 
-def test_a_custom_part_that_raises_starts_nothing(tmp_path: Path) -> None:
+def test_nothing_starts_if_the_custom_part_raises(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="the custom: part raised ValueError: not today"):
         Bench(custom('raise ValueError("not today")\ndef f(**kwargs): pass'), tmp_path)
 
 
-def test_a_slow_function_does_not_hold_up_the_engine(tmp_path: Path) -> None:
+def test_a_slow_function_does_not_block_the_engine(tmp_path: Path) -> None:
     text = custom(
         """
 import threading
@@ -329,7 +331,7 @@ def g(**kwargs):
     assert bench.end().exit_code == 0
 
 
-def test_a_function_that_hangs_does_not_keep_a_stopped_run_alive(tmp_path: Path) -> None:
+def test_a_hanging_function_does_not_keep_a_stopped_run_alive(tmp_path: Path) -> None:
     text = custom("import threading\ndef f(**kwargs):\n    threading.Event().wait()")
     bench = Bench(text, tmp_path).begin()
     bench.until(lambda: any(one.type == "call" for one in bench.seen.decisions))
@@ -351,7 +353,7 @@ rules:
   - {trigger: job-success, name: sim, action: {name: log, message: x}}
 """
     bench = Bench(text, tmp_path, actions={"log": ActionPlugin(name="log", summary="x", run=run)})
-    # The bound rule says how the action runs; make it a slow one.
+    # Make the bound action a slow one.
     rule = bench.runtime.engine.state.rules.states["rule-2"].rule
     object.__setattr__(rule.actions[0], "plan", None)
     bench.end()
@@ -364,7 +366,7 @@ rules:
     assert bench.seen.threads == {"engine thread"}
 
 
-def test_a_submit_that_raises_is_each_jobs_exception(tmp_path: Path) -> None:
+def test_a_submit_that_raises_fails_each_job(tmp_path: Path) -> None:
     executor = FakeExecutor()
     executor.refuse = ExecutorError("the queue is full")
     text = """
@@ -379,7 +381,7 @@ rules:
     assert outcome.report.groups[0].failed == 3
 
 
-def test_an_executor_that_breaks_its_contract_is_an_error_not_a_crash(tmp_path: Path) -> None:
+def test_a_contract_violation_of_an_executor_is_an_error(tmp_path: Path) -> None:
     class Careless(FakeExecutor):
         def cancel(self, jobs: Sequence[str]) -> None:
             super().cancel(jobs)
@@ -397,7 +399,7 @@ rules:
     assert bench.outcome.report.groups[0].cancelled == 1
 
 
-def test_a_resize_that_cannot_be_delivered_is_asked_again(tmp_path: Path) -> None:
+def test_an_undelivered_resize_is_repeated(tmp_path: Path) -> None:
     class Deaf(FakeExecutor):
         deaf = 1
 
@@ -422,7 +424,7 @@ rules:
     assert executor.cancelled == ["sim.0"]
 
 
-def test_an_executor_that_cannot_open_submits_nothing(tmp_path: Path) -> None:
+def test_nothing_is_submitted_if_the_executor_cannot_open(tmp_path: Path) -> None:
     class Closed(FakeExecutor):
         def open(self, run: Any, emit: Any) -> None:
             raise ExecutorError("no broker", hint="start one")
@@ -435,7 +437,7 @@ def test_an_executor_that_cannot_open_submits_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "output").exists()
 
 
-def test_stop_cancels_what_is_active_and_waits_for_it(tmp_path: Path) -> None:
+def test_stop_cancels_active_jobs_and_waits_for_them(tmp_path: Path) -> None:
     executor = FakeExecutor()
     bench = Bench(custom("def f(**kwargs): pass"), tmp_path, executor).begin()
     bench.until(lambda: len(executor.submitted) == 2)
@@ -447,7 +449,7 @@ def test_stop_cancels_what_is_active_and_waits_for_it(tmp_path: Path) -> None:
     assert executor.closed
 
 
-def test_a_second_stop_leaves_at_once(tmp_path: Path) -> None:
+def test_a_second_stop_exits_at_once(tmp_path: Path) -> None:
     class Stubborn(FakeExecutor):
         def cancel(self, jobs: Sequence[str]) -> None:
             self.cancelled += jobs
@@ -463,7 +465,7 @@ def test_a_second_stop_leaves_at_once(tmp_path: Path) -> None:
     assert executor.closed
 
 
-def test_a_lost_queue_ends_the_run_and_says_so(tmp_path: Path) -> None:
+def test_a_lost_queue_ends_the_run_with_that_reason(tmp_path: Path) -> None:
     executor = FakeExecutor()
     bench = Bench(custom("def f(**kwargs): pass"), tmp_path, executor).begin()
     bench.until(lambda: len(executor.submitted) == 2)
@@ -578,7 +580,7 @@ def test_rules_as_objects_read_like_the_file() -> None:
     )
 
 
-def test_a_journal_that_breaks_down_ends_the_run_so_that_it_can_be_resumed(tmp_path: Path) -> None:
+def test_a_failed_journal_writer_ends_the_run_so_that_it_can_be_resumed(tmp_path: Path) -> None:
     text = """
 jobs: [{name: work, command: x}]
 rules: [{trigger: start, action: {name: submit, label: work}}]

@@ -1,4 +1,4 @@
-"""Delivery of messages: what is sent, what is made harmless, and servers that misbehave."""
+"""Delivery of messages: content, sanitizing, and misbehaving servers."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from ensemble_core.runtime.notifications import Notifier
 from ensemble_core.runtime.webhooks import webhook_url
 
 SECRET = "s3cret-path"
-#: What a job might print to be heard by many, or to change what is shown.
+#: Job output that mentions many people or changes the display.
 HOSTILE = "\x1b]0;x\x07@everyone @Here <!channel> <@U1>\u202e\r\nBcc: all@uni.edu\x00"
 
 
 class Server:
-    """A web server that answers as it is told and keeps what it was sent."""
+    """A web server with scripted answers that records requests."""
 
     def __init__(self, answer: Callable[[BaseHTTPRequestHandler], None]) -> None:
         self.got: list[tuple[str, dict[str, str], bytes]] = []
@@ -107,7 +107,7 @@ def test_merged_messages_of_several_rules_name_none(serve: Callable[..., Server]
     assert told == {"text": "a\nb", "run": "night1", "rule": None, "job": "g.0"}
 
 
-def test_so_many_messages_that_nobody_would_read_them_are_cut(
+def test_too_many_merged_messages_are_truncated(
     serve: Callable[..., Server],
 ) -> None:
     server = serve(status(200))
@@ -120,7 +120,7 @@ def test_so_many_messages_that_nobody_would_read_them_are_cut(
 
 
 @pytest.mark.parametrize("form", ["", ":discord", ":text"])
-def test_text_of_a_job_notifies_no_channel_and_has_no_control_characters(
+def test_job_output_in_messages_has_no_mentions_and_control_characters(
     serve: Callable[..., Server], form: str
 ) -> None:
     server = serve(status(200))
@@ -137,7 +137,7 @@ def test_text_of_a_job_notifies_no_channel_and_has_no_control_characters(
     assert not {*"\x00\x07\x1b\r\u202e"} & {*body}
 
 
-def test_half_characters_can_be_sent(serve: Callable[..., Server]) -> None:
+def test_lone_surrogates_can_be_sent(serve: Callable[..., Server]) -> None:
     server = serve(status(200))
     deliver("webhook:HOOK:text", "night1", [notice("a\udc80b\ud800")])
     assert server.got[0][2] == b"ab"
@@ -152,7 +152,7 @@ def test_half_characters_can_be_sent(serve: Callable[..., Server]) -> None:
         (status(307, Location="https://elsewhere.example/"), "redirects are not followed"),
     ],
 )
-def test_an_answer_that_a_second_try_would_not_change_is_not_asked_for_again(
+def test_permanent_http_errors_are_not_retried(
     serve: Callable[..., Server], answer: Callable[..., None], told: str
 ) -> None:
     server = serve(answer)
@@ -162,7 +162,7 @@ def test_an_answer_that_a_second_try_would_not_change_is_not_asked_for_again(
     assert SECRET not in str(found.value)
 
 
-def test_a_redirect_back_to_the_server_is_not_followed_either(
+def test_a_redirect_to_the_same_server_is_not_followed(
     serve: Callable[..., Server],
 ) -> None:
     server = serve(status(301, Location="/again"))
@@ -171,7 +171,7 @@ def test_a_redirect_back_to_the_server_is_not_followed_either(
     assert [path for path, *_ in server.got] == [f"/{SECRET}?key={SECRET}"]
 
 
-def test_an_answer_without_an_end_is_not_read(serve: Callable[..., Server]) -> None:
+def test_an_endless_answer_is_not_read(serve: Callable[..., Server]) -> None:
     gone = threading.Event()
 
     def endless(handler: BaseHTTPRequestHandler) -> None:
@@ -192,7 +192,7 @@ def test_an_answer_without_an_end_is_not_read(serve: Callable[..., Server]) -> N
 @pytest.mark.parametrize(
     "line", [b"", b"hello\r\n\r\n", b"x" * (1 << 20), b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 500]
 )
-def test_what_is_no_answer_in_http_is_an_error(line: bytes, monkeypatch: Any) -> None:
+def test_an_answer_that_is_not_http_is_an_error(line: bytes, monkeypatch: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setenv("HOOK", f"http://127.0.0.1:{server.getsockname()[1]}/{SECRET}")
 
@@ -210,7 +210,7 @@ def test_what_is_no_answer_in_http_is_an_error(line: bytes, monkeypatch: Any) ->
 
 
 @pytest.mark.parametrize("drips", [False, True], ids=["hangs", "sends a byte now and then"])
-def test_a_server_that_never_answers_is_left(drips: bool, monkeypatch: Any) -> None:
+def test_a_server_that_never_answers_times_out(drips: bool, monkeypatch: Any) -> None:
     monkeypatch.setattr(delivery, "TIMEOUT", 0.3)
     over = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -231,7 +231,7 @@ def test_a_server_that_never_answers_is_left(drips: bool, monkeypatch: Any) -> N
     assert SECRET not in str(found.value)
 
 
-def test_a_server_that_is_not_there_is_told_without_its_url(monkeypatch: Any) -> None:
+def test_the_error_for_a_missing_server_does_not_contain_its_url(monkeypatch: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     monkeypatch.setenv("HOOK", f"http://127.0.0.1:{port}/{SECRET}")
@@ -257,7 +257,7 @@ def test_a_server_that_is_not_there_is_told_without_its_url(monkeypatch: Any) ->
         (f"http://localhost.example.com/{SECRET}", "must begin with https://"),
     ],
 )
-def test_a_url_that_is_not_safe_is_refused_and_not_shown(url: str | None, told: str) -> None:
+def test_an_unsafe_url_is_rejected_and_not_shown(url: str | None, told: str) -> None:
     with pytest.raises(ValueError, match="HOOK") as found:
         webhook_url("HOOK", {} if url is None else {"HOOK": url})
     assert told in str(found.value)
@@ -267,7 +267,7 @@ def test_a_url_that_is_not_safe_is_refused_and_not_shown(url: str | None, told: 
 @pytest.mark.parametrize(
     "url", ["https://example.com", "http://localhost:80/x", "http://[::1]:8/x", "http://127.0.0.1"]
 )
-def test_https_and_this_machine_are_urls_of_webhooks(url: str) -> None:
+def test_https_and_localhost_urls_are_accepted(url: str) -> None:
     assert webhook_url("HOOK", {"HOOK": url}) == url
 
 
@@ -286,7 +286,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_mail_goes_to_sendmail_and_text_of_a_job_adds_no_header(programs: Path) -> None:
+def test_mail_goes_to_sendmail_and_job_output_adds_no_header(programs: Path) -> None:
     program(programs, "sendmail", f'echo "$@" > {programs}/words; cat > {programs}/mail')
     deliver("mail:me@uni.edu", "night1\nBcc: x@y.z", [notice(f"{HOSTILE}\n.\nGrüße")])
     assert (programs / "words").read_text() == "-i -- me@uni.edu\n"
@@ -309,13 +309,13 @@ def test_a_sendmail_that_fails_or_hangs_is_an_error(programs: Path, monkeypatch:
         deliver("mail:me", "night1", [notice()])
 
 
-def test_a_machine_without_sendmail_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_sendmail_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivery.shutil, "which", lambda *args, **more: None)
     with pytest.raises(Refused, match="sendmail not found"):
         deliver("mail:me", "night1", [notice()])
 
 
-def test_a_desktop_notification_has_no_markup_and_is_no_option(programs: Path) -> None:
+def test_desktop_notifications_have_no_markup_and_no_options(programs: Path) -> None:
     program(programs, "notify-send", f'printf "%s|" "$@" > {programs}/words')
     deliver("desktop", "-t", [notice("<b>x</b> & \x1b[1m")])
     words = (programs / "words").read_text()
@@ -339,7 +339,7 @@ def test_harmless_text_keeps_its_lines_and_letters() -> None:
 
 
 class Sent:
-    """What a notifier delivered and told, each awaited."""
+    """Records deliveries and events of a notifier; both can be awaited."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *fails: Exception) -> None:
         self.sent: queue.SimpleQueue[tuple[str, list[str]]] = queue.SimpleQueue()
@@ -363,14 +363,14 @@ class Sent:
         return event
 
 
-def test_messages_to_one_address_within_a_while_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_to_one_address_are_merged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notifications, "MERGED", 3600.0)
     test = Sent(monkeypatch)
     test.notifier.send(notice("a", "bell", notice="n1"))
     assert test.told() == Delivered(0.0, ("n1",), "bell")
     test.notifier.send(notice("b", "bell", notice="n2"))
     test.notifier.send(notice("c", "bell", "mail:me", notice="n3"))
-    assert test.told() == Delivered(0.0, ("n3",), "mail:me")  # another address waits for nothing
+    assert test.told() == Delivered(0.0, ("n3",), "mail:me")  # another address does not wait
     assert test.events.empty()
     test.notifier.hurry()
     assert test.told() == Delivered(0.0, ("n2", "n3"), "bell")
@@ -392,7 +392,9 @@ def test_an_address_that_hangs_delays_no_other(monkeypatch: pytest.MonkeyPatch) 
     assert test.told().to == "mail:me"
 
 
-def test_three_tries_and_then_it_is_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_delivery_fails_after_three_attempts_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     test = Sent(monkeypatch, *(OSError("HTTP 500") for _ in range(3)))
     test.notifier.hurry()
     test.notifier.send(notice("a", "bell"))
@@ -402,7 +404,7 @@ def test_three_tries_and_then_it_is_told_why(monkeypatch: pytest.MonkeyPatch) ->
     assert test.told() == Delivered(0.0, ("n2",), "bell")
 
 
-def test_what_is_refused_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_permanent_failures_are_not_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     test = Sent(monkeypatch, Refused("HTTP 404"))
     test.notifier.send(notice("a", "bell"))
     assert test.told().error == "HTTP 404"

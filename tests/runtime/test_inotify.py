@@ -1,4 +1,4 @@
-"""What the kernel tells of files that grow, what it leaves out, and what it cannot be asked."""
+"""Inotify for growing files: which changes it reports, which it misses, and when it is unavailable."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NEVER = 10_000.0
 
 
 class Numbers(Observer):
-    """Each complete line is one number."""
+    """Observer: each complete line is one number."""
 
     def __init__(self) -> None:
         self.rest = b""
@@ -44,7 +44,7 @@ class Numbers(Observer):
 
 
 class Following:
-    """A follower, what it told of each job, and what it said to the user."""
+    """A follower with the rows of each job and its warnings."""
 
     def __init__(self, **options: Any) -> None:
         self.rows: dict[str, list[float]] = {}
@@ -71,7 +71,7 @@ class Following:
         wait_until(lambda: len(self.rows.get(job, ())) == count)
 
     def asleep(self) -> None:
-        """Wait until the follower has seen to every file that it was given."""
+        """Wait until the follower has checked all files."""
         wait_until(lambda: not self.follower._new)
         eyes = self.follower._changes
         wait_until(lambda: not eyes._fresh and eyes._watches is not None and len(eyes._watches))
@@ -93,7 +93,7 @@ def following() -> Iterator[Callable[..., Following]]:
 
 @pytest.fixture
 def deaf(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No file is looked at a second time unless the kernel tells of it."""
+    """Disable polling, so that only inotify reports changes."""
     monkeypatch.setattr(change_detection, "_NET", NEVER)
     monkeypatch.setattr(change_detection, "_REMOTE", NEVER)
 
@@ -104,10 +104,10 @@ def append(path: Path, text: str) -> None:
 
 
 @pytest.mark.usefixtures("deaf")
-class TestTheKernelTells:
-    """Without a look at the file in between."""
+class TestInotifyReports:
+    """Without polling."""
 
-    def test_of_every_row(self, following: Callable[..., Following], tmp_path: Path) -> None:
+    def test_reports_every_row(self, following: Callable[..., Following], tmp_path: Path) -> None:
         it, path = following(), tmp_path / "log"
         path.write_text("0\n")
         it.watch(path)
@@ -118,7 +118,7 @@ class TestTheKernelTells:
         assert it.rows["a"] == [float(number) for number in range(30)]
         assert it.said == []
 
-    def test_of_a_file_that_comes_into_being_in_folders_that_do(
+    def test_reports_new_files_in_new_folders(
         self, following: Callable[..., Following], tmp_path: Path
     ) -> None:
         it, path = following(), tmp_path / "a" / "b" / "c" / "log"
@@ -130,7 +130,7 @@ class TestTheKernelTells:
         append(path, "2\n")
         wait_until(lambda: it.rows == {"a": [1.0, 2.0]})
 
-    def test_of_one_that_is_moved_to_its_place(
+    def test_reports_a_file_that_is_moved_to_its_path(
         self, following: Callable[..., Following], tmp_path: Path
     ) -> None:
         it, path = following(), tmp_path / "a" / "log"
@@ -141,7 +141,7 @@ class TestTheKernelTells:
         (tmp_path / "b").rename(tmp_path / "a")
         wait_until(lambda: it.rows == {"a": [1.0]})
 
-    def test_of_a_file_that_is_rotated_cut_removed_and_replaced(
+    def test_reports_rotated_truncated_removed_and_replaced_files(
         self, following: Callable[..., Following], tmp_path: Path
     ) -> None:
         it, path = following(), tmp_path / "log"
@@ -164,7 +164,7 @@ class TestTheKernelTells:
         append(path, "6\n")
         wait_until(lambda: it.rows["a"][-1] == 6)
 
-    def test_of_a_file_that_another_process_holds_open_while_its_name_goes_to_a_new_one(
+    def test_reports_a_replaced_file_that_another_process_holds_open(
         self, following: Callable[..., Following], tmp_path: Path
     ) -> None:
         it, path = following(), tmp_path / "log"
@@ -181,7 +181,7 @@ class TestTheKernelTells:
             append(path, "4\n")
             wait_until(lambda: it.rows == {"a": [1.0, 2.0, 4.0]})
 
-    def test_of_a_link_whose_target_comes_later(
+    def test_reports_a_link_whose_target_appears_later(
         self, following: Callable[..., Following], tmp_path: Path
     ) -> None:
         it, path, target = following(), tmp_path / "log", tmp_path / "far" / "away"
@@ -194,7 +194,7 @@ class TestTheKernelTells:
         append(target, "2\n")
         wait_until(lambda: it.rows == {"a": [1.0, 2.0]})
 
-    def test_all_who_follow_one_file_and_those_who_are_left(
+    def test_reports_to_all_followers_of_a_file(
         self, following: Callable[..., Following], tmp_path: Path
     ) -> None:
         it, path = following(), tmp_path / "log"
@@ -209,7 +209,7 @@ class TestTheKernelTells:
         append(path, "3\n")
         wait_until(lambda: [len(it.rows[job]) for job in "abc"] == [2, 3, 3])
 
-    def test_of_what_this_node_writes_to_a_file_system_of_many(
+    def test_reports_local_writes_on_a_shared_file_system(
         self,
         following: Callable[..., Following],
         tmp_path: Path,
@@ -223,7 +223,7 @@ class TestTheKernelTells:
         append(path, "2\n")
         wait_until(lambda: it.rows == {"a": [1.0, 2.0]})
 
-    def test_that_it_could_not_tell_all_and_then_every_file_is_looked_at(
+    def test_all_files_are_polled_after_a_queue_overflow(
         self, following: Callable[..., Following], tmp_path: Path
     ) -> None:
         it = following()
@@ -232,7 +232,7 @@ class TestTheKernelTells:
             path.write_text("1\n")
             it.watch(path, path.name)
         wait_until(lambda: len(it.rows) == 3)
-        # While the follower is held up, by turns, for the kernel counts repeats once.
+        # Alternate between files while the follower is blocked: the kernel merges repeated events.
         it.gate.clear()
         append(paths[0], "2\n")
         wait_until(lambda: it.rows["a"] == [1.0, 2.0])
@@ -248,7 +248,7 @@ class TestTheKernelTells:
         wait_until(lambda: it.rows["c"] == [1.0, 3.0])
 
 
-def test_a_thousand_jobs_each_with_a_folder_yet_to_be_made(
+def test_watches_a_thousand_jobs_with_missing_folders(
     following: Callable[..., Following], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(change_detection, "_NET", NEVER)
@@ -275,14 +275,14 @@ def test_a_thousand_jobs_each_with_a_folder_yet_to_be_made(
     assert it.said == []
 
 
-class TestWhatTheKernelLeavesOut:
-    """Is found by looking, sooner or later."""
+class TestInotifyMisses:
+    """Polling finds these changes."""
 
     @pytest.fixture(autouse=True)
     def soon(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(change_detection, "_NET", 0.2)
 
-    def test_what_is_written_through_memory(
+    def test_finds_writes_through_memory_mappings(
         self, following: Callable[..., Following], tmp_path: Path
     ) -> None:
         it, path = following(), tmp_path / "log"
@@ -295,7 +295,7 @@ class TestWhatTheKernelLeavesOut:
             memory[6:8] = b"4\n"
             wait_until(lambda: it.rows == {"a": [1.0, 2.0, 3.0, 4.0]})
 
-    def test_a_folder_that_another_takes_the_place_of(
+    def test_finds_a_replaced_folder(
         self, following: Callable[..., Following], tmp_path: Path
     ) -> None:
         it, folder = following(), tmp_path / "run"
@@ -310,7 +310,7 @@ class TestWhatTheKernelLeavesOut:
         append(folder / "log", "4\n")
         wait_until(lambda: it.rows["a"][-1] == 4)
 
-    def test_a_link_that_is_set_anew(
+    def test_finds_a_changed_link(
         self, following: Callable[..., Following], tmp_path: Path
     ) -> None:
         it, path = following(), tmp_path / "log"
@@ -324,8 +324,8 @@ class TestWhatTheKernelLeavesOut:
         wait_until(lambda: it.rows == {"a": [1.0, 2.0]})
 
 
-class TestWhereTheKernelCannotBeAsked:
-    """Files are looked at, and the run says so, once."""
+class TestPollingFallback:
+    """Files are polled, and a warning says so once."""
 
     def follow(self, it: Following, folder: Path) -> None:
         for job in "ab":
@@ -340,7 +340,7 @@ class TestWhereTheKernelCannotBeAsked:
         wait_until(lambda: it.rows.get("c") == [1.0])
 
     @pytest.mark.parametrize("kind", ["lustre", "fuse.sshfs", "something-new", ""])
-    def test_because_other_nodes_write_there(
+    def test_polls_shared_file_systems(
         self,
         following: Callable[..., Following],
         tmp_path: Path,
@@ -357,7 +357,7 @@ class TestWhereTheKernelCannotBeAsked:
         assert (kind or "of unknown type") in said
         assert "every 2 s" in said
 
-    def test_because_this_user_watches_too_much_already(
+    def test_polls_at_the_limit_of_watches(
         self,
         following: Callable[..., Following],
         tmp_path: Path,
@@ -372,13 +372,13 @@ class TestWhereTheKernelCannotBeAsked:
         self.follow(it, tmp_path)
         (said,) = it.said
         assert "max_user_watches" in said
-        # Once there is room again, the kernel tells.
+        # Once watches are available again, inotify is used.
         monkeypatch.undo()
         eyes = it.follower._changes
         wait_until(lambda: len(eyes._told._files) == 3 and not eyes._here._files)
 
     @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENOSYS])
-    def test_because_there_is_no_more_inotify_or_none(
+    def test_polls_without_inotify(
         self,
         following: Callable[..., Following],
         tmp_path: Path,
@@ -394,7 +394,7 @@ class TestWhereTheKernelCannotBeAsked:
         (said,) = it.said
         assert os.strerror(code) in said
 
-    def test_because_there_are_no_more_descriptors_to_wake_with(
+    def test_polls_without_file_descriptors(
         self,
         following: Callable[..., Following],
         tmp_path: Path,
@@ -409,7 +409,7 @@ class TestWhereTheKernelCannotBeAsked:
         it.finish("a")
 
 
-def test_a_log_that_grows_faster_than_it_is_worked_in_waits_and_the_others_do_not(
+def test_a_log_that_grows_too_fast_waits_but_others_do_not(
     following: Callable[..., Following], tmp_path: Path
 ) -> None:
     it = following(backlog=lambda: 3000)
@@ -427,7 +427,7 @@ def test_a_log_that_grows_faster_than_it_is_worked_in_waits_and_the_others_do_no
     assert len(it.rows["big"]) == 150_000
 
 
-def test_room_for_what_is_yet_to_be_written_is_not_read_as_if_it_were_written(
+def test_preallocated_space_is_not_read(
     following: Callable[..., Following], tmp_path: Path
 ) -> None:
     it, path = following(), tmp_path / "log"

@@ -1,5 +1,4 @@
-"""A run that goes on although the queue that had its jobs is gone, as when the pod is killed that the
-queue was in."""
+"""A run that continues after its queue was lost, for example with a killed pod."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ rules: [{{trigger: start, action: {{name: submit, label: a}}}}]
 
 
 class Anew(FakeExecutor):
-    """A queue that began after the one before it, with all of its jobs, was gone."""
+    """A new queue that replaced a lost one."""
 
     queue_is_new = True  # type: ignore[assignment]
 
@@ -30,8 +29,10 @@ class Anew(FakeExecutor):
 def taken_up(
     folder: Path, *, retry: str = "", queue: type[FakeExecutor] = Anew
 ) -> tuple[FakeExecutor, Outcome]:
-    """A run with one job of five at work when its controller and its queue go; what the next queue
-    was given, and how it ended there."""
+    """Resume a run of which one job of five ran when its controller and queue were lost.
+
+    Return the jobs submitted to the next queue, and the outcome.
+    """
     ensemble = load_text(FILE.format(retry=retry), REGISTRY)
     first = FakeExecutor()
     engine = Engine(ensemble)
@@ -52,7 +53,7 @@ def taken_up(
     [("", 1, 4), (", retry: {times: 1, when: 'cause == \"node-failure\"'}", 0, 5)],
     ids=["without a retry", "with a retry of node failures"],
 )
-def test_jobs_of_a_lost_queue_are_resubmitted_if_waiting_and_failed_if_running(
+def test_waiting_jobs_of_a_lost_queue_are_resubmitted_and_running_ones_fail(
     tmp_path: Path, retry: str, exit_code: int, handed_on: int
 ) -> None:
     queue, outcome = taken_up(tmp_path, retry=retry)
@@ -61,7 +62,7 @@ def test_jobs_of_a_lost_queue_are_resubmitted_if_waiting_and_failed_if_running(
     assert outcome.exit_code == exit_code
 
 
-def test_jobs_that_a_queue_forgot_are_never_submitted_a_second_time(tmp_path: Path) -> None:
+def test_forgotten_jobs_are_never_submitted_twice(tmp_path: Path) -> None:
     queue, outcome = taken_up(tmp_path, queue=FakeExecutor)
     assert queue.submitted == []
     assert outcome.exit_code == 1

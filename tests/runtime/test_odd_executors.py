@@ -1,4 +1,4 @@
-"""Executors, clocks and functions at their worst: the run must come to its end all the same."""
+"""Misbehaving executors, clocks and functions: the run must end regardless."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REGISTRY = discover()
 
 
 class Bench:
-    """A run on a thread of its own, so that one which hangs is a failure and not a hang."""
+    """A run on a separate thread, so that a hanging run fails the test."""
 
     def __init__(
         self, source: str | Ensemble, folder: Path, executor: FakeExecutor, *watchers: Watcher
@@ -60,7 +60,7 @@ rules: [{trigger: start, action: {name: submit, label: a}}]
 """
 
 
-def test_a_rule_for_the_far_future_does_not_end_the_run_today(tmp_path: Path) -> None:
+def test_a_timer_in_the_far_future_does_not_end_the_run(tmp_path: Path) -> None:
     text = """
 jobs: [{name: a, command: x}]
 rules:
@@ -77,7 +77,7 @@ rules:
     assert bench.end().exit_code == 130
 
 
-def test_an_exception_that_cannot_be_shown_still_ends_its_call(tmp_path: Path) -> None:
+def test_an_exception_with_a_broken_repr_ends_its_call(tmp_path: Path) -> None:
     text = """
 jobs: [{name: a, command: x}]
 rules: [{trigger: start, action: {name: custom, label: f}}]
@@ -96,7 +96,7 @@ class Exits(FakeExecutor):
         raise SystemExit("the queue's library is not there")
 
 
-def test_an_executor_that_exits_fails_its_jobs_and_the_run_ends(tmp_path: Path) -> None:
+def test_an_executor_that_calls_sys_exit_fails_its_jobs(tmp_path: Path) -> None:
     outcome = Bench(ONE_JOB, tmp_path, Exits()).end()
     assert outcome.exit_code == 1
     assert outcome.report.groups[0].failed == 1
@@ -109,7 +109,7 @@ class BadResize(FakeExecutor):
         raise KeyError("nodes")
 
 
-def test_a_resize_that_raises_is_denied_and_not_waited_for_ever(tmp_path: Path) -> None:
+def test_a_resize_that_raises_is_denied(tmp_path: Path) -> None:
     text = """
 jobs: [{name: a, command: x}]
 rules:
@@ -121,7 +121,7 @@ rules:
 
 
 class Stuck(FakeExecutor):
-    """A queue that goes away in the middle of a submit, which never returns."""
+    """A queue that is lost during a submit, which never returns."""
 
     def open(self, run: Run, emit: Callable[[Sequence[Event]], None]) -> None:
         super().open(run, emit)
@@ -133,7 +133,7 @@ class Stuck(FakeExecutor):
         self.released.wait(60)
 
 
-def test_a_call_to_a_lost_queue_that_never_returns_does_not_hold_the_run(tmp_path: Path) -> None:
+def test_a_hanging_call_to_a_lost_queue_does_not_block_the_run(tmp_path: Path) -> None:
     executor = Stuck()
     outcome = Bench(ONE_JOB, tmp_path, executor).end()
     executor.released.set()
@@ -141,7 +141,7 @@ def test_a_call_to_a_lost_queue_that_never_returns_does_not_hold_the_run(tmp_pat
 
 
 class Slow(FakeExecutor):
-    """A queue whose resize takes its time."""
+    """A queue with a slow resize."""
 
     capabilities: ClassVar[frozenset[str]] = FakeExecutor.capabilities | {"resize"}
     entered = threading.Event()
@@ -152,7 +152,7 @@ class Slow(FakeExecutor):
         self.released.wait(60)
 
 
-def test_who_insists_on_leaving_need_not_wait_for_a_slow_queue(tmp_path: Path) -> None:
+def test_a_second_stop_does_not_wait_for_a_slow_queue(tmp_path: Path) -> None:
     text = """
 jobs: [{name: a, command: x}]
 rules: [{trigger: start, action: [{name: grow}, {name: terminate}]}]
@@ -165,7 +165,7 @@ rules: [{trigger: start, action: [{name: grow}, {name: terminate}]}]
     Slow.released.set()
 
 
-def test_a_start_that_is_told_twice_does_not_count_the_output_twice(tmp_path: Path) -> None:
+def test_a_repeated_start_does_not_read_the_output_twice(tmp_path: Path) -> None:
     seen: list[Event] = []
     tracker = OutputTracker(seen.extend, time.time, REGISTRY.observers, lambda: 0)
     log = tmp_path / "out"
@@ -183,7 +183,7 @@ def test_a_start_that_is_told_twice_does_not_count_the_output_twice(tmp_path: Pa
     assert len([one for one in seen if isinstance(one, Observed)]) == 1
 
 
-def test_output_that_only_a_member_knows_of_is_not_read_and_the_user_is_told(
+def test_output_that_only_a_member_sees_causes_a_warning(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "secret").write_text('{"loss": 1}\n')
@@ -202,7 +202,7 @@ def test_output_that_only_a_member_knows_of_is_not_read_and_the_user_is_told(
 
 
 class Faulty(FakeExecutor):
-    """A plugin with a slip in one of its methods."""
+    """An executor with an error in one of its methods."""
 
     def __init__(self, method: str, *, instant: bool = True) -> None:
         super().__init__(instant=instant)
@@ -230,7 +230,7 @@ class Faulty(FakeExecutor):
 
 
 class Told(Watcher):
-    """The errors and warnings that a user is shown."""
+    """Watcher that records the errors and warnings for the user."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
@@ -247,7 +247,7 @@ class Told(Watcher):
 
 
 @pytest.mark.parametrize("method", ["submit", "resources", "close"])
-def test_a_slip_in_an_executor_is_told_with_its_name_type_and_place(
+def test_an_executors_error_is_reported_with_its_name_type_and_place(
     method: str, tmp_path: Path
 ) -> None:
     told = Told()
@@ -260,7 +260,7 @@ def test_a_slip_in_an_executor_is_told_with_its_name_type_and_place(
     assert outcome.report.groups[0].failed == (1 if method == "submit" else 0)
 
 
-def test_a_slip_in_open_is_an_error_that_names_the_executor(tmp_path: Path) -> None:
+def test_an_exception_in_open_names_the_executor(tmp_path: Path) -> None:
     runtime = Runtime(
         load_text(ONE_JOB, REGISTRY),
         Faulty("open"),
@@ -277,7 +277,7 @@ def test_a_slip_in_open_is_an_error_that_names_the_executor(tmp_path: Path) -> N
 
 
 class Watched(FakeExecutor):
-    """A queue whose watcher is a thread with a slip in it."""
+    """A queue whose watcher thread has an error."""
 
     def submit(self, jobs: Sequence[Job]) -> None:
         super().submit(jobs)
@@ -287,7 +287,7 @@ class Watched(FakeExecutor):
         raise ValueError("what squeue said")
 
 
-def test_a_watcher_that_dies_ends_the_run_and_is_told_of(tmp_path: Path) -> None:
+def test_a_dead_thread_of_an_executor_ends_the_run_with_an_error(tmp_path: Path) -> None:
     told, hook = Told(), threading.excepthook
     outcome = Bench(ONE_JOB, tmp_path, Watched(), told).end()
     assert outcome.exit_code == 1
@@ -298,7 +298,7 @@ def test_a_watcher_that_dies_ends_the_run_and_is_told_of(tmp_path: Path) -> None
 
 
 class Away(FakeExecutor):
-    """A queue that is away for the first few calls."""
+    """A queue that is unreachable for the first few calls."""
 
     def __init__(self, times: int, *, transient: bool = True) -> None:
         super().__init__(instant=True)
@@ -314,7 +314,7 @@ class Away(FakeExecutor):
         super().submit(jobs)
 
 
-def test_a_queue_that_is_away_for_a_moment_costs_no_job_and_is_told_of_once(tmp_path: Path) -> None:
+def test_a_transient_failure_loses_no_job_and_is_reported_once(tmp_path: Path) -> None:
     told = Told()
     outcome = Bench(ONE_JOB, tmp_path, Away(3), told).end(60)
     assert outcome.exit_code == 0
@@ -325,13 +325,13 @@ def test_a_queue_that_is_away_for_a_moment_costs_no_job_and_is_told_of_once(tmp_
     assert "the queue is away" in problem.message
 
 
-def test_a_queue_that_refuses_for_good_fails_the_job_at_once(tmp_path: Path) -> None:
+def test_a_permanent_failure_fails_the_job_at_once(tmp_path: Path) -> None:
     outcome = Bench(ONE_JOB, tmp_path, Away(1, transient=False)).end(60)
     assert outcome.exit_code == 1
     assert outcome.report.groups[0].failed == 1
 
 
-def test_who_stops_a_run_whose_queue_is_away_does_not_wait_for_it(tmp_path: Path) -> None:
+def test_a_stop_does_not_wait_for_an_unreachable_queue(tmp_path: Path) -> None:
     executor = Away(10**9)
     bench = Bench(ONE_JOB, tmp_path, executor)
     assert executor.asked.wait(60)
@@ -343,7 +343,7 @@ def test_who_stops_a_run_whose_queue_is_away_does_not_wait_for_it(tmp_path: Path
 
 
 class Mute(FakeExecutor):
-    """Says that a job is over, and not how."""
+    """Reports that a job has ended, but not how."""
 
     def submit(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
@@ -351,7 +351,7 @@ class Mute(FakeExecutor):
                 self._tell(job.id, name)
 
 
-def test_a_finish_without_a_status_is_no_success_and_names_the_executor(tmp_path: Path) -> None:
+def test_a_finish_without_a_status_is_a_failure_and_names_the_executor(tmp_path: Path) -> None:
     told = Told()
     outcome = Bench(ONE_JOB, tmp_path, Mute(), told).end()
     assert outcome.exit_code == 1
@@ -364,7 +364,7 @@ def test_a_finish_without_a_status_is_no_success_and_names_the_executor(tmp_path
 
 
 class Scripted(FakeExecutor):
-    """Sends these events of its job ``a.0``, in bulks: ``(name, seconds from now, context)``."""
+    """Sends these events of its job ``a.0`` in batches: ``(name, seconds from now, context)``."""
 
     def __init__(self, *bulks: Sequence[tuple[str, float, dict[str, object]]]) -> None:
         super().__init__()
@@ -381,7 +381,7 @@ class Scripted(FakeExecutor):
 
 
 class Taken(Told):
-    """The job events that were worked in, too."""
+    """Also records the job events that were handled."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -412,7 +412,7 @@ GOOD: dict[str, object] = {"status": 0}
 
 
 def life(**at: float) -> list[tuple[str, float, dict[str, object]]]:
-    """A job's events at these times; without one right after the one before."""
+    """Return a job's events at these times, by default right after one another."""
     names = ("submit", "alloc", "start", "finish", "clean")
     return [
         (name, at.get(name, place * 1e-5), GOOD if name == "finish" else {})
@@ -420,7 +420,7 @@ def life(**at: float) -> list[tuple[str, float, dict[str, object]]]:
     ]
 
 
-def test_events_that_keep_the_contract_are_taken_as_they_are(tmp_path: Path) -> None:
+def test_valid_events_are_not_changed(tmp_path: Path) -> None:
     outcome, told = taken(tmp_path, life(submit=-0.5, start=5.0, finish=6.0, clean=7.0))
     assert outcome.exit_code == 0
     assert told.problems == []

@@ -1,4 +1,4 @@
-"""The suggestions of a generator, as they come back from its call."""
+"""Calls of generators and their suggestions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KIND = Variable(name="kind", values=("a", "b"))
 
 
 class Fixed(Generator):
-    """Suggests one point, always the same."""
+    """Always suggests the same point."""
 
     def __init__(self, point: Mapping[str, Any]) -> None:
         self._point = point
@@ -64,7 +64,7 @@ def outcome(found: GeneratorSpec, before: Sequence[Exchange] = ()) -> Event:
         ({"x": 1.25, "n": 3, "kind": "b", "_id": 7}, {"x": 1.25, "n": 3, "kind": "b", "_id": 7}),
     ],
 )
-def test_a_number_that_rounding_put_outside_its_range_is_submitted_as_the_end_of_it(
+def test_a_number_outside_its_range_by_rounding_is_clipped(
     suggested: Mapping[str, Any], submitted: Mapping[str, Any]
 ) -> None:
     told = outcome(spec(Fixed(suggested)))
@@ -72,14 +72,14 @@ def test_a_number_that_rounding_put_outside_its_range_is_submitted_as_the_end_of
     assert told.result == ({"point": submitted},)
 
 
-def test_a_number_that_is_further_outside_is_a_fault() -> None:
+def test_a_number_outside_its_range_is_an_error() -> None:
     told = outcome(spec(Fixed({"x": 5.0 + 1e-6, "n": 9, "kind": "a"})))
     assert isinstance(told, CallFailed)
     assert "x = 5.000001: it is from -5 to 5" in told.error
 
 
 class Stuck(Generator):
-    """Comes back when the test is over."""
+    """Hangs until the test is over."""
 
     def __init__(self) -> None:
         self.over = threading.Event()
@@ -89,7 +89,7 @@ class Stuck(Generator):
         return []
 
 
-def test_a_generator_that_hangs_is_given_up_where_its_answer_is_waited_for() -> None:
+def test_a_hanging_generator_times_out() -> None:
     stuck = Stuck()
     try:
         told = outcome(spec(stuck, timeout=0.2))
@@ -100,7 +100,7 @@ def test_a_generator_that_hangs_is_given_up_where_its_answer_is_waited_for() -> 
 
 
 class Quick(Fixed):
-    """Cannot hang."""
+    """A generator that never hangs."""
 
     quick = True
     threads: tuple[threading.Thread, ...] = ()
@@ -111,8 +111,8 @@ class Quick(Fixed):
 
 
 @pytest.mark.parametrize("kind", [Quick, Fixed])
-def test_a_generator_that_cannot_hang_is_called_by_who_waits_for_it(kind: type[Fixed]) -> None:
-    """Ten thousand points cost a third more where each is handed to another thread."""
+def test_a_quick_generator_is_called_without_a_thread(kind: type[Fixed]) -> None:
+    """Ten thousand points take a third longer if each call goes through another thread."""
     generator = Quick({"x": 1.0, "n": 1, "kind": "a"})
     generator.quick = kind.quick  # type: ignore[misc]
     found = spec(generator)
@@ -125,21 +125,21 @@ def test_a_generator_that_cannot_hang_is_called_by_who_waits_for_it(kind: type[F
 
 
 class Slow(Fixed):
-    """Takes longer to make all calls again than one may take."""
+    """Repeating all calls takes longer than the timeout of one call."""
 
     def resume(self, exchanges: Sequence[Exchange]) -> None:
         threading.Event().wait(1.0)
 
 
-def test_a_resume_may_take_as_long_as_all_calls_that_it_makes_again() -> None:
-    """A study of 10,000 points takes minutes to be built anew, where each call took no second."""
+def test_a_resume_has_the_timeouts_of_all_repeated_calls() -> None:
+    """Restoring a study of 10,000 points takes minutes, even if each call took under a second."""
     point = {"x": 1.0, "n": 3, "kind": "a"}
     before = [Exchange((), (), (Point(number=i, parameters=point),)) for i in range(10_000)]
     told = outcome(spec(Slow(point), timeout=0.2), before)
     assert isinstance(told, CallReturned)
 
 
-def test_a_resume_that_may_take_longer_than_any_clock_counts_is_answered() -> None:
+def test_a_very_long_timeout_of_a_resume_is_accepted() -> None:
     before = [Exchange((), (), ())] * 400
     month = 30 * 86_400.0
     told = outcome(spec(Fixed({"x": 1.0, "n": 3, "kind": "a"}), timeout=12 * month), before)
@@ -147,13 +147,13 @@ def test_a_resume_that_may_take_longer_than_any_clock_counts_is_answered() -> No
 
 
 class Buried(Stuck):
-    """Comes back from a resume when the test is over."""
+    """Hangs in a resume until the test is over."""
 
     def resume(self, exchanges: Sequence[Exchange]) -> None:
         self.over.wait()
 
 
-def test_a_resume_that_hangs_is_given_up() -> None:
+def test_a_hanging_resume_times_out() -> None:
     stuck = Buried()
     try:
         told = outcome(spec(stuck, timeout=0.1), [Exchange((), (), ())])
@@ -164,7 +164,7 @@ def test_a_resume_that_hangs_is_given_up() -> None:
 
 
 class Counted(Fixed):
-    """Keeps what it is resumed with."""
+    """Records the exchanges of its resume."""
 
     record: Sequence[Exchange] = ()
 
@@ -172,7 +172,7 @@ class Counted(Fixed):
         self.record = exchanges
 
 
-def test_points_that_a_changed_file_refuses_count_at_a_resume_and_are_not_told() -> None:
+def test_points_that_a_changed_file_rejects_are_counted_but_not_ingested() -> None:
     fit, unfit = (
         Point(number=number, parameters={"x": x, "n": 3, "kind": "a"}, values={"E": 1.0})
         for number, x in enumerate((1.0, 7.0))

@@ -1,4 +1,4 @@
-"""Following growing files: nothing lost, nothing twice, nothing that another job wrote."""
+"""Following growing files: no row is lost, duplicated, or taken from another job."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PATIENCE = 60.0
 
 
 class Lines(Observer):
-    """Each complete line is one number; the unfinished last line counts when the file is over."""
+    """Observer: each complete line is one number; an incomplete last line counts at the end."""
 
     def __init__(self) -> None:
         self.rest = b""
@@ -51,7 +51,7 @@ class Lines(Observer):
 
 
 class Counter(Observer):
-    """Counts lines, and yields one row for each piece it is fed."""
+    """Observer that counts lines and yields one row per ``feed``."""
 
     def __init__(self) -> None:
         self.lines = 0
@@ -80,7 +80,7 @@ class Failing(Observer):
 
 
 class Watched:
-    """A follower with what it emitted and warned of."""
+    """A follower with its events and warnings."""
 
     def __init__(self) -> None:
         self.events: list[Observed] = []
@@ -126,7 +126,7 @@ def test_rows_come_while_the_file_grows(watched: Watched, tmp_path: Path) -> Non
     assert (event.job, event.observer, event.clock, event.timestamp) == ("j.0", "lines", 1.0, 1000)
 
 
-def test_a_file_may_come_into_being_later(watched: Watched, tmp_path: Path) -> None:
+def test_a_file_may_appear_later(watched: Watched, tmp_path: Path) -> None:
     path = tmp_path / "not" / "yet" / "out.txt"
     other = tmp_path / "other.txt"
     other.write_text("7\n")
@@ -139,7 +139,7 @@ def test_a_file_may_come_into_being_later(watched: Watched, tmp_path: Path) -> N
     assert watched.warnings == []
 
 
-def test_the_last_rows_come_before_what_follows_the_end(watched: Watched, tmp_path: Path) -> None:
+def test_the_last_rows_come_before_the_end(watched: Watched, tmp_path: Path) -> None:
     path = tmp_path / "out.txt"
     observer = Lines()
     watched.follower.watch("j.0", "lines", observer, path)
@@ -172,14 +172,14 @@ def test_nothing_is_read_after_the_end(watched: Watched, tmp_path: Path) -> None
     assert watched.numbers() == [1]
 
 
-def test_the_end_of_a_job_without_files_is_told_at_once(watched: Watched) -> None:
+def test_the_end_of_a_job_without_files_is_reported_at_once(watched: Watched) -> None:
     told: list[str] = []
     watched.follower.finish("j.0", lambda: told.append(threading.current_thread().name))
     assert told == [threading.current_thread().name]
     watched.follower.finish("j.0")
 
 
-def test_the_end_is_told_although_the_file_never_came(watched: Watched, tmp_path: Path) -> None:
+def test_the_end_is_reported_if_the_file_never_appears(watched: Watched, tmp_path: Path) -> None:
     observer = Lines()
     watched.follower.watch("j.0", "lines", observer, tmp_path / "out.txt")
     watched.finish()
@@ -187,9 +187,7 @@ def test_the_end_is_told_although_the_file_never_came(watched: Watched, tmp_path
     assert observer.finished == 1
 
 
-def test_a_file_that_a_job_should_have_written_is_missed_once_for_its_group(
-    watched: Watched, tmp_path: Path
-) -> None:
+def test_a_missing_file_is_reported_once_per_group(watched: Watched, tmp_path: Path) -> None:
     here, left = tmp_path / "here.txt", tmp_path / "left.txt"
     here.write_text("")
     left.write_text("1\n")
@@ -210,7 +208,7 @@ def test_a_file_that_a_job_should_have_written_is_missed_once_for_its_group(
 
 
 @pytest.mark.parametrize(("rows", "seconds", "warned"), [(20, 45, 1), (20, 5, 0), (3, 45, 0)])
-def test_rows_that_come_only_at_the_end_of_a_long_job_were_held_back_in_a_buffer(
+def test_rows_only_at_the_end_of_a_long_job_cause_a_warning_about_buffering(
     tmp_path: Path, rows: int, seconds: float, warned: int
 ) -> None:
     file, told, now = tmp_path / "out.txt", list[str](), [1000.0]
@@ -228,7 +226,7 @@ def test_rows_that_come_only_at_the_end_of_a_long_job_were_held_back_in_a_buffer
     assert said is None or (f"all {rows} rows" in said and "stdbuf -oL" in said)
 
 
-def test_something_that_writes_on_after_the_job_does_not_hold_up_its_end(
+def test_a_process_that_still_writes_does_not_delay_a_jobs_end(
     watched: Watched, tmp_path: Path
 ) -> None:
     path = tmp_path / "out.txt"
@@ -250,7 +248,7 @@ def test_something_that_writes_on_after_the_job_does_not_hold_up_its_end(
         thread.join()
 
 
-def test_a_file_cut_short_is_read_from_its_start(watched: Watched, tmp_path: Path) -> None:
+def test_a_truncated_file_is_read_from_its_start(watched: Watched, tmp_path: Path) -> None:
     path, observer = tmp_path / "out.txt", Lines()
     path.write_text("1\n2\n3")
     watched.follower.watch("j.0", "lines", observer, path)
@@ -260,7 +258,7 @@ def test_a_file_cut_short_is_read_from_its_start(watched: Watched, tmp_path: Pat
     assert observer.began_anew == 1
 
 
-def test_a_file_cut_short_and_grown_longer_between_two_looks_is_read_from_its_start(
+def test_a_file_truncated_and_grown_between_polls_is_read_from_its_start(
     watched: Watched, tmp_path: Path
 ) -> None:
     path, observer = tmp_path / "out.txt", Lines()
@@ -287,9 +285,7 @@ def test_a_replaced_file_is_read_from_its_start(watched: Watched, tmp_path: Path
     assert observer.began_anew == 1
 
 
-def test_a_file_that_vanishes_and_comes_again_is_followed_again(
-    watched: Watched, tmp_path: Path
-) -> None:
+def test_a_file_that_disappears_and_reappears_is_followed(watched: Watched, tmp_path: Path) -> None:
     path, other = tmp_path / "out.txt", tmp_path / "other.txt"
     path.write_text("1\n")
     watched.follower.watch("j.0", "lines", Lines(), path)
@@ -302,7 +298,7 @@ def test_a_file_that_vanishes_and_comes_again_is_followed_again(
     wait_until(lambda: watched.numbers() == [1, 2, 3])
 
 
-def test_a_file_that_vanished_does_not_hold_up_the_end(watched: Watched, tmp_path: Path) -> None:
+def test_a_missing_file_does_not_delay_the_end(watched: Watched, tmp_path: Path) -> None:
     path, observer = tmp_path / "out.txt", Lines()
     path.write_text("1\n2")
     watched.follower.watch("j.0", "lines", observer, path)
@@ -320,7 +316,7 @@ class TestALogThatAnEarlierJobLeft:
         path.write_text("111\n222\n")
         os.utime(path, (now - 60, now - 60))
 
-    def test_is_not_read(self, watched: Watched, tmp_path: Path) -> None:
+    def test_is_skipped(self, watched: Watched, tmp_path: Path) -> None:
         path, now = tmp_path / "out.txt", time.time()
         self.stale(path, now)
         watched.follower.watch("j.0", "lines", Lines(), path, since=now)
@@ -341,7 +337,7 @@ class TestALogThatAnEarlierJobLeft:
         wait_until(lambda: watched.numbers() == [333, 444])
         assert observer.began_anew == 0
 
-    def test_is_read_when_it_was_written_since(self, watched: Watched, tmp_path: Path) -> None:
+    def test_is_read_if_it_was_written_since(self, watched: Watched, tmp_path: Path) -> None:
         path, now = tmp_path / "out.txt", time.time()
         path.write_text("1\n")
         watched.follower.watch("j.0", "lines", Lines(), path, since=now)
@@ -349,7 +345,7 @@ class TestALogThatAnEarlierJobLeft:
         assert watched.numbers() == [1]
 
 
-def test_what_is_no_regular_file_is_refused_once(watched: Watched, tmp_path: Path) -> None:
+def test_a_file_that_is_not_regular_is_rejected_once(watched: Watched, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "dir").mkdir()
     good = tmp_path / "out.txt"
@@ -371,7 +367,7 @@ def test_what_is_no_regular_file_is_refused_once(watched: Watched, tmp_path: Pat
     assert all("not a regular file" in warning for warning in watched.warnings)
 
 
-def test_a_file_that_may_not_be_read_is_warned_of_once(
+def test_an_unreadable_file_causes_one_warning(
     permissions_hold: None, watched: Watched, tmp_path: Path
 ) -> None:
     path = tmp_path / "out.txt"
@@ -382,7 +378,7 @@ def test_a_file_that_may_not_be_read_is_warned_of_once(
     assert len(watched.warnings) == 1
 
 
-def test_a_path_that_no_file_can_have_is_warned_of(watched: Watched, tmp_path: Path) -> None:
+def test_an_impossible_path_causes_a_warning(watched: Watched, tmp_path: Path) -> None:
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
     watched.follower.watch("j.0", "lines", Lines(), loop)
@@ -392,7 +388,7 @@ def test_a_path_that_no_file_can_have_is_warned_of(watched: Watched, tmp_path: P
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3), RecursionError()])
-def test_an_observer_that_raises_is_dropped_and_the_others_go_on(
+def test_an_observer_that_raises_is_dropped_without_affecting_others(
     watched: Watched, tmp_path: Path, error: BaseException
 ) -> None:
     path, failing = tmp_path / "out.txt", Failing(error)
@@ -409,7 +405,7 @@ def test_an_observer_that_raises_is_dropped_and_the_others_go_on(
     assert type(error).__name__ in watched.warnings[0]
 
 
-def test_a_failing_receiver_does_not_end_the_following(tmp_path: Path) -> None:
+def test_following_continues_if_the_receiver_raises(tmp_path: Path) -> None:
     path = tmp_path / "out.txt"
     events: list[Event] = []
     refused: list[int] = []
@@ -438,9 +434,7 @@ def test_a_failing_receiver_does_not_end_the_following(tmp_path: Path) -> None:
     follower.close()
 
 
-def test_a_file_of_a_hundred_megabytes_keeps_no_small_one_waiting(
-    watched: Watched, tmp_path: Path
-) -> None:
+def test_a_large_file_does_not_delay_small_ones(watched: Watched, tmp_path: Path) -> None:
     big, small, observer = tmp_path / "big.txt", tmp_path / "small.txt", Counter()
     line = b"1234567\n"
     with big.open("wb") as file:
@@ -476,7 +470,7 @@ def test_reading_pauses_while_events_pile_up(tmp_path: Path) -> None:
     follower.close()
 
 
-def test_closing_completes_what_has_ended(tmp_path: Path) -> None:
+def test_close_completes_ended_jobs(tmp_path: Path) -> None:
     watched = Watched()
     over = threading.Event()
     for job in range(50):
@@ -495,7 +489,7 @@ def test_closing_completes_what_has_ended(tmp_path: Path) -> None:
     assert len(watched.events) == 500
 
 
-def test_closing_gives_up_what_takes_too_long_and_still_tells_the_end(tmp_path: Path) -> None:
+def test_close_abandons_slow_files_and_still_reports_the_end(tmp_path: Path) -> None:
     path = tmp_path / "out.txt"
     path.write_text("1\n" * 1_000_000)
     over = threading.Event()
@@ -508,7 +502,7 @@ def test_closing_gives_up_what_takes_too_long_and_still_tells_the_end(tmp_path: 
     assert over.wait(60)
 
 
-def test_a_thousand_files_are_followed_with_few_descriptors_and_little_work(
+def test_a_thousand_files_need_few_descriptors_and_little_cpu(
     watched: Watched, tmp_path: Path
 ) -> None:
     before = len(os.listdir("/proc/self/fd"))
@@ -529,7 +523,7 @@ def test_a_thousand_files_are_followed_with_few_descriptors_and_little_work(
     assert sorted(e.values["n"] for e in watched.events) == [-1, *range(1000)]
 
 
-def test_the_thread_does_not_end_without_a_word(
+def test_a_crash_of_the_thread_is_reported(
     watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> None:
@@ -545,7 +539,7 @@ def test_the_thread_does_not_end_without_a_word(
 
 
 @pytest.mark.parametrize(("failures", "rows"), [(3, [1.0, 2.0]), (10**9, [])])
-def test_the_end_of_a_file_is_not_lost_to_a_moment_without_descriptors(
+def test_the_end_of_a_file_is_retried_without_descriptors(
     watched: Watched,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -1,4 +1,4 @@
-"""Which executor a run takes, and its options as the command line gives them."""
+"""Choice of a run's executor, and its options from the command line."""
 
 from __future__ import annotations
 
@@ -61,32 +61,32 @@ def registry(*records: ExecutorPlugin) -> Registry:
     )
 
 
-def test_the_only_executor_is_taken_and_said_to_be_the_only_one() -> None:
+def test_a_single_executor_is_chosen_with_that_reason() -> None:
     choice = choose_executor(registry(record(available=lambda: (True, "2 cores"))), None)
     assert str(choice) == "executor here (2 cores): the only one installed"
 
 
-def test_the_available_one_of_highest_priority_is_taken() -> None:
+def test_the_available_executor_of_highest_priority_is_chosen() -> None:
     high = record("high", 9, lambda: (False, "no socket"))
     choice = choose_executor(registry(record("low", 1), record("mid", 5), high), None)
     assert choice.name == "mid"
     assert str(choice) == "executor mid: preferred to low; --executor chooses another"
 
 
-def test_why_the_others_cannot_be_used_is_said() -> None:
+def test_the_reason_names_unavailable_executors() -> None:
     choice = choose_executor(
         registry(record("a"), record("b", 5, lambda: (False, "no socket"))), None
     )
     assert str(choice) == "executor a: the only one available here (b: no socket)"
 
 
-def test_an_executor_that_is_only_there_when_named_is_not_said_to_fail() -> None:
+def test_executors_that_must_be_named_are_not_listed_as_unavailable() -> None:
     remote = record("remote", available=lambda: (False, "name it with --executor remote"))
     choice = choose_executor(registry(record(available=lambda: (True, "2 cores")), remote), None)
     assert str(choice) == "executor here (2 cores): the only one installed"
 
 
-def test_a_probe_that_raises_is_a_reason_not_a_crash() -> None:
+def test_a_probe_that_raises_makes_the_executor_unavailable() -> None:
     def probe() -> tuple[bool, str]:
         raise OSError("disk")
 
@@ -96,7 +96,7 @@ def test_a_probe_that_raises_is_a_reason_not_a_crash() -> None:
     assert choose_executor(registry(record(available=probe)), "here").name == "here"
 
 
-def test_a_named_executor_is_taken_whatever_its_priority() -> None:
+def test_a_named_executor_is_chosen_regardless_of_priority() -> None:
     choice = choose_executor(registry(record("low", -5), record("high", 9)), "low")
     assert str(choice) == "executor low: chosen with --executor"
     with pytest.raises(EnsembleError) as caught:
@@ -125,7 +125,7 @@ def test_a_named_executor_is_taken_whatever_its_priority() -> None:
         ("mode=2", 2),
     ],
 )
-def test_text_is_read_as_the_schema_says(text: str, value: object) -> None:
+def test_option_texts_are_parsed_by_the_schema(text: str, value: object) -> None:
     key = text.partition("=")[0]
     read = read_options(record(), [text], {})
     assert read == {key: value}
@@ -146,7 +146,7 @@ def test_text_is_read_as_the_schema_says(text: str, value: object) -> None:
         (["mode=slow"], {}, "mode"),
     ],
 )
-def test_what_the_schema_does_not_allow_is_refused(
+def test_invalid_options_are_rejected(
     given: list[str], named: dict[str, object], says: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
@@ -155,13 +155,13 @@ def test_what_the_schema_does_not_allow_is_refused(
     assert caught.value.exit_code == 2
 
 
-def test_an_executor_without_options_says_so() -> None:
+def test_options_of_an_executor_without_options_are_rejected() -> None:
     with pytest.raises(UsageError) as caught:
         read_options(record(options={}), ["slots=1"], {})
     assert caught.value.hint == "it has no options"
 
 
-def test_the_options_of_an_executor_are_closed_though_its_schema_does_not_say_so() -> None:
+def test_unknown_options_are_rejected_by_default() -> None:
     schema = {"type": "object", "properties": {"poll": {"type": "number"}}}
     with pytest.raises(UsageError) as caught:
         read_options(record(options=schema), ["pol=2"], {})
@@ -170,7 +170,7 @@ def test_the_options_of_an_executor_are_closed_though_its_schema_does_not_say_so
     assert read_options(record(options=open_schema), ["pol=2"], {}) == {"pol": "2"}
 
 
-def test_an_executor_is_built_with_the_defaults_of_its_schema() -> None:
+def test_an_executor_gets_the_defaults_of_its_schema() -> None:
     built: list[object] = []
     schema = {"type": "object", "properties": {"poll": {"type": "number", "default": 5}}}
 

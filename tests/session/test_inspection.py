@@ -1,4 +1,4 @@
-"""Inspection finds in a journal what belongs to one job, and what the rules did."""
+"""Inspection finds a job's events and the rules' firings in a journal."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def inspected(state: Path) -> Iterator[Inspection]:
 
 
 def events_of(inspected: Inspection, name: str) -> list[int]:
-    """The numbers of a job's events, from all events of the run."""
+    """Return the numbers of a job's events, from all events of the run."""
     rows = inspected._kept.journal.rows()
     return [row.seq for row in rows if row.job in (name, f"{name}-1") and row.type != "observed"]
 
@@ -81,7 +81,7 @@ def test_a_job_has_all_its_events_and_attempts(inspected: Inspection, name: str)
     assert job["events"][-1]["name"] == "clean"
 
 
-def test_a_job_is_found_without_the_events_after_its_end(
+def test_events_after_a_jobs_end_are_not_read(
     inspected: Inspection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal, asked = inspected._kept.journal, list[int]()
@@ -92,7 +92,7 @@ def test_a_job_is_found_without_the_events_after_its_end(
     assert asked == [events_of(inspected, "sim.0")[-1]]
 
 
-def test_a_row_of_an_older_journal_says_the_same_of_a_job(state: Path, tmp_path: Path) -> None:
+def test_rows_of_older_journals_give_the_same_job(state: Path, tmp_path: Path) -> None:
     with Inspection(KeptRun(str(state), "study", salvage=True)) as found:
         new = found.job("sim", 1)
     folder = tmp_path / "runs" / "study"
@@ -107,7 +107,7 @@ def test_a_row_of_an_older_journal_says_the_same_of_a_job(state: Path, tmp_path:
     assert old["attempts"] == new["attempts"]
 
 
-def test_firings_and_values_are_found_by_an_index_and_are_all_there(inspected: Inspection) -> None:
+def test_all_firings_and_values_are_found_by_index(inspected: Inspection) -> None:
     journal = inspected._kept.journal
     rows = list(journal.rows(plain=True))
     fired: list[int] = [
@@ -128,7 +128,7 @@ def test_firings_and_values_are_found_by_an_index_and_are_all_there(inspected: I
     assert "observed_events" in plan[3]
 
 
-def test_of_many_firings_those_of_the_most_frequent_rule_are_thin_out(
+def test_firings_of_the_most_frequent_rule_are_thinned_out(
     inspected: Inspection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     everything = inspected.firings()
@@ -142,7 +142,7 @@ def test_of_many_firings_those_of_the_most_frequent_rule_are_thin_out(
     assert len(Inspection(inspected._kept).firings()) == 1
 
 
-def test_the_timeline_adds_up_to_the_time_that_jobs_ran_and_waited(inspected: Inspection) -> None:
+def test_the_timeline_sums_to_running_and_waiting_times(inspected: Inspection) -> None:
     found = inspected.timeline(50)
     jobs = inspected.jobs()
     rows = [dict(zip(jobs["names"], row, strict=True)) for row in jobs["rows"]]
@@ -158,14 +158,14 @@ def test_the_timeline_adds_up_to_the_time_that_jobs_ran_and_waited(inspected: In
 @pytest.mark.parametrize(
     ("fails", "named"),
     [
-        # 31 of 33 at one of 606 values, and some elsewhere by chance.
+        # 31 of 33 failed at one of 606 values, and some others by chance.
         (lambda at: at // 33 == 260 and at % 33 not in (5, 17), [("T", 260, 31, 33)]),
         (lambda at: at % 541 == 7, []),
         (lambda at: at % 33 == 4, [("s", 4, 606, 606)]),
         (lambda at: True, []),
     ],
 )
-def test_a_value_is_named_where_more_jobs_failed_than_chance_explains(
+def test_values_with_significantly_more_failures_are_named(
     fails: Any, named: list[tuple[str, int, int, int]]
 ) -> None:
     jobs = range(606 * 33)
@@ -174,7 +174,7 @@ def test_a_value_is_named_where_more_jobs_failed_than_chance_explains(
     assert [tuple(each.values()) for each in found] == named
 
 
-def test_a_few_failures_that_chance_spreads_name_no_value() -> None:
+def test_random_failures_name_no_value() -> None:
     jobs = range(606 * 33)
     parameters = {"T": [at // 33 for at in jobs], "s": [at % 33 for at in jobs]}
     names = [
@@ -185,7 +185,7 @@ def test_a_few_failures_that_chance_spreads_name_no_value() -> None:
     assert len(names) <= 4
 
 
-def test_jobs_of_one_long_list_of_events_are_each_found_in_it(
+def test_each_job_of_a_long_list_of_events_is_found(
     inspected: Inspection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = [inspected.job("later", index) for index in range(80)]
@@ -193,7 +193,7 @@ def test_jobs_of_one_long_list_of_events_are_each_found_in_it(
     assert [inspected.job("later", index) for index in range(80)] == before
 
 
-def test_the_table_of_jobs_of_a_live_run_follows_its_events_without_being_read_again(
+def test_the_table_of_jobs_of_a_live_run_is_updated_without_reading_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, later = STUDY["jobs"]

@@ -1,4 +1,4 @@
-"""Signals become stops, whatever the main thread is doing, and leave no trace afterwards."""
+"""Signals stop a run regardless of what the main thread does; handlers are restored afterwards."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ with Interrupts(lambda reason, code, how: (print(reason, code, how), over.releas
 """
 
 
-def test_a_signal_stops_the_run_although_the_main_thread_notices_none() -> None:
+def test_a_signal_stops_the_run_while_the_main_thread_is_blocked() -> None:
     result = subprocess.run(
         [sys.executable, "-c", BLOCKED], capture_output=True, text=True, timeout=150
     )
@@ -37,7 +37,7 @@ def test_a_signal_stops_the_run_although_the_main_thread_notices_none() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM])
-def test_the_handlers_of_before_are_back_afterwards(number: signal.Signals) -> None:
+def test_previous_handlers_are_restored(number: signal.Signals) -> None:
     before = signal.getsignal(number)
     stops: queue.Queue[tuple[str, int, str]] = queue.Queue()
     with Interrupts(lambda *stop: stops.put(stop)):
@@ -50,7 +50,7 @@ def test_the_handlers_of_before_are_back_afterwards(number: signal.Signals) -> N
     assert woken == -1
 
 
-def test_one_key_press_that_arrives_twice_is_one() -> None:
+def test_a_key_press_that_arrives_twice_counts_once() -> None:
     stops: queue.Queue[tuple[str, int, str]] = queue.Queue()
     with Interrupts(lambda *stop: stops.put(stop)):
         os.kill(os.getpid(), signal.SIGINT)
@@ -60,7 +60,7 @@ def test_one_key_press_that_arrives_twice_is_one() -> None:
             stops.get(timeout=0.2)
 
 
-def test_what_was_ignored_stays_ignored() -> None:
+def test_ignored_signals_stay_ignored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with Interrupts(lambda *stop: None):
@@ -70,7 +70,7 @@ def test_what_was_ignored_stays_ignored() -> None:
 
 
 @pytest.mark.parametrize(("asked", "how", "code"), [(HALT, "stop", 5), (STOP, "end", 130)])
-def test_what_another_process_asks_for_is_heard(
+def test_requests_of_other_processes_are_passed_on(
     tmp_path: Path, asked: str, how: str, code: int
 ) -> None:
     stops: queue.Queue[tuple[str, int, str]] = queue.Queue()

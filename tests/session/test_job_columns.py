@@ -29,7 +29,7 @@ class Kept(Jobs):
 
 
 class Later(Kept):
-    """A later state of the run, in which the rows ``changed`` are new or other ones."""
+    """A later state of the run; the rows ``changed`` are new or different."""
 
     def __init__(self, *changed: dict[str, Any]) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ def names(where: dict[str, object], text: str = "", sort: str | None = None, **h
     return [f"{row[0]}.{row[1]}" for row in map(jobs.row, found)]
 
 
-def test_a_job_has_none_where_it_has_no_value() -> None:
+def test_missing_values_are_none() -> None:
     jobs = JobColumns(Kept())
     row = jobs.find("sim", 2)
     assert row is not None
@@ -74,7 +74,7 @@ def test_a_group_of_several_batches_is_one_range() -> None:
         ({"group": "none"}, []),
     ],
 )
-def test_jobs_are_selected_by_value_also_if_an_address_has_it_as_text(
+def test_jobs_are_selected_by_value_even_if_given_as_text(
     where: dict[str, object], found: list[str]
 ) -> None:
     assert names(where) == found
@@ -101,9 +101,7 @@ def test_jobs_without_a_value_come_last_in_both_orders() -> None:
 
 @pytest.mark.parametrize("descending", [False, True])
 @pytest.mark.parametrize("sort", ["T", "s", "duration", "outcome"])
-def test_the_first_jobs_of_an_order_are_those_of_the_whole_order(
-    sort: str, descending: bool
-) -> None:
+def test_the_first_sorted_jobs_are_those_of_the_full_order(sort: str, descending: bool) -> None:
     whole = names({}, sort=sort, descending=descending)
     for until in range(1, 5):
         first = names({}, sort=sort, descending=descending, until=until)
@@ -111,7 +109,7 @@ def test_the_first_jobs_of_an_order_are_those_of_the_whole_order(
 
 
 @pytest.mark.parametrize("text", ["1", "sim.1", "o", "0.5", "t", "7"])
-def test_text_is_found_whether_values_are_few_or_many(
+def test_text_is_found_among_few_and_many_distinct_values(
     text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few = names({}, text)
@@ -123,11 +121,11 @@ def test_numbers_come_before_texts() -> None:
     assert names({}, sort="s")[:3] == ["post.0", "sim.0", "sim.2"]
 
 
-def test_an_order_holds_among_selected_jobs() -> None:
+def test_selected_jobs_are_sorted() -> None:
     assert names({"outcome": "success"}, sort="T", descending=True) == ["sim.0", "sim.2"]
 
 
-def test_rows_that_changed_or_are_new_take_their_places_in_their_groups() -> None:
+def test_changed_and_new_rows_are_inserted_into_their_groups() -> None:
     jobs = JobColumns(Kept())
     jobs.select({}, "two", None, False)
     changed = {**ROWS[1], "outcome": "success", "duration": 2.0}
@@ -143,11 +141,11 @@ def test_rows_that_changed_or_are_new_take_their_places_in_their_groups() -> Non
 @pytest.mark.parametrize(
     "row", [{"group": "new", "index": 0}, {"group": "sim", "index": -1}], ids=["group", "before"]
 )
-def test_a_table_with_a_new_group_or_an_earlier_job_is_read_again(row: dict[str, Any]) -> None:
+def test_a_new_group_or_earlier_job_needs_a_new_table(row: dict[str, Any]) -> None:
     assert not JobColumns(Kept()).update(Later({**row, "outcome": "active"}))  # type: ignore[arg-type]
 
 
-def test_a_table_with_new_columns_or_texts_among_numbers_is_read_again() -> None:
+def test_new_columns_or_texts_among_numbers_need_a_new_table() -> None:
     jobs, later = JobColumns(Kept()), Later()
     later.kinds["T"] = {"f", "s"}
     assert not jobs.update(later)  # type: ignore[arg-type]
