@@ -1,4 +1,4 @@
-"""However often a run with algorithms is killed, it goes by the rules that it began with.
+"""A run with algorithms keeps its rules however often it is killed.
 
 A short version of ``scripts/soak.py --executor algorithms``.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 ROUNDS = Path(__file__).parent / "crash" / "algorithms.py"
 
 
-def test_an_algorithm_goes_on_where_it_was_killed_though_its_plugin_was_replaced(
+def test_a_killed_run_with_algorithms_resumes_with_its_rules_after_the_plugin_changed(
     tmp_path: Path,
 ) -> None:
     words = [sys.executable, str(ROUNDS), "--seed", "7", "--rounds", "1", "--base", str(tmp_path)]

@@ -18,7 +18,7 @@ from ensemble_core.model.events import Started
 
 
 def over(number: int, attempt: int = 1) -> JobRow:
-    """The row of a job that printed its number."""
+    """Return the row of a job that printed its number."""
     times = (0.0, 0.5, 1.5, 0.1)
     values = {"E": number} if number % 2 else {"E": number + 0.5}
     return JobRow("sim", number, attempt, "success", 0, "exit", *times, {"T": 2}, {}, values)
@@ -34,7 +34,7 @@ def begun(path: Path) -> JournalWriter:
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Path:
-    """A journal of 60 events in 6 lists, with a job each, every tenth of them with two attempts."""
+    """A journal of 60 events in 6 lists, with a job each; every tenth job has two attempts."""
     path = tmp_path / NAME
     writer = begun(path)
     for number in range(60):
@@ -101,7 +101,7 @@ def test_changed_missing_or_misplaced_records_of_a_journal_are_reported(
 
 
 def test_events_of_another_history_are_reported(journal: Path, tmp_path: Path) -> None:
-    """Such as a WAL file that is put back after the run has gone on without it."""
+    """For example, a WAL file that is put back after the run has continued without it."""
     (tmp_path / "other").mkdir()
     other = begun(tmp_path / "other" / NAME)
     for number in range(60):
@@ -154,7 +154,7 @@ def test_a_journal_that_is_being_written_is_never_reported_as_damaged(
     assert not trouble(path)
 
 
-# -- what is missing at the end --------------------------------------------------------------------
+# -- missing end -----------------------------------------------------------------------------------
 
 
 def copied(path: Path, folder: Path) -> Path:
@@ -184,7 +184,7 @@ def test_missing_committed_events_are_reported(tmp_path: Path, orders: tuple[str
     with Journal(after) as journal:
         assert journal.missing_tail() is None
     with Journal(before) as journal:
-        journal.check()  # what there is is whole
+        journal.check()  # the rest is intact
         missing = journal.missing_tail()
         assert missing is not None
         assert missing.code == "cut-short"
@@ -194,7 +194,7 @@ def test_missing_committed_events_are_reported(tmp_path: Path, orders: tuple[str
                 journal.check_newest()
         else:
             journal.check_newest()
-    # Whoever goes on from there does not miss it again; what was performed stays known.
+    # A later resume does not report it again; the performed event stays known.
     writer = JournalWriter(before)
     writer.begin(2.0, {})
     writer.close()
@@ -216,9 +216,7 @@ def test_a_damaged_progress_file_is_ignored(tmp_path: Path, damage: bytes) -> No
 
 
 @pytest.mark.parametrize("last", [59, 1 << 40, 0, -1], ids=["one less", "huge", "zero", "negative"])
-def test_a_damaged_number_of_the_last_event_is_found_when_all_that_is_intact_is_read(
-    journal: Path, last: int
-) -> None:
+def test_a_damaged_number_of_the_last_event_is_detected(journal: Path, last: int) -> None:
     with sqlite3.connect(journal) as connection:
         connection.execute("DELETE FROM events WHERE first = 51")
         connection.execute("UPDATE events SET last = ? WHERE first = 41", (last,))

@@ -1,5 +1,5 @@
-"""A disk that is full: it is said once, nothing that is not on record is performed, and the run goes
-on when there is space again, is stopped, or is left and resumed."""
+"""A full disk is reported once, and no unrecorded decision is performed. The run continues when there
+is space again, is stopped, or is left and resumed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from ensemble_core.runtime.controller import Outcome, Runtime, Watcher
 
 REGISTRY = discover(())
 CRASH = Path(__file__).parent / "crash"
-#: Long commands, so that each decision needs pages of its own.
+#: Long commands, so that each decision needs new pages.
 TEXT = f"""
 jobs: [{{name: work, command: x {"y" * 6000}, count: 2}}, {{name: next, command: x {"z" * 6000}}}]
 rules:
@@ -47,7 +47,7 @@ rules:
 
 
 def decided(path: Path) -> Counter[str]:
-    """The jobs whose submission is on record."""
+    """Return the jobs whose submission is in the journal."""
     with Journal(path) as journal:
         return Counter(
             job.id
@@ -59,13 +59,13 @@ def decided(path: Path) -> Counter[str]:
 
 
 class Witness(FakeExecutor):
-    """An executor that looks whether what it is told to do is on record."""
+    """An executor that checks that its orders are in the journal."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(instant=True)
         self._path = path
         self.unrecorded: list[str] = []
-        #: Set while jobs are taken.
+        #: Set while jobs are accepted.
         self.open_to_jobs = threading.Event()
         self.open_to_jobs.set()
         self.asked = threading.Event()
@@ -88,7 +88,7 @@ class Told(Watcher):
 
 
 class Going:
-    """A run on a thread of its own, with its journal."""
+    """A run on a separate thread, with its journal."""
 
     def __init__(self, folder: Path, *, held: bool = False) -> None:
         self.path = folder / NAME
@@ -143,7 +143,7 @@ def started(tmp_path: Path) -> Iterator[Callable[..., Going]]:
 
 
 def check_whole(going: Going) -> None:
-    """Everything that happened is on record, and each job was submitted once."""
+    """Check that all events are in the journal, and each job was submitted once."""
     going.writer.end(2.0, {"over": True})
     going.writer.close()
     submitted = Counter(job.id for job in going.executor.submitted)
@@ -160,7 +160,7 @@ def check_whole(going: Going) -> None:
 
 
 def limit_pages(writer: JournalWriter, more: int | None) -> None:
-    """No more pages than there are, and ``more``; ``None``: as many as SQLite knows."""
+    """Limit the database to ``more`` additional pages; ``None`` removes the limit."""
     connection = writer._connection
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     most = 1 << 30 if more is None else pages + more
@@ -168,7 +168,7 @@ def limit_pages(writer: JournalWriter, more: int | None) -> None:
 
 
 @pytest.mark.parametrize("number", range(5))
-def test_the_disk_is_full_at_any_write_and_has_space_again_later(
+def test_a_run_survives_a_full_disk_at_any_write(
     number: int, started: Callable[[], Going], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer_module, "_RETRY_FIRST", 0.02)
@@ -202,10 +202,10 @@ def test_the_disk_is_full_at_any_write_and_has_space_again_later(
     check_whole(going)
 
 
-def test_a_file_may_become_no_larger(
+def test_a_run_survives_a_quota(
     started: Callable[[], Going], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As with a quota: what was written of a commit that failed is no harm."""
+    """The partial write of a failed commit does no harm."""
     monkeypatch.setattr(writer_module, "_RETRY_FIRST", 0.02)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
@@ -229,10 +229,10 @@ def test_a_file_may_become_no_larger(
     check_whole(going)
 
 
-def test_a_run_that_ends_while_the_disk_is_full_has_no_end_on_record(
+def test_a_run_that_ends_on_a_full_disk_has_no_recorded_end(
     started: Callable[[], Going], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its newest events are missing there: a resume is to ask the queue for them."""
+    """Its newest events are missing, so a resume must ask the queue."""
     from ensemble_core.journal.reader import JournalError
 
     monkeypatch.setattr(writer_module, "_RETRY_FIRST", 0.02)
@@ -274,7 +274,7 @@ def test_a_stop_on_a_full_disk_does_not_wait_for_a_job_that_was_never_submitted(
     assert decided(going.path) == {}
 
 
-def test_a_stop_that_comes_before_the_disk_is_known_to_be_full_cancels_all_the_same(
+def test_a_stop_cancels_jobs_even_if_the_disk_is_full(
     started: Callable[..., Going], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     going = started(held=True)
@@ -295,7 +295,7 @@ def test_a_stop_that_comes_before_the_disk_is_known_to_be_full_cancels_all_the_s
     assert sorted(set(going.executor.cancelled)) == ["work.0", "work.1"]
 
 
-# -- the command, on a disk that really is full ----------------------------------------------------
+# -- the command on a really full disk -------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -324,7 +324,7 @@ rules:
 
 
 class Command:
-    """``ensemble`` as a process, with its state on the tiny disk and its queue elsewhere."""
+    """``ensemble`` as a process, with its state on a tiny disk and its queue elsewhere."""
 
     def __init__(self, folder: Path, state: Path, *args: str) -> None:
         self.said = folder / "said.txt"
@@ -374,7 +374,7 @@ def fill(disk: Path) -> Path:
     return filler
 
 
-def test_a_run_goes_on_when_a_full_disk_has_space_again(tmp_path: Path) -> None:
+def test_a_run_continues_when_a_full_disk_has_space_again(tmp_path: Path) -> None:
     with tiny_disk(tmp_path / "disk", "4m") as disk:
         command = run_on(tmp_path, disk / "state")
         wait_until(lambda: len(submits(tmp_path)) > 3)
@@ -393,7 +393,7 @@ def test_a_run_goes_on_when_a_full_disk_has_space_again(tmp_path: Path) -> None:
         assert replayed.wait() == 0, command.said.read_text()
 
 
-def test_who_leaves_a_run_whose_disk_is_full_can_resume_it(tmp_path: Path) -> None:
+def test_a_run_left_on_a_full_disk_can_be_resumed(tmp_path: Path) -> None:
     with tiny_disk(tmp_path / "disk", "4m") as disk:
         command = run_on(tmp_path, disk / "state")
         wait_until(lambda: len(submits(tmp_path)) > 3)
@@ -416,12 +416,12 @@ def test_who_leaves_a_run_whose_disk_is_full_can_resume_it(tmp_path: Path) -> No
         assert max(Counter(submits(tmp_path)).values()) == 1
         replayed = Command(tmp_path, disk / "state", "replay", "last")
         assert replayed.wait() == 0, said
-        # Whatever was in the queue is over, and what was never submitted is known not to be.
+        # Jobs in the queue are over; the others are known to have never been submitted.
         status = Command(tmp_path, disk / "state", "status", "last", "--json")
         assert status.wait() == 0
 
 
-def test_one_sigterm_ends_a_run_whose_disk_is_full(tmp_path: Path) -> None:
+def test_one_sigterm_ends_a_run_on_a_full_disk(tmp_path: Path) -> None:
     with tiny_disk(tmp_path / "disk", "4m") as disk:
         command = run_on(tmp_path, disk / "state")
         wait_until(lambda: len(submits(tmp_path)) > 3)
@@ -436,7 +436,7 @@ def test_one_sigterm_ends_a_run_whose_disk_is_full(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("free", [0, 8192, 40960])
-def test_a_run_is_not_begun_where_its_journal_has_no_room(tmp_path: Path, free: int) -> None:
+def test_a_run_does_not_start_without_space_for_its_journal(tmp_path: Path, free: int) -> None:
     with tiny_disk(tmp_path / "disk", "1m") as disk:
         filler = fill(disk)
         os.truncate(filler, filler.stat().st_size - free)
@@ -453,7 +453,7 @@ def test_a_run_is_not_begun_where_its_journal_has_no_room(tmp_path: Path, free: 
 
 
 @pytest.mark.parametrize(("free", "code"), [(0, "full"), (1000, "journal")])
-def test_an_io_error_of_sqlite_on_a_full_disk_says_that_there_is_no_space(
+def test_an_io_error_on_a_full_disk_is_reported_as_no_space(
     free: int, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fields = list(os.statvfs(tmp_path))

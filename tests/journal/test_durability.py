@@ -1,5 +1,5 @@
-"""A controller that goes at the worst moment: nothing is lost, nothing happens twice, and a run is
-never left in a state from which no other controller can take it up."""
+"""A controller that is killed at the worst moment: nothing is lost or done twice, and the run can
+always be resumed."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def resume(story: Story, *absent: str, **gauges: float) -> list[Decision]:
     return story.tell(Resumed(story.now, named, absent))
 
 
-# -- what was decided before the end ---------------------------------------------------------------
+# -- decisions before the end ----------------------------------------------------------------------
 
 
-def test_a_job_submitted_just_before_an_end_that_leaves_jobs_alone_is_not_lost() -> None:
+def test_a_job_submitted_just_before_an_end_without_cancel_is_not_lost() -> None:
     story = Story(
         """
 jobs: [{name: work, command: x}, {name: archive, command: x}]
@@ -93,7 +93,7 @@ def test_a_run_that_lost_its_queue_can_be_cancelled() -> None:
 # -- rules ----------------------------------------------------------------------------------------
 
 
-def test_a_gauge_that_did_not_change_wakes_no_rule_when_a_run_goes_on() -> None:
+def test_an_unchanged_gauge_triggers_no_rule_at_a_resume() -> None:
     story = Story(
         f"""
 jobs: [{{name: work, command: x, count: 2}}]
@@ -111,7 +111,7 @@ rules:
     assert story.fired().count("idle") == 2
 
 
-def test_a_rule_that_stays_in_a_changed_file_does_not_fire_because_of_the_change() -> None:
+def test_a_change_of_the_file_does_not_fire_unchanged_rules() -> None:
     text = f"""
 jobs: [{{name: work, command: x, count: 3}}]
 rules:
@@ -144,7 +144,7 @@ custom: |
 """
 
 
-def test_a_rule_that_joined_stays_although_the_file_now_has_as_many() -> None:
+def test_an_added_rule_stays_after_a_change_of_the_file() -> None:
     story = Story(CALLING)
     story.start()
     (call,) = [one for one in story.begin("work.0") if isinstance(one, Call)]
@@ -157,7 +157,7 @@ def test_a_rule_that_joined_stays_although_the_file_now_has_as_many() -> None:
     assert "joined" in messages
 
 
-def test_a_call_under_way_outlives_the_rule_that_asked_for_it(tmp_path: Path) -> None:
+def test_a_pending_call_survives_the_removal_of_its_rule(tmp_path: Path) -> None:
     asking = "  - {id: asks, trigger: job-start, action: {name: custom, label: f}}\n"
     text = CALLING.replace("  - {trigger: job-start, action: {name: custom, label: f}}\n", "")
     assert text != CALLING
@@ -172,7 +172,7 @@ def test_a_call_under_way_outlives_the_rule_that_asked_for_it(tmp_path: Path) ->
     assert executor.submitted == []
 
 
-def test_a_call_that_is_made_again_is_given_the_rule_that_asked_for_it(tmp_path: Path) -> None:
+def test_a_repeated_call_gets_the_rule_that_requested_it(tmp_path: Path) -> None:
     text = CALLING.replace("return None", "print(kwargs['rule'].trigger, flush=True)")
     story = Story(text)
     story.start()
@@ -188,7 +188,7 @@ def test_a_call_that_is_made_again_is_given_the_rule_that_asked_for_it(tmp_path:
 
 
 class Again(FakeExecutor):
-    """A queue that has these jobs, running, from an earlier controller; they end at once."""
+    """A queue with these running jobs of an earlier controller; they end at once."""
 
     capabilities: ClassVar[frozenset[str]] = frozenset({"submit", "cancel", "resize", "reattach"})
 
@@ -207,7 +207,7 @@ class Again(FakeExecutor):
 def going_on(
     story: Story, executor: FakeExecutor, folder: Path, writer: JournalWriter | None = None
 ) -> Any:
-    """Another controller takes the story's run up; how it ended."""
+    """Resume the story's run with another controller; return the outcome."""
     runtime = runtime_of(story.ensemble, executor, folder, writer, story.engine)
     return ended(runtime)
 
@@ -259,7 +259,7 @@ def recording(path: Path) -> Iterator[JournalWriter]:
         writer.close()
 
 
-def test_a_run_of_which_nothing_happened_yet_is_cancelled_without_being_started(
+def test_a_run_without_events_is_cancelled_without_being_started(
     tmp_path: Path,
 ) -> None:
     text = f"jobs: [{{name: work, command: x}}]\nrules: [{START}]"
@@ -272,11 +272,13 @@ def test_a_run_of_which_nothing_happened_yet_is_cancelled_without_being_started(
     assert outcome.over
 
 
-def test_who_cancels_what_a_killed_controller_left_takes_no_lost_job_for_a_cancelled_one(
+def test_a_cancel_after_a_kill_does_not_count_lost_jobs_as_cancelled(
     tmp_path: Path,
 ) -> None:
-    """It would be begun again, and may have run to its end. One that never came to the queue is
-    handed on by the resume, as any that was cancelled."""
+    """A lost job may have finished, so it must not run again.
+
+    A job that never reached the queue is submitted by the resume, like any cancelled one.
+    """
     story = Story(f"jobs: [{{name: work, command: x, count: 3}}]\nrules: [{START}]")
     story.start()
     story.begin("work.0")
@@ -304,10 +306,10 @@ def test_who_cancels_what_a_killed_controller_left_takes_no_lost_job_for_a_cance
 
 
 @pytest.mark.parametrize("capable", [True, False], ids=["speaks of no job", "finds none again"])
-def test_jobs_that_the_executor_does_not_speak_of_may_be_left(
+def test_jobs_that_the_executor_does_not_mention_count_as_left(
     tmp_path: Path, capable: bool
 ) -> None:
-    """Nobody may say that none is left: a member that is away may run them."""
+    """An absent member may still run them."""
     story = Story(f"jobs: [{{name: work, command: x, count: 2}}]\nrules: [{START}]")
     story.start()
     story.begin("work.0")
@@ -325,7 +327,7 @@ def test_jobs_that_the_executor_does_not_speak_of_may_be_left(
     assert outcome.left == 2
 
 
-def test_jobs_that_waited_for_a_full_disk_are_cancelled_once_they_get_to_the_queue(
+def test_jobs_that_waited_for_a_full_disk_are_cancelled_once_submitted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = threading.Event()
@@ -355,9 +357,9 @@ def test_jobs_that_waited_for_a_full_disk_are_cancelled_once_they_get_to_the_que
         assert set(executor.cancelled) == {"work.0", "work.1"}
 
 
-def test_who_insists_leaves_although_the_first_word_was_not_heard_yet(tmp_path: Path) -> None:
+def test_a_second_stop_exits_even_if_the_first_was_not_handled(tmp_path: Path) -> None:
     class Slow(Again):
-        """A queue that takes its time to say what it knows."""
+        """A queue with a slow reattach."""
 
         asked = threading.Event()
         answer = threading.Event()
@@ -385,7 +387,7 @@ def test_who_insists_leaves_although_the_first_word_was_not_heard_yet(tmp_path: 
     assert done[0].exit_code == 130
 
 
-def test_a_call_that_no_thread_can_make_fails_and_the_run_goes_on(
+def test_a_call_fails_if_no_thread_can_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = threading.Thread.start
@@ -415,9 +417,9 @@ custom: |
 # -- snapshots ------------------------------------------------------------------------------------
 
 
-def test_what_is_not_on_record_is_in_no_snapshot(tmp_path: Path) -> None:
+def test_an_unrecorded_event_is_in_no_snapshot(tmp_path: Path) -> None:
     class Faulty(FakeExecutor):
-        """An executor with whose help an event breaks off after the engine took it."""
+        """An executor that causes an exception after the engine has handled an event."""
 
     text = f"jobs: [{{name: work, command: x}}]\nrules: [{START}]"
     with recording(tmp_path / NAME) as writer:
@@ -440,14 +442,14 @@ def test_what_is_not_on_record_is_in_no_snapshot(tmp_path: Path) -> None:
 # -- local jobs -----------------------------------------------------------------------------------
 
 
-def test_what_the_supervisor_tells_along_with_its_greeting_is_heard(tmp_path: Path) -> None:
+def test_events_that_arrive_with_the_greeting_are_handled(tmp_path: Path) -> None:
     heard: list[Event] = []
     ours, its = socket.socketpair()
     run = Run("greeting", tmp_path, time.time)
     gauges = Resources(1.0, {"cores.free": 1.0})
 
     class Meeting(SupervisorClient):
-        """A connection to a supervisor that says all of this at once."""
+        """A connection to a supervisor that sends all messages at once."""
 
         def _find(self) -> socket.socket:
             return ours
@@ -465,10 +467,10 @@ def test_what_the_supervisor_tells_along_with_its_greeting_is_heard(tmp_path: Pa
         met.close()
 
 
-# -- what jobs wrote ------------------------------------------------------------------------------
+# -- job output -----------------------------------------------------------------------------------
 
 
-def test_rows_of_a_file_begun_anew_are_heard_by_the_next_controller(tmp_path: Path) -> None:
+def test_the_next_controller_reads_rows_of_a_truncated_file(tmp_path: Path) -> None:
     path = tmp_path / "log"
 
     def write(count: int, mode: str) -> None:
@@ -507,7 +509,7 @@ rules: [{START}]
 # -- the file of a run ----------------------------------------------------------------------------
 
 
-def test_a_change_that_no_event_came_after_was_never_in_force(tmp_path: Path) -> None:
+def test_a_change_of_the_file_without_later_events_is_ignored(tmp_path: Path) -> None:
     each = "  - {id: each, trigger: job-success, repetitions: 2, action: {name: log, message: x}}\n"
     text = f"jobs: [{{name: work, command: x, count: 3}}]\nrules:\n  - {START}\n{each}"
     story = Story(text)
@@ -543,7 +545,7 @@ def test_a_change_that_no_event_came_after_was_never_in_force(tmp_path: Path) ->
     assert again.report() == engine.report()
 
 
-def test_a_file_whose_name_is_no_text_can_be_run_and_taken_up(tmp_path: Path) -> None:
+def test_a_file_with_an_undecodable_name_can_be_run_and_resumed(tmp_path: Path) -> None:
     name = "/caf\udce9.yaml"
     with recording(tmp_path / NAME) as writer:
         writer.text(name, "jobs: []", ())
@@ -555,7 +557,7 @@ def test_a_file_whose_name_is_no_text_can_be_run_and_taken_up(tmp_path: Path) ->
 # -- stopping a run from elsewhere ----------------------------------------------------------------
 
 
-def test_a_cancel_that_comes_while_a_run_is_being_taken_up_is_heard(
+def test_a_cancel_during_a_resume_is_handled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = "jobs: [{name: work, command: sleep 60}]\nrules: [" + START + "]\n"
@@ -596,8 +598,8 @@ def test_a_cancel_that_comes_while_a_run_is_being_taken_up_is_heard(
     assert (outcome["over"], outcome["exit_code"]) == (True, 130)
 
 
-def test_a_folder_that_cannot_be_looked_into_asks_for_nothing(tmp_path: Path) -> None:
-    # As on a file system that does not answer for a moment: the run goes on being watched.
+def test_an_unreadable_folder_means_no_requests(tmp_path: Path) -> None:
+    # As on a file system that fails for a moment: the folder is still watched.
     unfit = tmp_path / ("x" * 300)
     assert stop_asked(unfit) is None
     assert not leave_asked(unfit)

@@ -1,4 +1,4 @@
-"""The journal's file: what is taken for one, what is not touched, and what it can hold."""
+"""The journal's file: recognition, migration, content, and interrupted writes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def another_program(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def test_another_programs_database_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
+def test_another_programs_database_is_rejected_and_unchanged(tmp_path: Path) -> None:
     path = tmp_path / NAME
     before = another_program(path)
     for opening in (JournalWriter, Journal, migrate):
@@ -55,7 +55,7 @@ def test_another_programs_database_is_refused_and_left_as_it_was(tmp_path: Path)
     assert [each.name for each in tmp_path.iterdir()] == [NAME]
 
 
-def test_a_journal_of_a_newer_version_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
+def test_a_journal_of_a_newer_version_is_rejected_and_unchanged(tmp_path: Path) -> None:
     path = written(tmp_path / NAME)
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA journal_mode=DELETE")
@@ -69,7 +69,7 @@ def test_a_journal_of_a_newer_version_is_refused_and_left_as_it_was(tmp_path: Pa
     assert path.read_bytes() == before
 
 
-def test_an_older_journal_is_read_by_who_brought_it_up_to_date_and_by_no_other(
+def test_an_older_journal_must_be_migrated_before_it_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = written(tmp_path / NAME)
@@ -113,9 +113,7 @@ def circle() -> list[Any]:
     [{("a", 1): 2}, circle(), Odd(), {1: {None: b"\xff", frozenset((1,)): 1j}}, "\ud800", 1e999],
     ids=["keys", "circle", "odd", "deep", "surrogate", "inf"],
 )
-def test_whatever_a_plugin_puts_into_an_event_the_journal_is_written(
-    tmp_path: Path, value: object
-) -> None:
+def test_the_journal_stores_events_with_any_content(tmp_path: Path, value: object) -> None:
     path = tmp_path / NAME
     writer = JournalWriter(path)
     writer.begin(1.0, {})
@@ -133,10 +131,10 @@ def test_whatever_a_plugin_puts_into_an_event_the_journal_is_written(
         assert Decision.from_dict({"type": "log", "message": "x"}) == Log(message="x")
 
 
-def test_a_new_journals_name_outlives_a_power_cut(
+def test_a_new_journals_name_survives_a_power_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file's entry in its folder is on disk, and so are those of the folders that were made."""
+    """The directory entries of the file and of new folders are synced."""
     folder = tmp_path / "state" / "runs" / "tag"
     folder.mkdir(parents=True)
     synced: list[str] = []
@@ -155,7 +153,7 @@ def test_a_new_journals_name_outlives_a_power_cut(
     assert synced == []
 
 
-def test_a_damaged_list_of_sessions_is_said_in_words(tmp_path: Path) -> None:
+def test_a_damaged_list_of_sessions_is_reported(tmp_path: Path) -> None:
     path = written(tmp_path / NAME)
     writer = JournalWriter(path)
     connection = connect(path, write=True)
@@ -170,7 +168,7 @@ def test_a_damaged_list_of_sessions_is_said_in_words(tmp_path: Path) -> None:
 @pytest.mark.parametrize("context", [{}, {"status": 0}, {"note": 'a "b"\n\u20ac', "at": 0.1}])
 @pytest.mark.parametrize("job", ["sim.0", 'od"d\\\u20ac.0', 7])
 @pytest.mark.parametrize("time", [1795263651.8033245, 5, 1e-300, float("inf")])
-def test_what_is_written_out_for_speed_is_what_any_event_is_written_as(
+def test_the_fast_encoding_of_events_equals_the_general_one(
     time: float, job: str, context: dict[str, object], decisions: tuple[Decision, ...]
 ) -> None:
     event = JobEvent(time, job, "finish", context)
@@ -180,7 +178,7 @@ def test_what_is_written_out_for_speed_is_what_any_event_is_written_as(
     assert event_text(event, decisions) == usual
 
 
-def test_a_ctrl_c_while_the_writing_thread_begins_leaves_a_file_that_can_be_closed(
+def test_a_ctrl_c_at_the_start_of_the_writing_thread_leaves_a_closable_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(_: threading.Thread) -> None:
@@ -195,10 +193,10 @@ def test_a_ctrl_c_while_the_writing_thread_begins_leaves_a_file_that_can_be_clos
 
 
 @pytest.mark.parametrize("begun", [True, False])
-def test_a_write_that_was_cut_off_is_undone_by_who_reads_the_journal_next(
+def test_the_next_reader_rolls_back_an_interrupted_write(
     begun: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # On shared storage, and everywhere while the file is made, half of a write is in the file.
+    # Without WAL (shared storage, or a new file), a partial write is in the file itself.
     monkeypatch.setattr(journal_module, "shared_storage", lambda path: "nfs4")
     (tmp_path / "under-way").mkdir()
     file = tmp_path / "under-way" / NAME
@@ -232,7 +230,7 @@ def test_a_write_that_was_cut_off_is_undone_by_who_reads_the_journal_next(
 
 @pytest.fixture
 def half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A journal on shared storage in the middle of a write, of which only the files tell."""
+    """A journal on shared storage in the middle of a write, without locks."""
     monkeypatch.setattr(journal_module, "shared_storage", lambda path: "nfs4")
     (tmp_path / "under-way").mkdir()
     file = tmp_path / "under-way" / NAME
@@ -251,10 +249,10 @@ def half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "seen" / NAME
 
 
-def test_a_write_of_a_controller_elsewhere_is_not_undone_by_who_reads_meanwhile(
+def test_a_reader_does_not_roll_back_a_write_of_a_controller_on_another_machine(
     half_written: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a mount's locks hold on one machine only, the run's lock file is all there is."""
+    """If a mount's locks only work within one machine, the run's lock file decides."""
     monkeypatch.setattr(journal_module, "_PATIENCE", 0.0)
     lock = {"host": "node17", "pid": 4711, "born": 1, "boot": "another", "since": 1.0}
     half_written.with_name(LOCK).write_text(json.dumps(lock))
@@ -265,7 +263,7 @@ def test_a_write_of_a_controller_elsewhere_is_not_undone_by_who_reads_meanwhile(
     assert half_written.read_bytes() == before
 
 
-def test_a_write_of_a_controller_elsewhere_is_waited_for(
+def test_a_reader_waits_for_a_write_of_a_controller_on_another_machine(
     half_written: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock = {"host": "node17", "pid": 4711, "born": 1, "boot": "another", "since": 1.0}
@@ -283,7 +281,7 @@ def test_a_write_of_a_controller_elsewhere_is_waited_for(
 
 
 @pytest.mark.parametrize("who", ["nobody", "one that is gone", "this process"])
-def test_a_write_that_was_cut_off_is_undone_where_no_other_controller_may_live(
+def test_an_interrupted_write_is_rolled_back_if_no_other_controller_can_be_alive(
     half_written: Path, who: str
 ) -> None:
     lock = this_process() | ({} if who == "this process" else {"born": -1})

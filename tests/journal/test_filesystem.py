@@ -1,4 +1,4 @@
-"""What a folder lies on."""
+"""File systems of folders."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_file_system_of_a_path_is_that_of_the_nearest_mount(
         ("fuse.juicefs", "fuse.juicefs"),
     ],
 )
-def test_who_else_may_write_there_is_known_from_the_file_system(
+def test_shared_file_systems_are_recognised(
     kind: str, shared: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(storage, "filesystem", lambda path: kind)

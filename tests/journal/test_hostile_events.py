@@ -1,4 +1,4 @@
-"""Whatever a plugin tells a run, what was journalled can be read, resumed and replayed."""
+"""A journal can be read, resumed and replayed regardless of a plugin's events."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ rules: [{trigger: start, action: {name: submit, label: a}}]
 
 
 class Odd(FakeExecutor):
-    """A queue that tells one odd event before each job's life."""
+    """A queue that sends an odd event before each job's events."""
 
     def __init__(self, event: Any) -> None:
         super().__init__(instant=True)
@@ -49,7 +49,7 @@ class Odd(FakeExecutor):
 
 
 def told(folder: Path, event: Any) -> tuple[list[Event], int]:
-    """What is on record of a run in which this was told, and its exit code."""
+    """Return the journal and the exit code of a run in which this event was sent."""
     writer = JournalWriter(folder / NAME)
     writer.describe({"tag": "run"})
     writer.text("e.yaml", TEXT, ())
@@ -75,7 +75,7 @@ def told(folder: Path, event: Any) -> tuple[list[Event], int]:
     ["now", None, True, math.nan, math.inf, 1e300, 10**5000, [1.0], b"1"],
     ids=["text", "None", "True", "nan", "inf", "far", "huge", "list", "bytes"],
 )
-def test_an_event_whose_time_is_none_happens_when_it_comes(time: Any, tmp_path: Path) -> None:
+def test_an_event_with_an_invalid_time_gets_the_time_of_arrival(time: Any, tmp_path: Path) -> None:
     events, code = told(tmp_path, JobEvent(time, "a.0", "memo", {"n": 1}))
     (memo,) = [e for e in events if isinstance(e, JobEvent) and e.name == "memo"]
     assert abs(memo.timestamp - events[0].timestamp) < 1000
@@ -99,7 +99,7 @@ def test_an_event_whose_time_is_none_happens_when_it_comes(time: Any, tmp_path: 
     ],
     ids=["object", "job", "name", "no context", "number", "length", "ours", "values"],
 )
-def test_an_event_that_cannot_be_kept_is_dropped_and_told(event: Any, tmp_path: Path) -> None:
+def test_an_event_that_cannot_be_stored_is_dropped_and_reported(event: Any, tmp_path: Path) -> None:
     events, code = told(tmp_path, event)
     assert not any(e.timestamp == 5.0 for e in events)
     (problem,) = [e for e in events if isinstance(e, Problem)]
@@ -108,7 +108,7 @@ def test_an_event_that_cannot_be_kept_is_dropped_and_told(event: Any, tmp_path: 
 
 
 @pytest.mark.parametrize("context", [{"n": {1, 2}}, {"n": (1, 2)}, {1: 2}, {"n": object()}])
-def test_the_engine_sees_what_the_journal_keeps(context: Any, tmp_path: Path) -> None:
+def test_the_engine_gets_events_as_the_journal_stores_them(context: Any, tmp_path: Path) -> None:
     events, code = told(tmp_path, JobEvent(5.0, "a.0", "memo", context))
     (memo,) = [e for e in events if isinstance(e, JobEvent) and e.name == "memo"]
     assert memo.context == json.loads(json.dumps(memo.context))
@@ -116,7 +116,7 @@ def test_the_engine_sees_what_the_journal_keeps(context: Any, tmp_path: Path) ->
 
 
 @pytest.mark.timeout(300)
-def test_whatever_a_hostile_executor_tells_the_run_can_be_killed_resumed_and_replayed(
+def test_a_run_with_a_hostile_executor_can_be_killed_resumed_and_replayed(
     tmp_path: Path,
 ) -> None:
     program = [sys.executable, str(CRASH / "hostile.py"), "--base", str(tmp_path)]
@@ -132,12 +132,12 @@ def test_whatever_a_hostile_executor_tells_the_run_can_be_killed_resumed_and_rep
         PluginEvent(1.0, "converged"),
     ],
 )
-def test_an_event_that_is_not_usual_and_right_is_taken_as_it_is(event: Event) -> None:
-    """Those of strangers' jobs, of which many say nothing but their name."""
+def test_an_unusual_valid_event_is_not_changed(event: Event) -> None:
+    """Such as events of foreign jobs, which often have no context."""
     assert admitted(event, 2.0) == (event, "")
 
 
-def test_an_executor_cannot_ask_as_a_user_does(tmp_path: Path) -> None:
+def test_an_executor_cannot_send_requests_of_users(tmp_path: Path) -> None:
     events, code = told(tmp_path, Requested(5.0, "root", {"name": "submit", "label": "a"}))
     assert not any(isinstance(e, Requested) for e in events)
     (problem,) = [e for e in events if isinstance(e, Problem)]

@@ -1,4 +1,4 @@
-"""The journal's rows of jobs say the same as its events, whatever became of the run."""
+"""The journal's job rows match its events, however the run ended."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ rules:
 
 
 def both(state: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The rows of jobs that a run has kept, and those read from its events."""
+    """Return the job rows of a run, and those computed from its events."""
     with KeptRun(str(state), "last") as kept:
         stored = kept.jobs()
         assert isinstance(stored, StoredJobs)
@@ -51,7 +51,7 @@ def both(state: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
             events.close()
 
 
-def test_rows_are_what_the_events_say(tmp_path: Path) -> None:
+def test_job_rows_match_the_events(tmp_path: Path) -> None:
     file = tmp_path / "study.yaml"
     file.write_text(STUDY)
     run = ensemble.run(file, executor="local", state=tmp_path)
@@ -67,7 +67,7 @@ def test_rows_are_what_the_events_say(tmp_path: Path) -> None:
     assert run.jobs().names[:6] == ("group", "index", "attempts", "T", "text", "outcome")
 
 
-def test_a_journal_of_before_is_read_by_its_events(tmp_path: Path) -> None:
+def test_a_journal_without_job_rows_is_read_from_its_events(tmp_path: Path) -> None:
     file = tmp_path / "study.yaml"
     file.write_text(STUDY)
     run = ensemble.run(file, executor="local", state=tmp_path)
@@ -81,20 +81,20 @@ def test_a_journal_of_before_is_read_by_its_events(tmp_path: Path) -> None:
 
 
 def row(**values: Any) -> JobRow:
-    """A row of a job that printed these values."""
+    """Return the row of a job that printed these values."""
     times = (0.0, 0.5, 1.5, 0.1)
     return JobRow("sim", 0, 1, "success", 0, "exit", *times, {"T": 2}, {}, values)
 
 
 def layouts(writer: JobRowWriter, rows: list[JobRow]) -> tuple[dict[Any, Any], list[Any]]:
-    """The layouts that are new, by number, and the number of each row's."""
+    """Return the new layouts by number, and the layout number of each row."""
     made, _ = writer.statements(rows)
     new: list[Any] = [values for sql, values in made if "job_layouts" in sql]
     (written,) = (values for sql, values in made if "job_rows" in sql)
     return {number: layout for number, layout, _ in new}, list(written[2::5])
 
 
-def test_rows_of_one_name_and_several_kinds_have_a_layout_each() -> None:
+def test_rows_with_different_kinds_have_different_layouts() -> None:
     rows = [row(E=each) for each in (1, 1.5, 1 << 63, True, None, "a", 2, 2.5, -(1 << 70), False)]
     rows.append(row(F=1))
     new, numbers = layouts(JobRowWriter({}), rows)
@@ -104,7 +104,7 @@ def test_rows_of_one_name_and_several_kinds_have_a_layout_each() -> None:
     assert numbers[-1] not in numbers[:-1], "of another name"
 
 
-def test_a_layout_whose_write_failed_is_written_again_and_one_that_is_there_is_not() -> None:
+def test_only_unwritten_layouts_are_written_again() -> None:
     writer = JobRowWriter({layout_of(row(E=1)): 0})
     assert layouts(writer, [row(E=1)]) == ({}, [0])
     failed = layouts(writer, [row(E=1.5), row(E=1)])
@@ -116,7 +116,7 @@ def test_a_layout_whose_write_failed_is_written_again_and_one_that_is_there_is_n
 
 
 @pytest.mark.parametrize("said", ["a", "],[", '],["b"', "[],[],[]", '"'])
-def test_each_row_has_its_own_text_whatever_is_in_it(said: str) -> None:
+def test_rows_encoded_together_are_split_correctly(said: str) -> None:
     rows = [row(E=said, F=1.5), row(E=2), row(E=said)]
     (written,) = (v for sql, v in JobRowWriter({}).statements(rows)[0] if "job_rows" in sql)
     texts = [json.loads(str(text)) for text in written[4::5]]
@@ -133,7 +133,7 @@ rules:
 """
 
 
-def test_jobs_under_way_are_in_the_table_and_nothing_is_lost_by_a_kill(tmp_path: Path) -> None:
+def test_active_jobs_are_in_the_table_and_no_row_is_lost_by_a_kill(tmp_path: Path) -> None:
     (tmp_path / "slow.yaml").write_text(SLOW)
     base = [sys.executable, "-m", "ensemble_core.cli"]
     options = ["--state", str(tmp_path / "state"), "-q"]
@@ -146,7 +146,7 @@ def test_jobs_under_way_are_in_the_table_and_nothing_is_lost_by_a_kill(tmp_path:
         except ensemble.EnsembleError:
             return []
 
-    # In the file's order: those of sim, of which one waits for a slot, and quick.
+    # In the file's order: the jobs of sim, one of which waits for a slot, and quick.
     wait_until(lambda: outcomes() == ["active"] * 4 + ["success"], timeout=150)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()

@@ -1,8 +1,8 @@
-"""A power cut: what was not yet synced when the power went is lost, in part or whole, in any order.
+"""Power cuts: unsynced writes are lost, in part or completely, in any order.
 
-A journal is written under strace. Of its log every state is made that a disk may have been left in:
-what had been synced by then, and of what was written since some sectors and not others. Whatever
-had been performed by then must be on record, and the file must open clean.
+A journal is written under strace. From its log, every possible state of the disk is built: all synced
+writes, and any subset of the sectors written since. All performed decisions must be recorded, and the
+file must open without damage.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _FILE = re.compile(r"^(?:\d+|AT_FDCWD)<([^>]*)>")
 
 @dataclass
 class Disk:
-    """What is on a disk: of each file what was synced, and what was written since, in order."""
+    """Content of a disk: for each file, what was synced, and the writes since, in order."""
 
     synced: dict[str, bytes] = field(default_factory=dict)
-    #: Since the last sync of each file: ``(offset, bytes)``, or ``(length, None)`` where it was cut.
+    #: Since the last sync of each file: ``(offset, bytes)``, or ``(length, None)`` if truncated.
     since: dict[str, list[tuple[int, bytes | None]]] = field(default_factory=dict)
     #: Files whose names may be lost: their folder was not synced since.
     nameless: set[str] = field(default_factory=set)
 
     def image(self, chance: random.Random) -> dict[str, bytes]:
-        """The files as they may be found after a power cut at this moment."""
+        """Return files as they may be after a power cut at this moment."""
         found = {}
         for name in self.synced.keys() | self.since.keys():
             if name in self.nameless and chance.random() < 0.5:
@@ -70,7 +70,7 @@ class Disk:
 
 @dataclass
 class Step:
-    """One system call that matters."""
+    """One relevant system call."""
 
     call: str
     file: str
@@ -79,8 +79,10 @@ class Step:
 
 
 def whole(lines: list[str]) -> list[str]:
-    """The lines of a log, with each call that another thread's interrupted in one line: a sync where
-    it ended, all else where it began."""
+    """Return the lines of a log with interrupted calls joined.
+
+    A sync is placed at its end, other calls at their start.
+    """
     found: dict[int, str] = {}
     begun: dict[str, tuple[int, str]] = {}
     for number, line in enumerate(lines):
@@ -129,7 +131,7 @@ def steps(log: Path) -> Iterator[Step]:
 def written(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[str, Path, list[Step]]:
-    """A journal that was written in this mode, and how."""
+    """Return a journal written in this mode, and its system calls."""
     if shutil.which("strace") is None:
         pytest.skip("strace is not there: nothing is known of what is synced when")
     folder = tmp_path_factory.mktemp(request.param)
@@ -150,7 +152,7 @@ def written(
 
 
 def replayed(found: list[Step], folder: Path) -> Iterator[tuple[Disk, int, Step]]:
-    """The disk after each step, and the newest event that had been performed by then."""
+    """Yield the disk after each step, and the newest performed event."""
     disk, performed = Disk(), 0
     for step in found:
         name = Path(step.file).name
@@ -180,13 +182,13 @@ def replayed(found: list[Step], folder: Path) -> Iterator[tuple[Disk, int, Step]
 
 
 class All(random.Random):
-    """No chance: everything is there."""
+    """Not random: everything was written."""
 
     def random(self) -> float:
         return 0.0
 
 
-def test_what_was_performed_is_on_record_whenever_the_power_goes(
+def test_performed_decisions_are_recorded_before_any_power_cut(
     written: tuple[str, Path, list[Step]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mode, folder, found = written
@@ -229,7 +231,7 @@ def test_a_commit_is_synced_before_anything_of_it_is_performed(
         if name == "orders":
             if step.call == "write":
                 performed += 1
-                # The write-ahead file holds what the journal itself may not have yet.
+                # The write-ahead log has data that may not be in the main file yet.
                 assert not unsynced, f"{unsynced} not synced when event {step.data!r} was performed"
         elif step.call in ("pwrite64", "ftruncate") and not (
             name.endswith("-shm") or name == PERFORMED
@@ -243,14 +245,14 @@ def test_a_commit_is_synced_before_anything_of_it_is_performed(
 
 
 @pytest.mark.timeout(300)
-def test_after_a_power_cut_no_job_that_was_over_runs_again_and_none_is_lost(tmp_path: Path) -> None:
-    """The local executor's ledger and the journal, cut together (``crash/power_cuts.py``)."""
+def test_after_a_power_cut_no_job_runs_again_or_is_lost(tmp_path: Path) -> None:
+    """Power cuts of the local executor's ledger and the journal (``crash/power_cuts.py``)."""
     command = [sys.executable, str(CRASH / "power_cuts.py"), "--base", str(tmp_path)]
     found = read_rounds([*command, "--rounds", "5", "--cuts", "20"])
     assert sum(len(each["killed"]) for each in found) == 100
 
 
-def test_a_call_that_another_thread_interrupted_is_read_as_one() -> None:
+def test_interrupted_system_calls_in_the_log_are_joined() -> None:
     lines = [
         "7 write(3</a>, 1) = 1",
         "8 fsync(4</b> <unfinished ...>",

@@ -1,4 +1,4 @@
-"""Snapshots: the whole state comes back, and none of what lies on disk can run code."""
+"""Snapshots restore the whole state and cannot run code."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from ensemble_core.plugin.discovery import discover
 from ensemble_core.runtime.controller import Runtime
 
 REGISTRY = discover()
-#: Rules that ask for every statistic of a variable: kept are all, since a function could ask.
+#: Rules that use every statistic of a variable.
 TEXT = """
 jobs: [{name: a, command: run, count: 3}, {name: b, command: run}]
 rules:
@@ -47,7 +47,7 @@ custom: |
 
 
 def told(values: int) -> Story:
-    """A run of which so many jobs are over, each with another duration."""
+    """Return a run with so many finished jobs, each with a different duration."""
     ensemble = load_text(TEXT.replace("count: 3", f"count: {values + 2}"), REGISTRY)
     story = Story(ensemble)
     story.start()
@@ -65,7 +65,7 @@ def again(story: Story) -> Engine:
 
 
 @pytest.mark.parametrize("values", [1, 200, EXACT + 150])
-def test_every_statistic_comes_back_to_the_bit(values: int) -> None:
+def test_every_statistic_is_restored_exactly(values: int) -> None:
     story = told(values)
     restored = again(story)
     assert dict(restored.snapshot()) == dict(story.engine.snapshot())
@@ -79,7 +79,7 @@ def test_every_statistic_comes_back_to_the_bit(values: int) -> None:
     assert dict(restored.snapshot()) == dict(story.engine.snapshot())
 
 
-def test_what_is_one_object_is_one_object_again() -> None:
+def test_shared_objects_stay_shared() -> None:
     story = told(3)
     state = again(story).state
     group = state.table.groups["a"]
@@ -108,7 +108,7 @@ class Last:
 
 
 class Of(Last):
-    """One that has another in it, and functions that it is built with."""
+    """A statistic that contains another one and functions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ class Of(Last):
 
 
 class Speaks(Last):
-    """One that says itself what to keep."""
+    """A statistic that defines what to store."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ class Speaks(Last):
 
 
 class Locks(Last):
-    """One with an attribute that nobody can write down."""
+    """A statistic with an attribute that cannot be stored."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -142,7 +142,7 @@ class Locks(Last):
 
 
 class Changes(Last):
-    """One that is another object later."""
+    """A statistic that changes its class."""
 
     def update(self, value: float, /) -> None:
         self.inner = Last()
@@ -150,14 +150,14 @@ class Changes(Last):
 
 
 class Stubborn(Last):
-    """One that refuses."""
+    """A statistic that raises when it is stored."""
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise ValueError("ctypes objects containing pointers cannot be copied")
 
 
 class Unreadable(Speaks):
-    """One that does not take back what it gave."""
+    """A statistic that rejects its stored state."""
 
     def __setstate__(self, state: float) -> None:
         raise ZeroDivisionError("the plugin has changed")
@@ -174,7 +174,7 @@ def with_statistic(build: Callable[[], Any]) -> Ensemble:
 
 
 @pytest.mark.parametrize("kind", [Last, Of, Speaks])
-def test_a_plugins_statistic_comes_back(kind: type[Last]) -> None:
+def test_a_plugins_statistic_is_restored(kind: type[Last]) -> None:
     story = Story(with_statistic(kind))
     story.start()
     story.begin("work.0", pending=2.125)
@@ -184,7 +184,7 @@ def test_a_plugins_statistic_comes_back(kind: type[Last]) -> None:
 
 
 @pytest.mark.parametrize("kind", [Locks, Changes, Stubborn])
-def test_a_statistic_that_cannot_be_kept_is_named(kind: type[Last]) -> None:
+def test_the_error_names_a_statistic_that_cannot_be_stored(kind: type[Last]) -> None:
     story = Story(with_statistic(kind))
     story.start()
     story.play("work.0")
@@ -193,7 +193,7 @@ def test_a_statistic_that_cannot_be_kept_is_named(kind: type[Last]) -> None:
         dump(story.engine)
 
 
-def test_a_statistic_that_cannot_be_kept_costs_the_snapshot_and_is_told_once(
+def test_a_statistic_that_cannot_be_stored_disables_snapshots_with_one_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ensemble_core.runtime.snapshots._SNAPSHOT_EVERY", 1)
@@ -222,7 +222,7 @@ def test_a_statistic_that_cannot_be_kept_costs_the_snapshot_and_is_told_once(
         assert list(journal.snapshots()) == []
 
 
-def test_a_statistic_that_does_not_take_its_state_back_leaves_the_events() -> None:
+def test_a_statistic_that_cannot_be_restored_makes_the_resume_use_events() -> None:
     story = Story(with_statistic(Unreadable))
     story.start()
     story.play("work.0")
@@ -233,7 +233,7 @@ def test_a_statistic_that_does_not_take_its_state_back_leaves_the_events() -> No
 
 
 class Bomb:
-    """Runs a command of its author when it is unpickled."""
+    """Runs a command when it is unpickled."""
 
     def __init__(self, trace: Path) -> None:
         self.trace = trace
@@ -242,7 +242,7 @@ class Bomb:
         return subprocess.call, (["touch", str(self.trace)],)
 
 
-def test_a_snapshot_that_would_run_code_runs_nothing_and_is_refused(tmp_path: Path) -> None:
+def test_a_snapshot_with_code_is_rejected_without_running_it(tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     assert load(pickle.dumps(Bomb(ran)), told(1).ensemble) is None
     assert not ran.exists()
@@ -275,7 +275,7 @@ def fields_of(data: dict[str, Any], name: str) -> dict[str, Any]:
         lambda data: fields_of(data, "rule_index.RuleState")["rule"].update(rule=["none"] * 3),
     ],
 )
-def test_a_snapshot_with_what_no_state_has_is_refused(
+def test_a_snapshot_with_unknown_content_is_rejected(
     change: Callable[[dict[str, Any]], None],
 ) -> None:
     ensemble = told(2).ensemble
@@ -283,14 +283,14 @@ def test_a_snapshot_with_what_no_state_has_is_refused(
     assert load(hostile(change), ensemble) is None
 
 
-def test_any_bytes_in_the_place_of_a_snapshot_leave_the_events() -> None:
+def test_with_a_damaged_snapshot_the_events_are_used() -> None:
     ensemble = told(1).ensemble
     for state in (b"", b"\x80\x05.", b"[]", b"null", b"{}", b"[" * 100_000, b'{"chunks": 1}'):
         assert load(state, ensemble) is None
 
 
-def test_nothing_in_the_product_unpickles() -> None:
-    """What is on disk is data: no module of ours can read anything else."""
+def test_the_product_never_unpickles() -> None:
+    """No module of ours can read pickles."""
     folders = [Path(ensemble_core.__file__).parent]
     folders += [Path(__file__).parents[2] / "plugins"]
     found = []

@@ -1,6 +1,6 @@
-"""However often a run is stopped and killed on its way, its tables are those of a run that was not.
+"""A run that is stopped and killed many times has the same tables as an undisturbed one.
 
-A short version of ``make soak``, which plays a thousand rounds.
+A short version of ``make soak``, which has a thousand rounds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ STOPS = Path(__file__).parent / "crash" / "stops.py"
 
 
 @pytest.mark.parametrize("seed", [0, 7])
-def test_a_run_that_is_stopped_at_random_has_the_tables_of_one_that_is_not(
+def test_a_run_stopped_at_random_has_the_tables_of_an_undisturbed_one(
     tmp_path: Path, seed: int
 ) -> None:
     words = [sys.executable, str(STOPS), "--seed", str(seed), "--rounds", "2"]
@@ -31,7 +31,7 @@ def test_a_run_that_is_stopped_at_random_has_the_tables_of_one_that_is_not(
     assert any(each["killed"] for each in rounds)
 
 
-def test_a_round_with_another_table_is_found(tmp_path: Path) -> None:
+def test_a_different_table_is_detected(tmp_path: Path) -> None:
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path\n"
         "import stops\n"

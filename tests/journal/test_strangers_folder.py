@@ -1,5 +1,4 @@
-"""A run's folder that a stranger made: who looks at it neither waits for ever, nor runs what is in
-it, nor gets a traceback."""
+"""A run's folder made by another user: reading it never blocks, runs code, or ends in a traceback."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ def a_run(folder: Path) -> Path:
 
 
 def in_time(call: Callable[[], object]) -> object:
-    """The value of a call; a test fails where its call waits for what never comes."""
+    """Return the value of a call; fail if it hangs."""
     found: list[object] = []
     thread = threading.Thread(target=lambda: found.append(call()), daemon=True)
     thread.start()
@@ -38,7 +37,7 @@ def in_time(call: Callable[[], object]) -> object:
     return found[0]
 
 
-def test_a_named_pipe_in_place_of_a_file_is_waited_for_by_nobody(tmp_path: Path) -> None:
+def test_a_named_pipe_in_place_of_a_file_does_not_block(tmp_path: Path) -> None:
     folder = a_run(tmp_path / "run-1")
     for name in (BEGAN, LOCK, PERFORMED, STOP, HALT):
         os.mkfifo(folder / name)
@@ -68,7 +67,7 @@ def test_a_device_in_place_of_a_file_is_not_read(tmp_path: Path) -> None:
         "CREATE TRIGGER more AFTER INSERT ON events BEGIN DELETE FROM about; END",
     ],
 )
-def test_a_journal_with_a_schema_of_its_own_is_refused_before_anything_of_it_is_read(
+def test_a_journal_with_a_foreign_schema_is_rejected_before_it_is_read(
     tmp_path: Path, made: str
 ) -> None:
     folder = a_run(tmp_path / "run-1")
@@ -91,14 +90,14 @@ def test_a_journal_with_a_schema_of_its_own_is_refused_before_anything_of_it_is_
         "[" * 200_000,
     ],
 )
-def test_a_lock_that_no_process_wrote_names_nobody(tmp_path: Path, says: object) -> None:
+def test_an_invalid_lock_has_no_owner(tmp_path: Path, says: object) -> None:
     folder = a_run(tmp_path / "run-1")
     (folder / LOCK).write_text(says if isinstance(says, str) else json.dumps(says))
     assert Lock(folder).holder() is None
     assert look(folder).state == "new"
 
 
-def test_a_journal_whose_values_are_nested_without_end_is_damaged(tmp_path: Path) -> None:
+def test_a_journal_with_endlessly_nested_values_is_damaged(tmp_path: Path) -> None:
     folder = a_run(tmp_path / "run-1")
     with sqlite3.connect(folder / NAME) as journal:
         journal.execute("INSERT INTO about VALUES ('x', ?)", ("[" * 200_000,))
@@ -118,9 +117,7 @@ def test_a_journal_whose_values_are_nested_without_end_is_damaged(tmp_path: Path
         ("UPDATE sessions SET ended = 1, outcome = ?", {"over": True, "reason": {"a": 1}}),
     ],
 )
-def test_a_value_of_another_type_than_a_controller_writes_is_damage(
-    tmp_path: Path, statement: str, value: object
-) -> None:
+def test_a_value_of_a_wrong_type_is_damage(tmp_path: Path, statement: str, value: object) -> None:
     folder = a_run(tmp_path / "run-1")
     with sqlite3.connect(folder / NAME) as journal:
         journal.execute("INSERT INTO sessions VALUES (1, 0, 1.0, 'h', 1, '{}', NULL, NULL)")
@@ -131,7 +128,7 @@ def test_a_value_of_another_type_than_a_controller_writes_is_damage(
     assert "damaged" in info.problem
 
 
-def test_a_run_that_its_group_may_write_is_nobodys_own(tmp_path: Path) -> None:
+def test_a_run_that_is_writable_by_its_group_is_not_private(tmp_path: Path) -> None:
     folder = a_run(tmp_path / "run-1")
     assert is_own(folder)
     for path in (folder, folder / NAME):

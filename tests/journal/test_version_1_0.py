@@ -1,7 +1,7 @@
-"""Runs that version 1.0 recorded, before the core was divided into rooms, go on being of use.
+"""Runs recorded by version 1.0 can still be shown, replayed and resumed.
 
-Each is looked at, replayed, and, where its executor can be had, resumed; what is said of it is what
-version 1.0 said. ``data/version-1.0/README.md`` says how they were made.
+The commands must print the same as version 1.0. A run is only resumed if its executor is installed.
+``data/version-1.0/README.md`` describes how the runs were made.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from ensemble_core.journal.snapshot import load
 from ensemble_core.plugin.discovery import discover
 
 DATA = Path(__file__).with_name("data") / "version-1.0"
-#: What the runs' names begin with: their executors.
+#: The executors, with which the runs' names begin.
 RUNS = sorted(path.name.removesuffix(".tar.xz") for path in DATA.glob("*.tar.xz"))
 ELSEWHERE = ("flux-killed", "remote-killed", "slurm-killed")
-#: Where the state was when version 1.0 was asked.
+#: The state folder when version 1.0 printed its output.
 THEN = "/home/user/state"
-#: What a replay says of snapshots depends on the versions of everything that is installed.
+#: The line about snapshots in a replay's output depends on the installed versions.
 SNAPSHOTS = ("snapshots", "snapshots_of_other_versions")
-#: What `ensemble why` said then, as a pattern, and how the same is said now.
+#: Patterns of the output of `ensemble why` in version 1.0, and the present wording.
 REWORDED = (
     ("so it is exhausted", "so its limit is reached"),
     (r"nothing that it waits for (\(.*?\)) happened after", r"no matching event \1 after"),
@@ -46,7 +46,7 @@ REWORDED = (
 
 @dataclass
 class Recorded:
-    """One run, unpacked: a state folder with it, and what version 1.0 said."""
+    """One unpacked run: its state folder, and the output of version 1.0."""
 
     name: str
     state: Path
@@ -67,7 +67,7 @@ class Recorded:
         return (self.state / "expected" / name).read_text()
 
     def ensemble(self, *args: str, code: int | None = 0) -> str:
-        """What a command says, with the state where it was."""
+        """Return a command's output, with the original path of the state folder."""
         result = CliRunner().invoke(main, [*args, "--state", str(self.state)])
         assert code is None or result.exit_code == code, result.output
         assert "Traceback" not in result.output
@@ -75,7 +75,7 @@ class Recorded:
 
 
 def marked(names: Sequence[str]) -> list[Any]:
-    """Runs as parameters: a file that names members, or a size for pods, needs those plugins."""
+    """Return runs as test parameters, with marks for those that need plugins."""
     return [
         pytest.param(
             name, marks=[pytest.mark.checkout] if name.startswith(("remote", "mini")) else []
@@ -96,8 +96,8 @@ def unpacked(name: str, folder: Path) -> Recorded:
 
 
 def without_what_is_new(report: dict[str, Any]) -> None:
-    """Leave out what version 1.0 did not tell: how far the run had come, by what jobs failed, of
-    instances of rules, and which algorithm brought them."""
+    """Remove parts that version 1.0 did not print: progress, causes of failures, instances of rules
+    and their algorithms."""
     progress = report.pop("progress")
     assert progress["done"] <= progress["planned"]
     for group in report["groups"]:
@@ -112,19 +112,19 @@ def test_there_is_a_run_of_each_executor() -> None:
     assert executors == {"local", "minicluster", "flux", "slurm", "remote"}
 
 
-def test_its_status_is_what_it_was(recorded: Recorded) -> None:
+def test_the_status_is_unchanged(recorded: Recorded) -> None:
     said = json.loads(recorded.ensemble("status", "--json", recorded.tag))
     without_what_is_new(said["report"])
     assert said.pop("left") is False
     assert said == json.loads(recorded.expected("status.json"))
 
 
-def test_its_events_are_what_they_were(recorded: Recorded) -> None:
+def test_the_events_are_unchanged(recorded: Recorded) -> None:
     said = recorded.ensemble("events", "--json", recorded.tag)
     assert said.splitlines() == recorded.expected("events.jsonl").splitlines()
 
 
-def test_why_its_rules_fired_is_what_it_was(recorded: Recorded) -> None:
+def test_the_explanations_of_rules_are_unchanged(recorded: Recorded) -> None:
     for rule, wanted in json.loads(recorded.expected("why.json")).items():
         said = recorded.ensemble("why", "--json", recorded.tag, rule, code=None)
         found = [json.loads(line) for line in said.splitlines()]
@@ -133,7 +133,7 @@ def test_why_its_rules_fired_is_what_it_was(recorded: Recorded) -> None:
         for one in wanted:
             for then, now in REWORDED:
                 one["conclusion"] = re.sub(then, now, one["conclusion"])
-            # Version 1.0 named the group that a disabled rule is about among others.
+            # Version 1.0 also listed the group of a disabled rule.
             said, never, others = one["conclusion"].partition("it was never triggered")
             if never and "disabled" in one["verdicts"] and "refine 2" in others:
                 why = "it was disabled twice when its trigger matched"
@@ -141,7 +141,7 @@ def test_why_its_rules_fired_is_what_it_was(recorded: Recorded) -> None:
         assert found == wanted
 
 
-def test_a_replay_comes_to_the_same_decisions(recorded: Recorded) -> None:
+def test_a_replay_makes_the_same_decisions(recorded: Recorded) -> None:
     said = json.loads(recorded.ensemble("replay", "--json", recorded.tag))
     wanted = json.loads(recorded.expected("replay.json"))
     assert said["same"] is True
@@ -151,8 +151,8 @@ def test_a_replay_comes_to_the_same_decisions(recorded: Recorded) -> None:
     }
 
 
-def test_its_snapshots_are_passed_over_for_its_events(recorded: Recorded) -> None:
-    """They have no checksum as ours have, and their layout is not ours: none is read."""
+def test_its_snapshots_are_ignored(recorded: Recorded) -> None:
+    """They have no checksums and another layout."""
     registry = discover()
 
     def loading(text: Any) -> Any:
@@ -171,7 +171,7 @@ def test_its_snapshots_are_passed_over_for_its_events(recorded: Recorded) -> Non
 
 
 def moved(recorded: Recorded, work: Path) -> None:
-    """Let the run have been started in this folder of this machine."""
+    """Change the run's recorded start folder to this one."""
     with sqlite3.connect(recorded.journal) as journal:
         here = {"cwd": work, "output": recorded.folder / "output", "file": work / "study.yaml"}
         for key, place in here.items():
@@ -185,7 +185,7 @@ def moved(recorded: Recorded, work: Path) -> None:
 
 
 @pytest.mark.parametrize("name", marked(["local-killed", "local-outlived", "minicluster-killed"]))
-def test_it_is_resumed_to_the_end_that_version_1_0_came_to(
+def test_a_resume_ends_as_in_version_1_0(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorded = unpacked(name, tmp_path)
@@ -204,7 +204,7 @@ def test_it_is_resumed_to_the_end_that_version_1_0_came_to(
 
 
 @pytest.mark.parametrize("name", marked(ELSEWHERE))
-def test_where_its_queue_is_not_there_a_resume_says_so_and_changes_nothing(
+def test_without_its_queue_a_resume_fails_and_changes_nothing(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorded = unpacked(name, tmp_path)

@@ -20,8 +20,11 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 @contextmanager
 def little_memory() -> Iterator[Callable[[], object]]:
-    """What is started meanwhile has 100 MB, all together; of either version of cgroups. The tests'
-    own process leaves by what this gives: the kernel could choose it."""
+    """Limit processes that are started meanwhile to 100 MB in total, with cgroups v1 or v2.
+
+    Yields a function with which the test's process leaves the cgroup, so that the kernel does not
+    kill it.
+    """
     memory = CGROUPS / "memory"
     old = memory.is_dir()
     folder = (memory if old else CGROUPS) / f"ensemble-test-{os.getpid()}"
@@ -64,14 +67,14 @@ class LocalContract(ExecutorContract):
             return session.cause(job)
 
     def end_by_submit(self, session: Session) -> Cause:
-        """Also of a job whose program is not there."""
+        """Includes a job whose program does not exist."""
         job = session.job(*self.missing)
         session.run(job)
         assert session.cause(job) == super().end_by_submit(session)
         return session.cause(job)
 
     def end_by_lost(self, session: Session) -> Cause:
-        """Its supervisor is killed; the next controller asks for it."""
+        """Kills the supervisor; the next controller reattaches."""
         job = session.job("sh", "-c", "echo $PPID > parent; sleep 1", workdir=str(self.folder))
         session.submit(job)
         parent = self.folder / "parent"

@@ -1,6 +1,6 @@
-"""Controllers of jobs on this machine that are killed with SIGKILL and resumed: each job runs once.
+"""Controllers of local jobs are killed with SIGKILL and resumed: each job runs once.
 
-The supervisor of the jobs outlives the controllers, and leaves nothing behind.
+The supervisor survives the controllers and leaves nothing behind.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Nothing outlives its job: what the local executor does with processes, however they hide."""
+"""No process outlives its job in the local executor, not even a detached one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ensemble_core.local.executor import LocalExecutor
 from ensemble_core.local.poller import Poller
 from ensemble_core.model.jobs import Job
 
-#: A daemon of the old school: two forks, a session of its own, and an environment of its own.
+#: A classic daemon: two forks, a new session, and a new environment.
 DAEMON = """
 import os, sys, time
 name, clear, ignore = sys.argv[1], "clear" in sys.argv, "ignore" in sys.argv
@@ -63,7 +63,7 @@ def script(session: Session, text: str, work: Path, **fields: Any) -> Job:
 
 
 def zombies(session: Session) -> list[str]:
-    """Dead children of the run's supervisor that nobody has waited for."""
+    """Return dead children of the run's supervisor that were not reaped."""
     supervisor = supervisor_of(session)
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
@@ -99,7 +99,7 @@ def test_daemons_end_with_their_job(
     assert [e.context["type"] for e in local.of(job) if e.name == "exception"] == types[end]
 
 
-def test_no_zombies_stay_behind(tmp_path: Path, work: Path) -> None:
+def test_no_zombies_remain(tmp_path: Path, work: Path) -> None:
     with Session(LocalExecutor(slots=4, grace=0.3), tmp_path / "run", 30) as local:
         text = f"{daemon('a')}; {daemon('b', 'clear')}; until [ -e a -a -e b ]; do :; done"
         local.run(script(local, text, work))
@@ -119,7 +119,7 @@ def test_background_processes_end_with_their_job(local: Session, work: Path) -> 
     assert local.context(job, "finish")["status"] == 0
 
 
-def test_a_daemon_of_one_job_does_not_die_with_another(local: Session, work: Path) -> None:
+def test_a_daemon_does_not_end_with_another_job(local: Session, work: Path) -> None:
     first = script(local, f"{daemon('one')}; sleep 1000", work)
     local.submit(first)
     (one,) = pids(work, "one")
@@ -133,7 +133,7 @@ def test_a_daemon_of_one_job_does_not_die_with_another(local: Session, work: Pat
     assert not alive(one)
 
 
-def test_a_daemon_without_a_trace_ends_when_no_job_can_own_it(local: Session, work: Path) -> None:
+def test_an_untraceable_daemon_ends_with_the_last_candidate_job(local: Session, work: Path) -> None:
     first = script(local, "sleep 1000", work)
     second = script(local, f"{daemon('pid', 'clear')}; until [ -e pid ]; do :; done", work)
     local.submit(first)
@@ -211,7 +211,7 @@ def test_every_task_of_a_job_is_ended(local: Session, work: Path) -> None:
     assert not any(alive(pid) for pid in ranks)
 
 
-def test_slots_are_not_given_on_before_nothing_is_left(tmp_path: Path, work: Path) -> None:
+def test_slots_are_released_after_the_last_process(tmp_path: Path, work: Path) -> None:
     with Session(LocalExecutor(slots=1, grace=0.2), tmp_path / "run", 30, tidy=True) as local:
         first = script(local, f"{daemon('pid', 'ignore')}; until [ -e pid ]; do :; done", work)
         second = script(local, "kill -0 $(cat pid)", work)
@@ -220,7 +220,9 @@ def test_slots_are_not_given_on_before_nothing_is_left(tmp_path: Path, work: Pat
         assert local.context(second, "finish")["status"] != 0
 
 
-def test_closing_kills_what_is_being_ended_and_leaves_the_rest(tmp_path: Path, work: Path) -> None:
+def test_close_kills_jobs_that_are_being_ended_and_leaves_others(
+    tmp_path: Path, work: Path
+) -> None:
     with Session(LocalExecutor(slots=3, grace=100), tmp_path / "run", 30) as local:
         one = script(local, f"{daemon('one', 'ignore')}; sleep 1000", work)
         two = script(local, "echo $$ > two; exec sleep 1000", work, tasks=2)

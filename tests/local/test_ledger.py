@@ -1,4 +1,4 @@
-"""The ledger of local jobs: what it keeps, what it forgets, and what a cut or damage leaves of it."""
+"""The ledger of local jobs: compaction, truncation and damage."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def made(number: int) -> Job:
     return Job(id=f'a"b,c.{number}', group="g", index=number, command=("true", "\udcff"))
 
 
-def test_the_ledger_is_written_anew_when_most_of_it_is_forgotten(
+def test_the_ledger_is_compacted_when_most_of_it_is_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ledger_module, "SMALL", 10_000)
@@ -69,7 +69,7 @@ def test_the_ledger_is_written_anew_when_most_of_it_is_forgotten(
     again.close()
 
 
-def test_a_ledger_that_ends_anywhere_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+def test_a_truncated_ledger_is_read_up_to_its_end(tmp_path: Path) -> None:
     ledger = Ledger(str(tmp_path / "whole"), "t", 100.0)
     for number, upto in enumerate(("clean", "priority", "alloc", "start")):
         for name, text in life(made(number), 200.0 + number, upto):
@@ -94,7 +94,7 @@ def test_a_ledger_that_ends_anywhere_is_read_as_far_as_it_goes(tmp_path: Path) -
         after.close()
 
 
-def test_damaged_lines_are_passed_over_and_counted(tmp_path: Path) -> None:
+def test_damaged_lines_are_skipped_and_counted(tmp_path: Path) -> None:
     ledger = Ledger(str(tmp_path), "t", 100.0)
     for name, text in life(made(0), 200.0, "start"):
         ledger.add(name, text)
@@ -112,8 +112,8 @@ def test_damaged_lines_are_passed_over_and_counted(tmp_path: Path) -> None:
     ledger.close()
 
 
-def test_a_ledger_without_checksums_is_read_and_goes_on_with_them(tmp_path: Path) -> None:
-    """As version 1.0 wrote it. From its first line with a checksum on, one without is damage."""
+def test_a_ledger_without_checksums_is_read_and_continued_with_checksums(tmp_path: Path) -> None:
+    """Format of version 1.0. After the first line with a checksum, a line without is damaged."""
     texts = [line(["v", 1, "t", 100.0]), line(["k", os.uname().nodename, "", 1])]
     texts += [text for _, text in life(made(0), 200.0, "priority")]
     path = tmp_path / "local.log"
@@ -139,10 +139,10 @@ def test_a_ledger_without_checksums_is_read_and_goes_on_with_them(tmp_path: Path
 
 
 @pytest.mark.parametrize("kept", [1, 4])
-def test_what_a_resumed_run_hears_of_jobs_that_wait_outlives_a_power_cut(
+def test_repeated_events_of_waiting_jobs_survive_a_power_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int
 ) -> None:
-    """Lines that a cut took are told anew, and those that a killed supervisor left told again."""
+    """Lost lines are written again, and events that a killed supervisor left are sent again."""
     ledger = Ledger(str(tmp_path), "t", 100.0)
     waits = ("submit", "validate", "depend", "priority")
     for step, name in enumerate(waits[:kept]):
@@ -187,9 +187,7 @@ def test_what_a_resumed_run_hears_of_jobs_that_wait_outlives_a_power_cut(
         (["v", 1, "someone", 1.0], "belongs to another run: someone"),
     ],
 )
-def test_a_ledger_that_is_not_ours_is_refused(
-    tmp_path: Path, header: list[object], words: str
-) -> None:
+def test_a_foreign_ledger_is_rejected(tmp_path: Path, header: list[object], words: str) -> None:
     (tmp_path / "local.log").write_text(json.dumps(header) + "\n")
     with pytest.raises(ExecutorError, match=words):
         Ledger(str(tmp_path), "t", 100.0)
@@ -213,7 +211,7 @@ def test_jobs_that_may_run_on_another_machine_are_not_taken_over(
         Ledger(str(tmp_path), "t", 100.0)
 
 
-def test_a_run_is_resumed_on_a_host_that_was_renamed(
+def test_a_run_can_be_resumed_after_the_host_was_renamed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger = Ledger(str(tmp_path), "t", 100.0)

@@ -1,4 +1,4 @@
-"""A run whose journal is lost or damaged while its jobs are alive: they are told of, and ended."""
+"""If a run's journal is lost or damaged while its jobs are alive, they are reported and can be ended."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ rules: [{trigger: start, action: {name: submit, label: a}}]
 
 
 class Left:
-    """A run of two jobs, and one that waits, whose controller was killed."""
+    """A run with two running jobs and a waiting one, whose controller was killed."""
 
     def __init__(self, folder: Path) -> None:
         (folder / "e.yaml").write_text(FILE)
@@ -90,7 +90,7 @@ def left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Left]:
 
 
 @pytest.mark.parametrize("how", [remove, empty, overwrite])
-def test_jobs_of_a_run_whose_journal_is_lost_are_told_of_kept_and_ended(
+def test_jobs_of_a_run_without_a_journal_are_reported_and_can_be_ended(
     how: Callable[[Path], object], left: Left
 ) -> None:
     tag = left.run.name
@@ -118,7 +118,7 @@ def test_jobs_of_a_run_whose_journal_is_lost_are_told_of_kept_and_ended(
     assert not left.run.exists()
 
 
-def test_where_the_supervisor_is_gone_as_well_the_ledger_is_asked(left: Left) -> None:
+def test_without_a_supervisor_leftover_jobs_are_found_in_the_ledger(left: Left) -> None:
     tag = left.run.name
     supervisor = _supervisor(tag, left.run / "executor")
     os.kill(supervisor, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Whether a SIGKILL was the kernel's, for want of memory: where the count of that is looked for."""
+"""Detection of out-of-memory kills from the kernel's counters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from ensemble_core.local.memory_kills import MemoryKills
 
-#: What /proc/self/cgroup says, and where the count then stands, beside what else there is.
+#: Content of /proc/self/cgroup, and the file with the counter.
 PLACES = [
     ("0::/user.slice/run-7", "sys/fs/cgroup/user.slice/run-7/memory.events"),
     ("4:cpu,memory:/jobs/7\n0::/", "sys/fs/cgroup/memory/jobs/7/memory.oom_control"),
@@ -24,7 +24,7 @@ def write(root: Path, place: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(("cgroup", "place"), PLACES)
-def test_a_kill_is_noticed_once_the_count_has_grown(
+def test_a_kill_counts_if_the_counter_grew(
     cgroup: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0
@@ -36,16 +36,16 @@ def test_a_kill_is_noticed_once_the_count_has_grown(
     assert not kills.happened()
     write(tmp_path, place, "oom 9\noom_kill 3\noom_group_kill 9\n")
     assert kills.happened()
-    assert kills.happened()  # another process of the same moment
+    assert kills.happened()  # another process at the same time
     now += 2.0
     assert not kills.happened()
 
 
-def test_where_nothing_counts_nothing_is_known(tmp_path: Path) -> None:
+def test_without_a_counter_no_kill_is_detected(tmp_path: Path) -> None:
     assert not MemoryKills(tmp_path).happened()
 
 
-def test_a_count_that_begins_anew_is_no_kill(tmp_path: Path) -> None:
+def test_a_reset_counter_is_not_a_kill(tmp_path: Path) -> None:
     write(tmp_path, "proc/vmstat", "oom_kill 5\n")
     kills = MemoryKills(tmp_path)
     write(tmp_path, "proc/vmstat", "oom_kill 1\n")

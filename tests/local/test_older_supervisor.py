@@ -1,8 +1,7 @@
-"""A supervisor of version 1.0 that still watches over a run's jobs: it is spoken to, or it refuses
-and says what to do.
+"""A supervisor of version 1.0 that still has a run's jobs: it is used, or rejects the controller with
+a hint.
 
-``data/supervisor-1.0.json`` is what one said, recorded between it and a later controller: after each
-request the lines with which it answered.
+``data/supervisor-1.0.json`` has the recorded answers of one to each request of a later controller.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from ensemble_core.plugin.executor import Run
 
 RECORDED = json.loads((Path(__file__).parent / "data" / "supervisor-1.0.json").read_text())
 
-#: What version 1.0 knew of a job; a supervisor of it takes no more.
+#: Fields of a job in version 1.0; its supervisor accepts no others.
 FIELDS_OF_1_0 = {
     "id", "group", "index", "command", "nodes", "tasks", "cores_per_task", "gpus_per_task",
     "duration", "workdir", "environment", "stdout", "stderr", "urgency", "parameters", "observe",
@@ -38,7 +37,7 @@ FIELDS_OF_1_0 = {
 
 
 class Old:
-    """A supervisor that says what was recorded, at each request the answer to it."""
+    """A supervisor that replays the recorded answer to each request."""
 
     def __init__(self, turns: list[dict[str, Any]]) -> None:
         self.heard: list[list[Any]] = []
@@ -78,7 +77,7 @@ def until(heard: list[Event], job: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("old", ["spoken"], indirect=True)
-def test_a_supervisor_of_version_1_0_is_spoken_to(old: Old, tmp_path: Path) -> None:
+def test_a_supervisor_of_version_1_0_is_understood(old: Old, tmp_path: Path) -> None:
     heard: list[Event] = []
     executor = LocalExecutor(slots=2)
     executor.open(Run("recorded", tmp_path / "output", time.time, tmp_path), heard.extend)
@@ -100,24 +99,29 @@ def test_a_supervisor_of_version_1_0_is_spoken_to(old: Old, tmp_path: Path) -> N
     assert all(FIELDS_OF_1_0.issuperset(job) for job in submit[1])
 
 
-def test_a_job_has_no_field_that_a_supervisor_of_version_1_0_would_be_sent_in_vain() -> None:
-    """It does not look whether it knows them all. If this fails: raise ``protocol.VERSION``, so
-    that it refuses, and let the ledger's reader take both versions. (What it passes over without
-    harm: a job's numbers that its id has too, of which it would set ENSEMBLE_ATTEMPT.)"""
+def test_jobs_have_no_field_that_a_supervisor_of_version_1_0_ignores() -> None:
+    """It does not check for unknown fields.
+
+    If this fails, raise ``protocol.VERSION``, so that it rejects the controller, and let the
+    ledger's reader accept both versions. (It may ignore numbers that are also in the job's id,
+    except that ENSEMBLE_ATTEMPT is then missing.)
+    """
     everything: dict[str, Any] = dict.fromkeys(JOB_FIELDS, "x")
     harmless = {"replica", "attempt", "requeued"}
     assert FIELDS_OF_1_0.issuperset(encode_job(Job(**everything)).keys() - harmless)
 
 
 @pytest.mark.parametrize("old", ["refused"], indirect=True)
-def test_a_supervisor_that_speaks_another_version_says_what_to_do(old: Old, tmp_path: Path) -> None:
+def test_a_supervisor_of_another_version_causes_an_error_with_a_hint(
+    old: Old, tmp_path: Path
+) -> None:
     executor = LocalExecutor(slots=2)
     with pytest.raises(ExecutorError, match="of another version of Ensemble") as raised:
         executor.open(Run("recorded", tmp_path / "output", time.time, tmp_path), lambda _: None)
     assert raised.value.hint == "resume the run with the version that it was started with"
 
 
-def test_a_ledger_of_version_1_0_tells_of_its_jobs(tmp_path: Path) -> None:
+def test_a_ledger_of_version_1_0_is_read(tmp_path: Path) -> None:
     lines = [said for turn in RECORDED["spoken"] for said in turn["said"] if '["e","a' in said]
     begun = lines[
         : 1 + next(at for at, text in enumerate(lines) if '"a.0"' in text and "clean" in text)

@@ -1,4 +1,4 @@
-"""Whole runs of the suites of executors pass on a queue that runs one job at a time."""
+"""The runs of the executor suites pass on a queue that runs one job at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which waiting job the local executor starts next."""
+"""Order in which the local executor starts waiting jobs."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ def test_first_in_first_out() -> None:
     assert start_all(filled(*jobs), Slots(100, 1, 100), []) == jobs
 
 
-def test_urgent_jobs_go_first_and_held_ones_never() -> None:
+def test_urgent_jobs_start_first_and_held_ones_never() -> None:
     low, normal, held, high = (waiting(urgency=urgency) for urgency in (8, 16, 0, 31))
     assert start_all(filled(low, normal, held, high), Slots(4, 1, 4), []) == [high, normal, low]
 
 
-def test_cancelled_jobs_are_passed_over() -> None:
+def test_cancelled_jobs_are_skipped() -> None:
     jobs = [waiting() for _ in range(3)]
     jobs[0].over = jobs[2].over = True
     assert start_all(filled(*jobs), Slots(4, 1, 4), []) == [jobs[1]]
@@ -102,14 +102,14 @@ def test_with_limits_only_jobs_that_end_in_time_pass() -> None:
     assert start_all(filled(big, late, endless, short), slots, running) == [short]
 
 
-def test_with_limits_a_job_that_needs_only_what_is_left_over_may_pass() -> None:
+def test_with_limits_a_job_that_needs_only_spare_slots_may_pass() -> None:
     slots, running = Slots(4, 1, 4), [waiting(cores=3, ends=100.0)]
     slots.take(3, 0)
     big, endless = waiting(cores=3, duration=50.0), waiting()
     assert start_all(filled(big, endless), slots, running) == [endless]
 
 
-def test_a_short_job_may_pass_long_ones_of_its_own_shape() -> None:
+def test_a_short_job_may_pass_long_ones_of_the_same_shape() -> None:
     slots, running = Slots(4, 1, 4), [waiting(cores=3, ends=100.0)]
     slots.take(3, 0)
     big, short = waiting(cores=4), waiting(duration=20.0)
@@ -117,7 +117,7 @@ def test_a_short_job_may_pass_long_ones_of_its_own_shape() -> None:
     assert start_all(queue, slots, running) == [short]
 
 
-def test_a_job_that_waits_for_growth_holds_nobody_up() -> None:
+def test_a_job_that_needs_more_slots_does_not_block_others() -> None:
     slots, running = Slots(2, 1, 4), list[LocalJob]()
     big, small = waiting(cores=4), [waiting() for _ in range(40)]
     queue = filled(big, *small)
@@ -139,7 +139,7 @@ def test_a_job_waiting_for_a_gpu_lets_others_use_the_cores() -> None:
     assert start_all(queue, slots, running) == [gpu]
 
 
-def test_no_more_is_started_than_there_is_and_everything_starts_in_the_end() -> None:
+def test_slots_are_never_exceeded_and_every_job_starts() -> None:
     chance = random.Random(7)
     slots, running = Slots(6, 1, 6, ("0", "1")), list[LocalJob]()
     jobs = [

@@ -1,4 +1,4 @@
-"""How the local executor runs jobs: environment, folder, command, output and status."""
+"""Jobs of the local executor: environment, folder, command, output and status."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def exception(session: Session, job: Job) -> tuple[str, str, int]:
     return context["type"], context["note"], context.get("status", 0) >> 8
 
 
-def test_each_task_knows_its_job_and_its_place(local: Session) -> None:
+def test_each_task_knows_its_job_and_rank(local: Session) -> None:
     script = "echo $ENSEMBLE_JOB_ID $ENSEMBLE_GROUP $ENSEMBLE_INDEX $ENSEMBLE_RUN"
     script += " $ENSEMBLE_TASK_RANK/$ENSEMBLE_TASK_COUNT"
     job = sh(local, script, tasks=3, group="melt")
@@ -50,7 +50,7 @@ def test_each_task_knows_its_job_and_its_place(local: Session) -> None:
 
 
 def test_tasks_start_together(local: Session) -> None:
-    """Each waits for all the others: one after the other they would never end."""
+    """Each waits for all others, so they would hang if started one after the other."""
     script = "touch r$ENSEMBLE_TASK_RANK; until [ -e r0 -a -e r1 -a -e r2 -a -e r3 ]; do :; done"
     job = sh(local, script, tasks=4, workdir=str(local.folder / "w"), duration=20)
     local.run(job)
@@ -96,13 +96,13 @@ def test_status_is_the_exit_code_or_the_signal(local: Session, script: str, code
     assert os.waitstatus_to_exitcode(local.context(job, "finish")["status"]) == code
 
 
-def test_the_highest_exit_code_of_the_tasks_is_the_jobs(local: Session) -> None:
+def test_the_status_is_the_highest_exit_code_of_the_tasks(local: Session) -> None:
     job = sh(local, "exit $((ENSEMBLE_TASK_RANK * 2))", tasks=4)
     local.run(job)
     assert os.waitstatus_to_exitcode(local.context(job, "finish")["status"]) == 6
 
 
-def test_a_task_that_exits_with_an_error_leaves_the_others_to_finish(local: Session) -> None:
+def test_an_error_of_one_task_does_not_end_the_others(local: Session) -> None:
     job = sh(local, "[ $ENSEMBLE_TASK_RANK = 0 ] && exit 5; sleep 0.6; echo done", tasks=3)
     local.run(job)
     assert output(local, job) == "done\ndone\n"
@@ -116,14 +116,14 @@ def test_a_task_killed_by_a_signal_ends_the_others_and_gives_the_status(local: S
 
 
 def test_signals_that_python_ignores_are_not_ignored_by_jobs(local: Session) -> None:
-    """A job that writes into a closed pipe must end as it does from a shell."""
+    """A job that writes into a closed pipe must end as in a shell."""
     job = local.job("grep", "-E", "^Sig(Ign|Blk)", "/proc/self/status")
     local.run(job)
     for line in output(local, job).splitlines():
         assert int(line.split()[1], 16) & (1 << 12 | 1 << 1) == 0, line
 
 
-def test_jobs_inherit_no_descriptor_of_ours(tmp_path: Path) -> None:
+def test_jobs_inherit_no_descriptors(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.set_inheritable(writing, True)
     try:
@@ -143,7 +143,7 @@ def test_standard_input_is_empty(local: Session) -> None:
     assert local.context(job, "finish")["status"] == 0
 
 
-def test_a_missing_workdir_is_made(local: Session, tmp_path: Path) -> None:
+def test_a_missing_workdir_is_created(local: Session, tmp_path: Path) -> None:
     folder = tmp_path / "a b" / "ü" / "c"
     job = local.job("pwd", workdir=str(folder))
     local.run(job)
@@ -151,7 +151,7 @@ def test_a_missing_workdir_is_made(local: Session, tmp_path: Path) -> None:
     assert local.context(job, "start")["workdir"] == str(folder)
 
 
-def test_relative_workdirs_start_where_the_run_did(
+def test_relative_workdirs_start_at_the_runs_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -168,13 +168,13 @@ def test_relative_workdirs_start_where_the_run_did(
     assert (tmp_path / "run" / "t.0.out").exists()
 
 
-def test_the_controllers_own_folder_never_moves(local: Session, tmp_path: Path) -> None:
+def test_the_controllers_working_directory_never_changes(local: Session, tmp_path: Path) -> None:
     before = os.getcwd()
     local.run(*(local.job("true", workdir=str(tmp_path / str(n))) for n in range(10)))
     assert os.getcwd() == before
 
 
-def test_a_workdir_that_cannot_be_is_the_jobs_exception(local: Session) -> None:
+def test_an_impossible_workdir_fails_the_job(local: Session) -> None:
     file = local.folder.parent / "file"
     file.write_text("")
     under, itself = (local.job("true", workdir=str(path)) for path in (file / "sub", file))
@@ -188,7 +188,7 @@ def test_a_workdir_that_cannot_be_is_the_jobs_exception(local: Session) -> None:
     assert local.names(good)[-1] == "clean"
 
 
-def test_a_relative_command_is_looked_for_in_the_workdir(local: Session, tmp_path: Path) -> None:
+def test_a_relative_command_is_searched_in_the_workdir(local: Session, tmp_path: Path) -> None:
     folder = tmp_path / "work"
     folder.mkdir()
     (folder / "tool").write_text("#!/bin/sh\necho from $1\n")
@@ -204,7 +204,7 @@ def test_a_relative_command_is_looked_for_in_the_workdir(local: Session, tmp_pat
     assert "./tool" in note
 
 
-def test_commands_that_cannot_be_run_say_why(local: Session, tmp_path: Path) -> None:
+def test_the_note_says_why_a_command_cannot_run(local: Session, tmp_path: Path) -> None:
     plain, orphan = tmp_path / "plain", tmp_path / "orphan"
     plain.write_text("data")
     orphan.write_text("#!/no/such/interpreter\n")
@@ -227,7 +227,7 @@ def test_commands_that_cannot_be_run_say_why(local: Session, tmp_path: Path) -> 
         assert "finish" not in local.names(job)
 
 
-def test_a_script_without_a_first_line_runs_as_in_a_shell(local: Session) -> None:
+def test_a_script_without_a_shebang_runs_as_in_a_shell(local: Session) -> None:
     script = local.folder.parent / "script"
     script.write_text("echo $1 $2\n")
     script.chmod(stat.S_IRWXU)
@@ -252,7 +252,7 @@ def test_a_program_that_is_replaced_during_the_run_is_found_again(local: Session
     assert (output(local, before), output(local, after)) == ("1\n", "2\n")
 
 
-def test_arguments_that_are_too_long_are_the_jobs_exception(local: Session) -> None:
+def test_too_long_arguments_fail_the_job(local: Session) -> None:
     job, odd = local.job("echo", "x" * 3_000_000), local.job("echo", "a\0b")
     bad = local.job("true", environment={"A=B": "1"})
     good = local.job("true")
@@ -263,7 +263,7 @@ def test_arguments_that_are_too_long_are_the_jobs_exception(local: Session) -> N
     assert local.context(good, "finish")["status"] == 0
 
 
-def test_output_is_kept_by_the_run_and_empty_files_are_not(local: Session) -> None:
+def test_output_is_kept_in_the_runs_folder_without_empty_files(local: Session) -> None:
     job = sh(local, "echo out; echo err >&2")
     silent = local.job("true")
     local.run(job, silent)
@@ -273,7 +273,7 @@ def test_output_is_kept_by_the_run_and_empty_files_are_not(local: Session) -> No
     assert kept == ["t.0.err", "t.0.out"]
 
 
-def test_output_is_in_the_file_of_its_job_only_however_many_were_silent(local: Session) -> None:
+def test_output_is_never_in_the_file_of_another_job(local: Session) -> None:
     jobs = [sh(local, "true" if n % 3 else f"echo {n}; echo {n} >&2") for n in range(60)]
     local.run(*jobs)
     kept = {path.name: path.read_text() for path in local.folder.iterdir() if path.is_file()}
@@ -281,10 +281,8 @@ def test_output_is_in_the_file_of_its_job_only_however_many_were_silent(local: S
     assert kept == {f"t.{n}.{kind}": f"{n}\n" for n in loud for kind in ("out", "err")}
 
 
-def test_a_file_that_is_followed_is_never_that_of_another_job(
-    local: Session, tmp_path: Path
-) -> None:
-    """Whoever follows a job's output has its file open for a while after the job has ended."""
+def test_a_followed_file_never_becomes_that_of_another_job(local: Session, tmp_path: Path) -> None:
+    """A follower keeps a job's output open for a while after the job has ended."""
     gate = tmp_path / "gate"
     waits = f"while [ ! -e {gate} ]; do sleep 0.01; done"
     silent = [sh(local, waits, observe={"lines": {}}) for _ in range(4)]
@@ -300,7 +298,7 @@ def test_a_file_that_is_followed_is_never_that_of_another_job(
         assert [file.read() for file in followed] == [""] * len(silent)
 
 
-def test_one_file_for_both_streams_keeps_every_line(local: Session) -> None:
+def test_both_streams_may_share_a_file(local: Session) -> None:
     folder = local.folder.parent / "w"
     script = "for n in 1 2 3 4 5; do echo o$n; echo e$n >&2; done"
     job = sh(
@@ -311,7 +309,7 @@ def test_one_file_for_both_streams_keeps_every_line(local: Session) -> None:
     assert sorted(lines) == sorted([f"{s}{n}" for s in "oe" for n in range(1, 6)] * 4)
 
 
-def test_jobs_share_a_file_but_what_an_earlier_run_left_is_gone(local: Session) -> None:
+def test_jobs_share_a_file_but_output_of_earlier_runs_is_removed(local: Session) -> None:
     file = local.folder.parent / "all.txt"
     file.write_text("from an earlier run\n")
     jobs = [sh(local, f"echo {n}", stdout=str(file)) for n in range(20)]
@@ -320,7 +318,7 @@ def test_jobs_share_a_file_but_what_an_earlier_run_left_is_gone(local: Session) 
     assert sorted(file.read_text().split(), key=int) == [str(n) for n in range(20)]
 
 
-def test_output_that_cannot_be_opened_is_the_jobs_exception(local: Session) -> None:
+def test_an_output_file_that_cannot_be_opened_fails_the_job(local: Session) -> None:
     pipe = local.folder.parent / "pipe"
     os.mkfifo(pipe)
     jobs = [
@@ -334,13 +332,13 @@ def test_output_that_cannot_be_opened_is_the_jobs_exception(local: Session) -> N
     assert local.context(good, "finish")["status"] == 0
 
 
-def test_a_full_disk_is_the_jobs_own_failure(local: Session) -> None:
+def test_a_full_disk_fails_the_job(local: Session) -> None:
     job = sh(local, "echo text", stdout="/dev/full")
     local.run(job)
     assert local.context(job, "finish")["status"] != 0
 
 
-def test_a_job_that_can_never_fit_fails_at_once_with_a_way_out(local: Session) -> None:
+def test_a_job_that_never_fits_fails_at_once_with_a_hint(local: Session) -> None:
     wide, many = local.job("true", tasks=7), local.job("true", gpus_per_task=5)
     nodes = local.job("true", nodes=4, tasks=4)
     local.run(wide, many, nodes)
@@ -352,13 +350,13 @@ def test_a_job_that_can_never_fit_fails_at_once_with_a_way_out(local: Session) -
     assert local.context(nodes, "finish")["status"] == 0
 
 
-def test_nonsense_in_a_job_is_that_jobs_exception(local: Session) -> None:
+def test_invalid_values_in_a_job_fail_that_job(local: Session) -> None:
     jobs = [local.job("true", urgency=32), local.job("true", tasks=0)]
     local.run(*jobs)
     assert {exception(local, job)[0] for job in jobs} == {"validate"}
 
 
-def test_no_more_run_at_once_than_there_are_slots(local: Session) -> None:
+def test_jobs_never_exceed_the_slots(local: Session) -> None:
     jobs = [local.job("true", tasks=n % 3 + 1) for n in range(60)]
     local.run(*jobs)
     used, cores = 0, {job.id: job.cores for job in jobs}
@@ -368,7 +366,7 @@ def test_no_more_run_at_once_than_there_are_slots(local: Session) -> None:
             assert 0 <= used <= 4
 
 
-def test_gauges_are_told_when_they_change_and_only_then(local: Session) -> None:
+def test_gauges_are_reported_only_when_they_change(local: Session) -> None:
     job = local.job("sleep", "0.2", tasks=3)
     local.run(job)
     local.wait(
@@ -395,7 +393,7 @@ def resize(session: Session, request: str, delta: int) -> tuple[str, int | None,
     return found[0].outcome, found[0].size, found[0].reason
 
 
-def test_growing_lets_more_jobs_run_and_stops_at_the_bound(local: Session) -> None:
+def test_grow_adds_slots_up_to_the_bound(local: Session) -> None:
     jobs = [local.job("sleep", "1000") for _ in range(6)]
     local.submit(*jobs)
     local.wait_for(jobs[3], "start")
@@ -407,7 +405,7 @@ def test_growing_lets_more_jobs_run_and_stops_at_the_bound(local: Session) -> No
     assert resize(local, "c", 1) == ("denied", 6, "--max-slots is 6")
 
 
-def test_shrinking_ends_no_job(local: Session) -> None:
+def test_shrink_ends_no_job(local: Session) -> None:
     jobs = [
         sh(local, "until [ -e go ]; do sleep 0.02; done", workdir=str(local.folder)) for _ in "ab"
     ]
@@ -432,7 +430,7 @@ def test_a_held_job_waits_until_it_is_cancelled(local: Session) -> None:
     local.wait_clean(held)
 
 
-def test_the_same_id_twice_is_refused_and_nothing_of_the_batch_runs(local: Session) -> None:
+def test_a_batch_with_a_duplicate_id_is_rejected(local: Session) -> None:
     first, other = local.job("sleep", "1000"), local.job("true")
     local.submit(first)
     with pytest.raises(ExecutorError, match=r"t\.0 was submitted already"):
@@ -450,7 +448,7 @@ def test_events_come_in_batches(local: Session) -> None:
     assert len(local.batches) < len(local.events) / 3
 
 
-def test_an_executor_that_is_not_open_says_so(tmp_path: Path) -> None:
+def test_calls_before_open_are_rejected(tmp_path: Path) -> None:
     executor = LocalExecutor(slots=1)
     with pytest.raises(ExecutorError, match="not open"):
         executor.submit([])

@@ -1,4 +1,4 @@
-"""Runs that share the slots of one machine have together no more than one would have."""
+"""Runs that share a machine's slots together use no more than one run may."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ensemble_core.model.jobs import Job
 
 
 class Machine:
-    """Runs with one pool, and the line in which each of their jobs says that it begins and ends."""
+    """Runs with one pool, and a log to which each job writes its start and end."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -38,12 +38,12 @@ class Machine:
         return run.job("sh", "-c", script, **fields)
 
     def begun(self) -> list[str]:
-        """The words of jobs in the order in which they began."""
+        """Return the names of jobs in the order of their starts."""
         lines = [line.split() for line in self.log.read_text().splitlines()]
         return [word for sign, word, _ in lines if sign == "+"]
 
     def most(self) -> int:
-        """How many jobs ran at once, at most."""
+        """Return the largest number of jobs that ran at once."""
         running = most = 0
         for line in self.log.read_text().splitlines():
             running += 1 if line[0] == "+" else -1
@@ -58,7 +58,7 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
         yield machine
 
 
-def test_two_runs_with_two_slots_run_two_jobs_at_once_and_take_turns(machine: Machine) -> None:
+def test_two_runs_share_two_slots_and_take_turns(machine: Machine) -> None:
     first, second = machine.run("first"), machine.run("second")
     ours = [machine.job(first, "a") for _ in range(20)]
     first.submit(*ours)
@@ -68,12 +68,12 @@ def test_two_runs_with_two_slots_run_two_jobs_at_once_and_take_turns(machine: Ma
     before = machine.begun()
     first.wait_clean(*ours)
     assert machine.most() == 2
-    # Each is next after one of the other, not behind all that came before it.
+    # The runs take turns, regardless of the order of submission.
     assert before.count("a") < 20
     assert sorted(machine.begun()) == ["a"] * 20 + ["b"] * 5
 
 
-def test_a_run_alone_has_all_slots_and_those_of_one_that_has_ended(machine: Machine) -> None:
+def test_a_single_run_may_use_all_slots(machine: Machine) -> None:
     first, second = machine.run("first"), machine.run("second")
     long = [machine.job(first, "a", 600) for _ in range(2)]
     first.submit(*long)
@@ -87,7 +87,7 @@ def test_a_run_alone_has_all_slots_and_those_of_one_that_has_ended(machine: Mach
     assert machine.begun() == ["a", "a", *["b"] * 4]
 
 
-def test_a_supervisor_that_is_killed_gives_back_what_it_held(machine: Machine) -> None:
+def test_slots_of_a_killed_supervisor_are_released(machine: Machine) -> None:
     first, second = machine.run("first"), machine.run("second")
     long = machine.job(first, "a", 600, tasks=2)
     first.submit(long)
@@ -101,7 +101,7 @@ def test_a_supervisor_that_is_killed_gives_back_what_it_held(machine: Machine) -
     assert machine.begun()[2:] == ["b"] * 3
 
 
-def test_a_wide_job_is_not_passed_without_end(machine: Machine) -> None:
+def test_a_wide_job_is_not_starved(machine: Machine) -> None:
     first, second = machine.run("first"), machine.run("second")
     narrow = [machine.job(first, "a") for _ in range(60)]
     first.submit(*narrow)
@@ -112,7 +112,7 @@ def test_a_wide_job_is_not_passed_without_end(machine: Machine) -> None:
     first.wait_clean(*narrow)
 
 
-def test_a_gpu_is_one_runs_at_a_time(machine: Machine) -> None:
+def test_a_gpu_is_used_by_one_run_at_a_time(machine: Machine) -> None:
     first, second = (machine.run(name, gpus=1) for name in ("first", "second"))
     ours = [machine.job(first, "a", gpus_per_task=1) for _ in range(5)]
     theirs = [machine.job(second, "b", gpus_per_task=1) for _ in range(5)]
@@ -124,7 +124,7 @@ def test_a_gpu_is_one_runs_at_a_time(machine: Machine) -> None:
     assert second.context(theirs[0], "alloc")["gpus"] == ["0"]
 
 
-def test_a_file_that_cannot_be_had_is_said_with_what_to_do(
+def test_an_unusable_pool_file_causes_an_error_with_a_hint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

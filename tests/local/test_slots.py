@@ -1,4 +1,4 @@
-"""What the local executor takes this machine to have, and how it is shared out."""
+"""Cores and GPUs of this machine, and how the local executor assigns them."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_affinity_is_respected(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert machine_cores(tmp_path) == 3
 
 
-def test_gpus_are_those_that_are_visible() -> None:
+def test_gpus_come_from_cuda_visible_devices() -> None:
     assert visible_gpus(None, {}) == ()
     assert visible_gpus(2, {}) == ("0", "1")
     assert visible_gpus(None, {"CUDA_VISIBLE_DEVICES": "GPU-a, 3"}) == ("GPU-a", "3")
@@ -89,17 +89,17 @@ def test_gpus_are_those_that_are_visible() -> None:
         {"min_slots": 8, "max_slots": 4},
     ],
 )
-def test_slots_out_of_order_are_refused(options: dict[str, int]) -> None:
+def test_contradictory_slot_bounds_are_rejected(options: dict[str, int]) -> None:
     with pytest.raises(UsageError, match="do not fit together"):
         LocalExecutor(**options)
 
 
-def test_bounds_alone_move_the_default() -> None:
+def test_bounds_limit_the_default() -> None:
     assert LocalExecutor(max_slots=1).resources()["cores.up"] == 1
     assert LocalExecutor(min_slots=500).resources()["cores.up"] == 500
 
 
-def test_the_plugin_says_what_it_builds() -> None:
+def test_the_plugin_describes_its_executor() -> None:
     (record,) = ensemble_executors()
     built = record.build({"slots": 3, "gpus": 1, "grace": 0.5})
     assert record.name == "local"
@@ -122,7 +122,7 @@ def job(**fields: Any) -> Job:
     return Job(id="g.0", group="g", index=0, command=("true",), **fields)
 
 
-def test_gpus_are_given_out_disjointly_and_come_back_in_order() -> None:
+def test_gpus_are_disjoint_and_returned_in_order() -> None:
     slots = Slots(8, 1, 8, ("0", "1", "2"))
     first, second = slots.take(1, 1), slots.take(1, 2)
     assert (first, second) == (("0",), ("1", "2"))
@@ -132,7 +132,7 @@ def test_gpus_are_given_out_disjointly_and_come_back_in_order() -> None:
     assert slots.take(1, 3) == ("0", "1", "2")
 
 
-def test_shrinking_takes_free_slots_first_and_the_others_as_jobs_end() -> None:
+def test_shrink_removes_free_slots_first_and_others_when_jobs_end() -> None:
     slots = Slots(4, 1, 4)
     slots.take(3, 0)
     assert slots.resize(-2) == -2
@@ -148,7 +148,7 @@ def test_resizing_stops_at_the_bounds() -> None:
     assert [slots.resize(delta) for delta in (5, 1, -9, -1)] == [2, 0, -4, 0]
 
 
-def test_what_can_never_fit_names_the_way_out() -> None:
+def test_a_job_that_never_fits_has_a_hint() -> None:
     assert Slots(2, 1, 2).never(job(tasks=2)) is None
     assert "--slots 4" in (Slots(2, 1, 2).never(job(tasks=4)) or "")
     assert Slots(2, 1, 4).never(job(tasks=4)) is None

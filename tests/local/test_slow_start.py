@@ -1,4 +1,4 @@
-"""The wait of a supervisor for a controller that is slow to start."""
+"""A supervisor waits for a controller that is slow to start."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ensemble_core.local.executor import LocalExecutor
 from ensemble_core.local.protocol import Splitter, line
 
 
-def test_a_supervisor_waits_for_a_controller_however_long_its_plugins_load(
+def test_a_supervisor_waits_for_a_slow_controller(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(supervisor, "_PATIENCE", 0.01)
@@ -30,14 +30,14 @@ def test_a_supervisor_waits_for_a_controller_however_long_its_plugins_load(
         later.join()
 
 
-def test_a_supervisor_ends_where_its_controller_has_gone() -> None:
+def test_a_supervisor_exits_if_its_controller_has_ended() -> None:
     mine, its = socket.socketpair()
     with its:
         mine.close()
         assert supervisor._hello(its, Splitter()) is None
 
 
-#: A controller with a fork that holds its end of the line, as a pool of processes does.
+#: A controller with a fork that keeps its socket open, as a process pool does.
 FORKED = """\
 import os, socket, sys
 mine, its = socket.socketpair()
@@ -50,7 +50,7 @@ os.kill(os.getpid(), 9)
 """
 
 
-def test_a_supervisor_ends_where_its_controller_was_killed_and_a_fork_holds_the_line() -> None:
+def test_a_supervisor_exits_if_a_fork_of_a_killed_controller_keeps_the_socket_open() -> None:
     ours, theirs = socket.socketpair()
     words = [sys.executable, "-c", FORKED, str(theirs.fileno())]
     heard: list[object] = []
@@ -73,7 +73,7 @@ def test_a_supervisor_ends_where_its_controller_was_killed_and_a_fork_holds_the_
             assert not select.select([its], [], [], 0)[0]  # the line itself is open
 
 
-def test_an_executor_that_is_closed_before_it_was_opened_lets_its_supervisor_end(
+def test_closing_an_unopened_executor_ends_its_supervisor(
     tmp_path: Path,
 ) -> None:
     executor = LocalExecutor(slots=1)

@@ -1,4 +1,4 @@
-"""Local jobs outlive their controller, and are found again whoever was killed, and when."""
+"""Local jobs survive their controller and are found again after kills at any time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ensemble_core.model.events import Event, ExecutorLost, JobEvent, Problem, R
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import Run
 
-#: A controller to be killed: submits jobs and writes down what it hears.
+#: A controller to be killed: submits jobs and records events.
 CONTROLLER = """
 import json, sys, time
 from pathlib import Path
@@ -49,7 +49,7 @@ time.sleep(1000)
 
 
 class Stage:
-    """A run's folder, controllers that are killed, and the session that comes after them."""
+    """A run's folder, controllers that are killed, and the controller that comes after them."""
 
     def __init__(self, folder: Path, slots: int = 2) -> None:
         self.folder = folder
@@ -63,7 +63,7 @@ class Stage:
         self.supervisors: list[int] = []
 
     def next(self) -> Session:
-        """The next controller; the same run."""
+        """Return the next controller of the run."""
         executor = LocalExecutor(slots=self.slots, grace=0.3)
         session = Session(executor, self.folder, 30, tidy=True)
         if hasattr(self, "tag"):
@@ -71,7 +71,7 @@ class Stage:
         return session
 
     def job(self, script: str, **fields: Any) -> Job:
-        """A job that leaves a line in a file of its own each time it runs."""
+        """Return a job that adds a line to its own file each time it runs."""
         text = f"echo ran >> ran.$ENSEMBLE_JOB_ID; {script}"
         return self.session.job("sh", "-c", text, workdir=str(self.work), **fields)
 
@@ -163,7 +163,7 @@ def ordered(session: Session, jobs: Sequence[Job]) -> None:
         assert names[-1] == "clean"
 
 
-def test_jobs_of_a_killed_controller_go_on_and_their_ends_are_known(stage: Stage) -> None:
+def test_jobs_of_a_killed_controller_continue_and_their_ends_are_known(stage: Stage) -> None:
     stage.slots = 3
     ends = [stage.job(f"{GATE}; exit 7"), stage.job(f"{GATE}; kill -9 $$")]
     limited = stage.job("sleep 1000", duration=1.5)
@@ -191,7 +191,7 @@ def test_jobs_of_a_killed_controller_go_on_and_their_ends_are_known(stage: Stage
         }
 
 
-def test_only_what_is_newer_and_asked_for_is_told_again(stage: Stage) -> None:
+def test_only_newer_events_of_requested_jobs_are_repeated(stage: Stage) -> None:
     one, two, other = stage.job("exit 3"), stage.job(GATE), stage.job(GATE)
     stage.start(one, two, other)
     stage.wait_heard(two, "start")
@@ -215,7 +215,7 @@ def test_only_what_is_newer_and_asked_for_is_told_again(stage: Stage) -> None:
 
 @pytest.mark.parametrize("victims", ["controller", "supervisor", "both"])
 @pytest.mark.parametrize("seed", range(4))
-def test_nothing_is_lost_or_run_twice_whenever_it_is_killed(
+def test_no_job_is_lost_or_run_twice_after_a_kill_at_any_time(
     stage: Stage, victims: str, seed: int
 ) -> None:
     chance = random.Random(f"{victims}{seed}")
@@ -255,7 +255,7 @@ def test_nothing_is_lost_or_run_twice_whenever_it_is_killed(
     assert len(lost) <= (0 if victims == "controller" else stage.slots)
 
 
-def test_with_its_supervisor_killed_a_running_job_is_lost_and_the_waiting_go_on(
+def test_if_the_supervisor_is_killed_running_jobs_are_lost_and_waiting_ones_continue(
     stage: Stage,
 ) -> None:
     stage.slots = 1
@@ -270,7 +270,7 @@ def test_with_its_supervisor_killed_a_running_job_is_lost_and_the_waiting_go_on(
         found = session.executor.reattach(everything(running, *waiting))
         assert all(found.values())
         time.sleep(0.3)
-        # What it left holds its slot until it has ended by itself.
+        # The left process holds its slot until it exits.
         assert "exception" not in session.names(running)
         assert "alloc" not in session.names(waiting[0])
         stage.open_gate()
@@ -288,7 +288,7 @@ def test_with_its_supervisor_killed_a_running_job_is_lost_and_the_waiting_go_on(
 
 @pytest.mark.parametrize("hide", ["", "setsid ", "env -i setsid ", "exec env -i "])
 @pytest.mark.parametrize("end", ["cancel", "timeout"])
-def test_what_a_killed_supervisor_left_can_be_ended(stage: Stage, hide: str, end: str) -> None:
+def test_jobs_of_a_killed_supervisor_can_be_ended(stage: Stage, hide: str, end: str) -> None:
     script = f"echo $$ > pid; {hide}sleep 1000 & echo $! > child; {hide}sleep 1000"
     job = stage.job(script, duration=2.0 if end == "timeout" else 0.0)
     stage.start(job)
@@ -306,7 +306,7 @@ def test_what_a_killed_supervisor_left_can_be_ended(stage: Stage, hide: str, end
     assert [pid for pid in pids if alive(pid)] == []
 
 
-def test_jobs_can_be_cancelled_after_they_were_found_again(stage: Stage) -> None:
+def test_reattached_jobs_can_be_cancelled(stage: Stage) -> None:
     stage.slots = 1
     running, waiting = stage.job("sleep 1000"), stage.job("sleep 1000")
     stage.start(running, waiting)
@@ -321,7 +321,7 @@ def test_jobs_can_be_cancelled_after_they_were_found_again(stage: Stage) -> None
         assert stage.runs(waiting) == 0
 
 
-def test_a_second_controller_is_refused_and_told_who_is_there(stage: Stage) -> None:
+def test_a_second_controller_is_rejected_with_the_first_ones_name(stage: Stage) -> None:
     job = stage.job(GATE)
     stage.start(job)
     stage.wait_heard(job, "start")
@@ -333,7 +333,7 @@ def test_a_second_controller_is_refused_and_told_who_is_there(stage: Stage) -> N
     stage.wait_heard(job, "clean")
 
 
-def test_a_submit_of_a_job_that_ran_already_is_not_run_again(stage: Stage) -> None:
+def test_a_job_that_ran_is_not_run_again(stage: Stage) -> None:
     job = stage.job("exit 2")
     stage.start(job)
     stage.wait_heard(job, "clean")
@@ -344,7 +344,7 @@ def test_a_submit_of_a_job_that_ran_already_is_not_run_again(stage: Stage) -> No
     assert stage.runs(job) == 1
 
 
-def test_without_state_jobs_go_on_too_and_the_supervisor_ends_after_them(stage: Stage) -> None:
+def test_without_state_jobs_continue_and_the_supervisor_exits_after_them(stage: Stage) -> None:
     stage.state = None
     jobs = [stage.job(f"{GATE}; touch over.{n}") for n in range(4)]
     stage.start(*jobs)
@@ -356,7 +356,7 @@ def test_without_state_jobs_go_on_too_and_the_supervisor_ends_after_them(stage: 
     wait_until(lambda: not alive(supervisor))
 
 
-def test_a_fork_of_a_killed_controller_does_not_keep_the_next_one_out(tmp_path: Path) -> None:
+def test_a_fork_of_a_killed_controller_does_not_block_the_next_one(tmp_path: Path) -> None:
     code = (
         "import os, sys, time\n"
         "from pathlib import Path\n"
@@ -385,7 +385,7 @@ def test_a_fork_of_a_killed_controller_does_not_keep_the_next_one_out(tmp_path: 
         first.stdout.close()
 
 
-def test_a_supervisor_that_dies_is_told_once_with_what_to_do(stage: Stage) -> None:
+def test_a_dead_supervisor_is_reported_once_with_a_hint(stage: Stage) -> None:
     with stage.next() as session:
         job = stage.job("sleep 1000")
         session.submit(job)
@@ -409,7 +409,7 @@ def test_a_supervisor_that_dies_is_told_once_with_what_to_do(stage: Stage) -> No
                 call()
 
 
-def test_a_supervisor_that_is_told_to_end_cancels_its_jobs_first(stage: Stage) -> None:
+def test_a_supervisor_cancels_its_jobs_at_sigterm(stage: Stage) -> None:
     with stage.next() as session:
         running, waiting = stage.job("sleep 1000", tasks=2), stage.job("true")
         session.submit(running, waiting)
@@ -426,7 +426,7 @@ def test_a_supervisor_that_is_told_to_end_cancels_its_jobs_first(stage: Stage) -
 @pytest.mark.parametrize(
     ("program", "words"), [("/no/such/python", "no such file"), ("/bin/false", "without a word")]
 )
-def test_a_supervisor_that_cannot_start_is_an_error_with_a_way_out(
+def test_a_supervisor_that_cannot_start_causes_an_error_with_a_hint(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, program: str, words: str
 ) -> None:
     monkeypatch.setattr(sys, "executable", program)
@@ -436,7 +436,7 @@ def test_a_supervisor_that_cannot_start_is_an_error_with_a_way_out(
     assert caught.value.hint
 
 
-def test_resizes_survive_and_are_done_once(stage: Stage) -> None:
+def test_resizes_survive_and_are_carried_out_once(stage: Stage) -> None:
     def answer(session: Session, request: str) -> ResizeOutcome:
         def answers() -> list[ResizeOutcome]:
             return [e for e in session.events if isinstance(e, ResizeOutcome)]
@@ -480,7 +480,7 @@ def test_a_shared_file_is_not_emptied_by_a_later_supervisor(stage: Stage) -> Non
     assert file.read_text() == "first\nsecond\n"
 
 
-def test_a_full_disk_stops_starts_until_there_is_room(stage: Stage) -> None:
+def test_no_job_starts_while_the_disk_is_full(stage: Stage) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     with contextlib.ExitStack() as stack:
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
@@ -523,7 +523,7 @@ def test_a_full_disk_stops_starts_until_there_is_room(stage: Stage) -> None:
         ordered(session, jobs)
 
 
-def test_forgotten_jobs_are_not_known_any_more(stage: Stage) -> None:
+def test_forgotten_jobs_are_unknown(stage: Stage) -> None:
     over, running = stage.job("true"), stage.job(GATE)
     stage.start(over, running)
     stage.wait_heard(over, "clean")
@@ -543,8 +543,8 @@ def test_forgotten_jobs_are_not_known_any_more(stage: Stage) -> None:
         assert session.executor.reattach(everything(over, running)) == found
 
 
-def test_a_line_of_the_ledger_whose_bits_flipped_is_not_run_and_told(stage: Stage) -> None:
-    """Bits that leave the line as readable as before: ``ran`` becomes ``run``."""
+def test_a_flipped_bit_in_the_ledger_is_reported(stage: Stage) -> None:
+    """The line stays readable: ``ran`` becomes ``run``."""
     running, waiting = stage.job(GATE), stage.job("true")
     stage.slots = 1
     stage.start(running, waiting)
@@ -572,7 +572,7 @@ def test_a_line_of_the_ledger_whose_bits_flipped_is_not_run_and_told(stage: Stag
     assert stage.runs(waiting) == 0
 
 
-def test_jobs_that_waited_start_again_only_once_a_controller_says_that_they_are_not_over(
+def test_waiting_jobs_start_only_after_a_controller_confirms_them(
     stage: Stage,
 ) -> None:
     running, first, second = stage.job(GATE), stage.job("true"), stage.job("true")
@@ -594,7 +594,7 @@ def test_jobs_that_waited_start_again_only_once_a_controller_says_that_they_are_
     assert (stage.runs(first), stage.runs(second)) == (0, 1)
 
 
-def test_a_run_whose_record_is_damaged_goes_on_and_says_so(stage: Stage) -> None:
+def test_a_run_with_a_damaged_ledger_continues_with_a_warning(stage: Stage) -> None:
     over = stage.job("true")
     stage.start(over)
     stage.wait_heard(over, "clean")
@@ -610,7 +610,7 @@ def test_a_run_whose_record_is_damaged_goes_on_and_says_so(stage: Stage) -> None
         assert session.executor.reattach(everything(over)) == {over.id: True}
 
 
-def test_a_ledger_that_cannot_be_written_is_an_error_of_open(tmp_path: Path) -> None:
+def test_an_unwritable_ledger_is_an_error_of_open(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     executor = LocalExecutor(slots=1)
     with pytest.raises(ExecutorError):
@@ -620,7 +620,7 @@ def test_a_ledger_that_cannot_be_written_is_an_error_of_open(tmp_path: Path) -> 
 
 
 def hello(folder: Path, tag: str = "same") -> tuple[LocalExecutor, list[Event]]:
-    """An executor of a run of this tag that is kept in this folder."""
+    """Return an executor for a run with this tag, kept in this folder."""
     heard: list[Event] = []
     executor = LocalExecutor(slots=1, grace=0.3)
     executor.open(Run(tag, folder, time.time, folder / "executor"), heard.extend)
@@ -631,7 +631,7 @@ def over(heard: list[Event]) -> list[str]:
     return [e.job for e in heard if isinstance(e, JobEvent) and e.name == "clean"]
 
 
-def test_two_runs_of_one_tag_in_two_folders_have_a_supervisor_each(tmp_path: Path) -> None:
+def test_two_runs_with_one_tag_have_separate_supervisors(tmp_path: Path) -> None:
     (one, heard), (other, heard_too) = hello(tmp_path / "one"), hello(tmp_path / "other")
     try:
         assert one._client is not None
@@ -646,7 +646,7 @@ def test_two_runs_of_one_tag_in_two_folders_have_a_supervisor_each(tmp_path: Pat
         other.close()
 
 
-def test_another_user_cannot_take_the_name_of_a_runs_supervisor(tmp_path: Path) -> None:
+def test_another_user_cannot_guess_the_name_of_a_supervisors_socket(tmp_path: Path) -> None:
     state = tmp_path / "executor"
     name = address("same", state)
     assert name == address("same", state) != address("same", tmp_path / "another")
@@ -654,8 +654,8 @@ def test_another_user_cannot_take_the_name_of_a_runs_supervisor(tmp_path: Path) 
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root: another user's process is started")
-def test_a_name_that_another_user_took_is_given_up(tmp_path: Path) -> None:
-    """They may have seen it while the supervisor lived."""
+def test_a_socket_name_taken_by_another_user_is_replaced(tmp_path: Path) -> None:
+    """The other user may have seen the name while the supervisor was alive."""
     name = address("same", tmp_path / "executor")
     squat = (
         "import os, socket, sys; os.setuid(65534); s = socket.socket(socket.AF_UNIX)\n"
@@ -672,15 +672,15 @@ def test_a_name_that_another_user_took_is_given_up(tmp_path: Path) -> None:
         assert address("same", tmp_path / "executor") != name
 
 
-def test_a_run_that_was_begun_by_an_earlier_version_finds_its_supervisor(tmp_path: Path) -> None:
-    """That one listens at a name that follows from the tag."""
+def test_a_run_of_an_earlier_version_finds_its_supervisor(tmp_path: Path) -> None:
+    """The socket's name of that version is derived from the tag."""
     (tmp_path / "local.log").write_text("")
     assert address("tag-1", tmp_path) == address("tag-1", None)
     assert not (tmp_path / SECRET).exists()
 
 
-def test_a_supervisor_that_was_prepared_and_never_greeted_ends_by_itself(tmp_path: Path) -> None:
-    """As where the file turns out to be wrong after the executor began to prepare itself."""
+def test_a_prepared_supervisor_without_a_hello_exits(tmp_path: Path) -> None:
+    """For example, if the file is invalid."""
     started = StartedSupervisor("prepared-1", tmp_path / "executor")
     wait_until(lambda: supervisors_of("prepared-1"))
     started.sock.close()
@@ -689,7 +689,7 @@ def test_a_supervisor_that_was_prepared_and_never_greeted_ends_by_itself(tmp_pat
 
 
 def supervisors_of(tag: str) -> list[str]:
-    """Processes of this machine that have a run's tag in their command line."""
+    """Return processes of this machine with a run's tag in their command line."""
     found = []
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):

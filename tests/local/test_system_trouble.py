@@ -1,4 +1,4 @@
-"""What the local executor does when the system is short of something, or breaks."""
+"""The local executor on a system that lacks resources or fails."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ensemble_core.plugin.executor import Emit, Executor, Run
 
 
 class InProcess(Executor):
-    """The supervisor's loop in a thread of this process, so that the system can be made to refuse."""
+    """The supervisor's loop in a thread of this process, so that system calls can be made to fail."""
 
     def __init__(self, slots: int, grace: float = 0.2) -> None:
         self._slots = Slots(slots, 1, slots)
@@ -75,7 +75,7 @@ def local(tmp_path: Path) -> Iterator[Session]:
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, name: str, codes: list[int]) -> None:
-    """Let a call of ``os`` fail with these codes, and then work."""
+    """Let calls of an ``os`` function fail with these codes, and then work."""
     real: Callable[..., Any] = getattr(os, name)
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -88,7 +88,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, name: str, codes: list[int]) -> Non
 
 
 @pytest.mark.parametrize("code", [errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ETXTBSY])
-def test_a_start_that_is_refused_for_now_is_tried_again(
+def test_a_transient_spawn_error_is_retried(
     local: Session, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     failing(monkeypatch, "posix_spawn", [code] * 3)
@@ -99,7 +99,7 @@ def test_a_start_that_is_refused_for_now_is_tried_again(
         assert local.context(job, "finish")["status"] == 0
 
 
-def test_a_refusal_in_the_middle_of_a_job_starts_no_task_twice(
+def test_a_spawn_error_between_tasks_starts_no_task_twice(
     local: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = os.posix_spawn
@@ -118,7 +118,7 @@ def test_a_refusal_in_the_middle_of_a_job_starts_no_task_twice(
     assert sorted(text.split()) == ["0", "1", "2", "3"]
 
 
-def test_a_job_that_waits_for_the_system_can_be_cancelled(
+def test_a_job_whose_spawn_is_retried_can_be_cancelled(
     local: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failing(monkeypatch, "posix_spawn", [errno.EAGAIN] * 10_000)
@@ -134,7 +134,7 @@ def test_a_job_that_waits_for_the_system_can_be_cancelled(
     assert local.context(after, "finish")["status"] == 0
 
 
-def test_a_refusal_that_does_not_pass_fails_the_job_and_what_it_started(
+def test_a_permanent_spawn_error_fails_the_job_and_ends_its_tasks(
     local: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = os.posix_spawn
@@ -156,7 +156,7 @@ def test_a_refusal_that_does_not_pass_fails_the_job_and_what_it_started(
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
-def test_no_room_for_output_is_the_jobs_exception(
+def test_no_space_for_output_fails_the_job(
     local: Session, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     local.run(local.job("true"))
@@ -174,7 +174,7 @@ def test_no_room_for_output_is_the_jobs_exception(
     assert local.context(good, "finish")["status"] == 0
 
 
-def test_running_out_of_descriptors_delays_jobs_and_loses_none(tmp_path: Path) -> None:
+def test_a_lack_of_descriptors_delays_jobs_and_loses_none(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with Session(InProcess(slots=60), tmp_path / "run", 60) as local:
         in_use = max(int(name) for name in os.listdir("/proc/self/fd"))
@@ -187,7 +187,7 @@ def test_running_out_of_descriptors_delays_jobs_and_loses_none(tmp_path: Path) -
         assert {local.context(job, "finish")["status"] for job in jobs} == {0}
 
 
-def test_one_jobs_unexpected_error_does_not_end_the_others(
+def test_an_unexpected_error_of_one_job_does_not_affect_others(
     local: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: Any, **__: Any) -> int:
@@ -201,7 +201,7 @@ def test_one_jobs_unexpected_error_does_not_end_the_others(
     local.run(local.job("true"))
 
 
-def test_a_thread_that_dies_says_that_the_executor_is_lost(
+def test_a_dead_thread_reports_the_executor_as_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Session(InProcess(slots=1), tmp_path, 30) as local:
@@ -218,7 +218,7 @@ def test_a_thread_that_dies_says_that_the_executor_is_lost(
         assert "odd" in str(local.events[-1])
 
 
-def test_opening_where_it_cannot_work_says_why(
+def test_open_fails_with_a_reason_on_an_unsupported_system(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "gone"
@@ -233,7 +233,7 @@ def test_opening_where_it_cannot_work_says_why(
         LocalExecutor(slots=1).open(Run(tag="x", folder=tmp_path, clock=float), emit)
 
 
-def test_a_status_that_other_code_took_is_told_as_such(
+def test_a_status_taken_by_other_code_is_reported(
     local: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = os.waitpid
@@ -249,9 +249,7 @@ def test_a_status_that_other_code_took_is_told_as_such(
     assert local.context(job, "finish")["status"] != 0
 
 
-def test_a_thread_that_dies_takes_its_jobs_with_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dead_thread_ends_its_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Session(InProcess(slots=1), tmp_path / "run", 30) as local:
         job = local.job("sh", "-c", "echo $$; exec sleep 1000")
         local.submit(job)
@@ -267,9 +265,7 @@ def test_a_thread_that_dies_takes_its_jobs_with_it(
         assert not Path("/proc", path.read_text().strip()).exists()
 
 
-def test_without_pidfds_everything_still_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_jobs_end_without_pidfds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(_pid: int) -> int:
         raise OSError(38, "Function not implemented")
 
@@ -280,5 +276,5 @@ def test_without_pidfds_everything_still_ends(
         hung = local.job("sh", "-c", text, duration=1, workdir=str(tmp_path))
         local.run(*jobs, hung)
         pid = int((tmp_path / "in").read_text())
-        # Whoever adopted it may take a while to reap it: nothing tells that it has ended.
+        # It may take a while until its new parent reaps it.
         wait_until(lambda: not alive(pid))
