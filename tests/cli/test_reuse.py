@@ -288,7 +288,7 @@ def told(tag: str, *more: str) -> list[str]:
     return sorted(each["message"] for each in found if each.get("type") == "log")
 
 
-def test_a_reused_job_wakes_the_rules_that_a_real_one_would() -> None:
+def test_a_reused_job_triggers_the_same_rules_as_a_real_one() -> None:
     change("replicas: 2", "replicas: 2\n    at_once: 1")  # so that jobs end in order
     Path("e.yaml").write_text(Path("e.yaml").read_text() + RULES)
     first = told("r1")

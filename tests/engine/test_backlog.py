@@ -44,7 +44,7 @@ def test_every_element_of_a_sweep_is_submitted_once_in_its_order() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_a_random_order_takes_each_element_once_and_is_the_seeds(seed: int) -> None:
+def test_a_random_order_depends_only_on_the_seed(seed: int) -> None:
     def commands() -> list[tuple[str, ...]]:
         told = story(f"groups: [a, b], count: 3, order: random, seed: {seed}")
         told.start()
@@ -68,13 +68,13 @@ def test_a_random_order_takes_each_element_once_and_is_the_seeds(seed: int) -> N
     ("order", "first"),
     [("ascending", "b"), ("descending", "c"), ("shortest", "b"), ("longest", "c"), ("given", "a")],
 )
-def test_an_order_says_which_group_comes_first(order: str, first: str) -> None:
+def test_the_order_decides_which_group_comes_first(order: str, first: str) -> None:
     told = story(f"order: {order}")
     told.start()
     assert submits(told) == [f"{first}.0"]
 
 
-def test_what_ran_says_which_is_shortest() -> None:
+def test_shortest_uses_the_mean_duration_of_finished_jobs() -> None:
     told = story("order: shortest, groups: [b, c]")
     told.start()
     assert submits(told) == ["b.0"]
@@ -83,7 +83,7 @@ def test_what_ran_says_which_is_shortest() -> None:
     assert submits(told)[0] == "c.0"
 
 
-def test_other_submits_move_nothing_and_gauges_say_how_many() -> None:
+def test_other_submits_do_not_change_the_backlog_gauge() -> None:
     told = story(
         'groups: b, count: "= max(backlog.b - queue.active, 0)"',
         "  - {trigger: start, action: {name: submit, label: b, with: {count: 1}}}",
@@ -94,7 +94,7 @@ def test_other_submits_move_nothing_and_gauges_say_how_many() -> None:
     assert submits(told) == []
 
 
-def test_a_backlog_that_is_empty_wakes_a_rule() -> None:
+def test_an_empty_backlog_triggers_a_rule() -> None:
     told = story(
         "groups: b, count: 3",
         "  - {id: over, trigger: metric, name: backlog.b, when: 0, action: {name: log, message: x}}",
@@ -104,7 +104,7 @@ def test_a_backlog_that_is_empty_wakes_a_rule() -> None:
     assert "over" in told.fired(told.wait(10))
 
 
-def test_a_run_that_is_resumed_takes_what_is_left() -> None:
+def test_a_resumed_run_continues_the_backlog() -> None:
     told = story("groups: [a, b], count: 3, order: random")
     told.start()
     submits(told)

@@ -40,7 +40,7 @@ def ended(told: Story) -> Terminate:
     return last
 
 
-def test_as_many_jobs_go_as_their_time_limits_leave_room_for() -> None:
+def test_time_limits_decide_how_many_jobs_fit_into_the_budget() -> None:
     told = story("core_hours: 2", "count: 5, tasks: 2, duration: 30m")
     told.start()
     assert told.submitted() == ["a.0", "a.1"]
@@ -58,7 +58,7 @@ def test_a_job_that_ends_early_makes_room_for_the_next() -> None:
     assert told.submitted(told.play("a.1", duration=900)) == ["a.2"]
 
 
-def test_what_runs_has_used_what_it_ran_so_far_and_commits_the_rest() -> None:
+def test_a_running_job_has_used_its_time_so_far_and_commits_the_rest() -> None:
     told = story("core_hours: 2", "tasks: 2, duration: 30m")
     told.start()
     told.begin("a.0")
@@ -72,7 +72,7 @@ def test_what_runs_has_used_what_it_ran_so_far_and_commits_the_rest() -> None:
     assert told.metric("used.core_hours") == pytest.approx(2.2)
 
 
-def test_without_a_time_limit_one_job_goes_and_its_duration_says_how_many_follow() -> None:
+def test_without_a_time_limit_the_first_jobs_duration_decides_how_many_follow() -> None:
     told = story("core_hours: 1", "count: 9")
     told.start()
     assert told.submitted() == ["a.0"]
@@ -80,13 +80,13 @@ def test_without_a_time_limit_one_job_goes_and_its_duration_says_how_many_follow
     assert told.submitted(told.end("a.0", duration=720)) == ["a.1", "a.2", "a.3", "a.4"]
 
 
-def test_where_the_first_is_cancelled_before_it_ran_another_goes_to_find_out() -> None:
+def test_if_the_first_job_is_cancelled_another_one_measures_the_duration() -> None:
     told = story("core_hours: 1", "count: 3")
     told.start()
     assert told.submitted(told.cancel("a.0")) == ["a.1"]
 
 
-def test_a_large_job_that_is_held_does_not_keep_small_ones_of_other_groups_waiting() -> None:
+def test_a_held_large_job_does_not_block_small_jobs_of_other_groups() -> None:
     told = story(
         "node_hours: 3",
         "nodes: 2, count: 2, duration: 1h",
@@ -112,7 +112,7 @@ def test_a_job_that_needs_no_gpu_is_not_held_by_gpu_hours() -> None:
     assert told.submitted() == ["a.0", "b.0"]
 
 
-def test_the_more_urgent_of_the_held_jobs_goes_first() -> None:
+def test_the_most_urgent_held_job_goes_first() -> None:
     told = story(
         "jobs: 2, submits_per_second: 100",
         "count: 2",
@@ -131,7 +131,7 @@ def test_the_more_urgent_of_the_held_jobs_goes_first() -> None:
     assert told.submitted(told.tell(Resumed(told.now))) == ["c.0"]
 
 
-def test_rules_hear_of_a_limit_when_it_holds_jobs_and_when_only_these_are_left() -> None:
+def test_rules_on_limit_fire_when_jobs_are_held_and_when_only_these_are_left() -> None:
     told = story(
         "core_hours: 2",
         "count: 5, tasks: 2, duration: 30m",
@@ -150,7 +150,7 @@ def test_rules_hear_of_a_limit_when_it_holds_jobs_and_when_only_these_are_left()
     assert ended(told).exit_code == 4
 
 
-def test_a_rule_on_a_limit_may_let_the_run_end_in_another_way() -> None:
+def test_a_rule_on_a_limit_may_end_the_run() -> None:
     told = story(
         "jobs: 1",
         "count: 3",
@@ -162,7 +162,7 @@ def test_a_rule_on_a_limit_may_let_the_run_end_in_another_way() -> None:
     assert told.metric("count.a.cancelled") == 2
 
 
-def test_a_rule_that_submits_whenever_a_limit_is_met_is_cut() -> None:
+def test_a_rule_that_submits_at_every_limit_is_cut() -> None:
     told = story(
         "jobs: 1, chain: 10",
         "count: 2",
@@ -176,7 +176,7 @@ def test_a_rule_that_submits_whenever_a_limit_is_met_is_cut() -> None:
     )
 
 
-def test_the_end_says_what_is_held_and_what_a_further_allocation_must_hold() -> None:
+def test_the_end_reports_held_jobs_and_the_missing_budget() -> None:
     told = story(
         "core_hours: 1, jobs: 100",
         "count: 4, duration: 30m",
@@ -192,7 +192,7 @@ def test_the_end_says_what_is_held_and_what_a_further_allocation_must_hold() -> 
     )
 
 
-def test_rules_may_wait_for_what_a_run_has_cost() -> None:
+def test_rules_may_use_the_costs_of_a_run() -> None:
     told = Story("""
 jobs: [{name: a, command: x, count: 3, tasks: 4, duration: 1h}]
 rules:
@@ -208,7 +208,7 @@ rules:
     assert "dear" in told.fired()
 
 
-def test_a_retry_is_held_as_any_job_is_and_its_index_is_not_lost() -> None:
+def test_a_held_retry_does_not_lose_its_index() -> None:
     told = story("jobs: 1", "retry: {times: 2}")
     told.start()
     told.play("a.0", status=256)
@@ -225,7 +225,7 @@ def test_idle_does_not_come_while_jobs_are_held() -> None:
     assert told.exit_code == 4
 
 
-def test_terminate_drops_what_a_limit_holds() -> None:
+def test_terminate_drops_held_jobs() -> None:
     told = story("jobs: 1", "count: 3", "  - {trigger: job-start, action: {name: terminate}}")
     told.start()
     told.begin("a.0")
@@ -233,7 +233,7 @@ def test_terminate_drops_what_a_limit_holds() -> None:
     assert told.exit_code == 0
 
 
-def test_a_resume_with_a_larger_limit_hands_on_what_was_held() -> None:
+def test_a_resume_with_a_larger_limit_submits_held_jobs() -> None:
     told = story("core_hours: 1", "count: 4, duration: 30m")
     told.start()
     told.play("a.0", duration=1800)
@@ -247,7 +247,7 @@ def test_a_resume_with_a_larger_limit_hands_on_what_was_held() -> None:
     assert told.exit_code == 0
 
 
-def test_a_resume_with_the_same_limit_ends_as_before_and_wakes_no_rule_again() -> None:
+def test_a_resume_with_the_same_limit_ends_as_before_without_triggering_rules() -> None:
     told = story(
         "jobs: 1",
         "count: 2",
@@ -262,7 +262,7 @@ def test_a_resume_with_the_same_limit_ends_as_before_and_wakes_no_rule_again() -
     assert told.fired().count("met") == 1
 
 
-def test_a_limit_that_is_new_at_a_resume_counts_what_was_used_before() -> None:
+def test_a_new_limit_at_a_resume_includes_earlier_usage() -> None:
     told = Story(f"jobs: [{{name: a, command: x, count: 4, duration: 30m}}]\nrules:\n{START}\n")
     told.start()
     told.play("a.0", duration=1800)
@@ -281,7 +281,7 @@ rules:
     assert told.metric("used.jobs") == 6
 
 
-def test_jobs_that_at_once_holds_are_told_as_held_by_no_limit() -> None:
+def test_jobs_held_by_at_once_are_not_reported_as_held_by_a_limit() -> None:
     told = story("core_hours: 100", "count: 5, at_once: 1, duration: 1h")
     told.start()
     assert not [one for one in told.decisions if isinstance(one, Log)]
@@ -366,7 +366,7 @@ def play_at_random(told: Story, seed: int) -> None:
 
 
 @given(budgets(timed=True), st.integers(0, 2**32))
-def test_no_limit_is_ever_passed_where_time_limits_are_kept(
+def test_no_limit_is_exceeded_if_jobs_keep_their_time_limits(
     data: dict[str, Any], seed: int
 ) -> None:
     told = Story(yaml.safe_dump(data))
@@ -391,7 +391,7 @@ def test_no_limit_is_ever_passed_where_time_limits_are_kept(
 
 
 @given(budgets(timed=False), st.integers(0, 2**32))
-def test_what_limits_hold_is_replayed_to_the_byte_from_snapshots_as_well(
+def test_held_jobs_are_replayed_exactly_from_snapshots_as_well(
     data: dict[str, Any], seed: int
 ) -> None:
     told = Story(yaml.safe_dump(data))

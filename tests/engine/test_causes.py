@@ -70,7 +70,7 @@ def fail(
         (9, [], {"cause": ["exit"]}, "signal"),
     ],
 )
-def test_a_rule_hears_why_a_job_failed(
+def test_a_condition_may_use_the_cause_of_a_failure(
     status: int | None, exceptions: list[dict[str, Any]], more: dict[str, Any], cause: str
 ) -> None:
     told = story(
@@ -81,7 +81,7 @@ def test_a_rule_hears_why_a_job_failed(
     assert logs(told) == [f"{cause} 60", f"{cause} 60"]
 
 
-def test_a_job_that_succeeds_ended_by_exit_and_one_that_is_cancelled_was_cancelled() -> None:
+def test_success_has_the_cause_exit_and_a_cancel_the_cause_cancelled() -> None:
     told = story(
         f"trigger: job-success, {SAY}",
         f"trigger: job-cancel, {SAY}",
@@ -102,13 +102,13 @@ def test_a_cause_may_be_one_of_several() -> None:
     assert logs(told) == ["timeout 60", "node-failure 60"]
 
 
-def test_a_job_without_a_time_limit_has_none_to_speak_of() -> None:
+def test_limit_has_no_value_without_a_time_limit() -> None:
     told = story(f"trigger: job-fail, name: free, when: limit > 0 or cause == 'exit', {SAY}")
     fail(told, "free.0", 1 << 8)
     assert logs(told) == ["exit ? (the event has no 'limit')"]
 
 
-def test_a_rule_about_causes_concerns_itself_with_failures() -> None:
+def test_a_rule_about_causes_handles_failures() -> None:
     told = story(f"trigger: job-finish, repetitions: 9, when: cause != 'timeout', {SAY}")
     for index in range(9):
         fail(told, f"sim.{index}", 1 << 8)
@@ -116,7 +116,7 @@ def test_a_rule_about_causes_concerns_itself_with_failures() -> None:
     assert told.exit_code == 0
 
 
-def test_parameters_of_these_names_come_first() -> None:
+def test_parameters_override_cause_and_limit() -> None:
     told = story(
         "trigger: job-fail, when: cause == 7 and limit == 8, action: {name: log, message: '{cause}'}",
         f"trigger: job-start, when: cause == 7, {SAY}",
@@ -127,7 +127,7 @@ def test_parameters_of_these_names_come_first() -> None:
     assert logs(told) == ["7 8", "7"]
 
 
-def test_an_observed_column_of_these_names_comes_first() -> None:
+def test_observed_columns_override_cause_and_limit() -> None:
     told = story(
         f"trigger: observed, name: sim, repetitions: 9, when: cause > 1, {SAY}",
         head="jobs: [{name: sim, command: x, count: 2, duration: 60s, observe: {json-lines: {}}},"
@@ -150,7 +150,7 @@ def test_failures_are_counted_by_cause() -> None:
     assert dict(sim.causes) == {"exit": 1, "timeout": 2}
 
 
-def test_strangers_have_causes_as_well() -> None:
+def test_foreign_jobs_have_causes() -> None:
     told = story(f"trigger: job-fail, scope: queue, repetitions: 9, when: cause == 'memory', {SAY}")
     told.job("f1", "submit", "start", ours=False)
     told.job("f1", "exception", ours=False, type="out-of-memory", severity=0)
@@ -168,7 +168,7 @@ def test_strangers_have_causes_as_well() -> None:
         ("cause == 137", f"one of {', '.join(CAUSES)}"),
     ],
 )
-def test_a_cause_that_there_is_none_of_is_refused(when: str, hint: str) -> None:
+def test_unknown_cause_is_rejected(when: str, hint: str) -> None:
     with pytest.raises(FileErrors) as caught:
         story(f'trigger: job-fail, when: "{when}", {SAY}')
     assert hint in str(caught.value)
@@ -181,13 +181,13 @@ def test_a_job_that_has_not_ended_has_no_cause() -> None:
     assert "cause" in str(caught.value)
 
 
-def test_the_journal_keeps_what_the_executor_says() -> None:
+def test_the_journal_keeps_the_executors_cause() -> None:
     event = JobEvent(1.0, "sim.0", "finish", {"status": 9, "cause": "memory"})
     (row,) = rows_of(1, 1, list_text([event_text(event)]))
     assert row.event() == event
 
 
-def test_functions_are_told_the_cause_and_a_replay_of_an_older_run_does_not_mind() -> None:
+def test_functions_get_the_cause_and_replays_of_older_runs_agree() -> None:
     told = story(
         "trigger: job-fail, action: {name: custom, label: look}",
         head="custom: |\n  def look(**kwargs):\n      pass\n" + HEAD,
@@ -209,7 +209,7 @@ def test_functions_are_told_the_cause_and_a_replay_of_an_older_run_does_not_mind
     assert not _same_but_new_fields(None, dumps([call]))
 
 
-def test_the_run_time_of_cancelled_jobs_is_a_metric_of_its_own() -> None:
+def test_the_duration_of_cancelled_jobs_is_a_separate_metric() -> None:
     told = story(
         "trigger: metric, name: max.sim-duration.cancelled, when: '> 4', action: {name: log, message: long}"
     )

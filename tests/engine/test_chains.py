@@ -71,7 +71,7 @@ def test_every_job_of_a_long_chain_of_cancellations_is_counted(trigger: str) -> 
 
 
 @pytest.mark.parametrize("trigger", ["job-cancel", "job-lost"])
-def test_a_longer_chain_of_cancellations_is_cut_and_counted(trigger: str) -> None:
+def test_a_too_long_chain_of_cancellations_is_cut_and_counted(trigger: str) -> None:
     told = Story(held(trigger, 1000, chain=100))
     told.start()
     told.job("g.0", *BEGIN)
@@ -120,7 +120,7 @@ def test_an_action_after_a_switch_follows_the_rules_that_the_switch_starts() -> 
     assert said[-2:] == ["back in a", "back in a"]
 
 
-def test_a_snapshot_holds_a_long_chain() -> None:
+def test_a_snapshot_can_contain_a_long_chain() -> None:
     told = Story(SWITCHES)
     told.start()
     state = dump(told.engine)
@@ -139,7 +139,7 @@ rules:
 """
 
 
-def test_held_jobs_and_waiting_retries_that_are_cancelled_together_are_settled_one_by_one() -> None:
+def test_held_jobs_and_retries_cancelled_together_are_settled_one_by_one() -> None:
     told = Story(MIXED)
     told.start()
     for job in ("g.0", "g.1"):  # both wait for their retries

@@ -27,7 +27,7 @@ rules:
     )
 
 
-def test_a_run_ends_by_itself_when_nothing_more_can_happen() -> None:
+def test_a_run_ends_when_nothing_more_can_happen() -> None:
     told = story("  - {trigger: metric, name: count.sleep.success, when: 9, action: {name: grow}}")
     told.start()
     assert told.play("sleep.0") == []
@@ -48,7 +48,7 @@ rules: [{trigger: start, action: {name: log, message: hello}}]
     assert told.exit_code == 0
 
 
-def test_failures_that_no_rule_concerns_itself_with_make_the_exit_code_1() -> None:
+def test_unhandled_failures_make_the_exit_code_1() -> None:
     told = story()
     told.start()
     told.play("sleep.0", status=256)
@@ -67,7 +67,7 @@ def test_failures_that_no_rule_concerns_itself_with_make_the_exit_code_1() -> No
         "{trigger: metric, name: count.sleep.failed, when: 5, action: {name: log, message: x}}",
     ],
 )
-def test_a_rule_on_failure_makes_failures_its_own_business(rule: str) -> None:
+def test_a_rule_on_failure_handles_failures(rule: str) -> None:
     told = story(f"  - {rule}")
     told.start()
     told.play("sleep.0", status=256)
@@ -75,7 +75,7 @@ def test_a_rule_on_failure_makes_failures_its_own_business(rule: str) -> None:
     assert told.exit_code == 0
 
 
-def test_a_rule_on_exceptions_makes_a_job_that_could_not_run_its_business() -> None:
+def test_a_rule_on_exceptions_handles_a_job_that_could_not_start() -> None:
     told = story(
         "  - {id: it, trigger: job-exception, when: exit_code == 127, action: {name: log, message: x}}"
     )
@@ -89,7 +89,7 @@ def test_a_rule_on_exceptions_makes_a_job_that_could_not_run_its_business() -> N
     assert told.exit_code == 0
 
 
-def test_a_missing_commands_exit_code_is_seen_by_a_rule_on_failure() -> None:
+def test_a_rule_on_failure_gets_the_exit_code_of_a_missing_command() -> None:
     told = story(
         "  - {id: it, trigger: job-fail, when: exit_code == 127, action: {name: log, message: x}}"
     )
@@ -99,7 +99,7 @@ def test_a_missing_commands_exit_code_is_seen_by_a_rule_on_failure() -> None:
     assert "it" in told.fired(told.job("sleep.0", "free", "clean"))
 
 
-def test_a_rule_whose_condition_the_failure_does_not_meet_is_not_concerned_with_it() -> None:
+def test_a_failure_that_does_not_match_a_rules_condition_is_unhandled() -> None:
     told = story("  - {trigger: job-fail, when: exit_code == 75, action: {name: log, message: x}}")
     told.start()
     told.play("sleep.0", status=1 << 8)
@@ -108,7 +108,7 @@ def test_a_rule_whose_condition_the_failure_does_not_meet_is_not_concerned_with_
     assert told.exit_code == 1
 
 
-def test_a_failure_after_the_last_repetition_is_nobodys_business() -> None:
+def test_a_failure_after_the_last_repetition_is_unhandled() -> None:
     told = story(
         "  - {trigger: job-fail, name: sleep, action: {name: submit, label: sleep, with: {count: 1}}}"
     )
@@ -120,7 +120,7 @@ def test_a_failure_after_the_last_repetition_is_nobodys_business() -> None:
     assert told.exit_code == 1
 
 
-def test_a_failure_that_a_backoff_skips_is_somebodys_business() -> None:
+def test_a_failure_skipped_by_backoff_is_handled() -> None:
     told = story(
         "  - {trigger: job-fail, repetitions: 9, backoff: 5, action: {name: log, message: x}}"
     )
@@ -130,7 +130,7 @@ def test_a_failure_that_a_backoff_skips_is_somebodys_business() -> None:
     assert told.exit_code == 0
 
 
-def test_a_rule_on_another_groups_failures_does_not() -> None:
+def test_a_rule_on_another_groups_failures_does_not_handle_them() -> None:
     told = story("  - {trigger: job-fail, name: echo, action: {name: log, message: x}}")
     told.start()
     told.play("sleep.0", status=256)
@@ -138,14 +138,14 @@ def test_a_rule_on_another_groups_failures_does_not() -> None:
     assert told.exit_code == 1
 
 
-def test_terminates_own_exit_code_stands_whatever_failed() -> None:
+def test_the_exit_code_of_terminate_overrides_failures() -> None:
     told = story("  - {trigger: job-finish, action: {name: terminate, exit_code: 7}}")
     told.start()
     told.play("sleep.0", status=256)
     assert told.exit_code == 7
 
 
-def test_ctrl_c_cancels_what_is_active_and_ends_with_130() -> None:
+def test_ctrl_c_cancels_active_jobs_and_ends_with_130() -> None:
     told = story("  - {trigger: job-cancel, action: {name: submit, label: echo}}")
     told.start()
     told.begin("sleep.0")
@@ -171,7 +171,7 @@ def test_a_run_waits_for_an_interval_that_may_still_fire() -> None:
     assert told.exit_code == 0
 
 
-def test_a_run_waits_for_a_heartbeat_rule_and_no_longer() -> None:
+def test_a_run_waits_for_a_heartbeat_rule_only_until_it_is_exhausted() -> None:
     told = story(
         "  - {id: beat, trigger: heartbeat, repetitions: 2, action: {name: log, message: x}}",
         "logging: {heartbeat: 10}",
@@ -196,7 +196,7 @@ def test_grow_on_waiting_time_does_not_keep_a_finished_run_alive() -> None:
     assert told.exit_code == 0
 
 
-def test_a_missed_interval_is_skipped_not_made_up_for() -> None:
+def test_a_missed_interval_is_skipped() -> None:
     told = story(
         "  - {id: again, trigger: interval, seconds: 5, repetitions: 99, action: {name: log, message: x}}"
     )
@@ -210,7 +210,7 @@ def test_a_missed_interval_is_skipped_not_made_up_for() -> None:
     assert told.fired().count("again") == 2
 
 
-def test_a_call_that_is_under_way_keeps_the_run_alive() -> None:
+def test_a_pending_call_keeps_the_run_alive() -> None:
     told = story(
         """
   - {id: f, trigger: job-success, when: index == 1, action: {name: custom, label: later}}
@@ -228,7 +228,7 @@ custom: |
     assert told.exit_code == 0
 
 
-def test_a_function_that_raises_is_an_error_that_the_exit_code_tells() -> None:
+def test_a_function_that_raises_makes_the_exit_code_1() -> None:
     told = story(
         """
   - {id: f, trigger: job-success, when: index == 0, action: {name: custom, label: later}}
@@ -258,7 +258,7 @@ def test_a_lost_executor_ends_the_run_with_its_reason() -> None:
     assert told.exit_code == 1
 
 
-def test_a_problem_is_logged_and_an_error_turns_the_exit_code() -> None:
+def test_problems_are_logged_and_errors_change_the_exit_code() -> None:
     told = story()
     told.start()
     told.tell(Problem(told.now, "a file is no file"))
@@ -295,7 +295,7 @@ def _over(told: Story, job: str, value: float | None, problem: bool = False) -> 
     return [one.message for one in told.end(job) if isinstance(one, Log)]
 
 
-def test_a_result_without_a_value_is_laid_to_the_output_of_its_own_job_alone() -> None:
+def test_a_missing_result_is_only_explained_by_its_own_jobs_output() -> None:
     told = _observed(4)
     assert not _over(told, "sim.0", 2.0, problem=True)
     # Another job's own reason, and another reason on a job that one of its observers was lost on.
@@ -307,7 +307,7 @@ def test_a_result_without_a_value_is_laid_to_the_output_of_its_own_job_alone() -
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_a_result_that_lacks_what_was_not_understood_is_one_error_of_its_group(named: bool) -> None:
+def test_results_missing_because_of_unreadable_output_are_one_error_per_group(named: bool) -> None:
     told = _observed(4)
     # The first is told alone: of later ones only that nothing was read of them says so.
     assert not _over(told, "sim.0", 2.0, problem=True)

@@ -32,7 +32,7 @@ def sent(decisions: list[Decision]) -> list[str]:
     return [each.message for each in decisions if isinstance(each, Notify)]
 
 
-def test_a_rule_on_end_knows_how_the_run_ended_and_comes_last() -> None:
+def test_a_rule_on_end_gets_the_outcome_and_comes_last() -> None:
     told = story(f"  - {{id: bye, trigger: end, action: {NOTIFY}}}")
     told.start()
     assert sent(told.play("a.0")) == []
@@ -45,7 +45,7 @@ def test_a_rule_on_end_knows_how_the_run_ended_and_comes_last() -> None:
     assert told.exit_code == 0
 
 
-def test_a_rule_that_terminates_wakes_the_rules_on_end() -> None:
+def test_terminate_triggers_rules_on_end() -> None:
     told = story(
         "  - {trigger: job-fail, action: {name: terminate, exit_code: 7}}\n"
         f"  - {{trigger: end, when: exit_code == 7, action: {NOTIFY}}}\n"
@@ -55,7 +55,7 @@ def test_a_rule_that_terminates_wakes_the_rules_on_end() -> None:
     assert sent(told.play("a.0", status=256)) == ["ended 7: terminated by rule rule-2"]
 
 
-def test_a_stop_and_the_end_after_the_resume_each_send_a_message() -> None:
+def test_a_stop_and_the_later_end_each_send_a_message() -> None:
     told = story(f"  - {{trigger: end, action: {NOTIFY}}}")
     told.start()
     stopped = told.engine.handle(StopRequested(5.0, "stop", 5, "keep"))
@@ -67,7 +67,7 @@ def test_a_stop_and_the_end_after_the_resume_each_send_a_message() -> None:
     assert sent(told.play("a.1")) == ["ended 0: nothing more can happen"]
 
 
-def test_repetitions_that_the_file_gives_hold_also_for_end() -> None:
+def test_repetitions_apply_to_rules_on_end() -> None:
     told = story(f"  - {{trigger: end, repetitions: 1, action: {NOTIFY}}}")
     told.start()
     assert sent(told.engine.handle(StopRequested(5.0, "stop", 5, "keep"))) != []
@@ -83,14 +83,14 @@ def test_a_limit_that_stops_the_run_is_an_end() -> None:
     assert message.startswith("limited 4: only held jobs are left")
 
 
-def test_the_loss_of_the_queue_stops_the_run() -> None:
+def test_a_lost_queue_stops_the_run() -> None:
     told = story(f"  - {{trigger: end, action: {NOTIFY}}}")
     told.start()
     (message,) = sent(told.engine.handle(ExecutorLost(5.0, "x", "gone")))
     assert message == "stopped 1: executor x lost its queue: gone"
 
 
-def test_a_condition_on_the_exit_code_at_the_end_makes_no_failure_its_business() -> None:
+def test_a_rule_on_end_with_exit_code_does_not_handle_failures() -> None:
     told = story(f"  - {{trigger: end, when: exit_code != 0, action: {NOTIFY}}}")
     told.start()
     told.play("a.0", status=256)
@@ -109,7 +109,7 @@ def test_idle_does_not_wait_for_a_message() -> None:
     assert told.exit_code == 0
 
 
-def test_a_resume_repeats_what_was_not_confirmed_and_nothing_else() -> None:
+def test_a_resume_repeats_only_unconfirmed_messages() -> None:
     told = story("  - {trigger: start, action: {name: notify, to: [bell, {mail: me}], message: x}}")
     told.start()
     told.engine.handle(Delivered(1.0, ("notice-1",), "bell"))
@@ -129,7 +129,7 @@ def test_a_resume_after_the_end_repeats_the_last_message() -> None:
     assert not [each for each in decided if isinstance(each, (Submit, Terminate))]
 
 
-def test_a_failed_delivery_is_one_warning_and_the_exit_code_stays() -> None:
+def test_a_failed_delivery_is_one_warning_without_changing_the_exit_code() -> None:
     told = story("  - {trigger: start, action: {name: notify, to: bell, message: x}}")
     told.start()
     (warning,) = told.engine.handle(Delivered(1.0, ("notice-1",), "bell", "no terminal"))
@@ -143,7 +143,7 @@ def test_a_failed_delivery_is_one_warning_and_the_exit_code_stays() -> None:
     assert told.exit_code == 0
 
 
-def test_a_confirmation_of_no_message_changes_nothing() -> None:
+def test_an_unknown_confirmation_changes_nothing() -> None:
     told = story("  - {trigger: start, action: {name: notify, to: bell, message: x}}")
     told.start()
     assert told.engine.handle(Delivered(1.0, ("notice-9",), "bell")) == []
@@ -151,7 +151,7 @@ def test_a_confirmation_of_no_message_changes_nothing() -> None:
     assert list(told.engine.state.notices) == ["notice-1"]
 
 
-def test_messages_that_are_under_way_are_in_a_snapshot() -> None:
+def test_pending_messages_are_in_a_snapshot() -> None:
     told = story("  - {trigger: start, action: {name: notify, to: [bell, desktop], message: x}}")
     told.start()
     told.engine.handle(Delivered(1.0, ("notice-1",), "bell"))
@@ -167,7 +167,7 @@ def test_messages_that_are_under_way_are_in_a_snapshot() -> None:
 
 
 @pytest.mark.parametrize("after", ["log", "notify"])
-def test_the_end_costs_nothing_where_no_rule_waits_for_it(after: str) -> None:
+def test_the_end_costs_nothing_without_rules_on_end(after: str) -> None:
     told = story("")
     told.start()
     told.play("a.0")

@@ -39,7 +39,7 @@ def test_a_job_rule_sees_only_jobs_of_its_group() -> None:
     assert told.submitted(told.play("lammps.1")) == ["amg.1"]
 
 
-def test_a_rule_without_a_group_sees_all_our_jobs_but_no_strangers() -> None:
+def test_a_rule_without_a_group_sees_all_our_jobs_but_no_foreign_ones() -> None:
     told = story(
         "  - {id: any, trigger: job-finish, repetitions: 9, action: {name: log, message: seen}}"
     )
@@ -50,7 +50,7 @@ def test_a_rule_without_a_group_sees_all_our_jobs_but_no_strangers() -> None:
     assert told.fired() == ["rule-1", "any"]
 
 
-def test_scope_queue_sees_strangers() -> None:
+def test_scope_queue_sees_foreign_jobs() -> None:
     told = story(
         """
   - {id: any, trigger: job-finish, scope: queue, repetitions: 9, action: {name: log, message: x}}
@@ -78,9 +78,7 @@ LIFE = ("submit", "validate", "depend", "priority", "alloc", "start")
         ("job-inactive", ["f1", "f2", "f3", "f4", "f5"]),
     ],
 )
-def test_what_is_derived_of_our_jobs_is_derived_of_strangers_too(
-    trigger: str, fires: list[str]
-) -> None:
+def test_foreign_jobs_have_the_derived_triggers_of_our_jobs(trigger: str, fires: list[str]) -> None:
     rule = "scope: queue, repetitions: 99, action: {name: log, message: '{job}'}"
     told = story(f"  - {{id: any, trigger: {trigger}, {rule}}}")
     told.start()
@@ -104,7 +102,7 @@ def test_what_is_derived_of_our_jobs_is_derived_of_strangers_too(
     assert messages == fires
 
 
-def test_a_condition_may_ask_for_a_strangers_exit_code() -> None:
+def test_a_condition_may_use_a_foreign_jobs_exit_code() -> None:
     told = story(
         "  - {id: any, trigger: job-fail, scope: queue, when: exit_code == 3,"
         " repetitions: 9, action: {name: log, message: x}}"
@@ -116,7 +114,7 @@ def test_a_condition_may_ask_for_a_strangers_exit_code() -> None:
     assert told.fired() == ["rule-1", "any"]
 
 
-def test_nothing_is_kept_of_strangers_jobs_that_are_over() -> None:
+def test_finished_foreign_jobs_are_forgotten() -> None:
     told = story("  - {trigger: job-fail, scope: queue, action: {name: log, message: x}}")
     told.start()
     for number in range(100):
@@ -124,7 +122,7 @@ def test_nothing_is_kept_of_strangers_jobs_that_are_over() -> None:
     assert not told.engine.state.foreign_jobs._jobs
 
 
-def test_a_previous_runs_job_that_bears_the_name_of_a_group_is_not_ours() -> None:
+def test_a_previous_runs_job_named_like_a_group_is_foreign() -> None:
     told = story("  - {id: any, trigger: job-finish, action: {name: log, message: x}}")
     told.start()
     told.job("lammps.7", "submit", "start", "finish", "clean", status=0)
@@ -163,7 +161,7 @@ def test_every_event_and_state_of_a_job_is_a_trigger(trigger: str, event: str) -
         assert ("seen" in told.fired(decided)) == (name == event)
 
 
-def test_job_fail_and_job_success_tell_exit_codes_apart() -> None:
+def test_the_exit_code_decides_between_job_fail_and_job_success() -> None:
     told = story(
         """
   - {id: bad, trigger: job-fail, name: lammps, repetitions: 9, action: {name: log, message: "{exit_code}"}}
@@ -177,7 +175,7 @@ def test_job_fail_and_job_success_tell_exit_codes_apart() -> None:
     assert told.fired(told.play("lammps.1")) == ["good"]
 
 
-def test_a_signal_is_reported_as_a_shell_does() -> None:
+def test_a_signal_has_the_exit_code_of_a_shell() -> None:
     told = story(
         "  - {id: killed, trigger: job-fail, when: exit_code == 137, action: {name: log, message: x}}"
     )
@@ -185,7 +183,7 @@ def test_a_signal_is_reported_as_a_shell_does() -> None:
     assert told.fired(told.play("lammps.0", status=9)) == ["killed"]
 
 
-def test_a_job_cancelled_before_it_starts_is_cancelled_and_gone() -> None:
+def test_a_job_cancelled_before_it_starts_counts_as_cancelled() -> None:
     told = story("  - {id: seen, trigger: job-cancel, action: {name: log, message: x}}")
     told.start()
     told.job("lammps.0", "submit", "validate", "depend", "priority")
@@ -195,7 +193,7 @@ def test_a_job_cancelled_before_it_starts_is_cancelled_and_gone() -> None:
     assert told.engine.state.active() == ["lammps.1"]
 
 
-def test_a_job_cancelled_while_it_runs_is_no_failure() -> None:
+def test_a_job_cancelled_while_it_runs_is_not_a_failure() -> None:
     told = story("  - {id: bad, trigger: job-fail, action: {name: log, message: x}}")
     told.start()
     told.begin("lammps.0")
@@ -205,7 +203,7 @@ def test_a_job_cancelled_while_it_runs_is_no_failure() -> None:
     assert "bad" not in told.fired()
 
 
-def test_a_finish_without_a_start_counts_and_breaks_nothing() -> None:
+def test_a_finish_without_a_start_is_counted() -> None:
     told = story("")
     told.start()
     told.job("lammps.0", "submit")
@@ -214,7 +212,7 @@ def test_a_finish_without_a_start_counts_and_breaks_nothing() -> None:
     assert told.metric("mean.lammps-duration") is None
 
 
-def test_echoes_of_an_event_change_nothing() -> None:
+def test_duplicate_events_change_nothing() -> None:
     told = story(
         "  - {id: seen, trigger: job-finish, repetitions: 9, action: {name: submit, label: amg}}"
     )
@@ -227,7 +225,7 @@ def test_echoes_of_an_event_change_nothing() -> None:
     assert told.metric("count.lammps.finished") == 1
 
 
-def test_repetitions_end_and_the_rule_leaves_the_index() -> None:
+def test_an_exhausted_rule_leaves_the_index() -> None:
     told = story(
         "  - {id: twice, trigger: job-finish, repetitions: 2, action: {name: submit, label: lammps}}"
     )
@@ -250,7 +248,7 @@ def test_backoff_skips_that_many_further_matches() -> None:
     assert fired == [True, False, False, True, False, False, True]
 
 
-def test_backoff_on_the_action_as_the_first_implementation_has_it() -> None:
+def test_backoff_may_be_set_on_the_action_as_in_the_first_implementation() -> None:
     told = story(
         """
   - trigger: job-finish
@@ -277,7 +275,7 @@ def test_backoff_in_seconds_waits_that_long() -> None:
     assert fired == [True, False, False, True, False]
 
 
-def test_rules_of_one_event_go_by_their_place_in_the_file() -> None:
+def test_rules_on_one_event_fire_in_file_order() -> None:
     told = story(
         """
   - {id: a, trigger: job-success, action: {name: log, message: x}}
@@ -332,7 +330,7 @@ def test_cancel_with_a_label_cancels_the_whole_group() -> None:
     assert [one.jobs for one in decided if isinstance(one, Cancel)] == [("lammps.0", "lammps.1")]
 
 
-def test_submit_with_overrides_gives_the_next_jobs_another_shape() -> None:
+def test_submit_with_overrides_changes_the_resources_of_its_jobs() -> None:
     told = story(
         """
   - {trigger: job-success, action: {name: submit, label: amg, with: {tasks: 8, count: 2}}}
@@ -370,7 +368,7 @@ def test_rules_can_be_enabled_and_disabled_while_running() -> None:
     assert "later" not in told.fired(told.play("lammps.1"))
 
 
-def test_a_rule_that_another_rule_of_the_same_occasion_disables_does_not_fire() -> None:
+def test_a_rule_disabled_by_an_earlier_rule_on_the_same_event_does_not_fire() -> None:
     told = story(
         """
   - {id: first, trigger: job-success, when: index == 0, action: {name: disable, rules: [second]}}
@@ -383,7 +381,7 @@ def test_a_rule_that_another_rule_of_the_same_occasion_disables_does_not_fire() 
     assert told.fired(told.play("lammps.1")) == ["again", "second"]
 
 
-def test_whatever_occasion_an_event_makes_the_event_is_one_that_may_make_it() -> None:
+def test_events_of_lists_every_event_that_can_cause_an_occasion() -> None:
     """Events that can make no occasion which a rule waits for are not looked at any further."""
     for name, step in TRANSITIONS.items():
         for occasion in (*step.occasions, *step.moving):
@@ -394,7 +392,7 @@ def test_whatever_occasion_an_event_makes_the_event_is_one_that_may_make_it() ->
     assert not list(events_of("heartbeat"))
 
 
-def test_a_condition_sees_the_sweeps_parameters() -> None:
+def test_a_condition_may_use_parameters_of_the_sweep() -> None:
     told = story(
         """
   - {id: hot, trigger: job-success, when: T > 1, repetitions: 9, action: {name: log, message: "{T}"}}
@@ -406,7 +404,7 @@ def test_a_condition_sees_the_sweeps_parameters() -> None:
     assert told.fired(told.play("lammps.1")) == ["hot"]
 
 
-def test_an_observed_row_wakes_its_groups_rules_with_its_columns() -> None:
+def test_an_observed_row_triggers_rules_with_its_columns() -> None:
     told = story(
         """
   - {id: hot, trigger: observed, name: lammps, when: Temp > 2, action: {name: cancel}}
@@ -424,7 +422,7 @@ jobs:
     assert [one.jobs for one in decided if isinstance(one, Cancel)] == [("lammps.1",)]
 
 
-def test_a_function_on_a_job_whose_end_another_function_held_up_hears_which_job() -> None:
+def test_a_function_gets_the_job_whose_end_another_function_delayed() -> None:
     told = Story(
         """
 jobs: [{name: sim, command: x, count: 2}]

@@ -84,7 +84,7 @@ FIRST = {"T": 1, "U[16]": 2, "U[32]": 6, "e[16]": 1, "e[32]": 2, "gap": 4, "err"
 SECOND = {"T": 2, "U[16]": 5, "U[32]": 2, "e[16]": 0, "e[32]": 0, "gap": -3, "err": 0}
 
 
-def test_a_pivot_table_has_a_column_for_each_value_and_columns_that_use_these() -> None:
+def test_a_pivot_table_has_columns_for_values_and_columns_that_use_them() -> None:
     story = told()
     done(story, reversed(range(8)))
     first, second = rows(story)
@@ -93,7 +93,7 @@ def test_a_pivot_table_has_a_column_for_each_value_and_columns_that_use_these() 
     assert first["err"] == 2.2360679775
 
 
-def test_a_value_that_is_missing_is_missing_in_what_uses_it_too() -> None:
+def test_columns_that_use_a_missing_value_are_missing() -> None:
     story = told()
     done(story, (0, 1, 2, 3, 6, 7))
     for number in (4, 5):
@@ -104,13 +104,13 @@ def test_a_value_that_is_missing_is_missing_in_what_uses_it_too() -> None:
     assert {name: second[name] for name in SECOND} == approximately(SECOND)
 
 
-def test_a_statistic_with_a_filter_is_over_the_jobs_that_pass_it() -> None:
+def test_a_filtered_statistic_covers_only_passing_jobs() -> None:
     story = told(table="  t: {of: g, by: [T], columns: {a: 'mean.U(L == 16 and replica == 0)'}}\n")
     done(story, reversed(range(8)))
     assert [row["a"] for row in rows(story)] == [1, 5]
 
 
-def test_a_table_over_jobs_of_which_none_passes_has_no_rows() -> None:
+def test_a_table_without_passing_jobs_has_no_rows() -> None:
     story = told(table="  t: {of: g(L == 32), by: [T]}\n")
     done(story, range(4))
     assert rows(story) == []
@@ -127,7 +127,7 @@ def test_rows_are_sorted_by_their_parameters_numbers_before_texts() -> None:
     assert [row["T"] for row in rows(story)] == [9, 10, "a"]
 
 
-def test_a_column_that_is_defined_below_is_an_error_with_its_place() -> None:
+def test_a_column_that_is_defined_later_is_an_error_with_its_place() -> None:
     text = JOBS + RULES + "results:\n  t: {of: g, by: [T], columns: {b: 2 * a, a: mean.U}}\n"
     with pytest.raises(FileErrors) as caught:
         load_text(text, REGISTRY, file="study.yaml")
@@ -138,7 +138,7 @@ def test_a_column_that_is_defined_below_is_an_error_with_its_place() -> None:
     assert str(error.where) == f"study.yaml:{line}:{text.splitlines()[-1].index('2 * a') + 5}"
 
 
-def test_of_one_name_the_row_comes_before_a_column_and_there_is_a_warning() -> None:
+def test_a_row_field_overrides_a_column_of_the_same_name_with_a_warning() -> None:
     story = told(table="  t: {of: g, columns: {U: 2 * U, v: U + 1}}\n")
     done(story, (0,))
     (row,) = rows(story)
@@ -148,7 +148,7 @@ def test_of_one_name_the_row_comes_before_a_column_and_there_is_a_warning() -> N
     assert "'v'" in warning
 
 
-def test_a_filter_of_a_rows_statistic_sees_the_row() -> None:
+def test_a_filter_may_use_columns_of_the_row() -> None:
     story = told(
         table="",
         rules="  - {id: far, trigger: observed, name: g, when: mean.u(step > 10) > 2,"
@@ -163,7 +163,7 @@ def test_a_filter_of_a_rows_statistic_sees_the_row() -> None:
     assert messages(story) == ["mean 3.0"]
 
 
-def test_each_attempt_is_judged_by_its_own_parameters_and_earlier_rows_stay() -> None:
+def test_filters_use_the_parameters_of_each_attempt() -> None:
     story = told(
         table="",
         jobs=JOBS.replace("[16, 32]", "16").replace("T: [1, 2]", "T: 1").replace("cas: 2", "cas: 1")
@@ -179,7 +179,7 @@ def test_each_attempt_is_judged_by_its_own_parameters_and_earlier_rows_stay() ->
     assert messages(story)[-1] == "10"
 
 
-def test_all_is_over_the_whole_table_in_a_rule_with_each() -> None:
+def test_all_covers_the_whole_table_in_a_rule_with_each() -> None:
     rule = "  - {{id: top, trigger: idle, name: g, each: [T], when: {}max.t.T > T,"
     rule += " action: {{name: log, message: 'T {{T}}'}}}}\n"
     order = (2, 3, 6, 7, 0, 1, 4, 5)
@@ -262,7 +262,7 @@ def _all_tables(story: Story) -> dict[str, list[Mapping[str, Any]]]:
 
 @given(st.permutations(range(8)), st.lists(st.integers(0, 7), max_size=3))
 @settings(deadline=None, max_examples=30)
-def test_tables_are_the_same_in_any_order_of_arrival_and_after_any_resume(
+def test_tables_do_not_depend_on_the_order_of_ends_or_on_resumes(
     order: list[int], stops: list[int]
 ) -> None:
     story = Story(CHECKED)
@@ -285,7 +285,7 @@ def test_tables_are_the_same_in_any_order_of_arrival_and_after_any_resume(
 
 @given(st.permutations(range(8)), st.sets(st.integers(0, 7)), st.integers(0, 12))
 @settings(deadline=None, max_examples=30)
-def test_filtered_counts_add_up_and_a_replay_decides_the_same_to_the_byte(
+def test_filtered_counts_add_up_and_are_replayed_exactly(
     order: list[int], failing: set[int], stop: int
 ) -> None:
     story = Story(CHECKED)
@@ -326,7 +326,7 @@ def test_filtered_counts_add_up_and_a_replay_decides_the_same_to_the_byte(
     assert told == texts
 
 
-def test_an_answer_about_a_table_that_did_not_change_costs_no_work(
+def test_an_unchanged_table_is_not_computed_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     story = told()
@@ -344,7 +344,7 @@ def test_an_answer_about_a_table_that_did_not_change_costs_no_work(
     monkeypatch.undo()
 
 
-def test_only_the_row_of_a_new_job_is_worked_out_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_row_of_a_new_job_is_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     story = told()
     done(story, (0, 1, 2, 4, 5, 6, 7))
     assert len(rows(story)) == 2
@@ -375,7 +375,7 @@ def test_only_the_row_of_a_new_job_is_worked_out_again(monkeypatch: pytest.Monke
         ({"u": 1.0}, "T == 1 and L in (16, 64)", 1.0),
     ],
 )
-def test_a_value_is_left_out_where_its_filter_has_no_value_or_compares_nan(
+def test_values_are_skipped_if_the_filter_has_a_missing_value_or_nan(
     values: dict[str, float], condition: str, expected: float | None
 ) -> None:
     rule = "  - {{trigger: observed, name: g, when: 'mean.u({0}) > 9',"
@@ -388,7 +388,7 @@ def test_a_value_is_left_out_where_its_filter_has_no_value_or_compares_nan(
     assert index.read("mean", name, story.now) == expected
 
 
-def test_a_job_without_the_value_is_in_the_row_and_not_in_its_statistic() -> None:
+def test_a_job_without_the_value_counts_in_the_row_but_not_in_its_statistic() -> None:
     story = told(
         table="  t: {of: g, by: [T], columns: {m: mean.U, c: count.done(L == 16), k: n}}\n"
     )
@@ -399,13 +399,13 @@ def test_a_job_without_the_value_is_in_the_row_and_not_in_its_statistic() -> Non
     assert [(row["m"], row["c"], row["k"]) for row in rows(story)] == [(3, 2, 3)]
 
 
-def test_a_column_that_divides_by_zero_is_empty_and_so_is_what_uses_it() -> None:
+def test_a_column_that_divides_by_zero_is_missing() -> None:
     story = told(table="  t: {of: g, by: [T], columns: {x: 1 / (T - 1), y: x + 1, z: n}}\n")
     done(story, (0, 2))
     assert [(row["x"], row["y"], row["z"]) for row in rows(story)] == [(None, None, 1), (1, 2, 1)]
 
 
-def test_a_pivot_has_columns_for_texts_fractions_and_values_that_come_later() -> None:
+def test_a_pivot_has_columns_for_texts_fractions_and_late_values() -> None:
     jobs = JOBS.replace("L: [16, 32]", "L: [0.5, hex, -1]").replace("replicas: 2", "replicas: 1")
     table = """
   t: {of: g, by: [T], pivot: L, columns: {U: mean.U, s: 'U[0.5] + U["hex"] + U[-1]', k: n, d: 'U - U[-1]'}}
@@ -421,7 +421,7 @@ def test_a_pivot_has_columns_for_texts_fractions_and_values_that_come_later() ->
 # -- the whole, slices and rows ----------------------------------------------------------------
 
 
-def test_all_is_over_the_whole_group_in_statistics_counts_and_rows() -> None:
+def test_all_covers_the_whole_group_in_statistics_counts_and_rows() -> None:
     rules = """
   - {id: said, trigger: idle, name: g, each: [T], action:
      {name: log, message: '{T} {mean.U(L == 16)} {all.mean.U(L == 16)} {count.done} {all.count.done} {all.count.done(T == 1)}'}}
@@ -438,7 +438,7 @@ def test_all_is_over_the_whole_group_in_statistics_counts_and_rows() -> None:
     assert [job.parameters for one in submitted for job in one.jobs] == [{"L": 64, "T": 1}] * 2
 
 
-def test_rows_without_one_that_passes_submit_nothing() -> None:
+def test_rows_submit_nothing_if_none_passes() -> None:
     rule = "  - {id: more, trigger: idle, name: g, action: {name: submit, label: g, rows: t(gap > 5)}}\n"
     story = told(rules=rule)
     done(story, range(8))
@@ -446,7 +446,7 @@ def test_rows_without_one_that_passes_submit_nothing() -> None:
     assert len(story.submitted()) == 8
 
 
-def test_a_pivot_that_gets_too_many_values_keeps_the_least_and_says_so() -> None:
+def test_a_pivot_with_too_many_values_keeps_the_lowest_with_a_warning() -> None:
     story = Story(
         "jobs: [{name: g, command: 'x {T} {L}', parameters: {T: 1, L: null}}]\n"
         "rules: [{trigger: start, action: {name: submit, label: g, with:"

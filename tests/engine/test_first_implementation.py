@@ -46,7 +46,7 @@ custom: |
 
 
 @pytest.mark.parametrize("trigger", BUILTIN_TRIGGERS)
-def test_every_trigger_that_the_file_may_name_is_one_that_fires(trigger: str) -> None:
+def test_every_trigger_can_fire(trigger: str) -> None:
     extra = {
         "metric": "name: count.sim.success,",
         "interval": "seconds: 5,",
@@ -112,7 +112,7 @@ def test_every_trigger_that_the_file_may_name_is_one_that_fires(trigger: str) ->
     assert "it" in told.fired()
 
 
-def test_a_rule_for_one_group_is_not_fired_by_another_a_stranger_or_the_backlog() -> None:
+def test_a_rule_for_one_group_ignores_other_groups_and_foreign_jobs() -> None:
     told = story("  - {id: it, trigger: job-finish, name: echo, action: {name: log, message: x}}")
     told.start()
     told.play("sim.0")
@@ -121,7 +121,7 @@ def test_a_rule_for_one_group_is_not_fired_by_another_a_stranger_or_the_backlog(
     assert "it" not in told.fired()
 
 
-def test_what_a_custom_function_returns_is_done_and_the_rule_fires_once() -> None:
+def test_the_result_of_a_function_is_carried_out_and_the_rule_fires_once() -> None:
     told = story("  - {id: it, trigger: job-success, action: {name: custom, label: again}}")
     told.start()
     decided = told.play("sim.0") + told.play("sim.1")
@@ -145,7 +145,7 @@ def test_what_a_custom_function_returns_is_done_and_the_rule_fires_once() -> Non
         ("> -1", 0, True),
     ],
 )
-def test_a_condition_is_read_whole(when: str, value: float, holds: bool) -> None:
+def test_a_condition_is_parsed_completely(when: str, value: float, holds: bool) -> None:
     from ensemble_core.model.conditions import parse
 
     assert parse(when).holds(value, {}, lambda path: None) is holds
@@ -193,14 +193,14 @@ def test_after_terminate_the_rest_of_the_same_event_submits_nothing() -> None:
         "{trigger: job-cnacel, action: {name: terminate}}",
     ],
 )
-def test_what_can_never_work_is_refused_when_the_file_is_checked(rule: str) -> None:
+def test_impossible_rules_are_rejected_when_the_file_is_checked(rule: str) -> None:
     with pytest.raises(FileErrors) as caught:
         load_text(f"jobs: [{{name: sim, command: sim}}]\nrules: [{rule}]", REGISTRY)
     assert caught.value.exit_code == 2
     assert all(error.where and error.where.line == 2 for error in caught.value.errors)
 
 
-def test_grow_on_an_executor_that_cannot_resize_is_refused_when_the_file_is_checked() -> None:
+def test_grow_on_an_executor_without_resize_is_rejected_when_the_file_is_checked() -> None:
     import dataclasses
 
     local = REGISTRY.executors["local"]
@@ -212,7 +212,7 @@ def test_grow_on_an_executor_that_cannot_resize_is_refused_when_the_file_is_chec
     assert load_text(text, REGISTRY, executor=local).heartbeat == 60
 
 
-def test_rules_that_cannot_match_are_not_looked_at() -> None:
+def test_rules_that_cannot_match_are_not_considered() -> None:
     rules = "\n".join(
         f"  - {{id: r{n}, trigger: metric, name: count.sim.success, when: {n + 1000}, action: {{name: log, message: x}}}}"
         for n in range(500)
@@ -277,7 +277,7 @@ def test_terminate_leaves_no_job_running() -> None:
     assert end.cancel == ("sim.1", "sim.2")
 
 
-def test_failures_reach_the_exit_code_and_the_run_ends_by_itself() -> None:
+def test_failures_set_the_exit_code_and_the_run_ends() -> None:
     told = story("", count=1)
     told.start()
     told.play("sim.0", status=256)
@@ -296,7 +296,7 @@ def test_import_installs_no_signal_handler_and_needs_no_queue(tmp_path: Path) ->
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, timeout=150)
 
 
-def test_a_loop_of_rules_is_cut() -> None:
+def test_an_endless_loop_of_rules_is_cut() -> None:
     told = story(
         "  - {id: it, trigger: metric, name: count.sim.submitted, repetitions: 1000000, "
         "action: {name: submit, label: sim}}"
@@ -306,7 +306,7 @@ def test_a_loop_of_rules_is_cut() -> None:
     assert len(told.submitted()) <= 3 * 101
 
 
-def test_cancel_of_the_events_job_names_that_job_alone() -> None:
+def test_cancel_of_the_events_job_cancels_only_that_job() -> None:
     told = story("  - {trigger: job-start, when: index == 1, action: {name: cancel}}")
     told.start()
     told.begin("sim.0")

@@ -30,7 +30,7 @@ def beat(told: Story) -> list[str]:
     return told.fired(told.wait(10))
 
 
-def test_waiting_jobs_are_known_by_number_and_by_the_sizes_that_wait() -> None:
+def test_gauges_have_the_number_and_sizes_of_waiting_jobs() -> None:
     told = Story(SIZES)
     told.start()
     assert [told.metric(f"waiting.{name}") for name in ("jobs", "nodes")] == [3, 13]
@@ -56,7 +56,7 @@ def test_the_next_job_is_the_oldest_of_the_most_urgent() -> None:
 
 
 @pytest.mark.parametrize("asked", ["at-once", "later"])
-def test_the_next_job_is_the_first_that_was_submitted_whatever_the_order_of_the_file(
+def test_the_next_job_is_the_first_submitted_regardless_of_file_order(
     asked: str,
 ) -> None:
     told = Story("""
@@ -76,7 +76,7 @@ rules:
     assert told.metric("waiting.next") == 0
 
 
-def test_a_random_size_is_drawn_anew_at_each_heartbeat_as_often_as_jobs_have_it() -> None:
+def test_a_random_size_is_drawn_at_each_heartbeat_with_the_frequency_of_waiting_jobs() -> None:
     told = Story(
         SIZES.replace("nodes: 1", "nodes: 1, count: 8")
         + "  - {trigger: heartbeat, repetitions: 1000, action: {name: log, message: beat}}\n"
@@ -91,7 +91,7 @@ def test_a_random_size_is_drawn_anew_at_each_heartbeat_as_often_as_jobs_have_it(
     assert 120 < drawn.count(1) < 195  # 160 are to be expected
 
 
-def test_a_rule_sees_the_size_that_waits_when_jobs_are_submitted_and_at_heartbeats() -> None:
+def test_waiting_sizes_are_checked_at_submits_and_heartbeats() -> None:
     told = Story(
         SIZES
         + """
@@ -105,7 +105,7 @@ logging: {heartbeat: 10}
     assert beat(told) == ["seen"]
 
 
-def test_how_often_a_rule_fired_is_a_metric_that_others_wait_for() -> None:
+def test_the_number_of_firings_is_a_metric() -> None:
     told = Story(
         """
 jobs: [{name: sim, command: x, count: 4}]
@@ -135,7 +135,7 @@ logging: {heartbeat: 10}
 """
 
 
-def test_a_statistic_over_a_gauge_is_over_its_values_at_the_heartbeats() -> None:
+def test_statistics_over_a_gauge_sample_it_at_heartbeats() -> None:
     told = Story(MEAN)
     assert told.fired(told.start()) == ["rule-1"]
     assert told.metric("mean.waiting.jobs") is None
@@ -168,12 +168,12 @@ def test_gauges_and_their_statistics_survive_a_snapshot() -> None:
     assert dict(again.snapshot()) == dict(told.engine.snapshot())
 
 
-def test_a_statistic_over_a_gauge_brings_heartbeats_and_cannot_be_without() -> None:
+def test_a_statistic_over_a_gauge_needs_heartbeats() -> None:
     assert Story(MEAN.replace("logging: {heartbeat: 10}", "")).ensemble.heartbeat > 0
     with pytest.raises(FileErrors, match=r"mean\.waiting\.jobs.* is sampled at each heartbeat"):
         Story(MEAN.replace("heartbeat: 10", "heartbeat: 0"))
 
 
-def test_a_draw_is_the_same_everywhere_and_reaches_all() -> None:
+def test_a_draw_is_reproducible_and_reaches_all_values() -> None:
     assert [draw(7, number, 5) for number in range(6)] == [draw(7, n, 5) for n in range(6)]
     assert {draw(7, number, 5) for number in range(100)} == {0, 1, 2, 3, 4}

@@ -113,9 +113,7 @@ def whole(told: Told, value: Callable[[Any], float] = lambda job: 0.0) -> None:
 # -- what is asked for -----------------------------------------------------------------------------
 
 
-def test_points_are_submitted_as_jobs_with_their_values_so_many_at_once_until_it_is_enough() -> (
-    None
-):
+def test_points_are_submitted_at_most_at_once_until_the_condition_holds() -> None:
     told = begun("at_once: 3\nuntil: count.done >= 5")
     assert told.active() == ["sim.0", "sim.1", "sim.2"]
     job = told.engine.state.table.records["sim.0"].job
@@ -129,14 +127,14 @@ def test_points_are_submitted_as_jobs_with_their_values_so_many_at_once_until_it
     assert told.metric("generator.search.pending") == 0
 
 
-def test_a_file_with_a_generator_needs_no_rules_and_one_without_either_is_refused() -> None:
+def test_a_file_needs_a_rule_or_a_generator() -> None:
     registry = discover()
     assert load_text(text("until: count.done >= 5"), registry).rules == ()
     with pytest.raises(FileErrors, match="'rules'"):
         load_text("jobs: [{name: a, command: b}]", registry)
 
 
-def test_nothing_is_idle_while_a_suggestion_is_under_way() -> None:
+def test_nothing_is_idle_during_a_call_of_a_generator() -> None:
     told = Told(
         text(
             "until: count.done >= 1",
@@ -153,7 +151,7 @@ def test_nothing_is_idle_while_a_suggestion_is_under_way() -> None:
     }
 
 
-def test_until_may_speak_of_results_and_metrics() -> None:
+def test_until_may_use_results_and_metrics() -> None:
     told = begun("until: min.E < -7")
     told.finish("sim.0", energy=-6.0)
     told.finish("sim.1", energy=-8.0)
@@ -163,7 +161,7 @@ def test_until_may_speak_of_results_and_metrics() -> None:
     assert told.exit_code == 0
 
 
-def test_replicas_are_ingested_as_their_mean_when_all_are_done_or_lost() -> None:
+def test_the_mean_of_replicas_is_ingested_when_all_are_over() -> None:
     told = begun("replicas: 3\nuntil: count.done >= 3", group="retry: {times: 1}")
     assert told.active() == ["sim.0", "sim.1", "sim.2"]
     told.finish("sim.0", energy=1.0)
@@ -177,7 +175,7 @@ def test_replicas_are_ingested_as_their_mean_when_all_are_done_or_lost() -> None
     assert point["errors"] == {"E": 1.0}
 
 
-def test_a_lost_point_is_told_as_failed_says() -> None:
+def test_a_lost_point_is_ingested_with_the_values_of_failed() -> None:
     told = begun("until: generator.search.suggested >= 2")
     told.finish("sim.0", status=256)
     assert told.calls[1].options["ingest"] == [{"point": 0, "state": "lost"}]
@@ -201,7 +199,7 @@ def test_a_lost_point_fails_the_run_unless_failed_gives_its_values(
     assert told.exit_code == exit_code
 
 
-def test_the_best_point_wakes_rules_with_its_values_and_only_if_it_meets_the_constraints() -> None:
+def test_a_feasible_best_point_triggers_rules_with_its_values() -> None:
     told = begun(
         "constraints: {peak: '< 2.5'}\nuntil: count.done >= 4",
         rules="""
@@ -220,7 +218,7 @@ rules:
     assert said == [f"2: 2 at {told.parameters()[2][1]}"]
 
 
-def test_with_several_objectives_the_points_that_none_dominates_are_known() -> None:
+def test_with_several_objectives_the_pareto_front_is_known() -> None:
     told = Told(
         text("until: count.done >= 4").replace("{E: minimize}", "{E: minimize, peak: maximize}")
     )
@@ -238,7 +236,7 @@ def test_with_several_objectives_the_points_that_none_dominates_are_known() -> N
     assert told.metric("generator.search.pareto") == 1
 
 
-def test_a_rule_can_pause_a_generator_let_it_go_on_and_ask_for_more() -> None:
+def test_a_rule_can_pause_and_continue_a_generator_and_request_points() -> None:
     told = begun(
         "enabled: false\nuntil: count.done >= 5",
         rules="""
@@ -270,7 +268,7 @@ GENERATORS = {
 }
 
 
-def test_a_grid_has_every_combination_and_comes_to_its_end_by_itself() -> None:
+def test_a_grid_suggests_every_combination_and_ends() -> None:
     told = begun(
         "at_once: 4\nwith: {points: 3}",
         use="grid",
@@ -282,7 +280,7 @@ def test_a_grid_has_every_combination_and_comes_to_its_end_by_itself() -> None:
     assert "6" in [one.message for one in told.decisions if isinstance(one, Log)]
 
 
-def test_a_latin_hypercube_has_one_point_in_each_share_of_every_variable() -> None:
+def test_a_latin_hypercube_has_one_point_in_each_interval_of_every_variable() -> None:
     told = begun("at_once: 5\nwith: {points: 20, seed: 1}", use="latin-hypercube")
     whole(told)
     xs = sorted(x for x, _ in told.parameters())
@@ -301,7 +299,7 @@ def test_the_same_seed_gives_the_same_points_and_at_once_does_not_change_them(us
     assert len(set(runs[0])) == len(runs[0])
 
 
-def test_a_logarithmic_variable_and_one_in_steps_are_drawn_as_they_say() -> None:
+def test_logarithmic_and_stepped_variables_are_sampled_correctly() -> None:
     told = Told(
         text("until: count.done >= 200")
         .replace("x: [-5.0, 5.0]", "x: {from: 1e-5, to: 0.1, log: true}")
@@ -320,7 +318,7 @@ def test_a_logarithmic_variable_and_one_in_steps_are_drawn_as_they_say() -> None
 
 
 @pytest.mark.parametrize("use", GENERATORS)
-def test_a_run_that_is_killed_after_any_event_goes_on_with_the_same_points(use: str) -> None:
+def test_a_run_killed_after_any_event_continues_with_the_same_points(use: str) -> None:
     keys = f"{GENERATORS[use]}\nat_once: 2"
     undisturbed = begun(keys, use=use)
     whole(undisturbed)
@@ -435,7 +433,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("does", FAULTS)
-def test_a_generator_at_fault_is_named_nothing_is_submitted_and_the_run_can_go_on(
+def test_a_failed_generator_is_named_and_the_run_can_be_resumed(
     does: str,
 ) -> None:
     told = odd(does)
@@ -453,7 +451,7 @@ def test_a_generator_at_fault_is_named_nothing_is_submitted_and_the_run_can_go_o
     assert told.metric("generator.search.ingested") == 1
 
 
-def test_a_second_point_of_an_id_is_refused() -> None:
+def test_a_point_with_a_duplicate_id_is_rejected() -> None:
     told = odd("id")
     told.finish("sim.0")
     assert told.submitted() == ["sim.0", "sim.1"]
@@ -472,7 +470,7 @@ def test_a_generator_that_has_no_more_points_ends_the_run_without_an_error() -> 
     ]
 
 
-def test_jobs_under_way_end_when_a_generator_hangs() -> None:
+def test_active_jobs_end_when_a_generator_hangs() -> None:
     told = odd("none", keys="until: count.done >= 4\ntimeout: 1\nat_once: 2")
     told.begin("sim.0")
     told.end("sim.0")
@@ -486,7 +484,7 @@ def test_jobs_under_way_end_when_a_generator_hangs() -> None:
     assert not told.tell(told.maker.outcome(late))
 
 
-def test_a_run_of_which_every_point_is_lost_ends_and_says_so() -> None:
+def test_a_run_whose_points_are_all_lost_ends_with_a_reason() -> None:
     told = begun("until: count.done >= 4\nat_once: 2")
     while told.exit_code is None:
         told.finish(told.active()[0], status=256)
@@ -499,7 +497,7 @@ def test_a_run_of_which_every_point_is_lost_ends_and_says_so() -> None:
     assert "lost its first 20 points" in error
 
 
-def test_rows_of_running_jobs_are_told_and_what_will_not_be_good_is_cancelled() -> None:
+def test_a_pruner_gets_rows_of_running_jobs_and_cancels_unpromising_points() -> None:
     told = odd("prunes", keys="until: count.done >= 1")
     told.begin("sim.0")
     told.observe("sim.0", energy=5.0, epoch=1)
@@ -516,7 +514,7 @@ def test_rows_of_running_jobs_are_told_and_what_will_not_be_good_is_cancelled() 
     assert told.calls[-1].options["ingest"] == [{"point": 0, "state": "pruned"}]
 
 
-def test_a_generator_that_is_built_anew_is_given_all_calls_before() -> None:
+def test_a_rebuilt_generator_gets_all_earlier_calls() -> None:
     told = odd("resume", keys="until: count.done >= 1", kind=Resuming)
     told.renew()
     told.begin("sim.0")
@@ -605,7 +603,7 @@ def ended(told: Switched) -> Switched:
     return told
 
 
-def test_a_generator_that_is_switched_to_is_told_the_points_of_the_one_before() -> None:
+def test_a_generator_gets_the_points_of_the_one_that_it_replaces() -> None:
     told = ended(Switched())
     steered = [one for one in told.decisions if isinstance(one, SetGenerator)]
     assert [(one.generator, one.pause, one.learns) for one in steered] == [
@@ -628,14 +626,14 @@ def test_a_generator_that_is_switched_to_is_told_the_points_of_the_one_before() 
     ]
 
 
-def test_points_that_the_other_generator_cannot_have_are_not_handed_on() -> None:
+def test_points_invalid_for_the_other_generator_are_not_passed_on() -> None:
     told = ended(Switched(ns="8"))
     fit = [point.number for point in told.points("search") if point.parameters["n"] == 8]
     assert 0 < len(fit) < 7
     assert told.handed() == [("search", number) for number in fit]
 
 
-def test_a_run_that_is_resumed_after_a_switch_has_told_each_point_once() -> None:
+def test_after_a_switch_and_a_resume_each_point_is_ingested_once() -> None:
     undisturbed = ended(Switched())
     for stop in range(6, 40, 6):
         told = Switched()
@@ -651,7 +649,7 @@ def test_a_run_that_is_resumed_after_a_switch_has_told_each_point_once() -> None
         assert told.submitted() == undisturbed.submitted()
 
 
-def test_an_instance_and_a_generator_may_follow_each_other() -> None:
+def test_a_switch_may_go_between_an_instance_and_a_generator() -> None:
     """Jobs of the one that still wait are cancelled where that is asked for."""
     told = Told(
         text(

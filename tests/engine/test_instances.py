@@ -27,7 +27,7 @@ def messages(told: Story) -> list[str]:
     return [one.message for one in told.decisions if isinstance(one, Log)]
 
 
-def test_each_job_has_repetitions_and_backoff_of_its_own() -> None:
+def test_each_job_has_separate_repetitions_and_backoff() -> None:
     told = story(
         """
   - {id: hot, trigger: observed, name: sim, each: job, repetitions: 2, backoff: 1, when: E > 3,
@@ -42,7 +42,7 @@ def test_each_job_has_repetitions_and_backoff_of_its_own() -> None:
     assert messages(told) == ["sim.0 4", "sim.0 6", "sim.1 4.5"]
 
 
-def test_each_value_has_a_memory_and_its_statistics_are_over_its_jobs() -> None:
+def test_each_slice_has_separate_counters_and_statistics() -> None:
     told = story(
         """
   - {id: far, trigger: observed, name: sim, each: [T], when: mean.E > 3 and count.submitted == 2,
@@ -60,7 +60,7 @@ def test_each_value_has_a_memory_and_its_statistics_are_over_its_jobs() -> None:
     assert fired == [{"T": 2}, {"T": 1}]
 
 
-def test_a_slice_is_idle_as_soon_as_its_own_jobs_are_over_before_the_group_is() -> None:
+def test_a_slice_is_idle_before_its_group() -> None:
     told = story(
         """
   - {id: group, trigger: idle, name: sim, action: {name: log, message: group}}
@@ -80,7 +80,7 @@ def test_a_slice_is_idle_as_soon_as_its_own_jobs_are_over_before_the_group_is() 
     assert messages(told) == ["T = 2: mean 2.5", "T = 1: 1 lost", "group"]
 
 
-def test_a_rule_that_joins_later_counts_all_that_was_done_in_its_slice() -> None:
+def test_an_added_rule_counts_earlier_jobs_of_its_slice() -> None:
     told = Story(
         """
 jobs: [{name: sim, command: "sim {T}", parameters: {T: [1, 2]}, count: 3}]
@@ -122,7 +122,7 @@ custom: |
     ]
 
 
-def test_an_unlimited_rule_fires_whenever_the_slice_is_idle_again() -> None:
+def test_an_unlimited_rule_fires_each_time_the_slice_becomes_idle() -> None:
     told = Story(
         """
 limits: {jobs: 40}
@@ -143,7 +143,7 @@ rules:
     assert told.exit_code == 0
 
 
-def test_cancel_of_a_group_takes_the_slices_jobs_and_those_of_the_same_values() -> None:
+def test_cancel_in_a_slice_cancels_its_jobs_and_those_with_the_same_values() -> None:
     told = story(
         """
   - {id: stop, trigger: observed, name: sim, each: [T], when: E > 3,
@@ -157,7 +157,7 @@ def test_cancel_of_a_group_takes_the_slices_jobs_and_those_of_the_same_values() 
     assert cancelled == ["sim.2", "sim.3", "post.1"]
 
 
-def test_cancel_of_its_group_in_an_instance_of_a_job_takes_that_job() -> None:
+def test_cancel_of_the_group_in_an_instance_of_a_job_cancels_only_that_job() -> None:
     told = story(
         "  - {trigger: observed, name: sim, each: job, when: E > 3, action: {name: cancel, label: sim}}"
     )
@@ -166,7 +166,7 @@ def test_cancel_of_its_group_in_an_instance_of_a_job_takes_that_job() -> None:
     assert [one.jobs for one in told.decisions if isinstance(one, Cancel)] == [("sim.2",)]
 
 
-def test_a_job_without_the_parameter_is_in_no_slice_and_told_of_once() -> None:
+def test_jobs_without_the_parameter_are_in_no_slice_with_one_warning() -> None:
     told = story(
         """
   - {trigger: job-done, name: sim, each: [seed], repetitions: 9, action: {name: log, message: "{seed}"}}
@@ -179,7 +179,7 @@ def test_a_job_without_the_parameter_is_in_no_slice_and_told_of_once() -> None:
     assert "sim.0 has no parameter seed" in messages(told)[0]
 
 
-def test_a_condition_must_hold_at_so_many_looks_in_a_row() -> None:
+def test_a_condition_must_hold_at_consecutive_looks() -> None:
     told = story(
         """
   - {id: late, trigger: interval, seconds: 10, for: 3, when: metric("count.sim.active") > 3,
@@ -202,7 +202,7 @@ def test_a_condition_must_hold_at_so_many_looks_in_a_row() -> None:
     assert messages(told) == ["late"]
 
 
-def test_a_metric_rule_counts_the_updates_at_which_it_held() -> None:
+def test_looks_of_a_metric_rule_count_updates() -> None:
     told = story(
         """
   - {id: high, trigger: metric, name: last.sim-E, for: 3, when: "> 5", action: {name: log, message: "{value}"}}
@@ -214,7 +214,7 @@ def test_a_metric_rule_counts_the_updates_at_which_it_held() -> None:
     assert messages(told) == ["10"]
 
 
-def test_a_chain_cuts_the_instance_and_no_other() -> None:
+def test_a_chain_cuts_only_its_instance() -> None:
     told = Story(
         """
 limits: {chain: 3}

@@ -193,7 +193,7 @@ def wrong(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return wrong
 
 
-def test_attempts_and_indices_move_as_the_tables_say(wrong: list[str]) -> None:
+def test_attempts_and_indices_change_state_as_in_the_tables(wrong: list[str]) -> None:
     seen: set[tuple[str, str]] = set()
 
     @example(7, 100, [("life", 0, 256), ("stop",)])  # a retry waits
@@ -227,7 +227,7 @@ def drawn(states: States) -> str:
 
 
 @pytest.mark.parametrize("states", [ATTEMPT, INDEX], ids=["attempt", "index"])
-def test_the_diagrams_in_the_documentation_are_those_of_the_tables(states: States) -> None:
+def test_the_documented_diagrams_match_the_tables(states: States) -> None:
     if not PAGE.exists():
         pytest.skip("the documentation is not beside the tests")
     assert f"```mermaid\n{drawn(states)}\n```" in PAGE.read_text("utf-8"), drawn(states)

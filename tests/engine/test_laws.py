@@ -264,7 +264,7 @@ def an_observer_changes_nothing_and_sees_each_firing(
 
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(text=ensembles(), seed=st.integers(0, 2**32))
-def test_every_law_holds_in_stories_told_at_random(text: str, seed: int) -> None:
+def test_every_law_holds_in_random_stories(text: str, seed: int) -> None:
     story = counts_are_conserved_and_rules_keep_within_bounds(text, seed)
     decided = the_same_events_give_the_same_decisions_to_the_byte(story)
     a_job_is_submitted_once_and_nothing_is_decided_after_terminate(story)
@@ -299,7 +299,7 @@ rules:
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_an_algorithm_that_is_resumed_at_a_hundred_moments_decides_as_one_that_was_not(
+def test_a_resumed_algorithm_decides_like_an_undisturbed_one(
     name: str,
 ) -> None:
     text = STUDY.replace("NAME", name).replace("OPTIONS", ALGORITHMS[name])

@@ -13,7 +13,7 @@ jobs: [{name: a, command: x, count: 4}, {name: b, command: x}]
 """
 
 
-def test_a_chain_that_feeds_itself_is_cut_with_an_error_that_shows_it() -> None:
+def test_an_endless_chain_is_cut_with_an_error_that_shows_it() -> None:
     told = Story(
         """
 limits: {chain: 10}
@@ -35,7 +35,7 @@ rules:
     assert told.exit_code == 1
 
 
-def test_a_chain_through_job_events_is_cut_as_well() -> None:
+def test_a_chain_through_job_events_is_cut() -> None:
     told = Story(
         """
 limits: {chain: 5}
@@ -52,7 +52,7 @@ rules:
     assert len(told.submitted()) == 5
 
 
-def test_a_job_that_finishes_in_between_makes_it_no_chain() -> None:
+def test_a_finished_job_interrupts_a_chain() -> None:
     told = Story(
         """
 limits: {chain: 5}
@@ -69,7 +69,7 @@ rules:
     assert told.exit_code == 0
 
 
-def test_cancelling_and_resubmitting_without_end_is_a_chain() -> None:
+def test_endless_cancelling_and_resubmitting_is_a_chain() -> None:
     told = Story(
         """
 limits: {chain: 8}
@@ -90,7 +90,7 @@ rules:
     assert len(told.submitted()) < 10
 
 
-def test_a_function_that_returns_itself_is_a_chain() -> None:
+def test_a_function_that_returns_a_call_of_itself_is_a_chain() -> None:
     told = Story(
         """
 limits: {chain: 6}
@@ -113,7 +113,7 @@ custom: |
     assert told.exit_code == 1
 
 
-def test_jobs_above_limits_jobs_are_held_and_the_run_ends_with_exit_code_4() -> None:
+def test_jobs_beyond_limits_jobs_are_held_and_the_exit_code_is_4() -> None:
     told = Story(
         """
 limits: {jobs: 5}
@@ -158,7 +158,7 @@ rules:
     assert told.exit_code == 0
 
 
-def test_a_job_that_waits_for_its_turn_can_be_cancelled() -> None:
+def test_a_job_held_by_the_rate_limit_can_be_cancelled() -> None:
     told = Story(
         """
 limits: {submits_per_second: 1}
@@ -180,7 +180,7 @@ rules:
     assert told.exit_code == 0
 
 
-def test_terminate_drops_what_waits_for_its_turn() -> None:
+def test_terminate_drops_jobs_held_by_the_rate_limit() -> None:
     told = Story(
         """
 limits: {submits_per_second: 1}
@@ -197,7 +197,7 @@ rules:
     assert told.metric("count.a.cancelled") == 3
 
 
-def test_nothing_is_decided_after_a_terminate_that_a_held_jobs_cancel_led_to() -> None:
+def test_nothing_is_decided_after_a_terminate_caused_by_a_held_jobs_cancel() -> None:
     told = Story(
         PACED
         + """
@@ -233,7 +233,7 @@ rules:
     assert not any("raised" in message for message in errors)
 
 
-def test_paced_jobs_all_go_at_a_time_of_today() -> None:
+def test_rate_limited_jobs_are_all_submitted_at_large_timestamps() -> None:
     told = Story(
         """
 limits: {submits_per_second: 3}
@@ -253,7 +253,7 @@ rules: [{trigger: start, action: {name: submit, label: a}}]
     assert len(told.submitted()) == 30
 
 
-def test_as_many_jobs_as_the_limit_says_are_submitted() -> None:
+def test_limits_jobs_may_be_reached_exactly() -> None:
     told = Story(
         """
 limits: {jobs: 1}
@@ -265,7 +265,7 @@ rules: [{trigger: start, action: {name: submit, label: a}}]
     assert told.submitted() == ["a.0"]
 
 
-def test_jobs_that_come_later_do_not_overtake_those_that_wait_for_their_turn() -> None:
+def test_later_jobs_do_not_overtake_rate_limited_ones() -> None:
     told = Story(
         """
 limits: {submits_per_second: 1}

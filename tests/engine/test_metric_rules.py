@@ -49,12 +49,12 @@ def test_a_number_means_equals() -> None:
         ('value * 2 == metric("count.sleep.finished") + 2', [False, True, False]),
     ],
 )
-def test_conditions_mean_what_they_say(when: str, expected: list[bool]) -> None:
+def test_comparisons_with_a_metric(when: str, expected: list[bool]) -> None:
     when = when if when.startswith('"') else f"'{when}'"
     assert fires(story(f"name: count.sleep.success, when: {when}, repetitions: 9"), 3) == expected
 
 
-def test_a_metric_rule_is_not_looked_at_when_some_other_event_passes_by() -> None:
+def test_a_metric_rule_is_not_considered_at_unrelated_events() -> None:
     told = story('name: count.sleep.success, when: ">= 1", repetitions: 9')
     told.start()
     told.begin("sleep.0")
@@ -64,7 +64,7 @@ def test_a_metric_rule_is_not_looked_at_when_some_other_event_passes_by() -> Non
     assert told.fired().count("seen") == 1
 
 
-def test_numbers_and_thresholds_of_one_statistic_are_each_met_at_their_own_value() -> None:
+def test_different_thresholds_of_one_statistic_fire_at_their_values() -> None:
     """A statistic within its values is not read while no rule can hold, whichever it compares."""
     rules = {"is": "2", "lies": '"> 4"', "was": '"<= 1"', "far": "5"}
     told = Story(
@@ -81,7 +81,7 @@ def test_numbers_and_thresholds_of_one_statistic_are_each_met_at_their_own_value
     assert fired == [["was"], [], ["is"], [], [], ["lies", "far"]]
 
 
-def test_submitted_is_counted_at_the_decision_and_wakes_rules() -> None:
+def test_submitted_is_counted_at_the_decision_and_triggers_rules() -> None:
     told = story("name: count.sleep.submitted, when: 3")
     assert told.fired(told.start()) == ["rule-1", "seen"]
 
@@ -96,7 +96,7 @@ def test_duration_runs_from_start_to_finish_and_pending_from_submit_to_start() -
     assert "seen" in told.fired()
 
 
-def test_durations_of_successes_and_failures_are_told_apart() -> None:
+def test_durations_of_successes_and_failures_are_separate() -> None:
     told = story('name: mean.sleep-duration.failed, when: "> 5", repetitions: 9')
     told.start()
     told.play("sleep.0", duration=100)
@@ -107,7 +107,7 @@ def test_durations_of_successes_and_failures_are_told_apart() -> None:
     assert "seen" in told.fired()
 
 
-def test_how_long_jobs_had_waited_is_known_by_how_they_ended() -> None:
+def test_pending_times_are_separate_by_outcome() -> None:
     told = story('name: max.sleep-pending.failed, when: "> 5", repetitions: 9')
     told.start()
     told.play("sleep.0", pending=9)
@@ -133,7 +133,7 @@ def test_how_long_jobs_had_waited_is_known_by_how_they_ended() -> None:
         ("variance", 7.0),
     ],
 )
-def test_every_statistic_can_be_asked_for(statistic: str, expected: float) -> None:
+def test_every_statistic_can_be_used(statistic: str, expected: float) -> None:
     told = story(f'name: {statistic}.sleep-duration, when: "> 1e9"')
     told.start()
     for number, duration in enumerate((1.0, 2.0, 6.0)):
@@ -184,7 +184,7 @@ def test_a_gauge_of_the_queue_follows_our_jobs() -> None:
     assert told.metric("queue.inactive") == 1
 
 
-def test_waiting_nodes_is_what_the_waiting_jobs_ask_for() -> None:
+def test_waiting_nodes_is_the_sum_of_waiting_jobs_nodes() -> None:
     told = Story(
         """
 jobs: [{name: big, command: x, nodes: 4, count: 2}]
@@ -205,7 +205,7 @@ def test_gauges_of_nodes_come_from_the_executor() -> None:
     assert told.metric("nodes.up") == 4
 
 
-def test_observed_values_become_metrics_and_bad_ones_are_left_out() -> None:
+def test_observed_values_become_metrics_without_invalid_ones() -> None:
     told = Story(
         """
 jobs: [{name: md, command: lmp, observe: {json-lines: {}}}]
@@ -223,7 +223,7 @@ rules:
     assert told.fired(told.observe("md.0", Temp=4.0)) == ["hot"]
 
 
-def test_a_rule_that_joins_late_sees_a_metric_that_has_come_to_pass_already() -> None:
+def test_an_added_rule_fires_if_its_metric_already_matches() -> None:
     told = Story(
         """
 jobs: [{name: sleep, command: sleep 1, count: 3}]
@@ -259,7 +259,7 @@ rules:
     assert told.fired() == ["rule-1", "fast"]
 
 
-def test_a_statistic_that_raises_is_told_and_takes_nothing_with_it() -> None:
+def test_a_statistic_that_raises_is_reported_without_affecting_others() -> None:
     told = story('name: mean.sleep-duration, when: "> 0"')
     told.start()
 

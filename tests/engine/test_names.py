@@ -24,17 +24,17 @@ SWEEP = """jobs:
 """
 
 
-def test_the_number_of_attempt_and_replica_and_the_runs_tag_are_known() -> None:
+def test_conditions_may_use_attempt_replica_and_the_runs_tag() -> None:
     rule = "{trigger: job-done, when: attempt == 0 and replica == 1, action: {name: log, message: '{attempt} {replica} {index}'}}"
     assert told(PLAIN, rule) == ["0 1 1"]
 
 
-def test_they_give_way_to_a_column_and_to_a_parameter() -> None:
+def test_columns_and_parameters_override_them() -> None:
     rule = "{trigger: observed, when: attempt == 9 and run == 8, action: {name: log, message: '{attempt:.0f} {run}'}}"
     assert told(SWEEP, rule) == ["9 8"]
 
 
-def test_a_parameter_comes_before_a_column_which_is_warned_of() -> None:
+def test_a_parameter_overrides_a_column_with_a_warning() -> None:
     rule = "{id: hot, trigger: observed, when: T == 2, action: {name: log, message: '{T} {last.T:.0f}'}}"
     message, warning = told(SWEEP, rule)
     assert message == "2 7"
@@ -42,6 +42,6 @@ def test_a_parameter_comes_before_a_column_which_is_warned_of() -> None:
     assert "last.T" in warning
 
 
-def test_a_rule_that_does_not_speak_of_the_name_is_not_warned_of() -> None:
+def test_unused_ambiguous_names_cause_no_warning() -> None:
     rule = "{id: hot, trigger: observed, when: E == 1, action: {name: log, message: x}}"
     assert told(SWEEP, rule) == ["x"]

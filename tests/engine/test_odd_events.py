@@ -31,7 +31,7 @@ rules: [{trigger: start, action: {name: submit, label: a}}]
 """
 
 
-def test_a_condition_sees_the_queue_as_it_is_now() -> None:
+def test_a_condition_uses_current_gauges() -> None:
     told = Story(
         """
 jobs: [{name: a, command: x, count: 3}, {name: b, command: x}]
@@ -46,7 +46,7 @@ rules:
     assert told.submitted() == ["a.0", "a.1", "a.2", "b.0"]
 
 
-def test_a_rule_that_joins_sees_the_queue_as_it_is_now() -> None:
+def test_an_added_rule_uses_current_gauges() -> None:
     told = Story(
         """
 jobs: [{name: a, command: x}, {name: b, command: x}]
@@ -62,7 +62,7 @@ rules:
 
 
 @pytest.mark.parametrize("status", ["0", None, 0.5, [1]])
-def test_a_status_that_is_no_number_is_a_failure_and_no_crash(status: Any) -> None:
+def test_a_status_that_is_not_a_number_is_a_failure(status: Any) -> None:
     told = Story(
         """
 jobs: [{name: a, command: x}]
@@ -78,7 +78,7 @@ rules:
 
 
 @pytest.mark.parametrize("value", ["hot", None, 10**400, [1.0]])
-def test_an_observed_value_that_is_no_number_is_left_out(value: Any) -> None:
+def test_an_observed_value_that_is_not_a_number_is_skipped(value: Any) -> None:
     told = Story(
         """
 jobs: [{name: a, command: x, observe: {json-lines: {}}}]
@@ -105,7 +105,7 @@ rules:
         object(),
     ],
 )
-def test_an_event_that_makes_no_sense_is_told_of_and_the_run_goes_on(event: Any) -> None:
+def test_a_malformed_event_is_reported_and_the_run_continues(event: Any) -> None:
     told = Story(ONE_JOB)
     told.start()
     decided = told.engine.handle(event)
@@ -115,14 +115,14 @@ def test_an_event_that_makes_no_sense_is_told_of_and_the_run_goes_on(event: Any)
     assert told.exit_code == 1
 
 
-def test_what_an_action_gives_instead_of_decisions_is_refused() -> None:
+def test_plans_that_return_no_decisions_are_rejected() -> None:
     told = with_plan(ONE_JOB, lambda firing, options: [{"name": "submit"}])
     decided = told.start()
     assert len(errors(decided)) == 1
     assert all(isinstance(one, Decision) for one in decided)
 
 
-def test_a_submit_that_an_action_hands_on_twice_is_done_once() -> None:
+def test_a_submit_yielded_twice_is_carried_out_once() -> None:
     def plan(firing: Any, options: Any) -> Any:
         submit = firing.submit("a")
         return [submit, submit]
@@ -134,7 +134,7 @@ def test_a_submit_that_an_action_hands_on_twice_is_done_once() -> None:
     assert len(errors(decided)) == 1
 
 
-def test_a_rule_that_is_enabled_while_it_is_on_fires_no_more_for_it() -> None:
+def test_enabling_an_enabled_rule_does_not_fire_it() -> None:
     told = Story(
         """
 jobs: [{name: a, command: x}]
@@ -149,7 +149,7 @@ rules:
     assert not told.engine.state.rules.index.occasions
 
 
-def test_a_slow_action_behind_terminate_is_not_called() -> None:
+def test_a_slow_action_after_terminate_is_not_called() -> None:
     told = Story(
         """
 jobs: [{name: a, command: x}]
@@ -165,7 +165,7 @@ custom: |
     assert [one.type for one in told.begin("a.0")] == ["fired", "terminate"]
 
 
-def test_what_a_function_returns_after_the_end_is_not_done() -> None:
+def test_results_of_functions_after_the_end_are_ignored() -> None:
     told = Story(
         """
 jobs: [{name: a, command: x, count: 2}]
@@ -185,7 +185,7 @@ custom: |
     assert told.tell(CallReturned(told.now, call.call, (spec,))) == []  # type: ignore[attr-defined]
 
 
-def test_a_resume_asks_the_executor_by_its_own_time() -> None:
+def test_a_resume_uses_the_executors_times() -> None:
     told = Story(ONE_JOB)
     told.start()
     told.tell(JobEvent(told.now, "a.0", "submit", {"told_at": 12.5}))

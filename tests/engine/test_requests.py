@@ -30,7 +30,7 @@ def ask(told: Story, name: str, **options: Any) -> list[Any]:
     return told.tell(Requested(told.now, "alice", {"name": name, **options}))
 
 
-def test_a_user_submits_jobs_and_rules_hear_of_what_that_counted() -> None:
+def test_requested_jobs_are_submitted_and_trigger_metric_rules() -> None:
     told = Story(FILE)
     told.start()
     decided = ask(told, "submit", label="a")
@@ -40,7 +40,7 @@ def test_a_user_submits_jobs_and_rules_hear_of_what_that_counted() -> None:
     assert told.fired(decided) == ["many"]
 
 
-def test_parameters_that_a_user_gives_stand_beside_the_groups_own() -> None:
+def test_requested_parameters_are_merged_with_the_groups() -> None:
     told = Story(FILE)
     told.start()
     parameters = {"T": 2.5}
@@ -48,7 +48,7 @@ def test_parameters_that_a_user_gives_stand_beside_the_groups_own() -> None:
     assert [dict(job.parameters) for job in submit.jobs] == [{"T": 2.5, "U": 5}] * 2
 
 
-def test_a_user_may_set_a_group_switch_rules_and_cancel() -> None:
+def test_a_request_may_set_a_group_switch_rules_and_cancel() -> None:
     told = Story(FILE)
     told.start()
     (change,) = ask(told, "set", label="b", **{"with": {"nodes": 3}})
@@ -65,7 +65,7 @@ def test_a_user_may_set_a_group_switch_rules_and_cancel() -> None:
     assert cancel.jobs == ("b.1", "b.2", "b.3")
 
 
-def test_limits_hold_what_a_user_asks_for_as_well() -> None:
+def test_limits_hold_requested_jobs() -> None:
     told = Story(FILE)
     told.start()
     decided = ask(told, "submit", label="a", **{"with": {"count": 3}})
@@ -85,9 +85,7 @@ def test_limits_hold_what_a_user_asks_for_as_well() -> None:
         ({}, "use one of submit"),
     ],
 )
-def test_what_cannot_be_asked_is_told_and_does_not_turn_the_exit_code(
-    action: dict[str, Any], said: str
-) -> None:
+def test_impossible_requests_are_warnings(action: dict[str, Any], said: str) -> None:
     told = Story(FILE)
     told.start()
     refused = refusal(told.engine.state, action)
@@ -102,7 +100,7 @@ def test_what_cannot_be_asked_is_told_and_does_not_turn_the_exit_code(
     assert told.exit_code == 0
 
 
-def test_after_the_end_nothing_is_done() -> None:
+def test_requests_after_the_end_are_ignored() -> None:
     told = Story(FILE)
     told.start()
     for job in ("b.0", "b.1"):
@@ -111,7 +109,7 @@ def test_after_the_end_nothing_is_done() -> None:
     assert ask(told, "submit", label="a") == []
 
 
-def test_requests_are_replayed_to_the_byte() -> None:
+def test_requests_are_replayed_exactly() -> None:
     told = Story(FILE)
     told.start()
     ask(told, "submit", label="a", **{"with": {"parameters": {"T": [3, 4]}}})

@@ -21,7 +21,7 @@ rules:
     )
 
 
-def test_a_granted_resize_is_an_event_that_rules_see() -> None:
+def test_a_granted_resize_triggers_rules() -> None:
     told = story(
         """
   - {trigger: job-start, action: {name: grow, value: 2}}
@@ -35,7 +35,7 @@ def test_a_granted_resize_is_an_event_that_rules_see() -> None:
     assert told.submitted(granted) == ["echo.0"]
 
 
-def test_an_undelivered_resize_is_asked_again_and_keeps_its_firing() -> None:
+def test_an_undelivered_resize_is_repeated_in_the_same_firing() -> None:
     told = story("  - {id: g, trigger: job-start, action: {name: grow, value: 2}}")
     told.start()
     decided = told.begin("sleep.0")
@@ -49,7 +49,7 @@ def test_an_undelivered_resize_is_asked_again_and_keeps_its_firing() -> None:
     assert told.fired().count("g") == 1
 
 
-def test_an_undelivered_request_is_asked_again_before_the_run_may_end() -> None:
+def test_an_undelivered_request_is_repeated_before_the_run_ends() -> None:
     told = Story(
         """
 jobs: [{name: a, command: x}]
@@ -67,7 +67,7 @@ rules:
     assert told.submitted() == ["a.0"]
 
 
-def test_a_request_under_way_keeps_a_rule_on_the_nodes_waiting() -> None:
+def test_a_pending_resize_keeps_a_rule_on_nodes_waiting() -> None:
     told = Story(
         """
 jobs: [{name: a, command: x}]
@@ -82,7 +82,7 @@ rules:
     assert told.submitted() == ["a.0"]
 
 
-def test_a_disabled_rules_resize_is_not_asked_again() -> None:
+def test_a_disabled_rules_resize_is_not_repeated() -> None:
     told = Story(
         """
 jobs: [{name: a, command: x, count: 2}]

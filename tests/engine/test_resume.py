@@ -31,7 +31,7 @@ def resume(story: Story, *absent: str) -> list[Decision]:
     return story.tell(Resumed(story.now, {}, absent))
 
 
-def test_jobs_that_never_arrived_are_submitted_and_no_others() -> None:
+def test_only_jobs_that_never_arrived_are_submitted_again() -> None:
     story = Story(f"jobs: [{{name: work, command: x, count: 3}}]\nrules: [{START}]")
     story.start()
     story.begin("work.0")
@@ -47,14 +47,14 @@ def test_jobs_that_never_arrived_are_submitted_and_no_others() -> None:
     assert story.metric("count.work.success") == 3
 
 
-def test_a_job_of_which_something_was_heard_is_never_submitted_again() -> None:
+def test_a_job_with_an_event_is_never_submitted_again() -> None:
     story = Story(f"jobs: [{{name: work, command: x}}]\nrules: [{START}]")
     story.start()
     story.job("work.0", "submit")
     assert [one for one in resume(story, "work.0") if isinstance(one, Submit)] == []
 
 
-def test_no_rule_fires_again_because_a_run_goes_on() -> None:
+def test_a_resume_fires_no_rule_again() -> None:
     story = Story(
         f"""
 jobs: [{{name: work, command: x, count: 2}}]
@@ -72,7 +72,7 @@ rules:
     assert story.engine.state.firings == before
 
 
-def test_a_cancel_that_may_not_have_been_carried_out_is_said_again() -> None:
+def test_a_possibly_lost_cancel_is_repeated() -> None:
     story = Story(
         f"""
 jobs: [{{name: work, command: x, count: 3}}]
@@ -95,7 +95,7 @@ rules:
     assert story.exit_code == 0
 
 
-def test_a_call_without_a_result_is_made_again_and_can_know_it() -> None:
+def test_a_call_without_a_result_is_repeated_with_its_attempt_number() -> None:
     story = Story(
         """
 jobs: [{name: work, command: x}]
@@ -116,7 +116,7 @@ custom: |
     assert [one for one in resume(story) if isinstance(one, Call)] == []
 
 
-def test_a_resize_without_an_answer_is_asked_again_under_the_same_name() -> None:
+def test_a_resize_without_an_answer_is_repeated_under_the_same_id() -> None:
     story = Story(
         """
 jobs: [{name: work, command: x}]
@@ -131,7 +131,7 @@ rules:
     assert [one for one in resume(story) if isinstance(one, Resize)] == []
 
 
-def test_a_lost_queue_is_no_end_once_the_run_goes_on() -> None:
+def test_a_resume_revokes_the_end_by_a_lost_queue() -> None:
     story = Story(PACED)
     story.start()
     story.begin("work.0")
@@ -148,7 +148,7 @@ def test_a_lost_queue_is_no_end_once_the_run_goes_on() -> None:
     assert story.exit_code == 0
 
 
-def test_a_run_that_was_being_stopped_is_stopped_and_nothing_is_submitted() -> None:
+def test_a_resume_of_a_stopping_run_submits_nothing() -> None:
     story = Story(
         f"""
 jobs: [{{name: work, command: x, count: 3}}]
@@ -164,7 +164,7 @@ rules: [{START}, {{trigger: job-success, action: {{name: terminate, exit_code: 4
     assert story.engine.state.active() == ["work.1"]
 
 
-def test_jobs_that_wait_for_their_turn_wait_on() -> None:
+def test_rate_limited_jobs_stay_held_after_a_resume() -> None:
     story = Story(PACED)
     story.start()
     assert [name for name, _ in story.engine.in_queue()] == ["work.0"]
@@ -181,7 +181,7 @@ def test_jobs_that_wait_for_their_turn_wait_on() -> None:
         JobEvent(2.5, "work.0", "finish", {"status": 9}),
     ],
 )
-def test_events_are_read_back_as_they_were(event: Event) -> None:
+def test_events_survive_a_round_trip(event: Event) -> None:
     assert Event.from_dict(event.to_dict()) == event
 
 
@@ -196,7 +196,7 @@ rules:
 """
 
 
-def test_rules_that_stay_in_a_changed_file_go_on_where_they_stood() -> None:
+def test_unchanged_rules_keep_their_state_in_a_changed_file() -> None:
     story = Story(BEFORE)
     story.start()
     story.begin("work.1")
@@ -222,7 +222,7 @@ rules:
     assert story.exit_code == 0
 
 
-def test_a_changed_group_holds_for_later_jobs_and_what_rules_set_stays_where_it_did_not() -> None:
+def test_a_changed_group_applies_to_later_jobs_and_unchanged_groups_keep_their_state() -> None:
     text = """
 jobs: [{name: work, command: x}, {name: other, command: x}]
 rules:
@@ -240,7 +240,7 @@ rules:
     assert (jobs["work.1"].nodes, jobs["other.0"].nodes) == (1, 4)
 
 
-def test_a_new_rule_whose_metric_has_come_to_pass_is_looked_at() -> None:
+def test_a_new_rule_fires_if_its_metric_already_matches() -> None:
     story = Story(BEFORE)
     story.start()
     story.begin("work.1")
@@ -253,7 +253,7 @@ def test_a_new_rule_whose_metric_has_come_to_pass_is_looked_at() -> None:
     assert not story.engine.state.ended.natural
 
 
-def test_a_heartbeat_and_intervals_of_a_changed_file_are_told_of() -> None:
+def test_heartbeat_and_intervals_of_a_changed_file_take_effect() -> None:
     story = Story(BEFORE)
     story.start()
     more = "  - {trigger: interval, seconds: 5, action: {name: log, message: tick}}"
@@ -265,7 +265,7 @@ def test_a_heartbeat_and_intervals_of_a_changed_file_are_told_of() -> None:
     assert story.engine.next_timer() is None
 
 
-def test_a_joined_rule_that_a_changed_file_has_no_place_for_is_named() -> None:
+def test_an_added_rule_that_does_not_fit_a_changed_file_is_named() -> None:
     story = Story(
         """
 jobs: [{name: work, command: x}, {name: more, command: y}]

@@ -69,7 +69,7 @@ def test_jobs_are_looked_up_before_they_are_submitted_and_only_misses_are_submit
     assert balanced(told)
 
 
-def test_at_once_holds_misses_only() -> None:
+def test_at_once_holds_only_misses() -> None:
     told = story(FILE.replace("count: COUNT", "count: 4, at_once: 1"), reuse=True)
     told.start()
     answered = told.tell(LookedUp(told.now, {"g.0": "r1/g.0"}, ("g.1", "g.2", "g.3")))
@@ -86,7 +86,7 @@ def test_a_group_that_excludes_reuse_is_submitted_at_once() -> None:
     assert not of(LookUp, decided)
 
 
-def test_a_resume_asks_again_for_what_was_not_answered_and_for_nothing_else() -> None:
+def test_a_resume_repeats_only_unanswered_look_ups() -> None:
     told = story(FILE, reuse=True, count=3)
     told.start()
     told.tell(LookedUp(told.now, {"g.0": "r1/g.0"}, ()))
@@ -108,7 +108,7 @@ def test_the_end_of_the_run_cancels_jobs_that_are_looked_up() -> None:
     assert balanced(told)
 
 
-def test_a_cancel_of_a_job_that_is_looked_up_needs_no_queue() -> None:
+def test_a_job_that_is_looked_up_can_be_cancelled_without_the_queue() -> None:
     rule = "  - {trigger: observed, name: g, action: {name: cancel, label: g}}\n"
     told = story(FILE + rule, reuse=True, count=3)
     told.start()
@@ -121,7 +121,7 @@ def test_a_cancel_of_a_job_that_is_looked_up_needs_no_queue() -> None:
     assert late == []
 
 
-def test_a_snapshot_keeps_what_is_looked_up_and_what_was_served() -> None:
+def test_a_snapshot_keeps_pending_look_ups_and_reused_jobs() -> None:
     told = story(FILE, reuse=True, count=2)
     told.start()
     told.tell(LookedUp(told.now, {"g.0": "r1/g.0"}, ()))
@@ -134,7 +134,7 @@ def test_a_snapshot_keeps_what_is_looked_up_and_what_was_served() -> None:
 
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.tuples(st.lists(st.integers(0, 6), max_size=4), st.integers(1, 9)), min_size=1))
-def test_a_reused_job_wakes_the_rules_that_a_real_one_would(
+def test_a_reused_job_triggers_the_same_rules_as_a_real_one(
     jobs: list[tuple[list[int], int]],
 ) -> None:
     real, reused = (story(FILE + RULES, reuse=how, count=len(jobs)) for how in (False, True))

@@ -39,7 +39,7 @@ def _played(story: Story) -> list[Decision]:
     return decided
 
 
-def test_columns_that_are_parameters_are_given_and_the_rest_is_the_groups_own() -> None:
+def test_columns_give_parameters_and_the_group_gives_the_rest() -> None:
     assert _submitted(_played(Story(_file("rows: best")))) == [
         {"T": 3, "d": 5},
         {"T": 3, "d": 6},
@@ -48,12 +48,12 @@ def test_columns_that_are_parameters_are_given_and_the_rest_is_the_groups_own() 
     ]
 
 
-def test_with_sees_all_columns_and_comes_before_them() -> None:
+def test_with_may_use_all_columns_and_overrides_them() -> None:
     story = Story(_file("rows: best, with: {parameters: {d: '= 10 * duration + T'}}"))
     assert _submitted(_played(story)) == [{"T": 3, "d": 43}, {"T": 1, "d": 31}]
 
 
-def test_a_share_that_is_no_row_is_told_as_such() -> None:
+def test_a_share_of_zero_rows_is_reported() -> None:
     decided = _played(Story(_file("rows: best").replace("top: 2", "top: 10%")))
     assert _submitted(decided) == []
     assert [each.message for each in decided if isinstance(each, Log)] == [
@@ -61,7 +61,7 @@ def test_a_share_that_is_no_row_is_told_as_such() -> None:
     ]
 
 
-def test_combinations_that_there_were_are_passed_over_and_told_once() -> None:
+def test_repeated_combinations_are_skipped_with_one_message() -> None:
     decided = _played(Story(_file("rows: best, with: {parameters: {T: 7, d: 1}}")))
     assert _submitted(decided) == [{"T": 7, "d": 1}]
     assert [each.message for each in decided if isinstance(each, Log)] == [
@@ -74,12 +74,12 @@ def test_again_submits_them_as_further_replicas() -> None:
     assert _submitted(_played(story)) == [{"T": 7, "d": 1}] * 2
 
 
-def test_a_row_of_which_no_more_are_wanted_submits_nothing() -> None:
+def test_a_row_with_count_zero_submits_nothing() -> None:
     story = Story(_file("rows: best, with: {parameters: {d: 1}, replicas: '= duration - 3'}"))
     assert _submitted(_played(story)) == [{"T": 3, "d": 1}]
 
 
-def test_the_rows_that_a_job_printed_are_submitted_once_it_is_done() -> None:
+def test_rows_printed_by_a_job_are_submitted_when_it_is_done() -> None:
     story = Story(_file("rows: job, with: {parameters: {d: 0}}", "job-done"))
     story.start()
     story.begin("sim.0")
@@ -115,7 +115,7 @@ def test_all_rows_are_submitted_or_none(values: list[float]) -> None:
         ("rows: 5", "idle", "true", "'rows' is the number 5", ""),
     ],
 )
-def test_rows_that_cannot_be_are_refused(
+def test_invalid_rows_are_rejected(
     options: str, trigger: str, kept: str, said: str, hint: str
 ) -> None:
     with pytest.raises(FileErrors) as caught:

@@ -26,7 +26,7 @@ def messages(told: Story) -> list[str]:
     return [one.message for one in told.decisions if isinstance(one, Log)]
 
 
-def test_a_statistic_is_of_the_events_job_alone() -> None:
+def test_a_statistic_covers_only_the_events_job() -> None:
     told = story(
         """
   - {trigger: observed, name: sim, repetitions: 9, when: max.E > 3 and count.submitted == 1,
@@ -41,7 +41,7 @@ def test_a_statistic_is_of_the_events_job_alone() -> None:
     assert messages(told) == ["sim.0: 5 5.0 1", "sim.0: 5 2.0 1"]
 
 
-def test_values_that_are_no_finite_numbers_are_in_no_statistic() -> None:
+def test_nan_and_infinity_are_in_no_statistic() -> None:
     told = story(
         """
   - {trigger: observed, name: sim, repetitions: 9, action: {name: log, message: "{mean.E}"}}
@@ -53,7 +53,7 @@ def test_values_that_are_no_finite_numbers_are_in_no_statistic() -> None:
     assert messages(told) == ["1", "1", "1", "2"]
 
 
-def test_a_column_of_that_whole_name_is_meant_where_there_is_one() -> None:
+def test_a_column_with_the_whole_name_takes_precedence() -> None:
     told = Story(
         """
 jobs: [{name: sim, command: sim, observe: {json-lines: {}}}]
@@ -69,7 +69,7 @@ rules:
     assert messages(told) == ["4"]
 
 
-def test_a_job_is_done_or_lost_after_its_last_event_and_leaves_what_it_printed() -> None:
+def test_a_job_is_done_or_lost_after_its_last_event_with_its_columns() -> None:
     told = story(
         """
   - {trigger: job-done, name: sim, when: last.duration == 3, action: {name: log, message: "{job} done {mean.E}"}}
@@ -87,7 +87,7 @@ def test_a_job_is_done_or_lost_after_its_last_event_and_leaves_what_it_printed()
     assert told.exit_code == 0, "somebody concerned himself with the failure"
 
 
-def test_idle_on_a_group_knows_the_groups_statistics_and_wakes_after_its_last_job() -> None:
+def test_idle_on_a_group_has_the_groups_statistics() -> None:
     told = story(
         """
   - {trigger: idle, name: sim, when: count.done >= 2 and mean.E > 2,
@@ -104,7 +104,7 @@ def test_idle_on_a_group_knows_the_groups_statistics_and_wakes_after_its_last_jo
     assert messages(told) == ["2 done, mean 3.50"]
 
 
-def test_idle_goes_from_the_narrowest_to_the_whole_run() -> None:
+def test_idle_fires_from_the_narrowest_scope_to_the_whole_run() -> None:
     told = story(
         """
   - {id: run, trigger: idle, action: {name: log, message: run}}
@@ -120,7 +120,7 @@ def test_idle_goes_from_the_narrowest_to_the_whole_run() -> None:
     assert told.exit_code == 0
 
 
-def test_an_idle_rule_whose_condition_was_false_is_looked_at_when_it_is_empty_again() -> None:
+def test_an_idle_rule_is_considered_again_at_the_next_idle_state() -> None:
     told = story(
         """
   - {id: more, trigger: job-done, name: sim, when: index == 1, action: {name: submit, label: sim}}
@@ -146,7 +146,7 @@ def test_a_metric_rule_has_the_statistics_of_its_group() -> None:
     assert messages(told) == ["3"]
 
 
-def test_a_function_is_told_statistics_in_one_order_whatever_process_it_is() -> None:
+def test_functions_get_statistics_in_a_fixed_order() -> None:
     """They came in the order of a set, which is another in each process."""
     names = ["count.active", "count.done", "count.failed", "count.open", "count.submitted"]
     told = story(

@@ -40,7 +40,7 @@ def test_a_job_without_a_row_since_its_start_is_silent_and_cancelled() -> None:
     assert [one.jobs for one in told.decisions if isinstance(one, Cancel)] == [("sim.0",)]
 
 
-def test_each_row_begins_the_time_anew_and_once_an_attempt_is_enough() -> None:
+def test_each_row_restarts_the_clock_and_a_job_is_reported_once_per_attempt() -> None:
     told = story(HUNG.replace(", {name: cancel}", ""))
     told.begin("sim.0")
     for _ in range(5):
@@ -54,7 +54,7 @@ def test_each_row_begins_the_time_anew_and_once_an_attempt_is_enough() -> None:
     assert messages(told) == ["sim.0"]
 
 
-def test_jobs_that_wait_or_have_ended_or_have_no_observer_are_never_silent() -> None:
+def test_waiting_ended_and_unobserved_jobs_are_never_silent() -> None:
     told = story(
         "  - {trigger: silent, seconds: 60, repetitions: 9, action: {name: log, message: '{job}'}}"
     )
@@ -66,7 +66,7 @@ def test_jobs_that_wait_or_have_ended_or_have_no_observer_are_never_silent() -> 
     assert told.engine.next_timer() is None
 
 
-def test_one_timer_of_a_group_tells_of_each_job_at_its_time() -> None:
+def test_one_timer_per_group_reports_each_job_in_time() -> None:
     told = story(HUNG.replace(", {name: cancel}", ""))
     told.begin("sim.0")
     told.wait(20)
@@ -82,7 +82,7 @@ def test_one_timer_of_a_group_tells_of_each_job_at_its_time() -> None:
     assert messages(told) == ["sim.1", "sim.2", "sim.0"]
 
 
-def test_rules_with_other_times_each_have_their_own() -> None:
+def test_rules_with_different_times_are_separate() -> None:
     told = story(
         """
   - {trigger: silent, name: sim, seconds: 30, action: {name: log, message: "short"}}
@@ -98,7 +98,7 @@ def test_rules_with_other_times_each_have_their_own() -> None:
     assert messages(told) == ["short", "long"]
 
 
-def test_a_resume_counts_anew_for_what_was_printed_meanwhile_is_still_to_be_read() -> None:
+def test_a_resume_restarts_the_clock() -> None:
     told = story()
     told.begin("sim.0")
     told.now += 3600

@@ -73,7 +73,7 @@ def rows(story: Story, table: str) -> list[dict[str, Any]]:
     return story.engine.tables()[table]
 
 
-def test_what_a_stop_cancelled_is_handed_on_again_and_no_rule_hears_of_it() -> None:
+def test_jobs_cancelled_by_a_stop_are_requeued_without_triggering_rules() -> None:
     story = Story(SWEEP + "logging: {heartbeat: 10}\n")
     story.start()
     story.begin("work.0")
@@ -104,7 +104,7 @@ def test_what_a_stop_cancelled_is_handed_on_again_and_no_rule_hears_of_it() -> N
     assert rows(story, "t")[0] == {"T": 1, "e": 1.0, "n": 1, "reused": 0}
 
 
-def test_a_job_that_ended_by_itself_meanwhile_counts_and_its_rules_fire_at_the_resume() -> None:
+def test_a_job_that_exited_meanwhile_triggers_its_rules_at_the_resume() -> None:
     story = Story(SWEEP)
     story.start()
     story.begin("work.0")
@@ -120,7 +120,7 @@ def test_a_job_that_ended_by_itself_meanwhile_counts_and_its_rules_fire_at_the_r
     assert rows(story, "t") == [{"T": 1, "e": 4.0, "n": 1, "reused": 0}]
 
 
-def test_jobs_are_left_alone_where_they_are_to_be_kept() -> None:
+def test_a_stop_with_keep_leaves_jobs_running() -> None:
     story = Story(SWEEP)
     story.start()
     story.begin("work.0")
@@ -139,7 +139,7 @@ rules:
 """
 
 
-def test_a_cancel_that_a_rule_decided_is_one_for_good() -> None:
+def test_a_job_cancelled_by_a_rule_is_not_requeued() -> None:
     story = Story(FIRST_CANCELS_REST)
     story.start()
     story.begin("work.1")
@@ -150,7 +150,7 @@ def test_a_cancel_that_a_rule_decided_is_one_for_good() -> None:
     assert story.metric("count.work.cancelled") == 1
 
 
-def test_a_rule_may_cancel_for_good_what_a_stop_is_still_cancelling() -> None:
+def test_a_rule_may_cancel_a_job_that_a_stop_is_cancelling() -> None:
     story = Story(FIRST_CANCELS_REST)
     story.start()
     story.begin("work.0")
@@ -185,7 +185,7 @@ rules: [{trigger: start, action: {name: custom, label: more}}]
     assert story.submitted(decided) == ["work.0"]
 
 
-def test_a_function_under_way_is_called_again() -> None:
+def test_a_pending_function_is_called_again() -> None:
     story = Story(
         """
 jobs: [{name: work, command: x}]
@@ -201,7 +201,7 @@ rules: [{trigger: start, action: {name: custom, label: more}}]
     assert call.attempt == 2
 
 
-def test_a_waiting_retry_and_held_jobs_outlive_a_stop() -> None:
+def test_waiting_retries_and_held_jobs_survive_a_stop() -> None:
     story = Story(
         f"""
 jobs: [{{name: work, command: x, count: 3, at_once: 2, retry: {{times: 2, wait: 60s}}}}]
@@ -222,7 +222,7 @@ rules: [{START}]
     assert story.exit_code == 0
 
 
-def test_a_job_of_a_restart_chain_begins_where_its_attempt_began() -> None:
+def test_a_requeued_job_of_a_resume_chain_restores_its_statistics() -> None:
     story = Story(
         """
 jobs: [{name: work, command: x, observe: {json-lines: {}}, result: {mean: mean.e}}]
@@ -247,7 +247,7 @@ results: {t: {of: work, columns: {s: mean}}}
     assert [row["s"] for row in rows(story, "t")] == [3.0]
 
 
-def test_a_second_stop_requeues_once_more() -> None:
+def test_a_second_stop_requeues_again() -> None:
     story = Story(SWEEP)
     story.start()
     for number in (1, 2):
@@ -256,7 +256,7 @@ def test_a_second_stop_requeues_once_more() -> None:
         assert requeued(resume(story))[0] == ("work.0", f"work.0~{number}")
 
 
-def test_a_job_that_the_stop_has_not_cancelled_yet_is_handed_on_once_it_is_over() -> None:
+def test_a_job_whose_cancel_is_pending_is_requeued_once_it_is_over() -> None:
     """The controller left at once: the cancels are on their way."""
     story = Story(SWEEP)
     story.start()
@@ -269,7 +269,7 @@ def test_a_job_that_the_stop_has_not_cancelled_yet_is_handed_on_once_it_is_over(
     assert story.metric("count.work.success") == 1
 
 
-def test_a_stopped_run_may_be_cancelled_for_good() -> None:
+def test_a_stopped_run_can_be_cancelled() -> None:
     story = Story(SWEEP)
     story.start()
     story.begin("work.0")
@@ -287,7 +287,7 @@ def test_a_stopped_run_may_be_cancelled_for_good() -> None:
     assert story.exit_code == 130
 
 
-def test_the_loss_of_the_queue_while_it_stops_is_no_error_of_the_run() -> None:
+def test_a_queue_lost_during_a_stop_is_not_an_error() -> None:
     story = Story(SWEEP)
     story.start()
     stop(story)
@@ -297,7 +297,7 @@ def test_the_loss_of_the_queue_while_it_stops_is_no_error_of_the_run() -> None:
     assert story.exit_code is None
 
 
-def test_trouble_and_gauges_meanwhile_do_no_harm() -> None:
+def test_problems_and_gauges_during_a_stop_do_no_harm() -> None:
     story = Story(SWEEP)
     story.start()
     stop(story, "keep")
@@ -315,7 +315,7 @@ def test_a_stop_of_a_run_that_has_ended_changes_nothing() -> None:
     assert story.exit_code == 0
 
 
-def test_jobs_that_an_earlier_stop_left_are_cancelled_and_what_was_deferred_stays() -> None:
+def test_jobs_left_by_a_stop_can_be_cancelled_without_losing_deferred_events() -> None:
     story = Story(SWEEP)
     story.start()
     for number in range(3):
@@ -355,7 +355,7 @@ def test_jobs_of_a_run_whose_queue_was_lost_are_cancelled_by_the_next_controller
     assert story.engine.state.errors == 0
 
 
-def test_jobs_that_an_end_let_be_are_cancelled_and_the_end_stands() -> None:
+def test_jobs_left_by_an_end_can_be_cancelled_without_changing_the_end() -> None:
     story = Story(
         """
 jobs: [{name: work, command: x, count: 2}]
@@ -543,14 +543,14 @@ def replaced(event: Event, now: float) -> Event:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_a_run_stopped_anywhere_gives_what_an_undisturbed_one_gives(seed: int) -> None:
+def test_a_run_stopped_anywhere_has_the_results_of_an_undisturbed_one(seed: int) -> None:
     undisturbed = Queue(random.Random(seed), 0.0).run()
     stopped = Queue(random.Random(seed), 0.05)
     assert stopped.run() == undisturbed
     assert undisturbed["follow"] == [1, 2]
 
 
-def test_the_rounds_of_the_test_before_do_stop() -> None:
+def test_the_rounds_of_the_previous_test_do_stop() -> None:
     queue = Queue(random.Random(1), 0.05)
     queue.run()
     assert queue.stopped > 1
@@ -558,7 +558,7 @@ def test_the_rounds_of_the_test_before_do_stop() -> None:
                for job in one.jobs)  # fmt: skip
 
 
-def test_a_replay_of_a_stopped_run_decides_the_same() -> None:
+def test_a_replay_of_a_stopped_run_makes_the_same_decisions() -> None:
     queue = Queue(random.Random(3), 0.05)
     queue.run()
     other = Story(STUDY)

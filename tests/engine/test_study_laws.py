@@ -547,7 +547,7 @@ def a_changed_file_may_be_adopted_in_the_middle(drawn: Spec, other: Spec, seed: 
 
 @settings(suppress_health_check=list(HealthCheck))
 @given(drawn=drawings(), seed=st.integers(0, 2**32))
-def test_attempts_indices_and_slices_keep_their_laws(drawn: Spec, seed: int) -> None:
+def test_laws_of_attempts_indices_and_slices_hold(drawn: Spec, seed: int) -> None:
     story = Watched(ensemble_of(drawn))
     tell(story, seed)
     one_retry_an_end_at_most(story)
@@ -560,5 +560,5 @@ def test_attempts_indices_and_slices_keep_their_laws(drawn: Spec, seed: int) -> 
 
 @settings(suppress_health_check=list(HealthCheck))
 @given(drawn=drawings(), other=drawings(), seed=st.integers(0, 2**32))
-def test_a_file_may_change_in_the_middle(drawn: Spec, other: Spec, seed: int) -> None:
+def test_laws_hold_after_a_change_of_the_file(drawn: Spec, other: Spec, seed: int) -> None:
     a_changed_file_may_be_adopted_in_the_middle(drawn, other, seed)

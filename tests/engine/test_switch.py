@@ -44,7 +44,7 @@ def types(decisions: list[Decision]) -> list[tuple[str, str | None]]:
     return [(each.type, each.rule) for each in decisions]
 
 
-def test_an_instance_that_is_off_is_quiet_and_one_that_is_on_starts_with_the_run() -> None:
+def test_only_instances_that_are_on_start_with_the_run() -> None:
     told = story()
     assert told.submitted() == ["sim.0"]
     assert ("log", "one-seen") in types(told.play("sim.0"))
@@ -68,14 +68,14 @@ def test_a_switch_disables_enables_and_starts_within_one_firing() -> None:
     assert count(told)["two-every"] == 2
 
 
-def test_jobs_of_the_old_phase_go_on_unless_they_are_to_be_cancelled() -> None:
+def test_jobs_of_the_old_phase_continue_unless_cancelled() -> None:
     assert story().play("sim.0", status=256)[-1].type != "cancel"
     told = story(", cancel: true")
     told.play("sim.0", status=256)
     assert told.metric("count.sim.cancelled") == 1
 
 
-def test_to_switch_to_what_is_on_does_nothing() -> None:
+def test_a_switch_to_the_current_instance_does_nothing() -> None:
     told = story()
     told.play("sim.0", status=256)
     decided = types(told.play("sim.1", status=256))
@@ -104,13 +104,13 @@ def seen(reset: str) -> int:
     return count(told).get("two-seen", 0)
 
 
-def test_repetitions_go_on_where_they_stood_and_with_reset_begin_anew() -> None:
+def test_a_switch_keeps_firing_counters_unless_reset() -> None:
     # On when the second job starts, and again when the fourth does.
     assert seen("") == 1
     assert seen(", reset: true") == 2
 
 
-def test_instances_are_switched_by_name_where_a_rules_id_may_stand() -> None:
+def test_enable_and_disable_accept_instances() -> None:
     text = PHASES.replace("{name: switch, to: two OPTIONS}", "{name: disable, rules: [one, back]}")
     told = Story(text)
     told.start()
@@ -121,7 +121,7 @@ def test_instances_are_switched_by_name_where_a_rules_id_may_stand() -> None:
     assert (one.name, one.on, one.first, one.fired) == ("one", False, True, 1)
 
 
-def test_instances_that_switch_to_one_another_are_a_chain_that_is_cut() -> None:
+def test_endless_switches_are_a_chain_that_is_cut() -> None:
     told = Story("""
 jobs: [{name: sim, command: 'true'}]
 limits: {chain: 20}
@@ -155,7 +155,7 @@ rules:
 """
 
 
-def test_what_a_function_of_the_old_instance_returns_is_dropped_unless_kept() -> None:
+def test_results_of_the_old_instances_functions_are_dropped_unless_kept() -> None:
     for keep, submitted in (("", 1), (", keep: true", 2)):
         told = Story(CALLS.replace(" KEEP", keep))
         told.start()
@@ -182,7 +182,7 @@ def test_a_snapshot_keeps_which_instances_are_on() -> None:
     assert [each.type for each in again.handle(event)] == ["fired", "log"]
 
 
-def test_a_retry_that_a_switch_sets_free_at_the_jobs_clean_keeps_its_index_open() -> None:
+def test_a_retry_released_by_a_switch_keeps_its_index_open() -> None:
     """The function that the index waits for is not awaited any more: the retry begins at once."""
     told = Story(
         """

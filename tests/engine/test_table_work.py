@@ -100,7 +100,7 @@ def written(tables: Tables) -> str:
 
 @given(JOBS, st.randoms(use_true_random=False), st.sets(st.integers(0, 24)))
 @settings(deadline=None, max_examples=60)
-def test_what_is_kept_is_what_all_jobs_give_at_once_in_any_order(
+def test_incremental_tables_equal_full_ones_in_any_order(
     drawn: list[Any], random: Any, asked: set[int]
 ) -> None:
     jobs = [given_job(number, each) for number, each in enumerate(drawn)]
@@ -122,7 +122,7 @@ def test_what_is_kept_is_what_all_jobs_give_at_once_in_any_order(
 
 
 @pytest.mark.parametrize("rows", [10, 400])
-def test_an_event_costs_one_row_however_many_a_table_has(
+def test_an_event_computes_one_row_regardless_of_table_size(
     rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = DoneJobs()
@@ -151,7 +151,7 @@ def test_an_event_costs_one_row_however_many_a_table_has(
     assert sorted(counted) == ["filter"] * 5 + ["job", "row"]
 
 
-def test_a_table_of_jobs_works_each_row_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_of_jobs_computes_each_row_once(monkeypatch: pytest.MonkeyPatch) -> None:
     text = STUDY.replace("W: V - mean.t.gap", "W: V + 1")
     checked = load_text(text, discover()).begun("work", "/work")
     done = DoneJobs()
@@ -177,7 +177,7 @@ NUMBERS = st.one_of(
 
 @pytest.mark.parametrize("grows", [True, False])
 @given(st.lists(NUMBERS, max_size=40), st.integers(0, 2**32))
-def test_an_order_free_reducer_forgets_the_order_and_what_is_taken_back(
+def test_an_order_free_reducer_ignores_order_and_removed_values(
     grows: bool, values: list[float], seed: int
 ) -> None:
     random = Random(seed)

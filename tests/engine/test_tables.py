@@ -49,7 +49,7 @@ def _tables(story: Story) -> dict[str, list[dict[str, object]]]:
     return dict(story.engine.tables())
 
 
-def test_a_table_has_a_row_for_each_job_that_is_done_in_the_order_of_index() -> None:
+def test_a_table_has_a_row_for_each_done_job_by_index() -> None:
     story = Story(_ensemble("  all: {of: sim}\n"))
     story.start()
     story.play("sim.3", duration=4)
@@ -91,7 +91,7 @@ def test_by_gives_a_row_for_each_combination_with_statistics_over_its_jobs() -> 
         ("where: T == 2, order: -index", [3, 2]),
     ],
 )
-def test_rows_are_chosen_sorted_and_cut(said: str, indices: list[int]) -> None:
+def test_rows_are_filtered_sorted_and_limited(said: str, indices: list[int]) -> None:
     story = Story(_ensemble(f"  best: {{of: sim, {said}}}\n", E="energy"))
     story.start()
     energies = {0: 1.0, 1: None, 2: -1.0, 3: 2.0, 4: 1.0, 5: 3.0}
@@ -117,7 +117,7 @@ def test_a_column_without_a_value_is_missing_and_a_text_is_kept() -> None:
     assert [row["word"] for row in rows] == ["low"] * 2 + ["high"] * 4
 
 
-def test_a_table_may_speak_of_another() -> None:
+def test_a_table_may_use_another_table() -> None:
     story = Story(
         _ensemble(
             "  near: {of: sim, where: duration < 2 * min.all.duration}\n  all: {of: sim}\n"
@@ -142,7 +142,7 @@ def test_a_job_that_succeeds_after_the_end_is_in_the_table() -> None:
     assert (row["index"], row["E"]) == (1, 2)
 
 
-def test_nothing_is_kept_of_groups_that_no_table_names() -> None:
+def test_done_jobs_of_groups_without_tables_are_not_kept() -> None:
     story = Story(_ensemble("  all: {of: other}\n"))
     story.start()
     story.play("sim.0")
@@ -157,7 +157,7 @@ _RESULTS = (
 
 
 @given(st.randoms(use_true_random=False), st.lists(st.integers(0, 5), max_size=4))
-def test_tables_are_the_same_in_any_order_of_arrival_and_after_any_resumes(
+def test_tables_are_independent_of_the_order_of_ends_and_of_resumes(
     random: Random, stops: list[int]
 ) -> None:
     """Each job takes the same time and has the same result, whatever order they end in; the run is
@@ -187,7 +187,7 @@ def test_tables_are_the_same_in_any_order_of_arrival_and_after_any_resumes(
     assert played(order, stops) == expected
 
 
-def test_rules_and_messages_speak_of_a_tables_column() -> None:
+def test_rules_and_messages_may_use_a_tables_column() -> None:
     file = """
 jobs: [{name: sim, command: 'x {T}', parameters: {T: [1, 2, 3]}}]
 rules:
@@ -206,7 +206,7 @@ results: {all: {of: sim}}
     assert [each.message for each in decided if isinstance(each, Log)] == ["sum 4, 2 jobs"]
 
 
-def test_a_column_that_no_table_has_is_told_with_the_nearest() -> None:
+def test_an_unknown_column_has_a_suggestion() -> None:
     file = (
         "jobs: [{name: sim, command: 'x {T}', parameters: {T: [1, 2]}}]\n"
         "rules: [{trigger: job-done, when: sum.all.durration > 4, action: {name: submit, label: sim}}]\n"
