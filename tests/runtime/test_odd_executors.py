@@ -360,7 +360,7 @@ def test_a_finish_without_a_status_is_a_failure_and_names_the_executor(tmp_path:
     (problem,) = told.problems
     assert problem.level == "error"
     assert "executor local" in problem.message
-    assert "finish without 'status'" in problem.message
+    assert "finish without a 'status'" in problem.message
 
 
 class Scripted(FakeExecutor):
