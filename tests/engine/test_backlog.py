@@ -1,4 +1,4 @@
-"""``submit-next`` takes each job of groups' sweeps once, some at a time, in the order asked for."""
+"""``submit-next``: submits jobs of the groups' sweeps, some at a time, each once, in a given order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Budget: what a run may cost. Jobs that could pass a limit are held, and go when there is room."""
+"""Budget: the limits of a run's cost. Jobs that could exceed a limit are held until they fit."""
 
 from __future__ import annotations
 
@@ -306,7 +306,7 @@ sizes = st.fixed_dictionaries(
 
 @st.composite
 def budgets(draw: st.DrawFn, *, timed: bool) -> dict[str, Any]:
-    """An ensemble file with limits; ``timed``: every group has a time limit."""
+    """Draw an ensemble file with limits. With ``timed``, every group has a time limit."""
     groups = draw(st.lists(sizes, min_size=1, max_size=3))
     for number, group in enumerate(groups):
         group.update(name=f"g{number}", command="x")
@@ -335,7 +335,7 @@ def budgets(draw: st.DrawFn, *, timed: bool) -> dict[str, Any]:
 
 
 def play_at_random(told: Story, seed: int) -> None:
-    """Every job starts and ends some time, within its time limit if it has one."""
+    """Start and end all jobs at random times, within their time limits."""
     chance = random.Random(seed)
     waiting: list[str] = []
     running: dict[str, float] = {}

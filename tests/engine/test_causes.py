@@ -1,4 +1,4 @@
-"""Why a job ended, in one word that rules may ask for: ``when: cause == "timeout"``."""
+"""Causes of a job's end, which conditions may use: ``when: cause == "timeout"``."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def logs(told: Story) -> list[str]:
 def fail(
     told: Story, job: str, status: int | None, *exceptions: dict[str, Any], **more: Any
 ) -> None:
-    """A job that began ends so."""
+    """Begin a job, and let it fail in this way."""
     told.begin(job)
     for exception in exceptions:
         told.job(job, "exception", **{"severity": 0, "note": "", **exception})
@@ -59,13 +59,13 @@ def fail(
         (None, [{"type": "lost"}], {}, "lost"),
         (None, [], {}, "unknown"),
         (9, [{"type": "weather"}], {}, "unknown"),
-        # What the executor says is more than what follows from the rest.
+        # A cause from the executor overrides a derived one.
         (9, [], {"cause": "memory"}, "memory"),
         (1, [{"type": "exec", "cause": "node-failure"}], {}, "node-failure"),
-        # The first that is fatal says why, whatever comes then.
+        # The first fatal exception decides the cause.
         (9, [{"type": "timeout"}, {"type": "lost"}], {"cause": "memory"}, "timeout"),
         (9, [{"type": "timeout", "severity": 1}], {}, "signal"),
-        # What is none of the causes is not believed.
+        # Unknown causes are ignored.
         (9, [], {"cause": "weather"}, "signal"),
         (9, [], {"cause": ["exit"]}, "signal"),
     ],
@@ -217,7 +217,7 @@ def test_the_duration_of_cancelled_jobs_is_a_separate_metric() -> None:
     told.begin("sim.1")
     told.wait(5)
     told.cancel("sim.1")
-    told.cancel("sim.2")  # it never ran
+    told.cancel("sim.2")  # it did not start
     assert told.metric("max.sim-duration.cancelled") == 5
     assert told.metric("max.sim-duration") == 2
     assert logs(told) == ["long"]

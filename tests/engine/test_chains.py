@@ -1,4 +1,4 @@
-"""Long chains of firings: every job is counted, and Python's recursion limit does not matter."""
+"""Chains of firings that are longer than Python's recursion limit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.rules import BoundAction, Firing
 from ensemble_core.plugin.discovery import discover
 
-#: Firings in a chain: twice what Python's stack can hold.
+#: Firings in a chain: twice the recursion limit.
 LONG = 2000
 
 HELD = """
@@ -31,7 +31,7 @@ BEGIN = ("submit", "validate", "depend", "priority", "alloc", "start")
 
 
 def held(trigger: str, count: int, *, chain: int = LONG) -> Ensemble:
-    """A job that runs, others that are held, and a rule that cancels the next when one ends."""
+    """Return an ensemble with one running job and held jobs: each end cancels the next job."""
 
     def first(firing: Firing, options: Any) -> Iterable[Decision]:
         yield Cancel(jobs=("g.1",), rule=firing.rule, firing=1)
@@ -60,7 +60,7 @@ def errors(decided: Iterable[Decision]) -> list[str]:
 
 @pytest.mark.parametrize("trigger", ["job-cancel", "job-lost"])
 def test_every_job_of_a_long_chain_of_cancellations_is_counted(trigger: str) -> None:
-    count = LONG - 1  # 'begin' and 'first' fire before, and 'next' for all but the first
+    count = LONG - 1  # 'begin' and 'first' fire once, 'next' for all other jobs
     told = Story(held(trigger, count))
     told.start()
     told.job("g.0", *BEGIN)
@@ -142,7 +142,7 @@ rules:
 def test_held_jobs_and_retries_cancelled_together_are_settled_one_by_one() -> None:
     told = Story(MIXED)
     told.start()
-    for job in ("g.0", "g.1"):  # both wait for their retries
+    for job in ("g.0", "g.1"):  # now both wait for a retry
         told.play(job, status=256)
     decided = told.job("g.2", *BEGIN)
     assert [one.message for one in decided if isinstance(one, Log)] == [

@@ -1,4 +1,4 @@
-"""How a run ends, and with which exit code."""
+"""Ends of runs, and their exit codes."""
 
 from __future__ import annotations
 
@@ -286,7 +286,10 @@ rules: [{{trigger: start, action: {{name: submit, label: sim}}}}]
 
 
 def _over(told: Story, job: str, value: float | None, problem: bool = False) -> list[str]:
-    """The messages about a job that printed ``value``, of which an observer understood nothing."""
+    """Play a job that prints ``value``, and return the messages about it.
+
+    With ``problem``, an observer reports that it did not understand the output.
+    """
     told.begin(job)
     if value is not None:
         told.observe(job, {"E": value}, observer="key-value")
@@ -298,7 +301,8 @@ def _over(told: Story, job: str, value: float | None, problem: bool = False) -> 
 def test_a_missing_result_is_only_explained_by_its_own_jobs_output() -> None:
     told = _observed(4)
     assert not _over(told, "sim.0", 2.0, problem=True)
-    # Another job's own reason, and another reason on a job that one of its observers was lost on.
+    # sim.1 has output, so the problem of sim.0 does not explain its missing result. The result of
+    # sim.2 is missing for another reason, but its observer reported a problem.
     assert _over(told, "sim.1", 0.0) == ["sim.1: its result 'rate' (1 / last.E) has no value"]
     assert not _over(told, "sim.2", 0.0, problem=True)
     assert told.engine.state.errors == 0
@@ -309,7 +313,7 @@ def test_a_missing_result_is_only_explained_by_its_own_jobs_output() -> None:
 @pytest.mark.parametrize("named", [True, False])
 def test_results_missing_because_of_unreadable_output_are_one_error_per_group(named: bool) -> None:
     told = _observed(4)
-    # The first is told alone: of later ones only that nothing was read of them says so.
+    # The observer's problem names the first job. Later jobs only lack values.
     assert not _over(told, "sim.0", 2.0, problem=True)
     (message,) = _over(told, "sim.1", None, problem=named)
     assert message == (

@@ -1,4 +1,4 @@
-"""Rules on ``end``, and messages that are sent outside the terminal."""
+"""Rules on ``end``, and messages by mail or webhook."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules on job events: which jobs wake them, how often they fire, in which order."""
+"""Rules on job events: which jobs trigger them, how often they fire, in which order."""
 
 from __future__ import annotations
 
@@ -382,7 +382,7 @@ def test_a_rule_disabled_by_an_earlier_rule_on_the_same_event_does_not_fire() ->
 
 
 def test_events_of_lists_every_event_that_can_cause_an_occasion() -> None:
-    """Events that can make no occasion which a rule waits for are not looked at any further."""
+    """The engine skips all other events."""
     for name, step in TRANSITIONS.items():
         for occasion in (*step.occasions, *step.moving):
             assert name in events_of(occasion), (name, occasion)

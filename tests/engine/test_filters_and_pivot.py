@@ -1,6 +1,6 @@
-"""Tables that filter and pivot, and filtered statistics: the acceptance cases of their design.
+"""Tables with filters and pivots, and filtered statistics: acceptance tests.
 
-Numbers are worked out by hand: ``U`` of the jobs ``g.0`` to ``g.7`` is 1 3 5 5 4 8 2 2, over two
+The expected numbers are computed by hand: ``U`` of the jobs ``g.0`` to ``g.7`` is 1 3 5 5 4 8 2 2, over two
 sizes ``L``, two temperatures ``T`` and two replicas.
 """
 
@@ -53,7 +53,7 @@ BINDER = """
 
 
 def told(*, table: str = BINDER, rules: str = "", jobs: str = JOBS) -> Story:
-    """A run of these jobs with these rules and tables, begun."""
+    """Start a run of these jobs with these rules and tables."""
     story = Story(jobs + RULES + rules + (f"results:\n{table}" if table else ""))
     story.start()
     return story
@@ -271,7 +271,7 @@ def test_tables_do_not_depend_on_the_order_of_ends_or_on_resumes(
         if place in stops:
             story.engine = load(dump(story.engine), CHECKED)
         _played(story, number)
-        # What was kept up to date is what is worked out anew.
+        # Incremental tables equal tables that are computed from all jobs.
         assert _all_tables(story) == dict(story.engine.tables().detached())
     expected = Story(CHECKED)
     expected.start()
@@ -356,7 +356,7 @@ def test_only_the_row_of_a_new_job_is_computed_again(monkeypatch: pytest.MonkeyP
     assert worked == [((0, 2),)]
 
 
-# -- what is missing, nan or infinite ----------------------------------------------------------
+# -- missing, nan or infinite values -----------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -418,7 +418,7 @@ def test_a_pivot_has_columns_for_texts_fractions_and_late_values() -> None:
     assert (row["k[hex]"], row["d[hex]"], row["n"]) == (1, 1, 3)
 
 
-# -- the whole, slices and rows ----------------------------------------------------------------
+# -- all, slices and rows ----------------------------------------------------------------------
 
 
 def test_all_covers_the_whole_group_in_statistics_counts_and_rows() -> None:

@@ -1,7 +1,6 @@
 """Faults of the first implementation (ensemble-python 0.0.16) that must not come back.
 
-One test for each fault, named after what it protects. Where a whole test module is about it, the
-test here is the shortest that shows the fault.
+One short test for each fault, with the name of the behaviour. Other modules test the details.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Gauges that are worked out from the run's own jobs, and statistics over gauges."""
+"""Gauges that the engine computes from the run's jobs, and statistics of gauges."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ rules:
 
 
 def beat(told: Story) -> list[str]:
-    """Let a heartbeat come; the rules that fired at it."""
+    """Wait for a heartbeat, and return the rules that fired."""
     return told.fired(told.wait(10))
 
 
@@ -88,7 +88,7 @@ def test_a_random_size_is_drawn_at_each_heartbeat_with_the_frequency_of_waiting_
         beat(told)
         drawn.append(told.metric("waiting.random"))
     assert set(drawn) == {1, 4, 8}
-    assert 120 < drawn.count(1) < 195  # 160 are to be expected
+    assert 120 < drawn.count(1) < 195  # the expected value is 160
 
 
 def test_waiting_sizes_are_checked_at_submits_and_heartbeats() -> None:
@@ -146,7 +146,7 @@ def test_statistics_over_a_gauge_sample_it_at_heartbeats() -> None:
     told.begin("sim.1")
     assert beat(told) == ["mean"]
     assert told.metric("mean.waiting.jobs") == 2
-    assert told.metric("moved.waiting.jobs") is None  # less the one two heartbeats before
+    assert told.metric("moved.waiting.jobs") is None  # there is no value two heartbeats ago
     assert beat(told) == ["moved"]
     assert told.metric("moved.waiting.jobs") == -2
     told.tell(Resources(told.now, {"nodes.free": 6}))

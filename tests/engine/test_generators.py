@@ -1,5 +1,5 @@
-"""Generators choose the parameters of a group's next jobs: what they are asked, what they are told,
-and what becomes of the run when one of them is at fault."""
+"""Generators: calls, suggested and ingested points, and what a fault of a generator does to a
+run."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def text(keys: str, use: str = "random", rules: str = "", group: str = "") -> st
 
 
 class Told(Story):
-    """A story whose generators are really called; ``calls`` are what they were asked."""
+    """Story that really calls generators; ``calls`` are the calls so far."""
 
     def __init__(self, source: Any) -> None:
         super().__init__(source)
@@ -58,7 +58,7 @@ class Told(Story):
         self.renew()
 
     def renew(self) -> None:
-        """A later controller: generators are built anew."""
+        """Build all generators again, as the next controller does."""
         self.maker = GeneratorCalls(self.ensemble.generators, lambda event: None, lambda: self.now)
 
     def tell(self, event: Event) -> list[Decision]:
@@ -74,7 +74,7 @@ class Told(Story):
         return order
 
     def answer(self) -> list[Decision]:
-        """Answer calls until there are none; all that was decided."""
+        """Answer all open calls, and return the decisions."""
         decided: list[Decision] = []
         while self.open:
             call = self.open.pop(0)
@@ -82,7 +82,7 @@ class Told(Story):
         return decided
 
     def finish(self, job: str, energy: float = 0.0, peak: float = 0.0, status: int = 0) -> None:
-        """A job prints one row, and ends."""
+        """Play a job that prints one row."""
         self.begin(job)
         self.observe(job, energy=energy, peak=peak)
         self.end(job, status=status)
@@ -104,13 +104,13 @@ def begun(keys: str, **more: str) -> Told:
 
 
 def whole(told: Told, value: Callable[[Any], float] = lambda job: 0.0) -> None:
-    """Play the run to its end, each job with what ``value`` gives."""
+    """Play the run to its end; ``value`` computes the energy of each job from its parameters."""
     while told.exit_code is None:
         job = told.active()[0]
         told.finish(job, value(told.engine.state.table.records[job].job.parameters))
 
 
-# -- what is asked for -----------------------------------------------------------------------------
+# -- calls and points ------------------------------------------------------------------------------
 
 
 def test_points_are_submitted_at_most_at_once_until_the_condition_holds() -> None:
@@ -120,7 +120,7 @@ def test_points_are_submitted_at_most_at_once_until_the_condition_holds() -> Non
     assert job.command == ("sim", str(job.parameters["x"]), str(job.parameters["n"]))
     whole(told)
     assert told.exit_code == 0
-    assert len(told.submitted()) == 7  # what was under way then ended too
+    assert len(told.submitted()) == 7  # two more were active when the fifth was done
     assert (
         told.metric("generator.search.suggested") == told.metric("generator.search.ingested") == 7
     )
@@ -182,7 +182,7 @@ def test_a_lost_point_is_ingested_with_the_values_of_failed() -> None:
     told = begun("failed: {E: 1e9}\nuntil: generator.search.suggested >= 2")
     told.finish("sim.0", status=256)
     assert told.calls[1].options["ingest"][0]["values"] == {"E": 1e9}
-    # A success without a result is no point either.
+    # A success without a result is a lost point, too.
     told = begun("until: generator.search.suggested >= 2")
     told.play("sim.0")
     told.answer()
@@ -356,11 +356,11 @@ def test_a_run_killed_after_any_event_continues_with_the_same_points(use: str) -
         assert len(told.submitted()) == count
 
 
-# -- at fault --------------------------------------------------------------------------------------
+# -- faulty generators -----------------------------------------------------------------------------
 
 
 class Odd(Generator):
-    """Does as it is told."""
+    """Generator with a fault of the kind ``does`` in its second call."""
 
     def __init__(self, does: str) -> None:
         self.does = does
@@ -442,7 +442,7 @@ def test_a_failed_generator_is_named_and_the_run_can_be_resumed(
     assert told.exit_code == 1
     (error,) = [one for one in told.decisions if isinstance(one, Log) and one.level == "error"]
     assert error.message.startswith(f"generator 'search' {FAULTS[does]}")
-    # A later controller builds it anew, and tells it what the failed call was to tell it.
+    # The next controller builds the generator again, and repeats the ingest of the failed call.
     told.renew()
     told.tell(Resumed(told.now))
     told.answer()
@@ -478,7 +478,7 @@ def test_active_jobs_end_when_a_generator_hangs() -> None:
     told.tell(CallFailed(told.now, call.call, "gave no answer within 1 s"))
     assert told.exit_code == 1
     assert told.submitted() == ["sim.0"]
-    # Its answer comes after all: it is too late.
+    # A late answer is ignored.
     told.renew()
     late = MakeSuggestion(Asking(call, 1, (), ()), (), 0)
     assert not told.tell(told.maker.outcome(late))
@@ -493,7 +493,7 @@ def test_a_run_whose_points_are_all_lost_ends_with_a_reason() -> None:
     errors = [
         one.message for one in told.decisions if isinstance(one, Log) and one.level == "error"
     ]
-    (error,) = [each for each in errors if "generator 'search'" in each]  # told once
+    (error,) = [each for each in errors if "generator 'search'" in each]  # only once
     assert "lost its first 20 points" in error
 
 
@@ -525,11 +525,11 @@ def test_a_rebuilt_generator_gets_all_earlier_calls() -> None:
     assert [point.number for point in first.suggested] == [0]
 
 
-# -- going over from one to another ----------------------------------------------------------------
+# -- switches between generators -------------------------------------------------------------------
 
 
 class Learning(Generator):
-    """Goes through the numbers from 0 on, and keeps what it was told."""
+    """Generator that suggests x = 0, 1/8, 2/8 …, and records the points that it ingests."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -560,7 +560,7 @@ rules:
 
 
 class Switched(Told):
-    """A study that goes over from ``search`` to ``near``, and back."""
+    """Study that switches from ``search`` to ``near``, and back."""
 
     def __init__(self, keys: str = "at_once: 2", ns: str = "8, 16") -> None:
         self.learning: list[Learning] = []
@@ -582,7 +582,7 @@ class Switched(Told):
         return self.engine.state.generators[name].points
 
     def step(self) -> None:
-        """The first job ends; the third leaves no result, and its point is lost."""
+        """End the first active job, with a result. (sim.2 has none, so its point is lost.)"""
         job = self.active()[0]
         self.begin(job)
         if job != "sim.2":
@@ -591,7 +591,7 @@ class Switched(Told):
         self.answer()
 
     def handed(self) -> list[tuple[str, int]]:
-        """The points of others that the last generator was told of."""
+        """Return the points of other generators that the last generator ingested."""
         return [each[1] for each in self.learning[-1].told if each[0] < 0 and each[1]]
 
 
@@ -612,7 +612,7 @@ def test_a_generator_gets_the_points_of_the_one_that_it_replaces() -> None:
         ("near", True, ()),
         ("search", False, ("near",)),
     ]
-    # Each is told all points of the other, those that were under way as they end, and its own.
+    # Each ingests its own points and those of the other, also jobs that end after the switch.
     assert told.handed() == [("search", number) for number in range(7)]
     own = [each for each in told.learning[-1].told if each[0] >= 0]
     assert [each[0] for each in own] == list(range(len(told.points("near"))))
@@ -650,7 +650,7 @@ def test_after_a_switch_and_a_resume_each_point_is_ingested_once() -> None:
 
 
 def test_a_switch_may_go_between_an_instance_and_a_generator() -> None:
-    """Jobs of the one that still wait are cancelled where that is asked for."""
+    """With ``cancel: true``, jobs of the old one that still wait are cancelled."""
     told = Told(
         text(
             "at_once: 3\nuntil: generator.search.suggested >= 9",

@@ -1,4 +1,4 @@
-"""Rules with ``each``: a memory for every job, or for every combination of parameters."""
+"""Rules with ``each``: separate counters for each job or each combination of parameters."""
 
 from __future__ import annotations
 
@@ -134,10 +134,10 @@ rules:
 """
     )
     told.start()
-    told.play("sim.0")  # T = 1 is idle, and submits for T = 2
+    told.play("sim.0")  # T = 1 is idle: submits sim.2 with T = 2
     assert told.submitted() == ["sim.0", "sim.1", "sim.2"]
     told.play("sim.1")
-    told.play("sim.2")  # T = 2 is idle: two are done
+    told.play("sim.2")  # T = 2 is idle, and fewer than three are done
     told.play("sim.3")  # three are done
     assert told.submitted() == ["sim.0", "sim.1", "sim.2", "sim.3"]
     assert told.exit_code == 0
@@ -186,9 +186,9 @@ def test_a_condition_must_hold_at_consecutive_looks() -> None:
      action: {name: log, message: late}}
 """
     )
-    told.wait(25)  # two looks
+    told.wait(25)  # two checks, at which it holds
     told.play("sim.0")
-    told.wait(10)  # a look at which it does not hold
+    told.wait(10)  # a check at which it does not hold
     assert messages(told) == []
     told = story(
         """

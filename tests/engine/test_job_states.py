@@ -1,4 +1,5 @@
-"""States of jobs: whatever a queue reports, attempts and indices move as the tables say."""
+"""States of attempts and indices: only the transitions in the tables occur, in any order of
+events."""
 
 from __future__ import annotations
 
@@ -70,7 +71,7 @@ def index_state(table: JobTable, index: Index) -> str:
 
 
 def reachable(states: States, start: str) -> set[str]:
-    """The states that several changes in a row may lead to."""
+    """Return all states that are reachable from ``start``."""
     found, seek = {start}, [start]
     while seek:
         following = {each for ways in states[seek.pop()].values() for each in ways}
@@ -80,7 +81,7 @@ def reachable(states: States, start: str) -> set[str]:
 
 
 class Watched:
-    """A story in which every change of a state is compared with the tables."""
+    """Story that checks every change of a state against the tables."""
 
     def __init__(self, text: str) -> None:
         self.story = Story(text)
@@ -164,8 +165,10 @@ def play(watched: Watched, what: str, pick: int = 0, status: int = 0, cancel: bo
 
 @pytest.fixture
 def wrong(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Calls of ``take`` and ``settle_index`` that the tables do not allow. (The engine goes on
-    after an exception.)"""
+    """Collect transitions by ``take`` and ``settle_index`` that the tables do not allow.
+
+    A list, because the engine would catch an exception.
+    """
     wrong: list[str] = []
     take, settle_index = JobTable.take, JobCompletion.settle_index
 
@@ -197,7 +200,7 @@ def test_attempts_and_indices_change_state_as_in_the_tables(wrong: list[str]) ->
     seen: set[tuple[str, str]] = set()
 
     @example(7, 100, [("life", 0, 256), ("stop",)])  # a retry waits
-    @example(7, 100, [("life", 0, 0), ("life", 1, 0), ("answer",)])  # a function is under way
+    @example(7, 100, [("life", 0, 0), ("life", 1, 0), ("answer",)])  # a function is running
     @given(
         st.sampled_from([0, 7]),
         st.sampled_from([3, 100]),
@@ -214,11 +217,11 @@ def test_attempts_and_indices_change_state_as_in_the_tables(wrong: list[str]) ->
 
     moves()
     everything = {*ATTEMPT, *INDEX} - {"new"}
-    assert {state for moved in seen for state in moved} >= everything  # nothing is left out
+    assert {state for moved in seen for state in moved} >= everything  # every state occurred
 
 
 def drawn(states: States) -> str:
-    """The states as a Mermaid diagram."""
+    """Return the states as a Mermaid diagram."""
     lines = ["stateDiagram-v2"]
     for state, ways in states.items():
         for what, following in ways.items():

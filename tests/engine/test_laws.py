@@ -1,7 +1,7 @@
-"""The engine's laws, over random ensembles and random stories (hypothesis).
+"""The engine's laws, for random ensembles and random events (hypothesis).
 
-The story itself checks, after every event, that nothing is decided after ``terminate``, that no
-rule fires beyond its repetitions, and that counts are conserved; here it is told at random.
+After every event, the story itself checks that there are no decisions after ``terminate``, that no
+rule fires more often than its repetitions, and that counts are conserved.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ interval_rules = st.fixed_dictionaries(
 
 @st.composite
 def ensembles(draw: st.DrawFn) -> str:
-    """An ensemble file."""
+    """Draw an ensemble file."""
     rules = draw(
         st.lists(
             st.one_of(*[job_rules] * 3, *[metric_rules] * 3, interval_rules, beat_rules), max_size=8
@@ -120,7 +120,7 @@ def ensembles(draw: st.DrawFn) -> str:
 
 
 def tell(story: Story, seed: int, events: int = 90) -> None:
-    """A random but possible run, on nodes that come and go."""
+    """Send a random but possible sequence of events, with a varying number of nodes."""
     chance = random.Random(seed)
     waiting, running, clearing = set[str](), set[str](), set[str]()
     outstanding: list[object] = []
@@ -179,14 +179,14 @@ def tell(story: Story, seed: int, events: int = 90) -> None:
 
 
 def counts_are_conserved_and_rules_keep_within_bounds(text: str, seed: int) -> Story:
-    """The story checks this itself, after every event."""
+    """Tell a story, which checks this itself after every event."""
     story = Story(text)
     tell(story, seed)
     return story
 
 
 def the_same_events_give_the_same_decisions_to_the_byte(story: Story) -> list[str | None]:
-    """The decisions of each event, as the journal has them."""
+    """Return the decisions of each event, as the journal stores them."""
     again, decided = Engine(story.ensemble), []
     replayed: list[object] = []
     for event in story.events:
@@ -274,7 +274,7 @@ def test_every_law_holds_in_random_stories(text: str, seed: int) -> None:
     an_observer_changes_nothing_and_sees_each_firing(story, decided)
 
 
-#: Each algorithm of the core with its options, and what it is switched to in the middle.
+#: Each algorithm of the core, with its options.
 ALGORITHMS = {
     "workload-demand": "{groups: [a, b], order: random, every: 1, checks: 1, keep: true}",
     "random-selection": "{groups: [a, b], at_once: 3, seed: 5, scale: true, every: 4, checks: 2}",

@@ -1,4 +1,4 @@
-"""Limits: jobs, submits per second (a rate limit), and chains of firings that feed themselves."""
+"""Limits of jobs, of submits per second, and of chains of firings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics and the rules that wait for them."""
+"""Metrics, and rules on metrics."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_metric_rule_is_not_considered_at_unrelated_events() -> None:
 
 
 def test_different_thresholds_of_one_statistic_fire_at_their_values() -> None:
-    """A statistic within its values is not read while no rule can hold, whichever it compares."""
+    """The engine reads a statistic only if a threshold may have been crossed."""
     rules = {"is": "2", "lies": '"> 4"', "was": '"<= 1"', "far": "5"}
     told = Story(
         "jobs: [{name: sleep, command: sleep 1, count: 6}]\nrules:\n"

@@ -1,4 +1,4 @@
-"""Of one name that a job, its parameters and its rows all have: which is meant."""
+"""Precedence of names that a job, its parameters and its rows share."""
 
 from __future__ import annotations
 

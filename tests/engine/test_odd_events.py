@@ -1,4 +1,4 @@
-"""What odd events, odd plugins and odd moments must not do to a run."""
+"""Robustness against invalid events, faulty plugins, and events at unexpected times."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def errors(decisions: list[Decision]) -> list[str]:
 
 
 def with_plan(text: str, plan: Any) -> Story:
-    """The story of a file whose last rule has a plugin's action instead of its own."""
+    """Return a story of this file in which the last rule's action is replaced by ``plan``."""
     checked = Story(text).ensemble
     *others, last = checked.rules
     action = BoundAction(name="odd", plan=plan)

@@ -1,4 +1,4 @@
-"""Requests of a user to a run under way: done as a rule's actions are, of no rule, replayed."""
+"""Requests of users to a live run: carried out like actions, without a rule, and replayed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests to resize: granted, undelivered, and what waits for their answers."""
+"""Resize requests: granted, denied or undelivered, and rules that wait for the answer."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_an_undelivered_resize_is_repeated_in_the_same_firing() -> None:
     (first,) = (one for one in decided if one.type == "resize")
     told.tell(ResizeOutcome(told.now, first.request, "undelivered"))  # type: ignore[attr-defined]
     (again,) = (one for one in told.wait(2) if one.type == "resize")
-    # By its name an executor that carried it out, though its answer was lost, knows it again.
+    # The same request ID: an executor that carried it out already recognizes it.
     assert again == replace(first, attempt=2)  # type: ignore[call-arg]
     told.tell(ResizeOutcome(told.now, again.request, "denied", reason="full"))  # type: ignore[attr-defined]
     assert not [one for one in told.wait(300) if one.type == "resize"]

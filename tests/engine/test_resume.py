@@ -1,4 +1,4 @@
-"""A run that is taken up again: the engine says anew what may not have been carried out."""
+"""Resume: the engine repeats decisions that may not have been carried out."""
 
 from __future__ import annotations
 
@@ -299,7 +299,7 @@ custom: |
     assert list(story.engine.state.rules.states) == ["rule-1", "stays"]
 
 
-# -- a queue that is gone ------------------------------------------------------------------------------
+# -- a lost queue --------------------------------------------------------------------------------------
 
 
 def test_jobs_waiting_in_a_lost_queue_are_submitted_again() -> None:

@@ -1,4 +1,4 @@
-"""Look-ups: when jobs are looked up, what an answer does, and that a reused job is as a real one."""
+"""Reuse: when jobs are looked up, what an answer does, and that reused jobs act like real ones."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def of(kind: type[Decision], decisions: Sequence[Decision]) -> list[Decision]:
 
 
 def stand_in(told: Story, job: str, rows: Sequence[float], duration: float) -> list[Decision]:
-    """The events of an earlier job that stands in; what was decided on them."""
+    """Send the events of a reused job, and return the decisions."""
     found = told.tell(JobEvent(told.now, job, "submit", {"reused": f"r1/{job}"}))
     found += told.tell(JobEvent(told.now, job, "start"))
     for u in rows:
@@ -102,7 +102,7 @@ def test_the_end_of_the_run_cancels_jobs_that_are_looked_up() -> None:
     told.begin("g.1")
     (end,) = of(Terminate, told.observe("g.1", {"u": 1}, observer="json-lines"))
     assert isinstance(end, Terminate)
-    assert end.cancel == ("g.1",)  # no queue knows the others
+    assert end.cancel == ("g.1",)  # the others were not submitted to the queue
     assert told.engine.state.table.records["g.0"].cancelling
     assert "g.2" not in told.engine.state.table.records
     assert balanced(told)

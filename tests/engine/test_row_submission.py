@@ -1,4 +1,4 @@
-"""``submit … rows``: a job for each row of a table, or of what the event's job printed."""
+"""``submit … rows``: a job for each row of a table, or of the output of the event's job."""
 
 from __future__ import annotations
 

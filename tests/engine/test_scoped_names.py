@@ -1,4 +1,4 @@
-"""``STAT.NAME`` in conditions and messages, and the triggers of jobs that are over for good."""
+"""``STAT.NAME`` in conditions and messages, and the triggers job-done and job-lost."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_a_metric_rule_has_the_statistics_of_its_group() -> None:
 
 
 def test_functions_get_statistics_in_a_fixed_order() -> None:
-    """They came in the order of a set, which is another in each process."""
+    """The order of a set would differ between processes."""
     names = ["count.active", "count.done", "count.failed", "count.open", "count.submitted"]
     told = story(
         f"""

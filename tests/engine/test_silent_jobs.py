@@ -1,4 +1,4 @@
-"""``silent``: a running, observed job that gave no row for so long."""
+"""Trigger ``silent``: a running, observed job has printed no row for some time."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_one_timer_per_group_reports_each_job_in_time() -> None:
     assert messages(told) == []
     told.wait(1)  # sim.1 began 60 s ago
     assert messages(told) == ["sim.1"]
-    told.wait(20)  # sim.2 began, and sim.0 gave its row, 60 s ago
+    told.wait(20)  # sim.2 began, and sim.0 printed its row, 60 s ago
     assert messages(told) == ["sim.1", "sim.2", "sim.0"]
 
 

@@ -1,5 +1,4 @@
-"""A stop is no end: what came meanwhile is worked in by the resume, and what the stop cancelled is
-handed on again, as if nothing had been."""
+"""Stops: the resume processes events since the stop, and requeues jobs that the stop cancelled."""
 
 from __future__ import annotations
 
@@ -57,7 +56,7 @@ def resume(story: Story, *absent: str) -> list[Decision]:
 
 
 def again(story: Story) -> None:
-    """Another controller takes the run up, from a snapshot."""
+    """Replace the engine by one from a snapshot, as the next controller does."""
     engine = load(dump(story.engine), story.ensemble)
     assert engine is not None
     story.engine = engine
@@ -257,7 +256,7 @@ def test_a_second_stop_requeues_again() -> None:
 
 
 def test_a_job_whose_cancel_is_pending_is_requeued_once_it_is_over() -> None:
-    """The controller left at once: the cancels are on their way."""
+    """The controller exited before the jobs ended."""
     story = Story(SWEEP)
     story.start()
     story.begin("work.0")
@@ -328,7 +327,7 @@ def test_jobs_left_by_a_stop_can_be_cancelled_without_losing_deferred_events() -
     assert end.cancel == ("work.1", "work.2")
     story.job("work.1", "clean")
     story.cancel("work.2")
-    story.job("work.2", "exception", "clean", type="cancel", severity=0)  # told twice
+    story.job("work.2", "exception", "clean", type="cancel", severity=0)  # an echo
     assert story.engine.in_queue() == []
     assert not story.engine.waits_for_cancelled
     decided = resume(story)
@@ -370,14 +369,14 @@ rules:
     again(story)
     decided = story.tell(StopRequested(story.now, "stopped by ada", 5, "cancel-left"))
     assert decided == [Cancel(jobs=("work.1",))]
-    # The controller was killed before the queue heard of it.
+    # The controller was killed before it sent the cancel to the queue.
     again(story)
     assert Cancel(jobs=("work.1",)) in story.tell(Resumed(story.now))
     story.cancel("work.1")
     assert (story.exit_code, story.engine.busy) == (7, 0)
 
 
-# -- a stop anywhere is as none ------------------------------------------------------------------
+# -- stops at random events ----------------------------------------------------------------------
 
 STUDY = """
 limits: {submits_per_second: 50}
@@ -406,13 +405,13 @@ results:
 
 
 class Queue:
-    """Plays jobs in an order by chance; what a job does depends on its id alone."""
+    """Simulated queue with a random order of events. The events of a job depend on its ID alone."""
 
     def __init__(self, chance: random.Random, stops: float) -> None:
         self.story = Story(STUDY)
         self.chance = chance
         self.stops = stops
-        #: What is left of each job's life, and under which name it is there.
+        #: The remaining events of each job, by the job's ID.
         self.lives: dict[str, list[Event]] = {}
         self.calls: list[str] = []
         self.stopped = 0
@@ -442,7 +441,7 @@ class Queue:
         self.carry_out(self.story.tell(replaced(event, self.story.now)))
 
     def step(self) -> None:
-        """Something happens."""
+        """Send one random event: of a job, a call or a timer."""
         timer = self.story.engine.next_timer()
         choices = [*self.lives, *self.calls, *(["timer"] if timer else [])]
         chosen = self.chance.choice(choices)
@@ -461,7 +460,7 @@ class Queue:
 
     def stop(self) -> None:
         self.stopped += 1
-        if self.chance.random() < 0.2:  # it is killed instead
+        if self.chance.random() < 0.2:  # the controller is killed
             self.calls.clear()
             again(self.story)
             self.cancel_left()
@@ -471,14 +470,14 @@ class Queue:
         then = self.chance.choice(["cancel", "keep"])
         (end,) = self.story.tell(StopRequested(self.story.now, "x", 143, then))  # type: ignore[arg-type]
         assert isinstance(end, Terminate)
-        for _ in range(self.chance.randint(0, 5)):  # before the cancels arrive
+        for _ in range(self.chance.randint(0, 5)):  # events before the queue gets the cancels
             if self.lives or self.calls:
                 self.step()
         cancels = [job for job in end.cancel if job in self.lives]
         late = [job for job in cancels if self.chance.random() < 0.2]
         for job in cancels:
             self.cancel(job, only=late)
-        self.calls.clear()  # with their process
+        self.calls.clear()  # calls end with the controller
         if self.chance.random() < 0.5:
             again(self.story)
         for _ in range(self.chance.choice([0, 0, 1, 2])):
@@ -487,7 +486,7 @@ class Queue:
         self.calls = list(self.story.engine.state.calls)
 
     def cancel_left(self) -> None:
-        """Another controller cancels what is left, and may leave in the middle of it."""
+        """Let another controller cancel all jobs; some may still run when it exits."""
         (end,) = self.story.tell(StopRequested(self.story.now, "y", 5, "cancel-left"))
         assert isinstance(end, Terminate)
         assert end.stopped
@@ -498,8 +497,8 @@ class Queue:
         assert self.story.engine.waits_for_cancelled == bool(late)
         again(self.story)
 
-    def cancel(self, job: str, only: list[str]) -> None:
-        """It ends because it is cancelled, now or, of those in ``only``, when its turn comes."""
+    def cancel(self, job: str, late: list[str]) -> None:
+        """Cancel a job. The events of jobs in ``late`` come later, in random order."""
         left = [
             JobEvent(0, job, "exception", {"type": "cancel", "severity": 0}),
             JobEvent(0, job, "finish", {"status": 15}),
@@ -507,7 +506,7 @@ class Queue:
         ]
         if any(isinstance(event, JobEvent) and event.name == "finish" for event in self.lives[job]):
             self.lives[job] = list(left)
-        if job not in only:
+        if job not in late:
             for event in self.lives.pop(job):
                 self.tell(event)
 
@@ -525,7 +524,7 @@ class Queue:
         metric = self.story.metric
         return {
             "work": tables["work"],
-            # Which of the values was through first is chance, and so is which job is of which.
+            # The order of the values is random, and so is the job of each value.
             "follow": sorted(row["T"] for row in tables["follow"]),
             "counts": {
                 f"{group}.{name}": metric(f"count.{group}.{name}")

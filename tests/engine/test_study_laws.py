@@ -1,7 +1,7 @@
-"""The laws of attempts, indices, slices and idle rules, over stories told at random (hypothesis).
+"""The laws of attempts, indices, slices and idle rules, for random events (hypothesis).
 
-Each ensemble is made of checked rules and groups. What must hold is looked at from outside: jobs
-are counted as they are added, and rules as they are considered.
+Ensembles are built from checked rules and groups. The tests count jobs and considered rules
+themselves, and compare these counts with those of the engine.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from ensemble_core.model.rules import BoundAction, BoundRule, Trigger
 
 Spec = Mapping[str, Any]
 
-#: ``v`` is submitted at the start and by ``vary`` alone.
+#: Only the start and ``vary`` submit jobs of ``v``.
 GROUPS = ("a", "b", "v")
 
 EMPTY = Story(
@@ -53,7 +53,7 @@ EMPTY = Story(
 
 
 def plan_of(spec: Spec) -> BoundAction:
-    """A checked action that does what ``spec`` says."""
+    """Return a checked action with these options."""
     name = spec["name"]
 
     def plan(firing: Any, _: Any) -> Iterable[Decision]:
@@ -79,7 +79,7 @@ def plan_of(spec: Spec) -> BoundAction:
 
 
 def rule_of(spec: Spec, rule_id: str) -> BoundRule:
-    """A checked rule of what ``spec`` says."""
+    """Return a checked rule with these keys."""
     each, group = spec.get("each"), spec.get("group")
     trigger: dict[str, Any] = {"wakes": (spec["trigger"],)}
     if isinstance(group, list):
@@ -113,7 +113,7 @@ def group_of(group: JobGroup, fields: Spec) -> JobGroup:
 
 
 def ensemble_of(drawn: Spec) -> Ensemble:
-    """The ensemble that a drawing says."""
+    """Return the ensemble of a drawn specification."""
     groups = {}
     for name in drawn.get("names", GROUPS):
         more = drawn["groups"].get(name, {})
@@ -146,7 +146,7 @@ def ensemble_of(drawn: Spec) -> Ensemble:
     )
 
 
-# -- what is drawn -----------------------------------------------------------------------------
+# -- random ensembles --------------------------------------------------------------------------
 
 labels = st.sampled_from(GROUPS)
 plain_actions = st.one_of(
@@ -257,11 +257,11 @@ def drawings(draw: st.DrawFn) -> Spec:
     return drawn
 
 
-# -- what is looked at from outside ------------------------------------------------------------
+# -- independent checks ------------------------------------------------------------------------
 
 
 class Watched(Story):
-    """A story whose engine is watched while it works."""
+    """Story that checks calls within its engine."""
 
     def __init__(self, ensemble: Ensemble) -> None:
         super().__init__(ensemble)
@@ -310,7 +310,7 @@ class Watched(Story):
         rules.consider = watched_consider  # type: ignore[method-assign]
 
     def look_at_idle(self, state: RuleState, occasion: Occasion) -> None:
-        """A look at a rule on idle is at an emptiness that it has not been looked at before."""
+        """Check that a rule on idle is considered only once each time its jobs are all over."""
         scope, engine = occasion.scope, self.engine.state
         assert not engine.calls
         if isinstance(scope, Slice):
@@ -321,7 +321,7 @@ class Watched(Story):
             still_open = sum(engine.metrics.count(name, "open") for name in names)
             ever, key = sum(self.indices[name] for name in names), state.rule.id
         assert not still_open
-        assert ever > self.emptied.get(key, 0), f"{key} was looked at twice"
+        assert ever > self.emptied.get(key, 0), f"{key} was considered twice"
         self.emptied[key] = ever
         self.looks.append((state.rule.id, occasion.event))
 
@@ -371,7 +371,7 @@ class Watched(Story):
 
 
 def tell(story: Story, seed: int, events: int = 110, *, begun: bool = False) -> None:
-    """A random run: possible but for what a queue may get wrong."""
+    """Send a random sequence of events, with the errors that a queue may make."""
     chance = random.Random(seed)
     waiting, running, clearing = dict[str, bool](), list[str](), list[str]()
     if begun:
@@ -532,13 +532,13 @@ def the_same_file_adopted_at_any_point_changes_nothing(
 
 
 def a_changed_file_may_be_adopted_in_the_middle(drawn: Spec, other: Spec, seed: int) -> None:
-    """What is counted stays right, whatever a new file says."""
+    """All counts stay correct with any new file."""
     story = Watched(ensemble_of(drawn))
     tell(story, seed, 40)
     changed = {**other, "names": ("a", "v", "new", "b")}
     story.instances.clear()
     story.emptied.clear()
-    story._fired.clear()  # rules without ids of their own are others now
+    story._fired.clear()  # generated IDs now belong to other rules
     story.engine.adopt(ensemble_of(changed))
     story.tell(Resumed(story.now, {}, ()))
     if story.engine.state.ended is None:

@@ -1,4 +1,4 @@
-"""``switch``: rules of one instance are quiet from then on, those of another start."""
+"""``switch``: disables the rules of one instance, and starts those of another."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def seen(reset: str) -> int:
 
 
 def test_a_switch_keeps_firing_counters_unless_reset() -> None:
-    # On when the second job starts, and again when the fourth does.
+    # The switch enables the instance when the second job starts, and again when the fourth does.
     assert seen("") == 1
     assert seen(", reset: true") == 2
 
@@ -183,7 +183,7 @@ def test_a_snapshot_keeps_which_instances_are_on() -> None:
 
 
 def test_a_retry_released_by_a_switch_keeps_its_index_open() -> None:
-    """The function that the index waits for is not awaited any more: the retry begins at once."""
+    """The index no longer waits for the function, so the retry begins immediately."""
     told = Story(
         """
 jobs: [{name: sim, command: x}]

@@ -1,4 +1,4 @@
-"""Incremental tables: the same to the byte as tables computed from all jobs at once."""
+"""Incremental tables: equal, byte for byte, to tables that are computed from all jobs."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def tables_of(done: DoneJobs) -> Tables:
 
 
 def written(tables: Tables) -> str:
-    """All that may be asked of tables, to the last bit."""
+    """Return all rows, columns and statistics of tables, as JSON."""
     rows = {name: tables[name] for name in tables}
     columns = {name: tables.columns(name) for name in tables}
     return json.dumps([rows, columns, {name: tables.statistic(name) for name in ASKED}])
@@ -147,7 +147,7 @@ def test_an_event_computes_one_row_regardless_of_table_size(
     done.add(*given_job(2 * rows, (32, 3, 5.0)), 1.0)
     for name in names:
         tables.statistic(name)
-    # One job is read, for one row; two filters of its statistics and three of columns.
+    # Reads one job, for one row, and evaluates five filters: two of statistics, three of columns.
     assert sorted(counted) == ["filter"] * 5 + ["job", "row"]
 
 
@@ -163,10 +163,10 @@ def test_a_table_of_jobs_computes_each_row_once(monkeypatch: pytest.MonkeyPatch)
         done.add(*given_job(number, (16, number, float(number))), 1.0)
         assert tables.statistic("max.jobs.W") == 2 * number + 1 or not number
         assert tables.statistic("mean.jobs.V(T > 5)") is not None or number < 6
-    assert len(read) < 200  # twice each, and once for each statistic that is new
+    assert len(read) < 200  # two per job, and one per new statistic
 
 
-# -- reducers of values in any order -----------------------------------------------------------
+# -- reducers and the order of values ----------------------------------------------------------
 
 NUMBERS = st.one_of(
     st.floats(allow_nan=False, allow_infinity=False),

@@ -1,4 +1,4 @@
-"""Tables of results: rows of the jobs that are done, the same in whatever order these ended."""
+"""Tables of results: their rows do not depend on the order in which jobs end."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ results:
 
 
 def _ensemble(results: str, **result: str) -> Ensemble:
-    """The file with these tables, and this ``result`` of its group."""
+    """Return the ensemble with these tables, and with this ``result`` in its group."""
     file = _FILE
     known = load_text(file + "  all: {of: sim}\n", discover())
     group = replace(
         known.groups["sim"],
         result={name: expression(text, texts=True) for name, text in result.items()},
     )
-    # Results that the file gives no words for yet are parameters to the checks.
+    # For the checks of tables, results are parameters.
     extra = "".join(f", {name}: 0" for name in result)
     spoken = "".join(f" {{{name}}}" for name in result)
     file = file.replace("[1, 2, 3]", f"[1, 2, 3]{extra}").replace("{T}'", f"{{T}}{spoken}'")
@@ -80,10 +80,10 @@ def test_by_gives_a_row_for_each_combination_with_statistics_over_its_jobs() -> 
 @pytest.mark.parametrize(
     ("said", "indices"),
     [
-        ("order: E", [2, 0, 4, 1, 3, 5]),  # 1 has no E; of equals the first index comes first
+        ("order: E", [2, 0, 4, 1, 3, 5]),  # 1 has no E; ties are sorted by index
         ("order: -E", [5, 3, 0, 4, 2, 1]),
         ("order: E, top: 3", [2, 0, 4]),
-        ("order: E, top: 10", [2, 0, 4, 3, 5]),  # without a value it is never in the top
+        ("order: E, top: 10", [2, 0, 4, 3, 5]),  # a row without a value is never in the top
         ("order: -E, top: 50%", [5, 3, 0]),
         ("order: E, top: 16%", []),  # 0.96 of a row
         ("top: 2", [0, 1]),
@@ -160,8 +160,7 @@ _RESULTS = (
 def test_tables_are_independent_of_the_order_of_ends_and_of_resumes(
     random: Random, stops: list[int]
 ) -> None:
-    """Each job takes the same time and has the same result, whatever order they end in; the run is
-    stopped and read from a snapshot in between."""
+    """Run time and result depend on the job alone; the engine is restored from snapshots in between."""
     ensemble = _ensemble(_RESULTS, E="energy")
 
     def played(order: list[int], stops: list[int]) -> dict[str, list[dict[str, object]]]:
@@ -202,7 +201,7 @@ results: {all: {of: sim}}
     story = Story(file)
     story.start()
     assert story.play("sim.2") == []  # 3
-    decided = story.play("sim.0")  # with the job that the rule was woken by
+    decided = story.play("sim.0")  # includes the job of the event
     assert [each.message for each in decided if isinstance(each, Log)] == ["sum 4, 2 jobs"]
 
 
