@@ -476,7 +476,7 @@ class Queue:
         cancels = [job for job in end.cancel if job in self.lives]
         late = [job for job in cancels if self.chance.random() < 0.2]
         for job in cancels:
-            self.cancel(job, only=late)
+            self.cancel(job, late=late)
         self.calls.clear()  # calls end with the controller
         if self.chance.random() < 0.5:
             again(self.story)
@@ -493,7 +493,7 @@ class Queue:
         assert set(end.cancel) == set(self.lives)
         late = [job for job in end.cancel if self.chance.random() < 0.2]
         for job in end.cancel:
-            self.cancel(job, only=late)
+            self.cancel(job, late=late)
         assert self.story.engine.waits_for_cancelled == bool(late)
         again(self.story)
 
