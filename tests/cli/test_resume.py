@@ -489,7 +489,12 @@ def test_a_damaged_journal_is_told_in_words(
     # Where the newest part lies beside it, that may have all that is needed.
     if seed % 2 and damage in (empty, text):
         assert result.exit_code == 2
-        words = ("damaged", "no journal", "not a database", "was killed before its first event")
+        words = (
+            "damaged",
+            "not the journal",
+            "not a database",
+            "was killed before its first event",
+        )
         assert any(word in result.output for word in words), result.output
 
 
@@ -504,7 +509,7 @@ def test_another_programs_database_is_no_run(place: Place) -> None:
     for command in ("resume", "status", "cancel", "replay"):
         result = place.ensemble(command, "last")
         assert result.exit_code == 2
-        assert "no journal" in result.output
+        assert "not the journal" in result.output
     assert (folder / NAME).read_bytes() == before
 
 

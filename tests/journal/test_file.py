@@ -48,7 +48,7 @@ def test_another_programs_database_is_rejected_and_unchanged(tmp_path: Path) -> 
     path = tmp_path / NAME
     before = another_program(path)
     for opening in (JournalWriter, Journal, migrate):
-        with pytest.raises(JournalError, match="no journal") as raised:
+        with pytest.raises(JournalError, match="not the journal") as raised:
             opening(path)
         assert raised.value.exit_code == 2
     assert path.read_bytes() == before

@@ -75,7 +75,7 @@ def test_a_journal_with_a_foreign_schema_is_rejected_before_it_is_read(
         journal.executescript(made)
     journal.close()
     for salvage in (False, True):
-        with pytest.raises(JournalError, match="no journal of a run") as refused:
+        with pytest.raises(JournalError, match="not the journal of a run") as refused:
             Journal(folder / NAME, salvage=salvage)
         assert refused.value.code == "no-journal"
 

@@ -98,7 +98,7 @@ def test_jobs_of_a_run_without_a_journal_are_reported_and_can_be_ended(
 
     resumed = left.ensemble("resume", tag)
     assert resumed.exit_code == 2
-    assert "killed before it began" not in resumed.output
+    assert "killed before its first event" not in resumed.output
     assert "lost" in resumed.output or "damaged" in resumed.output
 
     cleaned = left.ensemble("clean", "--all", "--yes")

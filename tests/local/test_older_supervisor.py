@@ -116,7 +116,7 @@ def test_a_supervisor_of_another_version_causes_an_error_with_a_hint(
     old: Old, tmp_path: Path
 ) -> None:
     executor = LocalExecutor(slots=2)
-    with pytest.raises(ExecutorError, match="of another version of Ensemble") as raised:
+    with pytest.raises(ExecutorError, match="another version of Ensemble") as raised:
         executor.open(Run("recorded", tmp_path / "output", time.time, tmp_path), lambda _: None)
     assert raised.value.hint == "resume the run with the version that it was started with"
 

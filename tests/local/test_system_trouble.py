@@ -245,7 +245,7 @@ def test_a_status_taken_by_other_code_is_reported(
     monkeypatch.setattr(os, "waitpid", taken)
     job = local.job("true")
     local.run(job)
-    assert "taken by other code" in local.context(job, "exception")["note"]
+    assert "other code in the supervisor took" in local.context(job, "exception")["note"]
     assert local.context(job, "finish")["status"] != 0
 
 
