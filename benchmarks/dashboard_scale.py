@@ -227,7 +227,7 @@ def live(chosen: argparse.Namespace) -> None:
     phases = 2 * chosen.rounds
     #: A job of this machine has about fourteen events.
     jobs = chosen.rate / 14
-    enough = int(jobs * (phases * chosen.seconds + 60) / 5)
+    enough = int(jobs * (phases * (chosen.seconds + 2) + 60) / 5)
     with contextlib.ExitStack() as held:
         state = Path(held.enter_context(tempfile.TemporaryDirectory()))
         file = state / "live.yaml"

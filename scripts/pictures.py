@@ -21,8 +21,8 @@ from playwright.sync_api import Browser, sync_playwright
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
 PICTURES = ROOT / "docs" / "pictures"
-#: Views of the report of ``studies/peaks``, with their height in pixels.
-VIEWS = {"report-results": ("results", 820), "report-rules": ("rules", 620)}
+#: Views of the report of ``ising``, with their height in pixels.
+VIEWS = {"report-results": ("results", 880), "report-rules": ("rules", 560)}
 #: Studies, each with the table, generator or group of its chart, and x, y and the curves of that.
 CHARTS = {
     "ams/ensemble": ("answers", "x", "y", ""),
@@ -84,7 +84,7 @@ def take(study: str, browser: Browser, folder: Path) -> None:
     chart = page.get_by_role("img", name=f"{table}: {y} against {x}").first
     chart.screenshot(path=PICTURES / f"{tag}.png")
     print(f"docs/pictures/{tag}.png")
-    if tag == "peaks":
+    if tag == "ising":
         for name, (view, height) in VIEWS.items():
             page = browser.new_page(viewport={"width": 900, "height": height})
             page.goto(f"{report.as_uri()}#/{tag}/{view}")

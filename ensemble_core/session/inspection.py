@@ -15,7 +15,7 @@ from array import array
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain, islice, pairwise
 from typing import TYPE_CHECKING, Any
 
 from ensemble_core.errors import EnsembleError, UsageError
@@ -51,6 +51,8 @@ _PLACES = ("workdir", "stdout", "stderr", "host", "nodes")
 _REMEMBERED = 1000
 #: All events are scanned if the run has fewer than this number for each job that is searched for.
 _ONE_BY_ONE = 5000
+#: Number of the last events among which the newest time is searched.
+_LAST = 20
 #: Limit of firings. Beyond it, only every second, fourth … firing of frequent rules is kept.
 _FIRINGS = 10_000
 #: Parts of the engine's report in an overview.
@@ -119,8 +121,9 @@ class Inspection:
         try:
             if self._began is None:
                 self._began = next((row.time for row in journal.rows(until=1)), None)
-            newest = [row.time for row in journal.rows(max(last - 1, 0))]
-            self._newest = newest[-1] if newest else self._newest
+            # Events of several jobs that came together are not in the order of their times.
+            times = [row.time for row in journal.rows(max(last - _LAST, 0))]
+            self._newest = max(times, default=self._newest)
         except EnsembleError as error:
             self._note(error)
         return True
@@ -288,6 +291,10 @@ class Inspection:
         in all values except times and costs. Jobs without a value in the column ``sort`` come last.
         Raises :class:`UsageError` for unknown columns.
         """
+        if self._columns is None and limit is not None and not (where or text or sort):
+            first = self._first_jobs(offset, limit)
+            if first is not None:
+                return first
         jobs = self._jobs()
         for name in [*(where or {}), *([sort] if sort else [])]:
             if len(jobs) and name not in jobs.names:
@@ -303,6 +310,25 @@ class Inspection:
             found, total = jobs.select(where or {}, text, sort, descending, end)
         page = [jobs.row(at) for at in found[offset:end]]
         return {"names": list(jobs.names), "rows": page, "total": total, "offset": offset}
+
+    def _first_jobs(self, offset: int, limit: int) -> dict[str, Any] | None:
+        """A page of the table of jobs in its own order, before the table has been read; ``None`` if
+        the journal has no row for each job, or is damaged."""
+        try:
+            stored = self._stored(check=False)
+            if stored is None or self._engine is None:
+                return None
+            rows = chain.from_iterable(zip(*batch, strict=True) for batch in stored.batches())
+            page = [
+                [None if value != value else value for value in row]
+                for row in islice(rows, offset, offset + limit)
+            ]
+        except EnsembleError as error:
+            self._note(error)
+            return None
+        counts = self._engine.state.metrics.counts.values()
+        total = sum(each["submitted"] - each["repeated"] for each in counts)
+        return {"names": list(stored.names), "rows": page, "total": total, "offset": offset}
 
     def job(self, group: str, index: int) -> dict[str, Any]:
         """Return one job: its row, submitted attempts, events, reported values, and the rules that

@@ -55,11 +55,15 @@ class JobColumns:
             self.ranges[group] = range(first, at)
         self._texts: dict[str, str | Collection[Any]] = {}
 
-    def _kept(self, name: str, values: Iterable[Any]) -> Iterable[Any]:
+    def _kept(self, name: str, values: Sequence[Any]) -> Iterable[Any]:
         """Return values as their column stores them."""
         if isinstance(self._columns[name], array):
+            with suppress(TypeError):  # None, which most columns have of no job
+                return array("d", values)
             return array("d", (_NAN if value is None else value for value in values))
-        return _once(self._equal, values) if name in self._only_text else values
+        if name in self._only_text:
+            return map(self._equal.setdefault, values, values)
+        return values
 
     def update(self, jobs: StoredJobs) -> bool:
         """Update the rows of active jobs from a later state of the run.
@@ -213,11 +217,6 @@ class JobColumns:
                         return values
             self._texts[name] = "\n".join(map(_line, column))
         return self._texts[name]
-
-
-def _once(texts: dict[Any, Any], values: Iterable[Any]) -> Iterator[Any]:
-    for value in values:
-        yield texts.setdefault(value, value)
 
 
 def _wanted(value: object) -> tuple[object, ...]:

@@ -22,7 +22,10 @@ _EVIDENCE = math.log(10)
 def suspects(
     parameters: Mapping[str, Sequence[Any]], failed: Sequence[int]
 ) -> list[dict[str, Any]]:
-    """Return values of parameters whose jobs failed more often than chance explains."""
+    """Return values of parameters whose jobs failed more often than chance explains.
+
+    If the two strongest explain more together, the first entry has the other value in ``with``.
+    """
     share = len(failed) / max(map(len, parameters.values()), default=1)
     found = []
     for name, values in parameters.items():
@@ -36,7 +39,36 @@ def suspects(
                 found.append(
                     (evidence, {"name": name, "value": value, "failed": count, "total": of})
                 )
-    return [one for _, one in sorted(found, key=lambda each: -each[0])[:_NAMED]]
+    found.sort(key=lambda each: -each[0])
+    if (pair := _pair(parameters, failed, found, share)) is not None:
+        found.insert(0, pair)
+    return [one for _, one in found[:_NAMED]]
+
+
+def _pair(
+    parameters: Mapping[str, Sequence[Any]],
+    failed: Sequence[int],
+    found: Sequence[tuple[float, dict[str, Any]]],
+    share: float,
+) -> tuple[float, dict[str, Any]] | None:
+    """The strongest suspect with the strongest one of another parameter, if that is more evidence
+    than each alone."""
+    first = found[0][1] if found else {}
+    other = next((one for _, one in found if one["name"] != first["name"]), None)
+    if other is None:
+        return None
+    columns = [parameters[one["name"]] for one in (first, other)]
+    wanted = (first["value"], other["value"])
+    total = sum(both == wanted for both in zip(*columns, strict=True))
+    count = sum((columns[0][at], columns[1][at]) == wanted for at in failed)
+    if not count:
+        return None
+    pairs = math.prod(len(_counted(column)) for column in columns)
+    evidence = _evidence(count, total, share) - math.log(pairs)
+    if evidence <= found[0][0]:
+        return None
+    more = {other["name"]: other["value"]}
+    return evidence, {**first, "with": more, "failed": count, "total": total}
 
 
 def _evidence(failed: int, total: int, share: float) -> float:

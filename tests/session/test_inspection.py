@@ -65,6 +65,10 @@ def inspected(state: Path) -> Iterator[Inspection]:
         yield found
 
 
+def table_is_read(inspected: Inspection) -> bool:
+    return inspected._columns is not None
+
+
 def events_of(inspected: Inspection, name: str) -> list[int]:
     """Return the numbers of a job's events, from all events of the run."""
     rows = inspected._kept.journal.rows()
@@ -84,10 +88,13 @@ def test_a_job_has_all_its_events_and_attempts(inspected: Inspection, name: str)
 def test_events_after_a_jobs_end_are_not_read(
     inspected: Inspection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    journal, asked = inspected._kept.journal, list[int]()
-    monkeypatch.setattr(
-        journal, "rows_backwards", lambda until, holding: asked.append(until) or iter(())
-    )
+    asked: list[int] = []
+
+    def nothing(until: int, holding: str) -> Iterator[object]:
+        asked.append(until)
+        return iter(())
+
+    monkeypatch.setattr(inspected._kept.journal, "rows_backwards", nothing)
     inspected.job("sim", 0)
     assert asked == [events_of(inspected, "sim.0")[-1]]
 
@@ -105,6 +112,17 @@ def test_rows_of_older_journals_give_the_same_job(state: Path, tmp_path: Path) -
         old = found.job("sim", 1)
     assert old["events"] == new["events"]
     assert old["attempts"] == new["attempts"]
+
+
+@pytest.mark.parametrize(("offset", "limit"), [(0, 5), (2, 30), (80, 100), (90, 10)])
+def test_a_first_page_of_jobs_is_that_of_the_whole_table(
+    inspected: Inspection, offset: int, limit: int
+) -> None:
+    first = inspected.jobs(offset=offset, limit=limit)
+    assert not table_is_read(inspected)
+    inspected.jobs(sort="index")
+    assert table_is_read(inspected)
+    assert first == inspected.jobs(offset=offset, limit=limit)
 
 
 def test_all_firings_and_values_are_found_by_index(inspected: Inspection) -> None:
@@ -172,6 +190,17 @@ def test_values_with_significantly_more_failures_are_named(
     parameters = {"T": [at // 33 for at in jobs], "s": [at % 33 for at in jobs]}
     found = suspects(parameters, [at for at in jobs if fails(at)])
     assert [tuple(each.values()) for each in found] == named
+
+
+def test_two_values_that_fail_only_together_are_named_together() -> None:
+    jobs = [(T, L) for T in range(10) for L in range(10) for _ in range(20)]
+    failed = [at for at, (T, L) in enumerate(jobs) if (T, L) == (3, 7) or at % 500 == 0]
+    columns = {"T": [T for T, _ in jobs], "L": [L for _, L in jobs]}
+    found = suspects(columns, failed)
+    assert found[0] == {"name": "T", "value": 3, "with": {"L": 7}, "failed": 20, "total": 20}
+    # All jobs at T = 3 fail: L has no part in it.
+    failed = [at for at, (T, _) in enumerate(jobs) if T == 3]
+    assert suspects(columns, failed) == [{"name": "T", "value": 3, "failed": 200, "total": 200}]
 
 
 def test_random_failures_name_no_value() -> None:
@@ -292,9 +321,16 @@ def test_a_run_whose_events_are_all_damaged_has_no_jobs_and_says_so(tmp_path: Pa
         assert "damaged" in found.problem
 
 
+def test_the_newest_time_is_not_always_that_of_the_last_event(tmp_path: Path) -> None:
+    events = [Started(1.0, {}), *failed(0, 9.0), *failed(1, 2.0)]
+    with written(tmp_path, events, ended=11.0) as found:
+        assert found.overview()["newest"] == 10.0
+
+
 def test_held_jobs_are_counted_apart_from_other_waiting_ones(tmp_path: Path) -> None:
     with written(tmp_path, [Started(1.0, {})]) as found:
         groups = {group["name"]: group for group in found.overview()["groups"]}
+        assert found.jobs(limit=1)["total"] == found.jobs()["total"] == 9
     assert [(groups[name]["waiting"], groups[name]["held"]) for name in groups] == [(6, 0), (3, 2)]
 
 

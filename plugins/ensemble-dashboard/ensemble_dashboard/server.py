@@ -54,7 +54,6 @@ _QUICK = ("overview", "job", "log")
 _AHEAD: tuple[tuple[str, Mapping[str, str]], ...] = (
     ("jobs", {"where": "{}", "offset": "0", "limit": "100"}),
     *((name, {}) for name in NAMES if name not in _QUICK),
-    ("jobs", {"limit": "2001"}),
 )
 
 

@@ -114,7 +114,10 @@ def browser() -> Iterator[Any]:
     """Yield a real browser."""
     path = browser_path()
     if path is None:
-        pytest.skip("no Chromium on the PATH (Debian: apt install chromium)")
+        missing = "no Chromium on the PATH (Debian: apt install chromium)"
+        if "CI" in os.environ:
+            pytest.fail(missing)
+        pytest.skip(missing)
     playwright = pytest.importorskip("playwright.sync_api")
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
     with playwright.sync_playwright() as tools:

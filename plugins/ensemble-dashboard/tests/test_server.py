@@ -17,6 +17,7 @@ import httpx
 import pytest
 from ensemble_dashboard import server
 from ensemble_dashboard.command import _bound_to, _listening, _private_socket
+from ensemble_dashboard.documents import document
 from ensemble_dashboard.server import application
 from starlette.applications import Starlette
 
@@ -224,14 +225,13 @@ def test_the_previous_answer_is_given_while_a_large_run_is_read(
     state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     may_go_on, asked = threading.Event(), []
-    costs = server.document
 
     def slow(inspection: Inspection, name: str, query: Mapping[str, str]) -> Any:
         if name == "costs":
             asked.append(name)
             may_go_on.wait(30)
             inspection.seq += len(asked)  # as if events arrived meanwhile
-        return costs(inspection, name, query)
+        return document(inspection, name, query)
 
     monkeypatch.setattr(server, "document", slow)
     monkeypatch.setattr(server, "_REST", 0)

@@ -1,6 +1,8 @@
 // Views with pictures of jobs and results: the timeline, and one column against another.
 'use strict';
 
+const NO_JOBS = html`<p class="quiet">There are no jobs yet.</p>`;
+
 // -- results --------------------------------------------------------------------------------------
 
 // The jobs of each group as a table of their parameters and results, for a picture.
@@ -104,7 +106,8 @@ function BestSoFar({ table }) {
 
 function Results({ run, here, overview, seq }) {
   const tables = useData(run, 'tables', {}, seq), curves = useData(run, 'curves', {}, seq);
-  const jobs = useData(run, 'jobs', { limit: MOST_MARKS + 1 }, seq);
+  const count = jobsOf(overview), many = count > MOST_MARKS;
+  const jobs = useData(many ? '' : run, 'jobs', { limit: MOST_MARKS }, seq);
   const about = ({ kind, of }) => kind === 'table' ? `of ${of}` : 'points of a generator';
   const one = (table) => html`<article key=${table.name}>
     <h3>${table.name} <span class="quiet">${about(table)}</span></h3>
@@ -119,11 +122,11 @@ function Results({ run, here, overview, seq }) {
     <${Loaded} of=${tables}>${(found) => found.length ? found.map(one)
       : html`<p class="quiet">The ensemble file has no tables under "results:".</p>`}</${Loaded}>
     <h2>Jobs: a column against another</h2>
-    <${Loaded} of=${jobs}>${(page) => jobsOf(overview) > MOST_MARKS
-      ? html`<p class="quiet">${number(jobsOf(overview))} jobs are too many for a mark each: a table
+    ${many ? html`<p class="quiet">${number(count)} jobs are too many for a mark each: a table
         under "results:" puts them together.</p>`
-      : groupsOf(page).map((group) => html`
-        <${Pair} key=${group.name} table=${group} here=${here} />`)}</${Loaded}>
+      : html`<${Loaded} of=${jobs}>${(page) => page.total === 0 ? NO_JOBS
+        : groupsOf(page).map((group) => html`
+          <${Pair} key=${group.name} table=${group} here=${here} />`)}</${Loaded}>`}
     <h2>What jobs reported while they ran</h2>
     <${Loaded} of=${curves}>${(all) => all.length
       ? all.filter((each) => each.jobs.some((job) => job.points.length > 1)).map(curve)
@@ -137,21 +140,21 @@ function Timeline({ run, here, overview, seq }) {
   // Of a run that goes on, bars grow without an event.
   const moment = overview.state === 'running' ? Math.floor(overview.until / 10) : '';
   const found = useData(run, 'timeline', {}, `${seq} ${moment}`);
-  const jobs = useData(run, 'jobs', { limit: MOST_MARKS + 1 }, seq);
-  const nodes = useData(run, 'nodes', {}, seq);
-  const count = jobsOf(overview);
+  const count = jobsOf(overview), many = count > MOST_MARKS;
+  const jobs = useData(many ? '' : run, 'jobs', { limit: MOST_MARKS }, seq);
+  const nodes = useData(many ? '' : run, 'nodes', {}, seq);
   return html`<section><h2>Timeline</h2>
     <${Loaded} of=${found}>${({ width, groups }) => html`<${Chart} title="Jobs that ran at a time"
       xName="time since the run began" yName="running jobs" counts=${true} times=${true}
       series=${Object.entries(groups).map(([name, { running }]) => (
         { name, line: true, points: running.map((jobs, n) => [(n + 0.5) * width, jobs]) }))} />`}
     </${Loaded}>
-    <${Loaded} of=${jobs}>${(page) => count > MOST_MARKS
-      ? html`<p class="quiet">${number(count)} jobs are too many for a bar each, so the chart above
-        counts them.${' '}
+    ${many ? html`<p class="quiet">${number(count)} jobs are too many for a bar each, so the chart
+        above counts them.${' '}
         ${source.left || html`<a href=${address(run, 'jobs')}>The table</a> has each.`}</p>`
-      : html`<${Bars} run=${run} here=${here} page=${page} overview=${overview}
-        nodes=${nodes.data || {}} />`}</${Loaded}></section>`;
+      : html`<${Loaded} of=${jobs}>${(page) => page.total === 0 ? NO_JOBS
+        : html`<${Bars} run=${run} here=${here} page=${page} overview=${overview}
+          nodes=${nodes.data || {}} />`}</${Loaded}>`}</section>`;
 }
 
 // Puts each job on a line of its value's lane that is free when it starts.

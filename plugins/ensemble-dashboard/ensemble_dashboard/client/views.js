@@ -88,10 +88,13 @@ function ofKind({ group, outcome, cause, exit_code }, more) {
   const known = Object.entries({ group, outcome, cause, exit_code });
   return { ...Object.fromEntries(known.filter(([, value]) => isThere(value))), ...more };
 }
-// "T = 2.3: 31 of 33 failed", with a link to these jobs.
-const Suspect = ({ run, kind, name, value, failed, total }) => html`<li>
-  <a href=${jobsAddress(run, ofKind(kind, { [name]: value }))}>${name} = ${shown(value)}</a>:
-  ${' '}${number(failed)} of ${number(total)} failed</li>`;
+// "T = 2.3 and L = 8: 31 of 33 failed", with a link to these jobs.
+function Suspect({ run, kind, one }) {
+  const values = { [one.name]: one.value, ...one.with };
+  const words = Object.entries(values).map(([name, value]) => `${name} = ${shown(value)}`);
+  return html`<li><a href=${jobsAddress(run, ofKind(kind, values))}>${words.join(' and ')}</a>:
+    ${' '}${number(one.failed)} of ${number(one.total)} failed</li>`;
+}
 
 function Kind({ run, kind }) {
   const { examples, looked } = kind;
@@ -103,8 +106,8 @@ function Kind({ run, kind }) {
       ${isThere(kind.exit_code) && html`, exit code <strong>${kind.exit_code}</strong>`}.${' '}
       <a href=${jobsAddress(run, ofKind(kind))}>Show these jobs</a></p>
     ${kind.parameters.length > 0 && html`<h4>More often than others at</h4>
-      <ul>${kind.parameters.map((each) => html`<${Suspect} key=${each.name + shown(each.value)}
-        run=${run} kind=${kind} ...${each} />`)}</ul>`}
+      <ul>${kind.parameters.map((one, n) => html`
+        <${Suspect} key=${n} run=${run} kind=${kind} one=${one} />`)}</ul>`}
     ${looked > 0 && html`<h4>Last line of output of ${plural(looked, 'job')}</h4>
       <ul>${kind.lines.map(({ line, count }) => html`<li key=${line}>
         ${line ? html`<code>${clean(line)}</code>` : html`<span class="quiet">nothing</span>`}
@@ -214,7 +217,6 @@ function Firings({ here, overview, firings }) {
 function Rules({ run, here, overview, seq }) {
   const found = useData(run, 'firings', {}, seq);
   const began = overview.began || 0, span = Math.max((overview.newest || began) - began, 1e-3);
-  const never = overview.rules.filter((rule) => !rule.fired);
   return html`<section><h2>Rules</h2><${Loaded} of=${found}>${(firings) => {
     const lanes = new Map(overview.rules.map((rule) => [rule.id, []]));
     for (const each of firings) {
@@ -222,6 +224,8 @@ function Rules({ run, here, overview, seq }) {
       lanes.get(each.rule).push(each);
     }
     const fired = [...lanes].filter(([, own]) => own.length);
+    // Of a damaged run, firings may be known that the engine's state has not.
+    const never = overview.rules.filter((rule) => !rule.fired && !lanes.get(rule.id).length);
     return html`
       ${fired.length > 0 && html`<${Lanes} lanes=${fired} began=${began} span=${span} />`}
       ${never.length > 0 && html`<h3>Never fired</h3><dl>${never.map((rule) => html`
