@@ -9,14 +9,15 @@ from __future__ import annotations
 import ast
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 __all__ = ["contradiction", "suggested_formula", "tautology"]
 
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
-#: Operators of other languages, and ours.
-_WORDS = (
+#: Operators and units of other languages, and ours.
+_WORDS: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
     (re.compile(r"&&"), "and"),
     (re.compile(r"\|\|"), "or"),
     (re.compile(r"\bAND\b"), "and"),
@@ -27,6 +28,11 @@ _WORDS = (
     (re.compile(r"(?<![<>=!])=([<>])"), r"\1="),
     (re.compile(r"===+"), "=="),
     (re.compile(r"(?<![<>=!])=(?!=)"), "=="),
+    # Times are in seconds.
+    (
+        re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)([smhd])\b"),
+        lambda found: f"{float(found[1]) * _SECONDS[found[2]]:g}",
+    ),
 )
 _MIRRORED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "=="}
 _SIGNS = {ast.Lt: "<", ast.Gt: ">", ast.LtE: "<=", ast.GtE: ">=", ast.Eq: "=="}
@@ -37,6 +43,8 @@ def suggested_formula(text: str) -> str | None:
 
     >>> suggested_formula('T > 1 && type = "x"')
     'T > 1 and type == "x"'
+    >>> suggested_formula("> 5m and < 1.5h")
+    '> 300 and < 5400'
     """
     parts: list[str] = []
     end = 0

@@ -42,6 +42,7 @@ def when(condition: str) -> str:
         ("NOT T > 1 OR x < 2", "not T > 1 or x < 2"),
         ("!(T > 1)", "not (T > 1)"),
         ("T = 1", "T == 1"),
+        ("duration > 5m", "duration > 300"),
         ('T = 1 and group = "a && b"', 'T == 1 and group == "a && b"'),
     ],
 )
