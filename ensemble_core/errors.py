@@ -194,8 +194,8 @@ _SYNONYMS = {
     "on": "trigger", "event": "trigger", "do": "action", "then": "action",
     "repeat": "repetitions", "limit": "repetitions", "times": "repetitions", "delay": "wait",
     "cpu_hours": "core_hours", "cpu-hours": "core_hours", "cpuh": "core_hours",
-    "max_jobs": "jobs", "size": "value", "amount": "value", "stop": "terminate", "abort": "terminate", "exit": "terminate",
-    "quit": "terminate", "kill": "cancel", "scale-up": "grow", "scale_up": "grow",
+    "max_jobs": "jobs", "size": "value", "amount": "value", "stop": "terminate",
+    "abort": "terminate", "exit": "terminate", "quit": "terminate", "kill": "cancel", "scale-up": "grow", "scale_up": "grow",
     "scale-down": "shrink", "scale_down": "shrink",
 }  # fmt: skip
 

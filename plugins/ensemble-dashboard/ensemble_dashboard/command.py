@@ -1,4 +1,4 @@
-"""The command ``ensemble dashboard``: shows runs in a browser, read-only, to their owner."""
+"""Show runs in a browser."""
 
 from __future__ import annotations
 

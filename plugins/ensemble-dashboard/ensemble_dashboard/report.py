@@ -1,4 +1,4 @@
-"""The command ``ensemble report``: writes the page of a run, with its data, to one file."""
+"""Write a report of a run: one HTML file for a browser."""
 
 from __future__ import annotations
 

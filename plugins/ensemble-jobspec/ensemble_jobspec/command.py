@@ -1,4 +1,4 @@
-"""The command ``ensemble jobspec``: read, convert and run jobspecs."""
+"""Read, convert and run jobspecs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draw what a run's jobs reported, and where rules fired."""
+"""Plot the values that a run's jobs reported, and the firings of its rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command ``ensemble simulate``: plays an ensemble file on a virtual cluster."""
+"""Simulate an ensemble file: real rules on a virtual clock, without running jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``ensemble member``: make a queue available to runs elsewhere.
+"""Make a queue available to runs elsewhere.
 
 ``ensemble member start`` runs an agent with executors beside a queue, for the service.
 """

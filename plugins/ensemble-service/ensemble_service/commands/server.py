@@ -1,6 +1,6 @@
-"""``ensemble server`` (also ``ensemble-server``): the service, its credentials and its members.
+"""Connect queues (members) with the runs that use them.
 
-The installed script calls :data:`main`. Errors and exit codes are those of ``ensemble``. Commands
+The command ``ensemble server``; the script ``ensemble-server`` calls :data:`main`, too. Errors and exit codes are those of ``ensemble``. Commands
 import gRPC and cryptography when they need them.
 """
 
