@@ -195,8 +195,8 @@ _SYNONYMS = {
     "repeat": "repetitions", "limit": "repetitions", "times": "repetitions", "delay": "wait",
     "cpu_hours": "core_hours", "cpu-hours": "core_hours", "cpuh": "core_hours",
     "max_jobs": "jobs", "size": "value", "amount": "value", "stop": "terminate",
-    "abort": "terminate", "exit": "terminate", "quit": "terminate", "kill": "cancel", "scale-up": "grow", "scale_up": "grow",
-    "scale-down": "shrink", "scale_down": "shrink",
+    "abort": "terminate", "exit": "terminate", "quit": "terminate", "kill": "cancel",
+    "scale-up": "grow", "scale_up": "grow", "scale-down": "shrink", "scale_down": "shrink",
 }  # fmt: skip
 
 

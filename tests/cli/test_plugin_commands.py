@@ -125,7 +125,7 @@ def test_the_cores_command_keeps_its_name_and_the_other_is_warned_of(site: Site)
     assert ensemble("version").output.startswith("ensemble ")
     assert ensemble("ensemble-bell:version").output == "ding\n"
     warned = ensemble("plugins", "list").stderr
-    assert "command 'version' of ensemble-bell is also a built-in" in warned
+    assert "command 'version' of ensemble-bell has the name of a built-in" in warned
 
 
 def test_a_misspelt_command_leads_to_a_plugins_and_shells_complete_it(site: Site) -> None:

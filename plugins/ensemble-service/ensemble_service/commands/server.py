@@ -1,7 +1,7 @@
 """Connect queues (members) with the runs that use them.
 
-The command ``ensemble server``; the script ``ensemble-server`` calls :data:`main`, too. Errors and exit codes are those of ``ensemble``. Commands
-import gRPC and cryptography when they need them.
+The command ``ensemble server``; the script ``ensemble-server`` calls :data:`main`, too. Errors and
+exit codes are those of ``ensemble``. Commands import gRPC and cryptography when they need them.
 """
 
 from __future__ import annotations
