@@ -82,7 +82,9 @@ def bindings() -> Any:
             found = shutil.which("flux")
             raise ExecutorError(
                 "Flux's Python bindings were not found",
-                cause=f"{found} reports no folder" if found else "'flux' is not on the PATH",
+                cause=f"{found} reports no folder with bindings"
+                if found
+                else "'flux' is not on the PATH",
                 hint="load the module that provides Flux, or 'pip install flux-python'",
                 code="no-bindings",
             )

@@ -97,7 +97,7 @@ def test_without_flux_the_message_says_where_to_get_it(tmp_path: Path) -> None:
 def test_a_flux_without_bindings_is_reported_by_name(tmp_path: Path, script: str) -> None:
     path = fake_flux(tmp_path / "bin", script)
     code, _, cause, hint = tried(path).split("|")
-    assert (code, cause) == ("no-bindings", f"{path}/flux names none")
+    assert (code, cause) == ("no-bindings", f"{path}/flux reports no folder with bindings")
     assert "pip install flux-python" in hint
 
 
