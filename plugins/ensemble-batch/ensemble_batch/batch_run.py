@@ -95,10 +95,10 @@ class BatchRun(QueueRun):
             if life.cancelled:
                 self.cancels.setdefault(queue_id, 0.0)
 
-    def goes_on(self, life: JobLife, row: QueueJob) -> None:
+    def still_in_queue(self, life: JobLife, row: QueueJob) -> None:
         """Do nothing: the wrapper reports this more precisely."""
 
-    def ends(self, life: JobLife, row: QueueJob) -> bool:
+    def over_in_queue(self, life: JobLife, row: QueueJob) -> bool:
         """Believe the queue only if the wrapper has reported nothing for a while."""
         if life.misses < pace.MISSES or life.cancelled or row.status != CLAIMED << 8:
             return False

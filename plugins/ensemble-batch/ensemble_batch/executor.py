@@ -286,11 +286,11 @@ class QueueExecutor(QueueHooks):
 
     def _watching(self, polled: QueueRun) -> None:
         while not polled.closed:
-            told = partial(self._told, polled, [True])
+            report = partial(self._handle_reports, polled, [True])
             wait = pace.SOON_AGAIN
             error: ExecutorError | None = None
             try:
-                self.watch(told)
+                self.watch(report)
             except ExecutorError as raised:
                 error, wait = raised, pace.AWAY
             with polled.lock:
@@ -302,7 +302,9 @@ class QueueExecutor(QueueHooks):
                     polled.publish()
                 polled.lock.wait_for(lambda: polled.closed, wait)
 
-    def _told(self, polled: QueueRun, first: list[bool], rows: Iterable[QueueJob]) -> None:
+    def _handle_reports(
+        self, polled: QueueRun, first: list[bool], rows: Iterable[QueueJob]
+    ) -> None:
         rows = list(rows)
         with polled.lock:
             if polled.closed:
@@ -311,7 +313,7 @@ class QueueExecutor(QueueHooks):
             if first:  # changes before the first report may have been missed
                 first.clear()
                 polled.soon()
-            self._inquiry.told(rows)
+            self._inquiry.handle_reports(rows)
             polled.publish()
             polled.lock.notify_all()
 

@@ -27,7 +27,7 @@ class Inquiry:
         self._polled = polled
         self._gauges_at = self._later(time.monotonic())  # they were read at opening
         #: Stuck jobs that were reported.
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
     def _later(self, now: float) -> float:
         """Return when to ask for the gauges next."""
@@ -122,7 +122,7 @@ class Inquiry:
             if any(life.cancelled or life.reported for life in polled.lives.values()):
                 polled.ask_at = min(polled.ask_at, time.monotonic() + pace.SOON_AGAIN)
 
-    def told(self, rows: Iterable[QueueJob]) -> None:
+    def handle_reports(self, rows: Iterable[QueueJob]) -> None:
         """Handle the queue's unrequested reports of jobs. Needs the lock."""
         polled, now = self._polled, time.monotonic()
         polled.read()  # wrappers' reports written before
@@ -142,13 +142,13 @@ class Inquiry:
             life.restarted(row.restarts, name, polled.now())
         if row is not None and row.state != "over":
             life.misses, life.counts_at = 0, 0.0
-            polled.goes_on(life, row)
+            polled.still_in_queue(life, row)
             key = f"{life.job.rpartition('.')[0]} {row.note}"
-            if row.state == "stuck" and key not in self._told:
-                self._told.add(key)
+            if row.state == "stuck" and key not in self._warned:
+                self._warned.add(key)
                 polled.outlet.warn(f"{life.job} waits in {name}: {row.note}")
             return
-        if row is not None and polled.ends(life, row):
+        if row is not None and polled.over_in_queue(life, row):
             return
         if asked < life.counts_at and (life.misses or (row is None and not life.cancelled)):
             return
@@ -161,7 +161,7 @@ class Inquiry:
             life.ended(life.reported, now, polled.note)
         elif life.cancelled:
             life.gone("cancel", polled.note, None, now)
-        elif row is not None and polled.ends(life, row):
+        elif row is not None and polled.over_in_queue(life, row):
             return
         elif row is not None and (row.exception is not None or row.status is not None):
             life.gone(row.exception, row.note, row.status, now)

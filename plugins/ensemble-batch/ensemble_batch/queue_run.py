@@ -146,20 +146,20 @@ class QueueRun:
         """Process the reports of wrappers. Return whether there were any."""
         return False
 
-    def goes_on(self, life: JobLife, row: QueueJob) -> None:
+    def still_in_queue(self, life: JobLife, row: QueueJob) -> None:
         """Handle the queue's report that a job is not over."""
         now = self.now()
         if row.state == "running":
             life.started(now if row.began is None else row.began, row.host, now)
 
-    def ends(self, life: JobLife, row: QueueJob) -> bool:
+    def over_in_queue(self, life: JobLife, row: QueueJob) -> bool:
         """Handle the queue's report that a job is over. Return whether that is conclusive."""
         known = row.status is not None or row.exception is not None or life.cancelled
         if known:
             life.finished(row, self.now(), self.note)
         return known
 
-    def doomed(self, life: JobLife | None) -> bool:
+    def cancel_on_arrival(self, life: JobLife | None) -> bool:
         """Return whether to cancel this job as soon as its id is known."""
         return life is None or life.over or life.cancelled
 

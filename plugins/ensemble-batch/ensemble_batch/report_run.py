@@ -177,20 +177,20 @@ class ReportRun(QueueRun):
 
     # -- what the queue says -------------------------------------------------------------------
 
-    def goes_on(self, life: JobLife, row: QueueJob) -> None:
-        super().goes_on(life, row)
+    def still_in_queue(self, life: JobLife, row: QueueJob) -> None:
+        super().still_in_queue(life, row)
         patience = self.hooks.patience * (_CLEANING if row.state == "ending" else 1)
         now = self.now()
         if life.reported is not None and now - life.heard > patience:
             life.ended(life.reported, now, self.note)
 
-    def ends(self, life: JobLife, row: QueueJob) -> bool:
+    def over_in_queue(self, life: JobLife, row: QueueJob) -> bool:
         if life.reported is not None:
             life.ended(life.reported, self.now(), self.note, row)
             return True
-        return super().ends(life, row)
+        return super().over_in_queue(life, row)
 
-    def doomed(self, life: JobLife | None) -> bool:
+    def cancel_on_arrival(self, life: JobLife | None) -> bool:
         return life is not None and not life.over and life.cancelled
 
     # -- files ---------------------------------------------------------------------------------

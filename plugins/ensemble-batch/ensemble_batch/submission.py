@@ -26,7 +26,7 @@ __all__ = ["Submission"]
 
 
 @dataclass(slots=True)
-class _Going:
+class _PendingBatch:
     """A batch that is being submitted, or of which it is unknown whether it arrived."""
 
     sent: Sent
@@ -45,7 +45,7 @@ class Submission:
         self._polled = polled
         self._inquiry = inquiry
         self._orders: dict[str, tuple[Job, Place]] = {}
-        self._unsure: list[_Going] = []
+        self._unsure: list[_PendingBatch] = []
         self._at = 0.0
         #: Limit for a batch, after the queue rejected a larger one; ``None``: no limit.
         self._most: int | None = None
@@ -80,13 +80,15 @@ class Submission:
             if at <= now:
                 orders = self._chosen()
                 jobs = {job.id: place.files for job, place in orders}
-                return partial(self._hand_in, _Going(Sent(self._polled.key(orders), jobs), orders))
+                return partial(
+                    self._hand_in, _PendingBatch(Sent(self._polled.key(orders), jobs), orders)
+                )
             dues.append(at)
-        for going in self._unsure:
-            if going.due <= now:
-                self._unsure.remove(going)
-                return partial(self._look, going)
-            dues.append(going.due)
+        for pending in self._unsure:
+            if pending.due <= now:
+                self._unsure.remove(pending)
+                return partial(self._look, pending)
+            dues.append(pending.due)
         return None
 
     def _due_at(self) -> float:
@@ -110,22 +112,22 @@ class Submission:
             del self._orders[job.id]
         return chosen
 
-    def _lives(self, going: _Going) -> Iterator[tuple[Job, Place, JobLife]]:
+    def _lives(self, pending: _PendingBatch) -> Iterator[tuple[Job, Place, JobLife]]:
         """Yield the jobs of a batch that are not over."""
-        for job, place in going.orders:
+        for job, place in pending.orders:
             life = self._polled.lives.get(job.id)
             if life is not None and not life.over:
                 yield job, place, life
 
-    def _hand_in(self, going: _Going) -> None:
-        polled, sent = self._polled, going.sent
-        jobs = tuple(job for job, _ in going.orders)
-        name = polled.name(sent.key, going.attempts + 1)
+    def _hand_in(self, pending: _PendingBatch) -> None:
+        polled, sent = self._polled, pending.sent
+        jobs = tuple(job for job, _ in pending.orders)
+        name = polled.name(sent.key, pending.attempts + 1)
         script = ""
 
         def record() -> None:
             nonlocal script
-            script = polled.script(sent.key, name, going.orders)
+            script = polled.script(sent.key, name, pending.orders)
             names, sent.names = sent.names, list(dict.fromkeys((*sent.names, name)))
             sent.at = polled.now()
             try:
@@ -133,46 +135,46 @@ class Submission:
             except OSError:
                 sent.names = names
                 raise
-            going.attempts += 1
+            pending.attempts += 1
 
         with polled.lock:
             if not polled.outlet.write(record):
                 again = time.monotonic() + pace.SOON_AGAIN
-                if going.attempts:  # an earlier attempt may still arrive, so keep the batch
-                    going.due = again
-                    self._unsure.append(going)
+                if pending.attempts:  # an earlier attempt may still arrive, so keep the batch
+                    pending.due = again
+                    self._unsure.append(pending)
                 else:
-                    waiting = {job.id: (job, place) for job, place in going.orders}
+                    waiting = {job.id: (job, place) for job, place in pending.orders}
                     self._orders, self._at = waiting | self._orders, again
                 return
             polled.sent[sent.key] = sent
             polled.early = {}
-            self._handing_in, going.void = True, False
-            if going.attempts == 1:
+            self._handing_in, pending.void = True, False
+            if pending.attempts == 1:
                 polled.left[sent.key] = len(jobs)
-                for _, _, life in self._lives(going):
+                for _, _, life in self._lives(pending):
                     life.key, life.handed_at = sent.key, sent.at
         try:
-            places = tuple(place for _, place in going.orders)
+            places = tuple(place for _, place in pending.orders)
             batch = Batch(name, jobs, script, places, polled.run.tag)
             ids = polled.call(lambda: polled.hooks.submit_batch(batch), 1)
         except ExecutorError as error:
             with polled.lock:
                 self._handing_in = False
-                self._not_handed_in(going, error)
+                self._not_handed_in(pending, error)
             return
         with polled.lock:
             self._handing_in = False
-            self._accept(going, ids)
+            self._accept(pending, ids)
 
-    def _not_handed_in(self, going: _Going, error: ExecutorError) -> None:
-        polled, sent = self._polled, going.sent
-        full, first = error.code == "full", going.attempts == 1
+    def _not_handed_in(self, pending: _PendingBatch, error: ExecutorError) -> None:
+        polled, sent = self._polled, pending.sent
+        full, first = error.code == "full", pending.attempts == 1
         polled.early = None
         if full or error.transient:
             now = time.monotonic()
             if full and first:
-                for job, place, life in self._lives(going):
+                for job, place, life in self._lives(pending):
                     life.key = ""
                     if life.cancelled:
                         life.refuse("cancel", polled.note, polled.now())
@@ -180,16 +182,16 @@ class Submission:
                         self._orders[job.id] = (job, place)
                 for batches in (polled.left, polled.sent):
                     batches.pop(sent.key, None)
-                size, before = len(going.orders), self._full_since
+                size, before = len(pending.orders), self._full_since
                 large = size > max(1, self._fits)
                 if large or (before is not None and before[0] == polled.drops):
                     self._most = max(1, size // 2)
                 self._at = now + (pace.SOON if large else pace.FULL)
                 self._full_since = polled.drops, now + pace.SOON_AGAIN
             else:  # an earlier attempt may still arrive, so keep the batch
-                going.since, going.due = now, now + (pace.FULL if full else pace.SOON_AGAIN)
-                self._unsure.append(going)
-            waiting = len(self._orders) + (0 if full and first else len(going.orders))
+                pending.since, pending.due = now, now + (pace.FULL if full else pace.SOON_AGAIN)
+                self._unsure.append(pending)
+            waiting = len(self._orders) + (0 if full and first else len(pending.orders))
             what = "does not answer; retrying until it does"
             if full:
                 what = f"accepts no more jobs for now; {waiting} wait here and are retried"
@@ -197,31 +199,31 @@ class Submission:
             polled.outlet.trouble(key, f"{polled.hooks.name} {what}\n  {error}")
             return
         polled.outlet.answered("submit")
-        for _, _, life in self._lives(going):
+        for _, _, life in self._lives(pending):
             # Bar each job, so that an earlier attempt that arrives later cannot run it.
             if first or (polled.bar(life) and "start" not in life.told):
                 kind, note = ("cancel", polled.note) if life.cancelled else ("submit", str(error))
                 life.refuse(kind, note, polled.now())
-        if any(self._lives(going)):
-            going.since = time.monotonic()
-            going.due = going.since + pace.SOON_AGAIN
-            self._unsure.append(going)
+        if any(self._lives(pending)):
+            pending.since = time.monotonic()
+            pending.due = pending.since + pace.SOON_AGAIN
+            self._unsure.append(pending)
 
-    def _accept(self, going: _Going, ids: Sequence[str]) -> None:
-        polled, sent = self._polled, going.sent
+    def _accept(self, pending: _PendingBatch, ids: Sequence[str]) -> None:
+        polled, sent = self._polled, pending.sent
         polled.outlet.answered("submit")
         if not (self._orders or self._unsure):
             polled.outlet.answered("full")
         self._full_since = None
         self._most = self._most and self._most * 2
-        self._fits = max(self._fits, len(going.orders))
+        self._fits = max(self._fits, len(pending.orders))
         early, polled.early = polled.early or {}, None
         sent.ids = list(ids)
         polled.outlet.write(lambda: polled.records.accept(sent.key, ids))
         now = polled.now()
-        for (job, _), id_ in zip(going.orders, ids, strict=True):
+        for (job, _), id_ in zip(pending.orders, ids, strict=True):
             life = polled.lives.get(job.id)
-            if polled.doomed(life):
+            if polled.cancel_on_arrival(life):
                 polled.cancels.setdefault(id_, 0.0)
             if life is not None and not life.over:
                 if life.queue_id is None:
@@ -233,39 +235,39 @@ class Submission:
                 life.arrived(now)
         polled.tidy(sent.key)
         if early:
-            self._inquiry.told(early.values())
-        if going.attempts > 1 or going.since:
+            self._inquiry.handle_reports(early.values())
+        if pending.attempts > 1 or pending.since:
             polled.soon()  # it may have reported ids that were still unknown
 
-    def _look(self, going: _Going) -> None:
+    def _look(self, pending: _PendingBatch) -> None:
         """Look up a batch that may not have arrived; resubmit it if it is missing."""
         polled, hooks = self._polled, self._polled.hooks
         try:
-            for name in reversed(going.sent.names):
-                ids = polled.call(partial(hooks.find_batch, name, len(going.orders)), 1)
+            for name in reversed(pending.sent.names):
+                ids = polled.call(partial(hooks.find_batch, name, len(pending.orders)), 1)
                 if ids is not None:
                     with polled.lock:
-                        self._accept(going, ids)
+                        self._accept(pending, ids)
                     return
         except ExecutorError:  # already reported
             with polled.lock:
-                going.due = time.monotonic() + pace.AWAY
-                self._unsure.append(going)
+                pending.due = time.monotonic() + pace.AWAY
+                self._unsure.append(pending)
             return
         with polled.lock:
-            if all(life.queue_id for _, _, life in self._lives(going)):
+            if all(life.queue_id for _, _, life in self._lives(pending)):
                 polled.outlet.answered("submit")
                 return  # each job has reported itself
-            settled = time.monotonic() - going.since >= max(pace.SETTLE, hooks.settle)
-            if not (settled and going.void):
-                going.due = time.monotonic() + pace.SOON_AGAIN
-                if settled and polled.outlet.write(lambda: polled.void(going.sent.names[-1])):
-                    going.void, going.due = True, 0.0  # it may have arrived just before
-                self._unsure.append(going)
+            settled = time.monotonic() - pending.since >= max(pace.SETTLE, hooks.settle)
+            if not (settled and pending.void):
+                pending.due = time.monotonic() + pace.SOON_AGAIN
+                if settled and polled.outlet.write(lambda: polled.void(pending.sent.names[-1])):
+                    pending.void, pending.due = True, 0.0  # it may have arrived just before
+                self._unsure.append(pending)
                 return
-            lives = [life for _, _, life in self._lives(going)]
+            lives = [life for _, _, life in self._lives(pending)]
             if not polled.claims and all(life.cancelled for life in lives):
                 for life in lives:
                     life.refuse("cancel", polled.note, polled.now())
                 return
-        self._hand_in(going)
+        self._hand_in(pending)

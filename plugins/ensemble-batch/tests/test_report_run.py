@@ -16,7 +16,7 @@ from ensemble_batch.job_table import JobLife
 from ensemble_batch.report_run import ReportRun
 from ensemble_batch.report_spool import ReportSpool
 from ensemble_batch.reports import Report
-from ensemble_batch.submission import Submission, _Going
+from ensemble_batch.submission import Submission, _PendingBatch
 
 from ensemble_core import Event, Job, JobEvent, Run
 
@@ -73,8 +73,8 @@ class Heard:
 
     def accept(self, job: str = "sim.0", queue_id: str = "7") -> Heard:
         made = Job(id=job, group="sim", index=int(job[4:]), command=("true",))
-        going = _Going(Sent("k", {job: {}}), [(made, Place("/", "/o", "/e"))])
-        return self.do(lambda: self.submission._accept(going, [queue_id]))
+        pending = _PendingBatch(Sent("k", {job: {}}), [(made, Place("/", "/o", "/e"))])
+        return self.do(lambda: self.submission._accept(pending, [queue_id]))
 
     def hear(self, report: Report) -> Heard:
         return self.do(lambda: self.run.reported(report))
@@ -92,7 +92,7 @@ class Heard:
 
     def row(self, state: Any, **more: Any) -> Heard:
         self.now += 1
-        return self.do(lambda: self.inquiry.told([QueueJob("7", state, **more)]))
+        return self.do(lambda: self.inquiry.handle_reports([QueueJob("7", state, **more)]))
 
     def missing(self) -> Heard:
         self.looks = max(self.looks, self.life.counts_at) + 10

@@ -180,7 +180,7 @@ def _listening(port: int) -> socket.socket:
         raise UsageError(
             f"port {port} is in use" if used else f"cannot listen on port {port}",
             cause=None if used else error.strerror,
-            hint="without --port, a free one is used",
+            hint="omit --port to use a free port",
             code="port",
         ) from error
     return listener

@@ -323,7 +323,7 @@ class FluxLoop:
             self._fetcher.expect(name, queue_id, order.fetch)
         if self.guest:
             self._watcher.watch(name, queue_id)
-        if self._submitter.doomed(name):
+        if self._submitter.cancelled_on_the_way(name):
             self._raise_cancel(name, queue_id)
 
     def _lose(self, name: str) -> None:

@@ -70,7 +70,7 @@ class Submitter:
         self._waiting: OrderedDict[str, Order] = OrderedDict()
         self._on_the_way: dict[str, Order] = {}
         #: Jobs cancelled while they were in flight.
-        self._doomed: set[str] = set()
+        self._cancelled_on_the_way: set[str] = set()
 
     def take(self, orders: Sequence[Order]) -> None:
         """Submit these jobs in order."""
@@ -83,12 +83,12 @@ class Submitter:
         if self._waiting.pop(name, None) is not None:
             self._failed(name, "cancel", "cancelled before it was submitted to Flux")
         elif name in self._on_the_way:
-            self._doomed.add(name)
+            self._cancelled_on_the_way.add(name)
 
-    def doomed(self, name: str) -> bool:
+    def cancelled_on_the_way(self, name: str) -> bool:
         """Return, once, whether an arrived job was cancelled in the meantime."""
-        if name in self._doomed:
-            self._doomed.discard(name)
+        if name in self._cancelled_on_the_way:
+            self._cancelled_on_the_way.discard(name)
             return True
         return False
 
@@ -129,7 +129,7 @@ class Submitter:
 
     def _refused(self, order: Order, error: OSError) -> None:
         name = order.job.id
-        if self.doomed(name):
+        if self.cancelled_on_the_way(name):
             self._failed(name, "cancel", "cancelled before Flux accepted it")
         elif error.errno in _NOBODY and order.attempts < _RETRIES:
             # The request did not arrive: a module of the instance is being reloaded.

@@ -190,7 +190,11 @@ def test_a_lost_point_is_reported_only_with_the_values_of_failed() -> None:
 @pytest.mark.parametrize(
     ("path", "what", "hint"),
     [
-        ("no_such_library.Nelder", "'no_such_library' cannot be imported", "pip install no_such"),
+        (
+            "no_such_library.Nelder",
+            "cannot import the module 'no_such_library'",
+            "pip install no_such",
+        ),
         ("of_the_standard.Nelder", "has no class 'Nelder'", "write its Python import path"),
     ],
 )

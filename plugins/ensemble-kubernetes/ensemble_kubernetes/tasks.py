@@ -31,7 +31,7 @@ class Tasks:
             thread.start()
 
     def after(self, seconds: float, task: Callable[[], None]) -> None:
-        """Run a task in so many seconds."""
+        """Run a task after a delay in seconds."""
         with self._news:
             heapq.heappush(self._due, (time.monotonic() + seconds, next(self._numbers), task))
             self._news.notify()

@@ -91,9 +91,10 @@ def ended_jobs(
 
 
 def late_until(job: Object | None, pods: Iterable[Object], ended: Mapping[str, float]) -> float:
-    """Return the time until which a Job's own end proves nothing, because its first pod's end has
-    not been seen yet: Jobs and pods are watched separately. ``ended`` says when each Job's end was
-    first seen. 0 if there is nothing to wait for.
+    """Return how long to wait for the end of an ended Job's first pod; 0 if it is known or useless.
+
+    Jobs and pods are watched separately, so the Job's end may be seen first. ``ended`` says when
+    each Job's end was first seen.
     """
     status = (job or {}).get("status") or {}
     phases = {(pod.get("status") or {}).get("phase") for pod in pods}
@@ -110,8 +111,8 @@ def first_pods(pods: Iterable[Object], main: Object, job: Object | None) -> list
     """Return the pods of index 0 of a MiniCluster or Job, but none of an earlier object of that
     name; ``job`` is the known Job of the name.
 
-    An older Flux Operator does not put our labels on its Job, so it is unknown. Then pods as young
-    as the MiniCluster count.
+    With an older Flux Operator, which does not put our labels on its Job, the Job is unknown. Then
+    pods count that are not older than the MiniCluster.
     """
     name = main["metadata"]["name"]
     found = [

@@ -155,7 +155,7 @@ _SIDECAR = _object(
             "Secrets to pull its image with.", _object("", {"name": _text("")}), 16
         ),
         "storage": _object(
-            "Claim for its state. Without one, the state is lost with its pod.",
+            "Claim for its state; by default, the state is lost with its pod.",
             {
                 "size": _text("Size of the claim.", default="1Gi", pattern=_QUANTITY),
                 "storageClassName": _text("Storage class of the claim."),

@@ -1,5 +1,7 @@
-"""Withdrawal of an outside run before its members go or another run replaces it: cancels its jobs
-and waits for their ends. A resume submits the cancelled jobs again.
+"""Withdrawal of a run outside the members: cancels its jobs and waits for their ends.
+
+This happens before its members are deleted or another run replaces it. A resume submits the
+cancelled jobs again.
 
 A Job of the same name replaces the run's Job, so that both never coexist. Its pod has the run's
 journal and runs ``ensemble stop --cancel-jobs``. So it does not matter what happened to the run's

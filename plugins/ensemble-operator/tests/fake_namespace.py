@@ -141,7 +141,7 @@ class World:
                 return
             self.step()
             self.kubernetes()
-        raise AssertionError(f"it goes on for ever: {self.plan().changes}")
+        raise AssertionError(f"it does not settle: {self.plan().changes}")
 
     def carry_out(self, change: Change) -> None:
         self.done.append(change)

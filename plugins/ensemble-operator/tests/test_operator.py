@@ -218,7 +218,7 @@ def test_a_conflict_ends_when_the_other_object_is_deleted(stand: Stand) -> None:
     stand.until(lambda: "Secret study-tls, ServiceAccount" in str(stand.status("study")))
     stand.delete("ServiceAccount", "study")
     stand.until(lambda: "ServiceAccount" not in str(stand.status("study")))
-    assert stand.names("MiniCluster") == [], "nothing begins beside it"
+    assert stand.names("MiniCluster") == [], "nothing is created before the conflict ends"
     assert (stand.get("Secret", "study-tls") or {})["data"] == theirs["data"]
     stand.delete("Secret", "study-tls")
     stand.until(lambda: stand.ready("study"))

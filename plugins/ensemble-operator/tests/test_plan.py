@@ -341,7 +341,7 @@ def test_a_pod_that_succeeds_although_nothing_ran_is_lost() -> None:
     world = running(ensemble(state={"claim": "c"}))
     world.pod("study-0", {"terminated": {"exitCode": 0}}, phase="Succeeded")
     world.settle()
-    assert world.condition("Finished")[0] == "False", "its run goes on in another pod"
+    assert world.condition("Finished")[0] == "False", "its run continues in another pod"
 
 
 def test_a_member_whose_job_creates_no_other_first_pod_is_recreated() -> None:
@@ -643,7 +643,7 @@ def test_a_suspended_ensemble_has_no_members_but_its_service_stays() -> None:
     world.runs("study-0")
     world.settle()
     assert world.condition("Ready")[0] == "True"
-    assert world.entry()["run"] == tag, "the same run goes on"
+    assert world.entry()["run"] == tag, "the same run continues"
 
 
 # -- one file for all --------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
-"""Tests of withdrawal: an outside run's jobs are cancelled, and their ends received, before members
-go.
+"""Tests of withdrawal: before members are deleted, an outside run's jobs are cancelled and their
+ends received, whether or not its pod still exists.
 
-Whatever happened to its pod. Tables of ``plan``; ``suspends.py`` plays it with processes.
+These are tables of ``plan``; ``suspends.py`` plays it with processes.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def test_suspended_members_are_deleted_once_the_runs_jobs_are_cancelled(
     suspend(world, False)
     world.settle()
     runs_again(world)
-    assert world.entry("run")["run"] == tag, "the same run goes on"
+    assert world.entry("run")["run"] == tag, "the same run continues"
     assert not withdraws(world)
 
 
@@ -355,7 +355,7 @@ def test_with_recreate_a_member_is_deleted_once_the_runs_jobs_are_cancelled(
     runs_again(world)
     assert world.children[("MiniCluster", "study-a")]["metadata"]["uid"] != uids["study-a"]
     assert world.children[("MiniCluster", "study-b")]["metadata"]["uid"] == uids["study-b"]
-    assert world.entry("run")["run"] == tag, "the same run goes on"
+    assert world.entry("run")["run"] == tag, "the same run continues"
     assert not withdraws(world)
 
 

@@ -122,7 +122,7 @@ class Identity:
 
     @property
     def owner(self) -> str:
-        """The owner under which this identity's runs are filed. Nobody else may touch them."""
+        """The owner of this identity's runs. No other owner may use them."""
         return self.namespace
 
     def _covers(self, member: str) -> bool:

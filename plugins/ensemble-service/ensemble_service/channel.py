@@ -47,7 +47,7 @@ def load_grpc() -> Any:
         with _quiet():
             import grpc
             import grpc.aio
-        from google import protobuf  # noqa: F401 - its absence is to be told here, and not later
+        from google import protobuf  # noqa: F401 - report here if it is missing
     except ImportError as error:
         raise UsageError(
             "the ensemble service needs gRPC",
@@ -144,7 +144,7 @@ def open_channel(
         ("grpc.initial_reconnect_backoff_ms", 200),
         ("grpc.min_reconnect_backoff_ms", 1_000),
         ("grpc.max_reconnect_backoff_ms", 5_000),
-        # Each channel of a process gets a connection of its own.
+        # Each channel of a process has its own connection.
         ("grpc.use_local_subchannel_pool", 1),
     ]
     if is_loopback(host):
@@ -331,7 +331,7 @@ def _bearer(
             self.wait_for_ready = details.wait_for_ready
             self.compression = details.compression
 
-    def go_on(self: Any, continuation: Any, details: Any, request: Any) -> Any:
+    def intercept(self: Any, continuation: Any, details: Any, request: Any) -> Any:
         if check is not None:
             check()
         return continuation(Details(details), request)
@@ -341,5 +341,5 @@ def _bearer(
     return type(
         "Bearer",
         tuple(getattr(grpc, f"{base}ClientInterceptor") for base in bases),
-        {f"intercept_{kind}": go_on for kind in kinds},
+        {f"intercept_{kind}": intercept for kind in kinds},
     )()

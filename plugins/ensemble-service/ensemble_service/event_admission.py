@@ -83,7 +83,7 @@ class EventAdmission:
         self._corrections = 0
         self._paths: set[str] = set()
         self._problems, self._rows = RateLimiter(*_PROBLEMS), RateLimiter(*_ROWS)
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
     # -- decisions ------------------------------------------------------------------------------
 
@@ -242,16 +242,16 @@ class EventAdmission:
         if first:
             self._least = self.offset
         self._keep(self._least, self.offset)
-        if "clock" not in self._told:
-            self._told.add("clock")
+        if "clock" not in self._warned:
+            self._warned.add("clock")
             self._tell(
                 f"the clock of member {self._member} is {self.offset} s ahead of this one; the "
                 "times of its events are corrected\n  hint: synchronize both clocks with NTP"
             )
 
     def _drop(self, what: str, which: str = "") -> None:
-        if what not in self._told:
-            self._told.add(what)
+        if what not in self._warned:
+            self._warned.add(what)
             more = f" ({which})" if which else ""
             self._tell(
                 f"member {self._member} sent {what}{more}: dropped, as will be all of this "

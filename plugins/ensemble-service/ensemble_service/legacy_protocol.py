@@ -93,7 +93,7 @@ class LegacyServicer(api.EnsembleOperatorServicer):
             if refused.code != "NOT_FOUND":
                 raise
             return _wrong(refused.message)
-        return old.Response(payload=json.dumps(_told(status)), status=old.Response.SUCCESS)
+        return old.Response(payload=json.dumps(_status_data(status)), status=old.Response.SUCCESS)
 
 
 def _wrong(reason: str) -> old.Response:
@@ -130,7 +130,7 @@ def _delta(action: str, payload: str) -> int:
     return count
 
 
-def _told(status: pb.MemberStatus) -> Mapping[str, Any]:
+def _status_data(status: pb.MemberStatus) -> Mapping[str, Any]:
     """Return a member's status with the fields of the first implementation, and new ones."""
     gauges = status.gauges
     groups = {

@@ -39,7 +39,7 @@ class MemberJobs(dict[str, MemberJob]):
         return {name: job.data for name, job in self.items() if not job.sent and job.data}
 
     def to_ask(self, asked: Collection[str]) -> list[str]:
-        """Return the jobs to ask a new life of the member about, except those in ``asked``.
+        """Return the jobs to ask a restarted member about, except those in ``asked``.
 
         Later events are new, or repeats of the answer. Don't call this again when only the question
         is resent: by then newer events may have come.
@@ -52,15 +52,15 @@ class MemberJobs(dict[str, MemberJob]):
     def moved(self) -> None:
         """Note that an agent with another folder has taken over.
 
-        The previous one may only be paused, and still submit what it was sent. So jobs that this
-        one does not know are not submitted again.
+        The previous agent may only be paused, and may still submit the jobs that it was sent. So
+        jobs that the new agent does not know are not submitted again.
         """
         for job in self.values():
             if job.sent:
                 job.data = None
 
     def found(self, names: Iterable[str], known: Mapping[str, bool]) -> list[str]:
-        """Take in which of these jobs a new life knows. Return the lost ones.
+        """Update these jobs by what a restarted member knows of them. Return the lost ones.
 
         Jobs that the member never received become unsent again.
         """
@@ -78,7 +78,7 @@ class MemberJobs(dict[str, MemberJob]):
         return lost
 
     def is_news(self, event: JobEvent) -> bool:
-        """Take in a job's event. Return whether it is new."""
+        """Update a job by its event. Return whether the event is new."""
         job = self.get(event.job)
         if job is None or event.timestamp <= job.since:
             return False

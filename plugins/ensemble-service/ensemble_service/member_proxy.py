@@ -382,12 +382,12 @@ class MemberProxy:
         self._pump()
 
     def _ask_for_jobs(self) -> None:
-        """In a new life, ask which of our jobs the member knows."""
+        """After a restart of the member, ask which of our jobs it knows."""
         asked = {job for each in self._calls if each.kind == "reattach" for job in each.jobs}
         self._calls.put_parts("reattach", self.jobs.to_ask(asked), own=True)
 
     def _ask_for_sizes(self) -> None:
-        """In a new life, repeat unanswered resize requests, since an outcome may have been lost.
+        """After a restart of the member, repeat unanswered resize requests.
 
         The member answers those it carried out and does not repeat them.
         """

@@ -76,7 +76,7 @@ class _Renewed:
         self._next = 0.0
         #: The newest unusable certificate, and the one that was reported.
         self._refused: object = None
-        self._told: object = None
+        self._reported: object = None
         self._lock = threading.Lock()
 
     def fetch(self) -> Any:
@@ -100,8 +100,8 @@ class _Renewed:
             key, chain, left = _pair(self._folder, dt.datetime.now(dt.timezone.utc))
         except EnsembleError as error:
             # Not at once, because the key is written before its certificate.
-            if mark == self._refused and mark != self._told:
-                self._told = mark
+            if mark == self._refused and mark != self._reported:
+                self._reported = mark
                 why = f"{error.what}: {error.cause}" if error.cause else error.what
                 tell("cannot use the new certificate; keeping the previous one", "error", why=why)
             self._refused = mark

@@ -365,7 +365,7 @@ def _once(
         files.registry,
         simulator,
         display,
-        said=f"{_machine(study.machine)}, seed {seed}: no job is real",
+        said=f"{_machine(study.machine)}, seed {seed}: simulated jobs",
         tag=tag,
         state=state,
         keep=keep,

@@ -62,11 +62,11 @@ class Draw:
     distribution: Callable[..., float] | None = None
     arguments: tuple[float | Expression, ...] = ()
     #: Whether it uses the job's names.
-    speaks: bool = field(init=False)
+    uses_names: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        speaks = not all(isinstance(each, float) for each in self.arguments)
-        object.__setattr__(self, "speaks", speaks)
+        uses_names = not all(isinstance(each, float) for each in self.arguments)
+        object.__setattr__(self, "uses_names", uses_names)
 
     def number(self, names: Mapping[str, Any], random: Randomness) -> float:
         """Return the number for a job with these names; nan if it has no value."""
@@ -75,7 +75,7 @@ class Draw:
         if self.values:
             return random.choice(self.values)
         found: Sequence[Any] = self.arguments
-        if self.speaks:
+        if self.uses_names:
             found = [each if isinstance(each, float) else _value(each, names) for each in found]
         if self.distribution is None:
             return float(found[0])

@@ -46,7 +46,7 @@ class Number(Protocol):
     def text(self) -> str: ...
 
     @property
-    def speaks(self) -> bool:
+    def uses_names(self) -> bool:
         """Return whether it uses the job's names."""
         ...
 
@@ -182,12 +182,12 @@ class GroupModel:
     delays: Delays = NONE
     where: Location | None = None
     #: Whether any of it uses the job's names.
-    speaks: bool = field(init=False)
+    uses_names: bool = field(init=False)
 
     def __post_init__(self) -> None:
         numbers = [*self.fails.values(), *([self.duration] if self.duration else [])]
-        speaks = self.rows is not None or any(each.speaks for each in numbers)
-        object.__setattr__(self, "speaks", speaks)
+        uses_names = self.rows is not None or any(each.uses_names for each in numbers)
+        object.__setattr__(self, "uses_names", uses_names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +240,7 @@ class Model:
             rows = iter(known.rows) if known.rows else None
             failed = known.cause, known.status
             return Life(known.seconds, *failed, rows, observer, known.delays)
-        names = names_of(job) if model.speaks else _NO_NAMES
+        names = names_of(job) if model.uses_names else _NO_NAMES
         random = self.chance(job.id)
         assert model.duration is not None
         seconds = model.duration.number(names, random)

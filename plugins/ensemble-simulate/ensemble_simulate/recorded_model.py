@@ -103,7 +103,7 @@ class Learned:
     constant: float | None = None
 
     @property
-    def speaks(self) -> bool:
+    def uses_names(self) -> bool:
         """Return whether it is a regression on parameters."""
         return bool(self.names)
 
@@ -123,7 +123,7 @@ class _Share:
     text: str
     share: float
     constant: float | None = None
-    speaks: bool = False
+    uses_names: bool = False
 
     def number(self, names: Mapping[str, Any], random: Randomness) -> float:
         return self.share

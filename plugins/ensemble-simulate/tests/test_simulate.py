@@ -50,7 +50,7 @@ def _json(result: Result) -> Any:
 def test_a_study_is_narrated_on_a_virtual_clock_to_its_end(tmp_path: Path) -> None:
     result = _simulate(tmp_path, STUDY, "--nodes", "1", "--cores-per-node", "4", "--tag", "one")
     assert result.exit_code == 0, result.output
-    assert "no job is real" in result.output
+    assert "simulated jobs" in result.output
     assert "cancel sim.3" in result.output  # T = 4: E = 16 at its first row
     assert "ended after 10m" in result.output  # 300 s of T = 3, then 5 minutes
     assert "core-hours used: 0.253 (38% of 0.667)" in result.output

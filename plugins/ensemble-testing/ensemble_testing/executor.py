@@ -261,26 +261,26 @@ class ExecutorContract(JobFieldsContract, LeavingContract):
         assert how(request.getfixturevalue("session")) == cause
 
     def end_by_exit(self, session: Session) -> Cause:
-        """Two jobs, one of which succeeds."""
+        """Run a job that fails, and one that succeeds. Return the cause."""
         jobs = session.job(*self.succeeding), session.job(*self.failing)
         session.run(*jobs)
         (cause,) = {session.cause(job) for job in jobs}
         return cause
 
     def end_by_signal(self, session: Session) -> Cause:
-        """One job."""
+        """Run a job that a signal kills. Return the cause."""
         job = session.job(*self.killing)
         session.run(job)
         return session.cause(job)
 
     def end_by_timeout(self, session: Session) -> Cause:
-        """One job."""
+        """Run a job that exceeds its time limit. Return the cause."""
         job = session.job(*self.lasting, duration=1.0)
         session.run(job)
         return session.cause(job)
 
     def end_by_cancelled(self, session: Session) -> Cause:
-        """Many jobs, some of which have not started."""
+        """Cancel many jobs, some of which have not started. Return the cause."""
         jobs = [session.job(*self.lasting) for _ in range(self.many)]
         session.submit(*jobs)
         # A queue may start them in any order.
@@ -291,7 +291,7 @@ class ExecutorContract(JobFieldsContract, LeavingContract):
         return cause
 
     def end_by_submit(self, session: Session) -> Cause:
-        """A job with an impossible output file."""
+        """Run a job with an impossible output file. Return the cause."""
         job = session.job(*self.succeeding, stdout="/proc/there/is/none")
         session.run(job)
         return session.cause(job)

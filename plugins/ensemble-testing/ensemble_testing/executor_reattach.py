@@ -50,13 +50,13 @@ class LeavingContract(ExecutorKnobs):
     def test_jobs_outlive_the_controller_where_the_executor_says_so(self, tmp_path: Path) -> None:
         if "detach" not in self.make_executor().capabilities or not self.same_machine:
             pytest.skip("its jobs end with it, or are on another machine")
-        goes_on, ended = tmp_path / "goes on", tmp_path / "ended"
+        may_end, ended = tmp_path / "may end", tmp_path / "ended"
         with self.new_session(tmp_path) as session:
-            wait = f"while [ ! -e '{goes_on}' ]; do sleep 0.1; done; : > '{ended}'"
+            wait = f"while [ ! -e '{may_end}' ]; do sleep 0.1; done; : > '{ended}'"
             job = session.job("sh", "-c", wait)
             session.submit(job)
             session.wait_for(job, "start")
-        goes_on.touch()
+        may_end.touch()
         wait_until(ended.exists, self.timeout)
 
     def test_a_run_of_which_nothing_is_kept_works_as_well(self, tmp_path: Path) -> None:
@@ -124,8 +124,8 @@ class LeavingContract(ExecutorKnobs):
             return
         first = self.new_session(tmp_path)
         over, lasting = first.job(*self.succeeding), first.job(*self.lasting)
-        goes_on, ended = tmp_path / "goes on", tmp_path / "ended"
-        wait = f"while [ ! -e '{goes_on}' ]; do sleep 0.1; done; : > '{ended}'"
+        may_end, ended = tmp_path / "may end", tmp_path / "ended"
+        wait = f"while [ ! -e '{may_end}' ]; do sleep 0.1; done; : > '{ended}'"
         soon = first.job(*(("sh", "-c", wait) if self.same_machine else ("sleep", "2")))
         waiting = [first.job(*self.lasting) for _ in range(self.many)]
         ids = [job.id for job in waiting]
@@ -142,7 +142,7 @@ class LeavingContract(ExecutorKnobs):
         with second:
             # One of them ends before reattach asks about it.
             if self.same_machine:
-                goes_on.touch()
+                may_end.touch()
                 wait_until(ended.exists, self.timeout)
             else:
                 time.sleep(3)

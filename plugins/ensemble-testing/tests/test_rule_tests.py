@@ -394,7 +394,7 @@ rules: [{id: begin, trigger: start, action: {name: submit, label: quiet}}]
     assert CliRunner().invoke(main, run).exit_code == 0
     recorded = CliRunner().invoke(main, ["test", "--record", "one", *state])
     assert recorded.exit_code == 0, recorded.output
-    assert "row" not in recorded.stdout
+    assert "row:" not in recorded.stdout
     assert "finished: quiet.0" in recorded.stdout
 
 

@@ -110,7 +110,7 @@ def main() -> None:
     default=100.0,
     show_default=True,
     type=Finite(0),
-    help="Requests a second allowed for one token; 0 for no limit.",
+    help="Allowed requests per second of one token; 0 for no limit.",
 )
 @click.option(
     "--grace",
