@@ -39,7 +39,7 @@ def test_a_different_table_is_detected(tmp_path: Path) -> None:
         "expected = stops.undisturbed(base / 'one', 'local', ['--slots', '4'])\n"
         "assert [row['e'] for row in expected['sim']] == [107.0, 207.0, 307.0], expected\n"
         "expected['sim'][0]['e'] += 1\n"
-        "found = stops.played(base / 'two', 0, 'local', ['--slots', '4'], expected)\n"
+        "found = stops.play_round(base / 'two', 0, 'local', ['--slots', '4'], expected)\n"
         "assert not found['good'] and 'table sim' in found['other'][0], found\n"
     )
     done = subprocess.run(

@@ -424,7 +424,7 @@ def test_a_supervisor_cancels_its_jobs_at_sigterm(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(
-    ("program", "words"), [("/no/such/python", "no such file"), ("/bin/false", "without a word")]
+    ("program", "words"), [("/no/such/python", "no such file"), ("/bin/false", "without a message")]
 )
 def test_a_supervisor_that_cannot_start_causes_an_error_with_a_hint(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, program: str, words: str

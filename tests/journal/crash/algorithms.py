@@ -1,10 +1,10 @@
-"""Rounds of runs with algorithms that are killed at random moments and resumed until they are over.
+"""Kills controllers of studies with algorithms at random times, and resumes them until the end.
 
-A round is one study whose controllers get SIGKILL: an algorithm of a plugin's file draws jobs, a
-rule switches to one of the core, which ends the run. The file is replaced by another version after
-the first kill: the run goes by the rules that it began with. No job is drawn twice, each instance is
-switched once, as many succeed as are to, and the replay of all of it decides the same. Prints a line
-of JSON for each round, as ``scripts/soak.py`` reads them; used by a test as well.
+In each round, a plugin's algorithm submits random jobs, and a rule switches to an algorithm of the
+core, which ends the run. After the first kill, the plugin's file is replaced by another version.
+The run must keep its original rules, submit no job twice, switch once, and reach the required
+successes, and its replay must have the same decisions. Prints one line of JSON for each round, for
+``scripts/soak.py``. A test uses this module, too.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def ensemble_algorithms():
 """
 
 
-def played(folder: Path, seed: int) -> dict[str, Any]:
-    """One round; what was wrong with it, by kind."""
+def play_round(folder: Path, seed: int) -> dict[str, Any]:
+    """Play one round, and return its errors by kind."""
     chance = random.Random(seed)
     folder.mkdir(parents=True)
     (folder / "ensemble.yaml").write_text(STUDY)
@@ -85,15 +85,15 @@ def played(folder: Path, seed: int) -> dict[str, Any]:
         if code != -9:
             break
         if (folder / "state").exists() and len(killed) == 1:
-            # Another version, whose rules the run must never see.
+            # The run must not use the rules of this version.
             changed = PLUGIN.replace("SEED", "0").replace(
                 '"count": options["at_once"]', '"count": 30'
             )
             (folder / "draw.py").write_text(changed)
     if code:
         other.append(f"the last controller ended with {code}")
-    other += _wrong(folder, begun_late=bool(killed))
-    replay = asked(folder, "replay", "last")
+    other += _errors(folder, begun_late=bool(killed))
+    replay = invoke(folder, "replay", "last")
     differences = [replay.output] if replay.exit_code else []
     good = not other and not differences
     if good:
@@ -104,14 +104,14 @@ def played(folder: Path, seed: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def asked(folder: Path, *words: str) -> Result:
-    """The result of a command about the run in this folder; in this process."""
+def invoke(folder: Path, *words: str) -> Result:
+    """Run a command on the run in this folder, within this process."""
     return CliRunner().invoke(ensemble, [*words, "--state", f"{folder}/state"])
 
 
-def _wrong(folder: Path, *, begun_late: bool) -> list[str]:
-    """What the run's decisions must be, and are not."""
-    told = asked(folder, "events", "last", "--json").stdout
+def _errors(folder: Path, *, begun_late: bool) -> list[str]:
+    """Return the errors in the run's decisions."""
+    told = invoke(folder, "events", "last", "--json").stdout
     lines = [json.loads(line) for line in told.splitlines()]
     decided = [line for line in lines if line["kind"] == "decision"]
     found = []
@@ -129,7 +129,7 @@ def _wrong(folder: Path, *, begun_late: bool) -> list[str]:
     switches = [each for each in decided if each["type"] == "switch"]
     if len(switches) != 1:
         found.append(f"switched {len(switches)} times")
-    status = json.loads(asked(folder, "status", "last", "--json").stdout)
+    status = json.loads(invoke(folder, "status", "last", "--json").stdout)
     groups = {each["name"]: each for each in status["report"]["groups"]}
     if groups["refine"]["success"] != 5:
         found.append(f"{groups['refine']['success']} of 5 successes")
@@ -138,7 +138,7 @@ def _wrong(folder: Path, *, begun_late: bool) -> list[str]:
 
 def rounds(base: Path, seed: int, count: int) -> Iterator[dict[str, Any]]:
     for each in range(seed, seed + count):
-        yield played(base / f"round-{each}", each)
+        yield play_round(base / f"round-{each}", each)
 
 
 def main() -> int:

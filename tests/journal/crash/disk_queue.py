@@ -1,8 +1,8 @@
-"""A queue whose truth is one file, so that it is known exactly what was submitted how often.
+"""A simulated queue that records all orders in one file, so that tests can count all submits.
 
-Each submit, cancel and resize is a line that is appended to the file. What becomes of a job follows
-from the queue's seed, the job's id and the times in these lines: any process that opens the file
-finds the same past and the same future, as with a queue that goes on while nobody looks. A plugin:
+Each submit, cancel and resize appends a line. The events of a job follow from the queue's seed, the
+job's ID and the times in these lines. So each process that opens the file has the same events, and
+jobs continue without a controller, as in a real queue. Use it as a plugin:
 ``ensemble run --plugin disk_queue.py --executor disk``.
 """
 
@@ -48,12 +48,12 @@ class Told(NamedTuple):
 
 
 def now() -> float:
-    """The queue's own clock, which no test can set."""
+    """Return the time of the queue's own clock, which tests do not change."""
     return time.clock_gettime(time.CLOCK_REALTIME)
 
 
 def lines_of(folder: Path) -> list[dict[str, Any]]:
-    """What the queue was told, in order."""
+    """Return the orders that the queue got."""
     try:
         text = (folder / NAME).read_text()
     except FileNotFoundError:
@@ -62,9 +62,9 @@ def lines_of(folder: Path) -> list[dict[str, Any]]:
 
 
 def timeline(seed: int, line: Mapping[str, Any], cancelled: float | None) -> list[Told]:
-    """A job's whole life, from the line of its submit and the time at which it was cancelled."""
+    """Return all events of a job, from the line of its submit and the time of its cancel."""
     name, begun = line["submit"], line["time"]
-    # Between events that a real queue would call simultaneous; or long enough for a kill to fit.
+    # Seconds between successive events: almost none, or enough for a kill between them.
     step = (1e-5, 1.5e-3)[seed % 2]
     chance = random.Random(f"{seed} {name}")
     waits, runs = chance.uniform(0.0, 0.01), chance.uniform(0.001, line["lasts"])
@@ -108,7 +108,7 @@ def timeline(seed: int, line: Mapping[str, Any], cancelled: float | None) -> lis
 
 
 class DiskQueue(Executor):
-    """The queue in ``folder``. ``forgets`` has it know nothing of jobs that are over."""
+    """Executor of the queue in ``folder``. With ``forgets``, the queue forgets jobs that are over."""
 
     capabilities: ClassVar[frozenset[str]] = frozenset(
         {"submit", "cancel", "resize", "reattach", "detach"}
@@ -227,7 +227,7 @@ class DiskQueue(Executor):
         os.write(self._file, json.dumps(line).encode() + b"\n")
 
     def _print(self, job: str) -> Path:
-        """The output of an observed job, which is there before the job is."""
+        """Write all output of an observed job at once, and return the file."""
         path = self._folder / "printed" / f"{job}.jsonl"
         path.parent.mkdir(exist_ok=True)
         chance = random.Random(f"{self._seed} {job} rows")
@@ -236,7 +236,7 @@ class DiskQueue(Executor):
         return path
 
     def _follow(self, job: str, told: int) -> None:
-        """Tell of a job's events from number ``told`` on. Called with the lock held."""
+        """Send a job's events from number ``told`` on. Called with the lock held."""
         self._next[job] = told
         heapq.heappush(self._due, (self._lives[job][told].time, job))
         self._changed.notify()
@@ -261,7 +261,7 @@ class DiskQueue(Executor):
             at, job = heapq.heappop(self._due)
             told, life = self._next[job], self._lives[job]
             if told >= len(life) or life[told].time != at:
-                continue  # from before it was cancelled
+                continue  # outdated by a cancel
             events.append(JobEvent(at, job, life[told].name, life[told].context))
             self._next[job] = told + 1
             if told + 1 < len(life):
@@ -270,7 +270,7 @@ class DiskQueue(Executor):
 
 
 class BlindQueue(DiskQueue):
-    """The same queue behind an executor that cannot find jobs again."""
+    """Executor of the same queue that does not support reattach."""
 
     capabilities: ClassVar[frozenset[str]] = frozenset({"submit", "cancel", "resize"})
 
@@ -280,7 +280,7 @@ class BlindQueue(DiskQueue):
 
 @hookimpl
 def ensemble_executors() -> Iterable[ExecutorPlugin]:
-    """The executors ``disk`` and ``blind``."""
+    """Return the executors ``disk`` and ``blind``."""
     return [
         ExecutorPlugin(
             name=name,

@@ -1,8 +1,7 @@
-"""Ensembles for runs that are killed: each uses something that a resumed run may get wrong.
+"""Ensembles for crash tests: each uses a feature that a resume could break.
 
-What is submitted and what fires follows from the jobs' outcomes alone, not from when they come, so
-that a run that was killed can be compared with one that was not: to the job where ``exact``, else
-(``LOOSE``) only by what must hold for any run.
+Submits and firings depend on the outcomes of jobs alone, not on times. So a killed run must be equal
+to an undisturbed one. For the ensembles in ``LOOSE``, only general rules are checked.
 """
 
 from __future__ import annotations
@@ -165,5 +164,5 @@ rules:
 """,
 }
 
-#: What these do depends on when things happen.
+#: Ensembles whose decisions depend on times.
 LOOSE = frozenset({"wild"})

@@ -1,11 +1,10 @@
-"""Rounds of runs with generators that are killed at random moments and resumed until they are over.
+"""Kills controllers of studies with generators at random lines of output, and resumes them.
 
-Each round is one study whose controllers get SIGKILL at lines that chance chooses: a Latin
-hypercube hands over to a simplex that goes on from its points, and random points (Optuna's TPE
-where it is installed) are drawn beside them. It must end with the very points, results and order of
-suggestion of a run that nobody killed; each point has its job once, is told once to its generator,
-and once to the one that was switched to; and the replay of all of it decides the same. Prints a
-line of JSON for each round, as ``scripts/soak.py`` reads them.
+In each round, a Latin hypercube switches to a simplex that starts from its points. A second
+generator (Optuna's TPE, if installed, otherwise random points) runs in parallel. The run must have
+the same points and results, in the same order, as an undisturbed run. Each point must have one job,
+and be ingested once by its own generator and once by the one that replaces it. The replay must have
+the same decisions. Prints one line of JSON for each round, for ``scripts/soak.py``.
 """
 
 from __future__ import annotations
@@ -59,26 +58,26 @@ rules:
      from: explore}}}}
 """
 NAMES = ("explore", "downhill", "beside")
-#: Controllers of one run that are killed at most, and lines of which one is chosen for it.
+#: Largest number of kills in a round, and last line of output at which a kill may happen.
 MOST_KILLS, MOST_LINES = 10, 90
 
 
-def asked(folder: Path, *words: str) -> str:
-    """The output of a command about the run in this folder."""
+def output_of(folder: Path, *words: str) -> str:
+    """Return the output of a command on the run in this folder."""
     return CliRunner().invoke(ensemble, [*words, "--state", f"{folder}/state"]).stdout
 
 
 def points(folder: Path) -> dict[str, list[Any]]:
-    """The points of each generator in the order of suggestion, with what became of them."""
+    """Return each generator's points, with their results, in the order of suggestion."""
     found = {}
     for name in NAMES:
-        rows = json.loads(asked(folder, "results", "last", name, "--json") or "[]")
+        rows = json.loads(output_of(folder, "results", "last", name, "--json") or "[]")
         found[name] = sorted(rows, key=lambda row: row["point"])
     return found
 
 
-def played(folder: Path, seed: int | None) -> tuple[list[str], int]:
-    """Play a run to its end; where its controllers were killed, and the last one's exit code."""
+def play(folder: Path, seed: int | None) -> tuple[list[str], int]:
+    """Play a run to its end. Return the places of the kills, and the last exit code."""
     chance = random.Random(seed)
     folder.mkdir(parents=True)
     (folder / "ensemble.yaml").write_text(STUDY)
@@ -102,9 +101,11 @@ def played(folder: Path, seed: int | None) -> tuple[list[str], int]:
                 return killed, run.returncode
 
 
-def told_wrong(folder: Path, found: dict[str, list[Any]]) -> dict[str, list[str]]:
-    """The points that generators were told, and their jobs, that were lost or doubled."""
-    lines = [json.loads(line) for line in asked(folder, "events", "last", "--json").splitlines()]
+def ingest_errors(folder: Path, found: dict[str, list[Any]]) -> dict[str, list[str]]:
+    """Return lost and repeated points and jobs."""
+    lines = [
+        json.loads(line) for line in output_of(folder, "events", "last", "--json").splitlines()
+    ]
     answered = {line["call"] for line in lines if line["type"] == "call-returned"}
     calls = {
         line["call"]: line
@@ -121,9 +122,9 @@ def told_wrong(folder: Path, found: dict[str, list[Any]]) -> dict[str, list[str]
         due = {(name, row["point"]) for row in found[name]}
         if name == "downhill":
             due |= {("explore", row["point"]) for row in found["explore"]}
-        wrong["lost"] += [f"{name} was not told {each}" for each in due - told[name].keys()]
+        wrong["lost"] += [f"{name} did not ingest {each}" for each in due - told[name].keys()]
         wrong["doubled"] += [
-            f"{name} was told {each} {count} times"
+            f"{name} ingested {each} {count} times"
             for each, count in told[name].items()
             if count > 1 or each not in due
         ]
@@ -135,9 +136,9 @@ def told_wrong(folder: Path, found: dict[str, list[Any]]) -> dict[str, list[str]
     return wrong
 
 
-def judged(folder: Path, seed: int, undisturbed: dict[str, list[Any]]) -> dict[str, Any]:
-    """One round."""
-    killed, code = played(folder, seed)
+def one_round(folder: Path, seed: int, undisturbed: dict[str, list[Any]]) -> dict[str, Any]:
+    """Play and check one round."""
+    killed, code = play(folder, seed)
     found = points(folder)
     other = [] if code == 0 else [f"the last controller ended with {code}"]
     other += [
@@ -145,7 +146,7 @@ def judged(folder: Path, seed: int, undisturbed: dict[str, list[Any]]) -> dict[s
         for name in NAMES
         if found[name] != undisturbed[name]
     ]
-    wrong = told_wrong(folder, found)
+    wrong = ingest_errors(folder, found)
     replay = CliRunner().invoke(ensemble, ["replay", "last", "--state", f"{folder}/state"])
     differences = [replay.output] if replay.exit_code else []
     good = not (other or differences or wrong["lost"] or wrong["doubled"])
@@ -165,11 +166,11 @@ def main() -> int:
     chosen = parser.parse_args()
     os.environ.pop("ENSEMBLE_STATE", None)
     base = chosen.base.absolute()
-    played(base / "undisturbed", None)
+    play(base / "undisturbed", None)
     undisturbed = points(base / "undisturbed")
     good = all(len(undisturbed[name]) >= 6 for name in NAMES)
     for seed in range(chosen.seed, chosen.seed + chosen.rounds):
-        found = judged(base / f"round-{seed}", seed, undisturbed)
+        found = one_round(base / f"round-{seed}", seed, undisturbed)
         good = good and found["good"]
         print(json.dumps(found), flush=True)
     return 0 if good else 1

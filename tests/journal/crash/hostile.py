@@ -1,8 +1,8 @@
-"""Runs of an executor that tells events of every type with anything in them, killed and resumed.
+"""Kills and resumes runs with an executor that sends events of all types with random content.
 
-Each controller is a child of this process, forked, and killed with SIGKILL after some time or not.
-Wrong is: a journal that cannot be read, resumed, or replayed to the same decisions; a job without
-an end; a run that never ends. Prints one line of JSON for each round:
+Each controller is forked from this process; some get a SIGKILL. Errors are: a journal that cannot be
+read or resumed, or whose replay has other decisions; a job without an end; a run that does not end.
+Prints one line of JSON for each round:
 ``hostile.py --seed N --rounds N --base FOLDER``.
 """
 
@@ -75,15 +75,15 @@ class Unshown:
 
 
 class Text(str):
-    """Text that is not quite text."""
+    """Subclass of ``str``."""
 
 
 class Number(float):
-    """A number that is not quite one."""
+    """Subclass of ``float``."""
 
 
 def odd(chance: random.Random) -> Any:
-    """Anything that a plugin might put into a field."""
+    """Return a random value that a plugin could put into a field."""
     return chance.choice((
         None, True, False, 0, 1, -1, 5.0, math.nan, math.inf, -math.inf, 1e300, 1e12, -5e11,
         10**30, 10**400, 10**5000, "", "now", "a.0", "0", "\0", "\ud800", "\n\x1b[2J", "x" * 70_000,
@@ -98,7 +98,7 @@ def odd(chance: random.Random) -> Any:
 
 
 class Hostile(Executor):
-    """A queue that tells rubbish beside the life of each job."""
+    """Queue that sends invalid events among the valid ones of each job."""
 
     capabilities: ClassVar[frozenset[str]] = frozenset({"submit", "cancel", "reattach", "resize"})
 
@@ -128,7 +128,7 @@ class Hostile(Executor):
         for field in fields(cls):
             if chance.random() < 0.3:
                 given[field.name] = odd(chance)
-        # What it would do with the right types, it may do: these are no plugin's to send.
+        # With these names and valid fields, the event would really end the job.
         if cls.type in ("job", "plugin") and given.get("name") in ("clean", "finish"):
             given["name"] = "memo"
         return cls(**given)
@@ -136,7 +136,7 @@ class Hostile(Executor):
     def tell(self, events: Sequence[Event]) -> None:
         try:
             self._emit(events)
-        except Exception as error:  # then a plugin's thread would end with it
+        except Exception as error:  # it would end a plugin's thread
             sys.stderr.write("".join(traceback.format_exception(error)))
             os._exit(3)
 
@@ -165,11 +165,11 @@ class Hostile(Executor):
 
 
 def control(folder: Path, chance: random.Random) -> int:
-    """Run or resume what is in a folder to its end; 0 if that is reached."""
+    """Run or resume the run in a folder to its end; return 0 if it ended."""
     path = folder / NAME
     engine = None
     if path.exists():
-        migrate(path)  # killed while it was made
+        migrate(path)  # the kill may have interrupted its creation
         with Journal(path) as journal:
             if journal.texts():
                 engine = recover(journal, lambda text: load_text(text.text, REGISTRY), None).engine
@@ -208,7 +208,7 @@ def forked(work: Callable[[], int], errors: Path) -> int:
 
 
 def ended(pid: int, seconds: float) -> int | None:
-    """The wait status of a child that ends within so many seconds; ``None``: it does not."""
+    """Return the wait status of a child, or ``None`` if it does not end in time."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if (found := os.waitpid(pid, os.WNOHANG))[0]:
@@ -270,7 +270,7 @@ def main() -> int:
     parser.add_argument("--base", type=Path, required=True)
     chosen = parser.parse_args()
     writer_module._PAUSE = 0.002
-    # A process with threads must not be forked; that which looked after plugins is just ending.
+    # A process with threads must not be forked. The thread of the plugin discovery ends soon.
     wait_until(lambda: threading.active_count() == 1)
     good = True
     for number in range(chosen.rounds):

@@ -1,4 +1,4 @@
-"""One command line whose process is killed at a place: ``one.py KIND NUMBER run e.yaml …``."""
+"""Runs one command that is killed at a given place: ``one.py KIND NUMBER run e.yaml …``."""
 
 from __future__ import annotations
 

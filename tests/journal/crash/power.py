@@ -1,5 +1,7 @@
-"""Writes a journal by itself, for a test that follows each of its system calls:
-``power.py FOLDER MODE``. Each order writes its event's number to the file ``orders``."""
+"""Writes a journal for a test that traces system calls: ``power.py FOLDER MODE``.
+
+Each order writes the number of its event to the file ``orders``.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ def main() -> None:
     writer.text("e.yaml", "jobs: []", ())
     writer.perform = lambda seq: os.write(performed, b"%d\n" % seq)
     writer.begin(1.0, {})
-    # Pages move from the write-ahead file into the journal itself all the time.
+    # Frequent checkpoints of the write-ahead log.
     writer._connection.execute("PRAGMA wal_autocheckpoint=6")
     writer._connection.execute("PRAGMA cache_size=4")
     for seq in range(1, 61):

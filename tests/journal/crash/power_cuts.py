@@ -1,15 +1,15 @@
-"""Power cuts of a run on the local executor, by a model of what journal and ledger leave on a disk.
+"""Simulates power cuts of runs on the local executor, with a model of the disk.
 
-Each round records one run: every write and sync of the ledger, every commit of the journal and
-every process that is started, in one order. The power then goes at places of that record: the
-journal has each commit that had returned (of one under way all or nothing: ``test_power_cut.py``
-holds that), the ledger what had been synced and any part of what was written since, by sectors and
-names; the note of how far the journal has come, which is not synced, likewise. Another controller takes that up, its run is recorded in turn, and may be cut as well.
+Each round records the steps of one run: writes and syncs of the ledger, commits of the journal, and
+started processes. A power cut after any step leaves: all finished commits of the journal, and the
+current one completely or not at all (see ``test_power_cut.py``); the synced part of the ledger, and
+any sectors and names written since; likewise for the progress note beside the journal. Another
+controller resumes from these files. Its steps are recorded, and may be cut again.
 
-Wrong is: a job that was over on record, or had begun, is started again; a job that never began is
-not run; one that was submitted has no end; a replay differs; the journal is taken for damaged or cut
-short. Prints one line of JSON for each
-round: ``power_cuts.py --seed N --rounds N --cuts N --base FOLDER``.
+Errors are: a job that began before the cut runs again; a job that did not begin does not run; a
+submitted job has no end; the replay differs; the journal is reported as damaged or truncated.
+Prints one line of JSON for each round:
+``power_cuts.py --seed N --rounds N --cuts N --base FOLDER``.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ _PATIENCE = 120.0
 
 
 class File:
-    """A file on the disk: what of it was synced, and what was written since, in order."""
+    """File on the disk: its synced content, and the writes since, in order."""
 
     def __init__(self, content: bytes = b"") -> None:
         self.synced = self.now = content
-        #: ``(offset, bytes)``, or ``(length, None)`` where it was cut.
+        #: ``(offset, bytes)``, or ``(length, None)`` if truncated.
         self.since: list[tuple[int, bytes | None]] = []
 
     def write(self, offset: int, data: bytes) -> None:
@@ -91,7 +91,7 @@ class File:
         self.synced, self.since = self.now, []
 
     def image(self, chance: random.Random) -> bytes:
-        """What is found after the power went: all, nothing or any part of what was not synced."""
+        """Return the content after a power cut, with all, none or any part of the unsynced writes."""
         content = bytearray(self.synced)
         share = chance.choice((0.0, 0.3, 0.7, 1.0))
         for offset, data in self.since:
@@ -110,17 +110,17 @@ class File:
 
 @dataclass
 class Disk:
-    """The ledger's folder, and how far the journal has got."""
+    """State of the ledger's folder and of the journal."""
 
-    #: The names as they are, and as they were when the folder was synced last.
+    #: The files now, and at the last sync of the folder.
     names: dict[str, File] = field(default_factory=dict)
     synced: dict[str, File] = field(default_factory=dict)
-    #: The newest event that is on record, and that of the commit under way.
+    #: The newest committed event, and the newest event of the current commit.
     committed: int = 0
     committing: int = 0
-    #: What is noted beside the journal of that.
+    #: The progress note beside the journal.
     note: File = field(default_factory=File)
-    #: Jobs whose processes were started since, and that were given slots ever.
+    #: Jobs whose processes were started in this run, and jobs that ever had slots.
     spawned: set[str] = field(default_factory=set)
     allotted: set[str] = field(default_factory=set)
 
@@ -134,7 +134,7 @@ class Disk:
 
 
 class Recorder:
-    """All that a run does to the disk, as steps that are done to a :class:`Disk` again."""
+    """Steps of a run, each a function that repeats the step on a :class:`Disk`."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class Recorder:
             self.steps.append(step)
 
     def disk(self, at: int) -> Disk:
-        """The disk after so many steps."""
+        """Return the disk after ``at`` steps."""
         files = {name: File(content) for name, content in self._ledger.items()}
         disk = Disk(dict(files), files, self._committed, self._committed, File(self._note))
         disk.allotted.update(self._begun)
@@ -165,7 +165,7 @@ class Recorder:
 
 
 class RecordedOs:
-    """``os`` as the ledger uses it."""
+    """Replacement of ``os`` for the ledger, which records its calls."""
 
     def __init__(self) -> None:
         self.recorder = Recorder()
@@ -248,7 +248,7 @@ RECORDED = RecordedOs()
 
 
 class InProcess(Executor):
-    """The supervisor's loop with its ledger in this process, which every power cut ends."""
+    """Executor with the supervisor's loop and ledger in this process."""
 
     capabilities: ClassVar[frozenset[str]] = frozenset({"submit", "cancel", "reattach", "detach"})
 
@@ -293,7 +293,7 @@ def loading(text: Any) -> Any:
 
 
 def play(folder: Path, recorder: Recorder) -> str:
-    """Run, or resume, what is in a folder to its end; what went wrong, or nothing."""
+    """Run or resume the run in a folder to its end; return the error, or an empty text."""
     RECORDED.recorder = recorder
     engine = None
     path = folder / NAME
@@ -338,10 +338,10 @@ def play(folder: Path, recorder: Recorder) -> str:
     return "".join(wrong)
 
 
-def cut_off(
+def cut_power(
     source: Path, folder: Path, disk: Disk, chance: random.Random
 ) -> tuple[int, Any, bytes]:
-    """Make the folder that a power cut leaves: its newest event, the ledger's files and the note."""
+    """Create the folder after a power cut; return its newest event, ledger files and note."""
     (folder / "executor").mkdir(parents=True)
     last = chance.choice((disk.committed, disk.committing))
     shutil.copy(source / NAME, folder / NAME)
@@ -366,8 +366,8 @@ def cut_off(
     return last, ledger, note
 
 
-def on_record(folder: Path) -> dict[str, set[str]]:
-    """The names of each job's events in the journal; of a fatal exception its type."""
+def job_events(folder: Path) -> dict[str, set[str]]:
+    """Return the names of each job's events in the journal, and the types of exceptions."""
     found: dict[str, set[str]] = {}
     with Journal(folder / NAME) as journal:
         for row in journal.rows():
@@ -385,19 +385,19 @@ def on_record(folder: Path) -> dict[str, set[str]]:
 
 
 def check(folder: Path, before: dict[str, set[str]], disk: Disk, again: Disk, found: Round) -> None:
-    """Compare what a run that was taken up has done with what was known when the power went."""
-    after = on_record(folder)
+    """Check a resumed run against the recorded events and the disk at the power cut."""
+    after = job_events(folder)
     found.jobs += len(after)
     for job in sorted(again.spawned):
         if "clean" in before.get(job, ()):
-            found.doubled.append(f"{folder.name}: {job} was over, and ran again")
+            found.doubled.append(f"{folder.name}: {job} was over and ran again")
         elif before.get(job, set()) & {"alloc", "start", "finish"}:
-            found.doubled.append(f"{folder.name}: {job} had begun, and ran again")
+            found.doubled.append(f"{folder.name}: {job} had begun and ran again")
     for job, names in after.items():
         if "clean" not in names:
             found.lost.append(f"{folder.name}: {job} has no end")
         elif "exception lost" in names - before.get(job, set()) and job not in disk.allotted:
-            found.lost.append(f"{folder.name}: {job} never began, and is told of as lost")
+            found.lost.append(f"{folder.name}: {job} never began, but is reported as lost")
     if len({job for job in after if job.startswith("a.")}) != 6:
         found.lost.append(f"{folder.name}: {sorted(after)}")
     try:
@@ -426,8 +426,8 @@ def one_round(base: Path, seed: int, cuts: int) -> Round:
         folder = base / f"{seed}.{number}"
         found.killed.append(f"step {at} of {source.name}")
         disk = recorder.disk(at)
-        last, ledger, note = cut_off(source, folder, disk, chance)
-        before = on_record(folder)
+        last, ledger, note = cut_power(source, folder, disk, chance)
+        before = job_events(folder)
         ledger_module.boot = lambda number=number: f"{seed}-{number}"
         again = Recorder(last, ledger, disk.allotted, note)
         if wrong := play(folder, again):
@@ -442,7 +442,7 @@ def one_round(base: Path, seed: int, cuts: int) -> Round:
 
 
 def instrument() -> None:
-    """Record what the ledger, the journal and the launcher do; and do it more often."""
+    """Record the steps of ledger, journal and launcher, with more frequent writes."""
     ledger_module.os = RECORDED
     ledger_module.SMALL = 2000
     writer_module._PAUSE = 0.002

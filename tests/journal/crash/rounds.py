@@ -1,8 +1,7 @@
-"""Runs ensembles with controllers that are killed and resumed, and compares with undisturbed runs.
+"""Kills and resumes controllers, and compares their runs with undisturbed ones.
 
-Each controller is a child of this process, forked so that nothing has to be imported anew, and runs
-the very command line that a user would. Prints one line of JSON for each round, exit code 1 if any
-was not as it should be:
+Each controller is forked from this process, which saves the imports, and runs the usual command
+line. Prints one line of JSON for each round; the exit code is 1 if one had an error:
 
     python rounds.py --seed 7 --rounds 3 retry chain
 """
@@ -47,19 +46,19 @@ def arguments(folder: Path, seed: int, options: Sequence[str] = ()) -> list[str]
     ]  # fmt: skip
 
 
-# -- what came of it -------------------------------------------------------------------------------
+# -- checks ----------------------------------------------------------------------------------------
 
 
 @dataclass
 class Facts(Outcome):
-    """What is known of a run that is over, and what its queue knows: the ends of jobs by group."""
+    """Facts about an ended run, and about its queue: ends and run times of jobs by group."""
 
     truth: dict[str, Counter[str]]
     durations: dict[str, list[float]]
 
 
 def facts(folder: Path, seed: int, code: int, round_: Round) -> Facts:
-    """Read the queue's file and the journal."""
+    """Read the facts from the queue's file and the journal."""
     record = replay_journal(folder, code, round_)
     lines = disk_queue.lines_of(folder)
     submits = Counter(line["submit"] for line in lines if "submit" in line)
@@ -86,7 +85,7 @@ def judge(
     truth: dict[str, Counter[str]],
     durations: dict[str, list[float]],
 ) -> None:
-    """Count one job as its group's counts should have it."""
+    """Add one job to the expected counts of its group."""
     name = line["submit"]
     group = name.rpartition(".")[0]
     life = {event.name: event for event in disk_queue.timeline(seed, line, cancels.get(name))}
@@ -104,7 +103,7 @@ def judge(
 
 
 def check(found: Facts, reference: Facts | None, round_: Round) -> None:
-    """Hold a run to what must be so for any, and to the one that was not disturbed."""
+    """Compare a run with its queue and, if given, with an undisturbed run."""
     round_.jobs += len(found.submits)
     round_.doubled += [job for job, count in found.submits.items() if count > 1]
     for group in found.record.report["groups"]:
@@ -114,7 +113,7 @@ def check(found: Facts, reference: Facts | None, round_: Round) -> None:
         for key in ("success", "failed"):
             if group[key] != truth[key]:
                 round_.other.append(f"{name}: {group[key]} {key}, in the queue {truth[key]}")
-        # Jobs that were cancelled before they reached the queue are counted as cancelled.
+        # Jobs that were cancelled before the queue got them count as cancelled.
         if never < 0 or group["cancelled"] != truth["cancelled"] + never:
             round_.other.append(f"{name}: counted {group}, in the queue {dict(truth)}")
         times = found.durations.get(name, [])
@@ -126,7 +125,7 @@ def check(found: Facts, reference: Facts | None, round_: Round) -> None:
     compare(found.code, found.record, found.submits, reference, round_)
     for path, value in reference.record.metrics.items():
         if path.endswith((".open", ".done", ".lost")):
-            continue  # a run that ends while jobs are there does not wait for the last word of each
+            continue  # a run that ends with active jobs does not wait for their last events
         if path.startswith(("count.", "sum.watched", "min.watched", "mean.watched-x")):
             other = found.record.metrics.get(path)
             if other is None or not math.isclose(value, other, rel_tol=1e-9, abs_tol=1e-12):
@@ -134,7 +133,7 @@ def check(found: Facts, reference: Facts | None, round_: Round) -> None:
 
 
 def calls(folder: Path) -> Counter[tuple[str, str | None]]:
-    """How often each function was called for each job: at least once."""
+    """Count the first attempts of calls by function and job."""
     try:
         text = (folder / "calls.jsonl").read_text()
     except FileNotFoundError:
@@ -144,10 +143,10 @@ def calls(folder: Path) -> Counter[tuple[str, str | None]]:
 
 
 def check_calls(folder: Path, undisturbed: Path, found: Facts, round_: Round) -> None:
-    """A call is made again only where its result is not on record, and says so."""
+    """Check that only calls without a recorded result were repeated, as further attempts."""
     here, there = calls(folder), calls(undisturbed)
     for call, count in here.items():
-        # The same first attempt twice: a result that was on record was not taken from there.
+        # Two first attempts: the recorded result was not used.
         if call[0] == "decide" and count > 1:
             round_.other.append(f"{call} was called {count} times as if for the first time")
     returned = Counter(
@@ -173,7 +172,7 @@ def all_calls(folder: Path) -> list[tuple[str, int]]:
 
 
 class Undisturbed:
-    """Runs that nobody killed, by ensemble and seed."""
+    """Cache of undisturbed runs, by ensemble and seed."""
 
     def __init__(self, base: Path) -> None:
         self._base = base
@@ -197,7 +196,7 @@ class Undisturbed:
 def one_round(
     base: Path, name: str, seed: int, undisturbed: Undisturbed, kills: Sequence[Kill] | None = None
 ) -> Round:
-    """One run that is killed and resumed, checked. Its folder stays where something was wrong."""
+    """Play and check a run with kills. In case of an error, its folder is kept."""
     round_ = Round(name, seed)
     folder = base / f"{name}-{seed}-{'-'.join(map(str, kills)) if kills else 'killed'}".replace(
         " ", "_"
@@ -212,7 +211,7 @@ def one_round(
         check(found, None if name in LOOSE else reference, round_)
         if name not in LOOSE:
             check_calls(folder, where, found, round_)
-    except Exception as error:  # also of a round that broke off, the seed is to be told
+    except Exception as error:  # the report with the seed is needed, too
         round_.other.append("".join(traceback.format_exception(error)))
     if round_.good:
         shutil.rmtree(folder, ignore_errors=True)
@@ -229,7 +228,7 @@ def rounds(base: Path, names: Sequence[str], seed: int, count: int) -> Iterator[
 
 
 def every_place(base: Path, name: str, seed: int, step: int, start: int) -> Iterator[Round]:
-    """One run for each place that an undisturbed run reaches, or each ``step``-th of them."""
+    """Play one round with a kill at each place of an undisturbed run, or at each ``step``-th."""
     undisturbed = Undisturbed(base)
     _, reached, _ = undisturbed.get(name, seed % 16)
     for number in range(1 + start, reached.total() + 1, step):

@@ -1,15 +1,14 @@
-"""Rounds of runs that are stopped and killed at random moments and resumed until they are over.
+"""Stops and kills controllers at random times, and resumes them until the end.
 
-A round is one study whose controllers get SIGTERM, SIGHUP, SIGINT or SIGKILL, sometimes twice, while
-functions are under way, retries wait, jobs are held, and instances of ``each`` and ``for`` count.
-Between two controllers ``ensemble stop --cancel-jobs`` is called now and then, and ended like them:
-where its exit code is 0, no process of a job may be there.
-Its tables (``ensemble results``) must be those of a run that nobody disturbed. Prints a line of JSON
-for each round, as ``scripts/soak.py`` reads them; used by a test as well.
+The controllers of each round get SIGTERM, SIGHUP, SIGINT or SIGKILL, sometimes two of them, while
+functions run, retries wait, jobs are held, and rules with ``each`` and ``for`` count. Some rounds
+call ``ensemble stop --cancel-jobs`` between two controllers, which gets signals, too. If its exit
+code is 0, no process of a job may be left. The tables (``ensemble results``) must equal those of an
+undisturbed run. Prints one line of JSON for each round, for ``scripts/soak.py``. A test uses this
+module, too.
 
-To begin Python and import everything takes most of what a round costs. So one controller in four
-is a program of its own, which may be stopped while it imports; the others, and what looks at the
-tables, are forks of this process, which has imported everything by then.
+Most of the time would be spent on imports. So only one controller in four is a new process, which
+a signal may hit during imports. The others are forks of this process, after all imports.
 """
 
 from __future__ import annotations
@@ -34,10 +33,9 @@ from click.testing import CliRunner
 from ensemble_core.cli.command_group import FAULT
 from ensemble_core.cli.main import main as ensemble
 
-__all__ = ["main", "played", "undisturbed"]
+__all__ = ["main", "play_round", "undisturbed"]
 
-#: A controller that hears of Ctrl-C from its first line on: while Python itself begins, that ends it
-#: in many ways, none of which is ours.
+#: Unblocks Ctrl-C only after the start of Python, whose exit codes are not ours.
 BEGIN = """
 import signal
 signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
@@ -82,7 +80,7 @@ results:
   post: {{of: post, by: [T], columns: {{e: mean.e, n: n}}}}
   more: {{of: more, by: [x], columns: {{e: mean.e, n: n}}}}
 """
-#: Two of the six fail at first; each prints rows over half a second.
+#: Prints three rows within 0.3 s. The first attempts of jobs with T = 2 fail.
 SIM = """#!/bin/sh
 for row in 1 2 3; do
     echo "{\\"e\\": $(($1 * 100 + $2 * 10 + row))}"
@@ -93,11 +91,11 @@ if [ "$1" = 2 ] && [ "$3" = 0 ]; then exit 3; fi
 TABLES = ("sim", "post", "more")
 
 
-#: Exit codes of controllers that a signal ended.
+#: Exit codes after a signal.
 INTERRUPTED = frozenset(code for n in SIGNALS for code in (-n, 128 + n))
 
 
-def prepared(folder: Path, on_stop: str) -> Path:
+def prepare(folder: Path, on_stop: str) -> Path:
     folder.mkdir(parents=True)
     (folder / "ensemble.yaml").write_text(STUDY.format(on_stop=on_stop))
     (folder / "sim.sh").write_text(SIM)
@@ -106,13 +104,13 @@ def prepared(folder: Path, on_stop: str) -> Path:
 
 
 def command(*words: str) -> tuple[int, str]:
-    """The exit code of a command, and all that it printed; in this process."""
+    """Run a command in this process; return its exit code and output."""
     done = CliRunner().invoke(ensemble, words, prog_name="ensemble")
     return done.exit_code, done.output
 
 
 def tables(folder: Path) -> dict[str, Any]:
-    """The run's tables, as users see them; which value came first is chance."""
+    """Return the run's tables, with rows sorted because their order is random."""
     found = {}
     for name in TABLES:
         code, printed = command("results", "last", name, "--json", "--state", f"{folder}/state")
@@ -123,18 +121,18 @@ def tables(folder: Path) -> dict[str, Any]:
 
 
 def words_of(folder: Path, executor: str, options: Sequence[str]) -> list[str]:
-    # The tag is what a queue knows a run by: one of each round's own, also in other processes.
+    # The queue identifies runs by their tags, so each round needs its own.
     tag = f"stops-{zlib.crc32(bytes(folder)):08x}"
     same = ["--tag", tag, "--or-resume", "--state", "state", "--quiet"]
     return ["run", "ensemble.yaml", "--executor", executor, *options, *same]
 
 
 class Controller:
-    """A controller under way in ``folder``: a program of its own, or a fork of this one. What it says
-    is in the file ``said``."""
+    """Running controller: a new process, or a fork of this one. Its output is in the file
+    ``said``."""
 
     def __init__(self, folder: Path, words: Sequence[str], said: Path, *, program: bool) -> None:
-        # Python's own handler must not meet a Ctrl-C before ours is there.
+        # Blocked until the controller has its own handler of Ctrl-C.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         self.code: int | None = None
         self._process = os.fork()
@@ -143,8 +141,8 @@ class Controller:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def ended(self, within: float) -> bool:
-        """True if it ended within so many seconds; ``code`` is then its exit code, or the number of
-        a signal with a minus."""
+        """Return True if it ends in time. ``code`` is then its exit code, or minus the number of a
+        signal."""
         deadline = time.monotonic() + within
         while self.code is None:
             process, status = os.waitpid(self._process, os.WNOHANG)
@@ -162,7 +160,7 @@ class Controller:
 
 
 def _become(folder: Path, words: Sequence[str], said: Path, program: bool) -> NoReturn:
-    """Be a controller from here on, in a process that was forked for it."""
+    """Turn this process, a fork, into a controller."""
     code: object = FAULT
     try:
         os.chdir(folder)
@@ -173,7 +171,7 @@ def _become(folder: Path, words: Sequence[str], said: Path, program: bool) -> No
             os.execv(sys.executable, [sys.executable, "-c", BEGIN, *words])
         try:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
-        except KeyboardInterrupt:  # sent before there was a controller to heed it
+        except KeyboardInterrupt:  # the signal came before the controller
             os._exit(128 + signal.SIGINT)
         ensemble(words, prog_name="ensemble")
     except SystemExit as end:
@@ -186,8 +184,8 @@ def _become(folder: Path, words: Sequence[str], said: Path, program: bool) -> No
 
 
 def undisturbed(folder: Path, executor: str, options: Sequence[str]) -> dict[str, Any]:
-    """The tables of a run that nobody disturbs."""
-    prepared(folder, "keep")
+    """Return the tables of an undisturbed run."""
+    prepare(folder, "keep")
     controller = Controller(
         folder, words_of(folder, executor, options), folder / "said", program=True
     )
@@ -197,7 +195,7 @@ def undisturbed(folder: Path, executor: str, options: Sequence[str]) -> dict[str
 
 
 def disturb(controller: Controller, chance: random.Random) -> list[str]:
-    """Wait for a moment, and end a controller; what was sent."""
+    """Wait for a random time, and end the controller; return the signals sent."""
     if controller.ended(chance.uniform(0.1, 2.0)):
         return []
     sent = [chance.choice(SIGNALS)]
@@ -210,8 +208,8 @@ def disturb(controller: Controller, chance: random.Random) -> list[str]:
     return [number.name for number in sent]
 
 
-def cancelled(folder: Path, said: Path, tag: str, chance: random.Random) -> list[str]:
-    """Have the jobs cancelled that a controller left, perhaps not to the end; what was wrong."""
+def cancel_jobs(folder: Path, said: Path, tag: str, chance: random.Random) -> list[str]:
+    """Cancel the jobs that a controller left, perhaps with an interruption; return the errors."""
     words = ["stop", tag, "--cancel-jobs", "--state", "state"]
     controller = Controller(folder, words, said, program=False)
     if chance.random() < 0.3:
@@ -222,14 +220,14 @@ def cancelled(folder: Path, said: Path, tag: str, chance: random.Random) -> list
         return ["a stop with --cancel-jobs did not end within 300 s"]
     told = said.read_text()
     if controller.code == 0 and (there := processes(folder)):
-        return [f"--cancel-jobs ended with 0, and there are processes {there}: {told}"]
-    begun = controller.code != 2 or "there is no run" in told or "before it began" in told
+        return [f"--cancel-jobs ended with 0, but processes {there} are left: {told}"]
+    begun = controller.code != 2 or "there is no run" in told or "before its first event" in told
     fine = controller.code in {0, 2, 75, *INTERRUPTED} and begun
     return [] if fine else [f"--cancel-jobs ended with {controller.code}: {told}"]
 
 
 def processes(folder: Path) -> list[int]:
-    """The processes of the round's jobs."""
+    """Return the processes of the round's jobs."""
     script, found = os.fsencode(folder / "sim.sh"), []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
@@ -238,12 +236,12 @@ def processes(folder: Path) -> list[int]:
     return found
 
 
-def played(
+def play_round(
     folder: Path, seed: int, executor: str, options: Sequence[str], expected: dict[str, Any]
 ) -> dict[str, Any]:
-    """One round; what was wrong with it, by kind."""
+    """Play one round, and return its errors by kind."""
     chance = random.Random(seed)
-    prepared(folder, chance.choice(("keep", "cancel")))
+    prepare(folder, chance.choice(("keep", "cancel")))
     killed: list[str] = []
     code: int | None = 0
     other: list[str] = []
@@ -263,7 +261,7 @@ def played(
             break
         if number < 8 and chance.random() < 0.4:
             tag = words[words.index("--tag") + 1]
-            other += cancelled(folder, folder / f"said-cancel-{number}", tag, chance)
+            other += cancel_jobs(folder, folder / f"said-cancel-{number}", tag, chance)
             killed.append("--cancel-jobs")
     if code and not other:
         other.append(f"the last controller ended with {code}")
@@ -290,7 +288,7 @@ def rounds(
 ) -> Iterator[dict[str, Any]]:
     expected = undisturbed(base / f"undisturbed-{seed}", executor, options)
     for each in range(seed, seed + count):
-        yield played(base / f"round-{each}", each, executor, options, expected)
+        yield play_round(base / f"round-{each}", each, executor, options, expected)
 
 
 def main() -> int:
@@ -302,7 +300,7 @@ def main() -> int:
     parser.add_argument("options", nargs="*", help="of ensemble run, after --")
     chosen = parser.parse_args()
     os.environ.pop("ENSEMBLE_STATE", None)
-    # Whoever runs this may ignore signals (nohup and "&" do); controllers are to heed them.
+    # nohup and "&" let this process ignore signals, but controllers must handle them.
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     good = True
