@@ -61,6 +61,7 @@ FOUND_BY = {
     "docs/cookbook/several-queues.md": ("several queues",),
     "docs/cookbook/sweep.md": ("sweep",),
     "docs/cookbook/why-a-rule-did-not-fire.md": ("rule did not fire", "why", "debug"),
+    "docs/howto-notify.md": ("notify", "mail", "message"),
     "docs/executor-tutorial.md": ("executor", "write executor", "write an executor", "own queue"),
     "docs/install.md": ("install", "pip install"),
     "docs/stopping.md": ("exit code", "stop"),

@@ -95,6 +95,16 @@ use: [{algorithm: ./demand.yaml, with: {group: sim, then: {name: terminate}}}]
     assert len(loaded.rules) == 2
 
 
+@pytest.mark.checkout
+def test_a_picture_of_the_documentation_is_small_and_some_page_shows_it() -> None:
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/README.md")]
+    text = "".join(page.read_text("utf-8") for page in pages)
+    pictures = list((ROOT / "docs" / "pictures").iterdir())
+    assert len(pictures) > 15
+    assert [file.name for file in pictures if file.stat().st_size > 200_000] == []
+    assert [file.name for file in pictures if f"pictures/{file.name})" not in text] == []
+
+
 def test_no_page_is_too_long_to_read_in_one_sitting() -> None:
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     pages += ROOT.glob("plugins/*/README.md")
