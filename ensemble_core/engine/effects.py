@@ -1,4 +1,4 @@
-"""Applies decisions to the run's state, and ends the run.
+"""Effects of decisions on the run's state, and the end of the run.
 
 Used by ``rule_evaluation``, ``firing`` (for switches) and ``engine``.
 """

@@ -153,7 +153,7 @@ class Engine:
         self._rules.observer = observer
 
     def adopt(self, ensemble: Ensemble) -> list[str]:
-        """Continue with a changed file, between two events; return added rules that cannot stay."""
+        """Continue with a changed file, between two events; return the dropped rules."""
         dropped = self.state.adopt(ensemble)
         if self._rules.observer is not None:
             self._rules.observer.adopted()
@@ -498,7 +498,8 @@ class Engine:
         state.link = state.deepest = None
 
     def _submit_again(self, absent: Sequence[str]) -> list[JobRecord]:
-        """Submit jobs that never reached the queue; those due to be cancelled are over."""
+        """Submit jobs again that never reached the queue; return those with a pending cancel, which
+        end instead."""
         state = self.state
         cancelled: list[JobRecord] = []
         absent_jobs: list[HeldJob] = []

@@ -179,7 +179,8 @@ class State:
         """Continue with a changed file: jobs, counts and metrics stay; unchanged rules keep their
         state.
 
-        Returns rules added during the run that refer to names the new file lacks: they are dropped.
+        Drops rules that were added during the run and refer to names that the new file lacks.
+        Returns these rules.
         """
         before, self.ensemble = self.ensemble, ensemble
         self.table_cache = TableCache()

@@ -26,9 +26,12 @@ _BATCH = 1000
 
 
 class EarlierJob(NamedTuple):
-    """A successful job. ``name`` is ``RUN/JOB``, ``duration`` is in seconds, ``start`` is the
-    context of its start event, ``rows`` are observed rows (observer, values, clock, file was
-    replaced)."""
+    """Successful job of an earlier run.
+
+    ``name`` is ``RUN/JOB``, ``duration`` is in seconds, ``start`` is the start event's context.
+    Each of the observed ``rows`` has the observer, the values, the clock, and whether the file was
+    replaced.
+    """
 
     name: str
     duration: float

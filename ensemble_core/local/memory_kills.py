@@ -49,7 +49,7 @@ class MemoryKills:
                 break
 
     def happened(self) -> bool:
-        """Return True if an out-of-memory kill happened since the last call, or just before it."""
+        """Return True if an out-of-memory kill was counted within the last second."""
         if self._path is None:
             return False
         now = time.monotonic()

@@ -78,7 +78,7 @@ def machine_cores(root: Path = Path("/")) -> int:
 def visible_gpus(count: int | None, environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return the names of the GPUs for jobs, as in ``CUDA_VISIBLE_DEVICES``.
 
-    ``count`` ``None`` means all that ``CUDA_VISIBLE_DEVICES`` lists; none if it is not set. Raises
+    If ``count`` is ``None``, return all that the variable lists, or none if it is not set. Raises
     :class:`UsageError` if it lists fewer than ``count``.
     """
     text = environment.get("CUDA_VISIBLE_DEVICES")

@@ -63,7 +63,7 @@ class Condition(Formula):
 
     @property
     def asks_metric_for_nan(self) -> bool:
-        """True if it needs a nan or infinite metric. Metrics skip these, so it can never hold."""
+        """True if this needs a nan or infinite metric. There are none, so it never holds."""
         nodes = [self.tree] if self.tree is not None else []
         while nodes:
             node = nodes.pop()

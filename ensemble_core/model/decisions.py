@@ -97,7 +97,7 @@ class LookUp(Decision):
 class Retry(Decision):
     """Retry this job when it is over, after ``wait`` seconds, with these fields changed.
 
-    ``resume``: its statistics continue. The runtime has nothing to do: a :class:`Submit` of the
+    With ``resume``, its statistics continue. The runtime does nothing: a :class:`Submit` of the
     next attempt follows at that time.
     """
 
@@ -185,9 +185,9 @@ class SetGroup(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class SetGenerator(Decision):
-    """Pause (``pause``) or continue (``False``) a generator, or request ``count`` more points.
+    """Pause a generator, or continue it (``pause`` is ``False``), or request ``count`` more points.
 
-    ``learns``: it also receives the points of these generators, finished and future ones.
+    With ``learns``, it also gets all finished and future points of these generators.
     """
 
     type: ClassVar[str] = "set-generator"

@@ -54,7 +54,7 @@ def harmless(text: str) -> str:
 
 
 def deliver(address: str, run: str, notices: Sequence[Notify]) -> None:
-    """Deliver messages as one. Raises an exception with the reason of a failure."""
+    """Deliver several notices as one message. Raises an exception with the reason of a failure."""
     lines = [harmless(each.message) for each in notices[:_SHOWN]]
     if len(notices) > _SHOWN:
         lines.append(f"… and {len(notices) - _SHOWN} more")

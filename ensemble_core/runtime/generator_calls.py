@@ -117,7 +117,7 @@ class GeneratorCalls:
 
 
 class _Fault(NamedTuple):
-    """Why a call failed."""
+    """Reason of a failed call."""
 
     what: str
     traceback: str = ""

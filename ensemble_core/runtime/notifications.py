@@ -1,6 +1,6 @@
 """Notifier: delivers the messages of one run, with one thread for each address.
 
-So an address that hangs does not delay the others. Messages to one address within ``MERGED``
+An address that hangs does not delay the others. Messages to one address within ``MERGED``
 seconds are merged. Results are events. Created by the controller for a run's first message.
 """
 

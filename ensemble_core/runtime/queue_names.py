@@ -17,7 +17,7 @@ __all__ = ["QueueNames"]
 
 
 class QueueNames:
-    """Translation between ids and queue names; false before the first requeued job."""
+    """Translation between job IDs and queue names; false as a bool until a job is requeued."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}

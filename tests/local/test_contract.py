@@ -74,7 +74,7 @@ class LocalContract(ExecutorContract):
         return session.cause(job)
 
     def end_by_lost(self, session: Session) -> Cause:
-        """Kills the supervisor; the next controller reattaches."""
+        """Kill the supervisor; the next controller reattaches."""
         job = session.job("sh", "-c", "echo $PPID > parent; sleep 1", workdir=str(self.folder))
         session.submit(job)
         parent = self.folder / "parent"

@@ -164,7 +164,7 @@ def test_a_hanging_resume_times_out() -> None:
 
 
 class Counted(Fixed):
-    """Records the exchanges of its resume."""
+    """Generator that records the exchanges of its resume."""
 
     record: Sequence[Exchange] = ()
 
