@@ -23,7 +23,7 @@ __all__ = ["JobCompletion"]
 
 
 class JobCompletion:
-    """Handles retries, finished indices, and ``idle``."""
+    """Handler of retries, finished indices, and ``idle``."""
 
     def __init__(self, rules: RuleEvaluation, points: PointJobs) -> None:
         self.state = rules.state

@@ -238,8 +238,10 @@ class State:
                 self.silence.wait(group, self.timers)
 
     def _serve(self, ensemble: Ensemble, everything: bool) -> None:
-        """Keep what rules and groups read, and combinations if rules (or ``everything``) may
-        request new ones."""
+        """Register all values that the ensemble reads, so that they are collected from now on.
+
+        With ``everything``, combinations and usage are collected, too: later rules may read them.
+        """
         if ensemble.limits.holds or self.table.budget is not None:
             self.table.keep_budget(ensemble.limits)
         for name, spec in ensemble.generators.items():

@@ -174,9 +174,9 @@ class SupervisorLoop:
             self.poller.at(time.monotonic() + RETRY, self._retry)
 
     def _publish(self) -> None:
-        """Publish events, but collect them for a moment while jobs wait for slots.
+        """Publish events; while jobs wait for slots, do so only every ``_GATHER`` seconds.
 
-        The controller's reaction could not start a job sooner then.
+        The delay costs nothing, because a reaction to them could not start a job.
         """
         if self._queue and not self._requests.accepting_jobs and self.log.unpublished:
             now = time.monotonic()

@@ -161,7 +161,7 @@ class KeptRun:
 
     @property
     def loading(self) -> Callable[[Text], Ensemble]:
-        """Function that makes an ensemble of a text of the journal."""
+        """Function that loads an ensemble from a text in the journal."""
         return self._loading("check")
 
     def loading_new(self, purpose: Purpose) -> Callable[[Text], Ensemble]:

@@ -76,7 +76,7 @@ DAMAGE = [
     "UPDATE events SET (list, crc) = (SELECT list, crc FROM events WHERE first > 20 LIMIT 1)",
     "UPDATE events SET previous = previous + 1 WHERE first > 1",
     "DELETE FROM events WHERE first = 1",
-    "DELETE FROM events WHERE last = 60",  # of the job rows more are there than it knows of
+    "DELETE FROM events WHERE last = 60",  # there are more job rows than events
     "DELETE FROM about",
     "DELETE FROM checksums",
     "DELETE FROM texts",

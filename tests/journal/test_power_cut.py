@@ -182,7 +182,7 @@ def replayed(found: list[Step], folder: Path) -> Iterator[tuple[Disk, int, Step]
 
 
 class All(random.Random):
-    """Not random: everything was written."""
+    """Random numbers that are always 0, so that no write is lost."""
 
     def random(self) -> float:
         return 0.0

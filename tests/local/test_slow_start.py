@@ -61,7 +61,7 @@ def test_a_supervisor_exits_if_a_fork_of_a_killed_controller_keeps_the_socket_op
     ):
         _, (line_of_it, *_), _, _ = socket.recv_fds(ours, 1, 1)
         with socket.socket(fileno=line_of_it) as its:
-            for _ in range(2):  # while its parent does not know of its end, and afterwards
+            for _ in range(2):  # before and after its parent notices its end
                 waiting = threading.Thread(
                     target=lambda: heard.append(supervisor._hello(its, Splitter())), daemon=True
                 )

@@ -174,7 +174,7 @@ def test_jobs_of_a_killed_controller_continue_and_their_ends_are_known(stage: St
     first = stage.heard(ends[0])
     stage.kill_controller()
     stage.open_gate()
-    wait_until(lambda: all(stage.runs(job) for job in waiting))  # started with nobody there
+    wait_until(lambda: all(stage.runs(job) for job in waiting))  # started without a controller
     with stage.next() as session:
         assert session.executor.reattach(everything(*jobs)) == dict.fromkeys(
             everything(*jobs), True
@@ -504,7 +504,7 @@ def test_no_job_starts_while_the_disk_is_full(stage: Stage) -> None:
         assert "cannot write" in problems()[0]
         started = sum("start" in session.names(job) for job in jobs)
         assert started == 0
-        session.executor.cancel([jobs[-1].id])  # what needs no room goes on
+        session.executor.cancel([jobs[-1].id])  # a full disk does not prevent a cancel
         session.wait_clean(jobs[-1])
         stage.open_gate()
         session.wait_clean(running)

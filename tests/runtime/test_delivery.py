@@ -339,7 +339,7 @@ def test_harmless_text_keeps_its_lines_and_letters() -> None:
 
 
 class Sent:
-    """Records deliveries and events of a notifier; both can be awaited."""
+    """Recorder of the deliveries and events of a notifier; both can be awaited."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *fails: Exception) -> None:
         self.sent: queue.SimpleQueue[tuple[str, list[str]]] = queue.SimpleQueue()

@@ -381,7 +381,7 @@ class Scripted(FakeExecutor):
 
 
 class Taken(Told):
-    """Also records the job events that were handled."""
+    """Watcher that also records the handled job events."""
 
     def __init__(self) -> None:
         super().__init__()
