@@ -121,6 +121,7 @@ function useAddress() {
   useEffect(() => {
     const changed = () => setHere(readAddress());
     addEventListener('hashchange', changed);
+    changed();  // it may have changed before
     return () => removeEventListener('hashchange', changed);
   }, []);
   return here;
