@@ -1,12 +1,12 @@
-"""Ensemble runs many jobs steered by rules: events in, decisions out.
+"""Ensemble: many jobs on HPC queues, steered by rules.
 
-These are the public names, for programs, plugins and functions in ensemble files. They are imported
-when first used, so that importing the package costs next to nothing.
+This module has the public names for programs, plugins and functions in ensemble files. They are
+imported on first use, so importing the package is cheap.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # as in ``typing``, which takes longer to import than all of this
+TYPE_CHECKING = False  # like typing.TYPE_CHECKING; importing typing takes too long
 if TYPE_CHECKING:
     from ensemble_core.api.handle import EnsembleRun as EnsembleRun
     from ensemble_core.api.rows import Rows as Rows

@@ -1,8 +1,8 @@
-"""Errors that a user can act on: what happened, where, why, and what to do. Their codes stand where
-they are raised, and in ``docs/error-codes.md``.
+"""Errors for users: what is wrong, where, why, and what to do.
 
-Every error this project raises on purpose is an :class:`EnsembleError`; the command line prints
-it without a traceback. Called by every other module; imports none of them.
+Every error that Ensemble raises on purpose is an :class:`EnsembleError`; the command line prints it
+without a traceback. Error codes are defined where they are raised and listed in
+``docs/error-codes.md``. All modules use this one; it imports none of them.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ __all__ = [
 
 
 class Location(NamedTuple):
-    """A place in a file. ``line`` and ``column`` count from 1; 0 means the whole file. The line
-    itself is not ``quoted`` if the file may be confidential."""
+    """A place in a file. ``line`` and ``column`` count from 1; 0 means the whole file. ``quoted``:
+    messages may quote the line, because the file is not confidential."""
 
     file: str
     line: int = 0
@@ -47,18 +47,18 @@ class Location(NamedTuple):
 
 
 class EnsembleError(Exception):
-    """Something a user can act on.
+    """An error that the user can act on.
 
     Parameters
     ----------
     what:
         One sentence: what is wrong, with the offending value.
     where:
-        The place in the ensemble file, if there is one.
+        The place in the ensemble file, if known.
     cause:
-        Why it is wrong, or the words of the part that refused.
+        Why it is wrong, or the message of the program that rejected it.
     hint:
-        What to do about it, an imperative sentence.
+        What to do about it, as an imperative sentence.
     code:
         A short stable name for programs (``unknown-key``, ``no-such-group`` …).
     transient:
@@ -94,7 +94,7 @@ class EnsembleError(Exception):
         return "\n".join(parts)
 
     def to_dict(self) -> dict[str, object]:
-        """The error as plain data, for ``--json``."""
+        """Return the error as plain data, for ``--json``."""
         return {
             "type": "error",
             "code": self.code,
@@ -109,13 +109,13 @@ class EnsembleError(Exception):
 
 
 class UsageError(EnsembleError):
-    """A wrong command line, option or file: exit code 2, and nothing was submitted."""
+    """An invalid command line, option or file: exit code 2, and nothing was submitted."""
 
     exit_code = 2
 
 
 class FileErrors(UsageError):
-    """Every error of one ensemble file, in the order of their places."""
+    """All errors of an ensemble file, ordered by place."""
 
     def __init__(self, errors: Iterable[EnsembleError]) -> None:
         self.errors: tuple[EnsembleError, ...] = tuple(
@@ -135,17 +135,20 @@ class FileErrors(UsageError):
 
 
 class PluginError(UsageError):
-    """A plugin that cannot be loaded, or two that claim one name."""
+    """An error in a plugin, or a name that two plugins claim."""
 
 
 class ExecutorError(EnsembleError):
-    """An executor refused a request or lost its queue."""
+    """A request that an executor rejected, or the loss of its queue."""
 
 
 def interrupted(error: BaseException | None) -> bool:
-    """True if this came of a Ctrl-C: before Python 3.12 one that comes while a class is made, as by
-    an import, is raised as a ``RuntimeError``; and what it cuts off may fail on its way out."""
-    passed: set[int] = set()  # a chain may be a ring
+    """Return whether Ctrl-C caused this error.
+
+    Before Python 3.12, a ``KeyboardInterrupt`` during the creation of a class becomes a
+    ``RuntimeError``; and interrupted code may raise another error while it cleans up.
+    """
+    passed: set[int] = set()  # the chain may be circular
     while error is not None and not isinstance(error, KeyboardInterrupt):
         if id(error) in passed:
             return False
@@ -155,9 +158,9 @@ def interrupted(error: BaseException | None) -> bool:
 
 
 def raised_at(error: BaseException) -> str:
-    """Where in a plugin's code an error was raised: ``ensemble_anneal/actions.py:17``.
+    """Return where a plugin's code raised an error: ``ensemble_anneal/actions.py:17``.
 
-    The path begins at the package, so it does not depend on where that is installed. It is empty
+    The path begins at the package, so it does not depend on the place of installation. It is empty
     for an error that was never raised.
     """
     file, module, line = _culprit(error)
@@ -165,20 +168,22 @@ def raised_at(error: BaseException) -> str:
 
 
 def written_at(function: object) -> str:
-    """Where a plugin's function is written, told as :func:`raised_at` does; its module where it is
-    not written in Python."""
+    """Return where a plugin's function is defined, in the format of :func:`raised_at`; its module
+    if it is not written in Python."""
     file, module, line = _culprit(function)
     return f"{_short(file, module)}:{line}" if file else module
 
 
 def to_author(culprit: object) -> str:
-    """Return the hint whom to tell about a faulty plugin, given its error, function or class: its
-    author, or the user if the plugin is the user's own file or checkout."""
+    """Return a hint on whom to inform about a faulty plugin, given its error, function or class.
+
+    If the plugin is the user's own file or checkout, the hint has its position.
+    """
     file, module, line = _culprit(culprit)
     theirs = module.partition(".")[0] != "ensemble_core" and "-packages/" not in file
     if theirs and file[:1] not in ("", "<"):
-        return f"this is your plugin: {file}:{line}"
-    return "tell the plugin's author ('ensemble plugins list' says whose it is)"
+        return f"fix your plugin: {file}:{line}"
+    return "report this to the plugin's author (see 'ensemble plugins list')"
 
 
 _S = TypeVar("_S", bound="str | None")
@@ -232,7 +237,7 @@ def did_you_mean(
 
 
 def no_such(whose: str, noun: str, name: str, known: Collection[str], if_empty: str) -> UsageError:
-    """Return the error for a name that ``whose`` does not have, of those that are ``known``."""
+    """Return the error for a name that is not among the ``known`` ones of ``whose``."""
     listed = f"it has {', '.join(known)}" if known else if_empty
     hint = did_you_mean(name, known, listed, cutoff=0.5)
     return UsageError(f"{whose} has no {noun} {name!r}", hint=hint, code=f"no-such-{noun}")
@@ -247,11 +252,11 @@ def call_plugin(
     failed: str = "",
     expected: str = "",
 ) -> Any:
-    """Call a function of a plugin's record and check the type of what it returns.
+    """Call a function of a plugin's record and check the type of the result.
 
-    Raises :class:`PluginError` if it is not of the type, which ``expected`` says in other words;
-    ``whose`` is empty if the surrounding message names the plugin. An unexpected exception becomes
-    a :class:`PluginError` with the text ``failed``; without a text it goes to the caller.
+    Raises :class:`PluginError` if the result is not a ``returns``, which ``expected`` describes for
+    the message. ``whose`` is empty if the surrounding message names the plugin. An unexpected
+    exception becomes a :class:`PluginError` with the text ``failed``; without a text it propagates.
     """
     try:
         returned = function(*arguments)
@@ -327,7 +332,7 @@ def _culprit(culprit: object) -> tuple[str, str, int]:
 
 
 def _short(file: str, module: str) -> str:
-    """A module's file from its package on; of a file that no package has, the name."""
+    """Return a module's path from its package on; for other files, the name."""
     for tail in (f"{module.replace('.', '/')}.py", f"{module.replace('.', '/')}/__init__.py"):
         if file.endswith(f"/{tail}"):
             return tail

@@ -23,7 +23,7 @@ from ensemble_core.errors import EnsembleError, did_you_mean, interrupted
 
 __all__ = ["FAULT", "CommandGroup"]
 
-#: Exit code for a fault that is not the user's (``EX_SOFTWARE`` of sysexits.h).
+#: Exit code of an internal error (``EX_SOFTWARE`` of sysexits.h).
 FAULT = 70
 
 
@@ -32,8 +32,7 @@ class CommandGroup(click.Group):
 
     #: Commands that install their own signal handlers.
     handle_signals: frozenset[str] = frozenset()
-    #: True if this process runs one command as a program, so that its garbage collector may be
-    #: tuned.
+    #: Whether this process runs a single command, so that its garbage collector may be tuned.
     is_program = False
 
     def resolve_command(

@@ -31,7 +31,7 @@ __all__ = [
 
 #: Exit code if the same command may succeed later (EX_TEMPFAIL).
 AGAIN = 75
-#: Seconds between checks whether the controller has exited.
+#: Seconds between checks for the controller's exit.
 _LOOK = 0.2
 
 
@@ -43,7 +43,7 @@ def request(run: str, state: str | None, as_json: bool, action: Mapping[str, Any
     with errors_as_json(as_json):
         folder = find(state_folder(state), run)
         decided = ask(folder, action, requester())
-    lines = [printable(_said(decision)) for decision in decided] or ["nothing was done"]
+    lines = [printable(_said(decision)) for decision in decided] or ["no effect"]
     say(as_json, {"tag": folder.name, "decided": decided}, "\n".join(lines))
     return 0 if any(one["type"] != "log" for one in decided) else 1
 
@@ -53,14 +53,14 @@ def _said(decision: Mapping[str, Any]) -> str:
     if kind == "submit":
         jobs = [job["id"] for job in decision["jobs"]]
         shown = ", ".join(jobs if len(jobs) <= 6 else [*jobs[:5], f"... ({len(jobs)} jobs)"])
-        return f"submitted {shown or 'nothing yet: the jobs are held'}"
+        return f"submitted {shown}" if shown else "submitted nothing yet: the jobs are held"
     if kind == "set-group":
         fields = format_fields(decision["fields"])
         return f"{decision['group']}: {fields}, for jobs submitted from now on"
     if kind in ("enable-rule", "disable-rule"):
         return f"{kind.partition('-')[0]}d {', '.join(decision['rules'])}"
     if kind == "fired":
-        return f"rule {decision['rule']} fired on it"
+        return f"rule {decision['rule']} fired in response"
     return str(decision.get("message") or kind)
 
 
@@ -98,7 +98,8 @@ def switch_command(word: str) -> click.Command:
     @click.command(
         word,
         help=f"{word.capitalize()} rules of a live run, like the action '{word}'.\n\n"
-        "The run's journal records who asked: see 'ensemble events' and 'ensemble why'.",
+        "The run's journal records who made the request: see 'ensemble events' and 'ensemble "
+        "why'.",
     )
     @run_argument
     @click.argument("rules", metavar="RULE...", nargs=-1, required=True)

@@ -29,8 +29,8 @@ _SHOWN = 3
 def dry_run(
     ensemble: Ensemble, choice: ExecutorChoice, *, as_json: bool, every: bool = False
 ) -> int:
-    """Print the preview and return the exit code. ``every``: show every job, not only each group's
-    first."""
+    """Print the preview and return the exit code. ``every``: show all jobs, not only the first of
+    each group."""
     from ensemble_core.engine.engine import Engine
     from ensemble_core.model.decisions import Call, Submit
     from ensemble_core.model.events import Started
@@ -49,9 +49,7 @@ def dry_run(
         print_line(f"dry run: the run would first submit {said}{f' ({each})' if each else ''}")
         called = dict.fromkeys(each.name for each in decisions if isinstance(each, Call))
         if called:
-            print_line(
-                f"not called, so jobs that depend on it are missing here: {', '.join(called)}"
-            )
+            print_line(f"not called in a dry run, so jobs may be missing here: {', '.join(called)}")
     for job in jobs if every else list(first.values())[:_SHOWN]:
         _show(job, choice, as_json)
     _show_all_groups(ensemble, as_json)

@@ -1,7 +1,7 @@
-"""``ensemble run --json``: each event and decision as one JSON object per line.
+"""Encoder of ``--json`` lines: one JSON object per line.
 
 Values that JSON cannot express are converted, never dropped: numbers that are not finite become
-``null``, other objects their text. Called by the output thread.
+``null``, other objects become text. Called by the output thread.
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ _DEEPEST = 40
 def to_json(data: Mapping[str, Any]) -> str:
     """Return ``data`` as one line of valid JSON."""
     try:
-        return json.dumps(data, default=_sayable, allow_nan=False, separators=(",", ":"))
+        return json.dumps(data, default=_json_value, allow_nan=False, separators=(",", ":"))
     except (ValueError, TypeError, RecursionError):
-        return json.dumps(_sayable(data), allow_nan=False, separators=(",", ":"))
+        return json.dumps(_json_value(data), allow_nan=False, separators=(",", ":"))
 
 
-def _sayable(value: object, depth: int = 0) -> object:
+def _json_value(value: object, depth: int = 0) -> object:
+    """Return a value as JSON can express it."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if depth < _DEEPEST:
         if isinstance(value, Mapping):
-            return {str(key): _sayable(inner, depth + 1) for key, inner in value.items()}
+            return {str(key): _json_value(inner, depth + 1) for key, inner in value.items()}
         if isinstance(value, (list, tuple)):
-            return [_sayable(inner, depth + 1) for inner in value]
+            return [_json_value(inner, depth + 1) for inner in value]
         if isinstance(value, (set, frozenset)):
-            return [_sayable(inner, depth + 1) for inner in sorted(value, key=str)]
+            return [_json_value(inner, depth + 1) for inner in sorted(value, key=str)]
     return f"<{type(value).__name__}>" if depth >= _DEEPEST else str(value)

@@ -41,7 +41,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def plugin_option(function: _F) -> _F:
-    """``--plugin FILE``, any number of times."""
+    """Add ``--plugin FILE``, which may be repeated."""
     return click.option(
         "--plugin",
         "plugins",
@@ -86,7 +86,7 @@ def display_options(function: Callable[..., int]) -> Callable[..., int]:
         click.option(
             "--progress/--no-progress",
             default=None,
-            help="Show a live table, or not.  [default: on a terminal]",
+            help="Show or hide the live table.  [default: show on a terminal]",
         ),
         click.option(
             "--json", "as_json", is_flag=True, help="Print one event or decision per line, as JSON."
@@ -107,7 +107,7 @@ def display_options(function: Callable[..., int]) -> Callable[..., int]:
 
 
 def set_option(function: _F) -> _F:
-    """``--set KEY=VALUE``, any number of times."""
+    """Add ``--set KEY=VALUE``, which may be repeated."""
     return click.option(
         "--set",
         "overrides",
@@ -118,7 +118,7 @@ def set_option(function: _F) -> _F:
 
 
 def allow_idle_option(function: _F) -> _F:
-    """``--allow-idle``."""
+    """Add ``--allow-idle``."""
     return click.option(
         "--allow-idle",
         is_flag=True,
@@ -128,7 +128,7 @@ def allow_idle_option(function: _F) -> _F:
 
 
 def wall_option(function: _F) -> _F:
-    """``--wall DURATION``, in seconds."""
+    """Add ``--wall DURATION``; the command gets seconds."""
 
     def read(ctx: click.Context, parameter: click.Parameter, given: str | None) -> float | None:
         from ensemble_core.errors import EnsembleError
@@ -154,16 +154,16 @@ def wall_option(function: _F) -> _F:
 
 
 def executor_option(function: _F) -> _F:
-    """``--executor NAME``."""
+    """Add ``--executor NAME``."""
     return click.option(
         "--executor",
         metavar="NAME",
-        help="Queue to run on; see 'ensemble plugins list'.",
+        help="Use this executor; 'ensemble plugins list' shows all.",
     )(function)
 
 
 def key_value_option(what: str) -> Callable[[_F], _F]:
-    """``-o KEY=VALUE``, any number of times, as ``options``: for ``read_options``."""
+    """Add ``-o KEY=VALUE``, which may be repeated; pass ``options`` to ``read_options``."""
     return click.option("-o", "--option", "options", metavar="KEY=VALUE", multiple=True, help=what)
 
 

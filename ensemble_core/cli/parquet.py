@@ -13,8 +13,8 @@ __all__ = ["write_parquet"]
 _TYPES: dict[str, type] = {"i": int, "f": float, "b": bool, "s": str}
 
 
-class _Wider(Exception):
-    """Raised if a column has values that its type does not hold."""
+class _WiderType(Exception):
+    """Raised if a value does not fit its column's type."""
 
 
 def write_parquet(
@@ -26,9 +26,9 @@ def write_parquet(
 ) -> None:
     """Write a table as Parquet.
 
-    ``known`` gives the kinds of some columns; those of others are inferred from the first rows. If
-    later rows have another kind, the file is written again. Raises :class:`UsageError` if pyarrow
-    is missing, ``OSError`` if the file cannot be written.
+    ``known`` has the types of some columns; others are inferred from the first rows. If a later row
+    does not fit, the file is written again. Raises :class:`UsageError` if pyarrow is missing,
+    ``OSError`` if the file cannot be written.
     """
     arrow = imported("pyarrow", "Parquet")
     parquet = imported("pyarrow.parquet", "Parquet")
@@ -45,7 +45,7 @@ def write_parquet(
                         for name, values, field in zip(names, batch, schema, strict=True)
                     ]
                     writer.write_batch(arrow.record_batch(arrays, schema=schema))
-        except _Wider:
+        except _WiderType:
             continue
         for name, seen in found.items():
             if kinds[name] is str and len(seen) > 1:
@@ -54,7 +54,7 @@ def write_parquet(
 
 
 def _fitting(values: Sequence[Any], kind: type, seen: set[type]) -> Sequence[Any]:
-    """Return the values in the column's type. Raises :class:`_Wider` if they need another type."""
+    """Return the values in the column's type. Raises :class:`_WiderType` if they need another."""
     there = set(map(type, values))
     there.discard(type(None))
     if int in there and not all(type(v) is not int or in_64_bits(v) for v in values):
@@ -62,7 +62,7 @@ def _fitting(values: Sequence[Any], kind: type, seen: set[type]) -> Sequence[Any
     if not there <= seen:
         seen |= there
         if column_kind(seen) is not kind:
-            raise _Wider
+            raise _WiderType
     if there <= {kind}:
         return values
     return [as_kind(value, kind) for value in values]

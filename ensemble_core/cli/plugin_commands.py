@@ -71,7 +71,7 @@ def load_command(point: EntryPoint) -> click.Command:
         with Watchdog() as watchdog, guarded(shown, watchdog):
             command: object = point.load()
         if not isinstance(command, click.Command):
-            raise PluginError(f"{point.value!r} is no click command")
+            raise PluginError(f"{point.value!r} is not a click command")
     except BaseException as error:  # whatever a plugin's code can raise
         if interrupted(error):
             raise KeyboardInterrupt from error

@@ -31,7 +31,7 @@ def table_lines(engine: Engine, name: str) -> list[str]:
 
 
 def metric_lines(engine: Engine) -> list[str]:
-    """Return every metric with its value."""
+    """Return all metrics with their values as aligned columns."""
     return aligned(("metric", "value"), sorted(engine.snapshot().items()))[1:]
 
 

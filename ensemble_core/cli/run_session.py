@@ -179,8 +179,8 @@ class RunSession:
             outcome = None
             try:
                 folder_of_run = kept.folder if kept is not None else None
-                desk = RequestInbox(kept.folder, runtime.request) if kept is not None else None
-                with Interrupts(stop, folder_of_run, desk):
+                inbox = RequestInbox(kept.folder, runtime.request) if kept is not None else None
+                with Interrupts(stop, folder_of_run, inbox):
                     if self._block is not None:
                         self._block.begin()
                     outcome = runtime.run()
@@ -263,7 +263,7 @@ class RunSession:
                 said = f"view in a browser: ensemble dashboard {tag}"
                 output.say(self._look.paint(said, "dim"))
             if kept is not None and kept.storage is not None:
-                said = f"journal on {kept.storage}: without shared memory, with a rollback file"
+                said = f"journal on {kept.storage}: using SQLite's rollback journal instead of WAL"
                 output.say(self._look.paint(said, "dim"))
 
     def _end(self, outcome: Outcome, kept: str | None) -> list[str]:

@@ -183,8 +183,11 @@ def _unwritable(output: str, error: OSError) -> EnsembleError:
 
 
 class _Lines:
-    """A stream for ``csv`` that also quotes carriage returns, because some readers end a line
-    there."""
+    """A stream for ``csv`` whose lines end in a line feed only.
+
+    The writer's own line end is CR LF, so that it quotes carriage returns, at which some readers
+    end a line.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

@@ -1,4 +1,4 @@
-"""A rule and its history in words, for ``ensemble why``."""
+"""Text of ``ensemble why``: descriptions of a rule and its history."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def conclude(rule: BoundRule, story: Story) -> str:
     """Return one sentence on why a rule has fired, or has not."""
     state, ended, last = story.tracer.state.rules.states.get(rule.id), story.ended, story.latest
     if state is None:
-        fate = "it is no longer in the ensemble file"
+        fate = "the ensemble file no longer has it"
     elif state.cut:
         note = (last.note if last is not None else "").partition("\n")[0]
         fate = f"it was switched off: {note}" if note else "it was switched off permanently"
@@ -212,7 +212,7 @@ def _how(switched: tuple[int, str] | None) -> str:
     if switched is None:
         return "the file says so, and no rule enabled it"
     seq, by = switched
-    return f"{by} did that at event {seq}" if by else f"that was at event {seq}"
+    return f"by {by} at event {seq}" if by else f"since event {seq}"
 
 
 def _waiting(rule: BoundRule, story: Story) -> str:

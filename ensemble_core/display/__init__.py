@@ -1,4 +1,4 @@
-"""A run in text: lines for its events and decisions, the live table, the summary, table columns.
+"""Text about a run: lines for its events and decisions, the live table, the summary.
 
-Both faces use it: the command line prints the text, the Python API logs it.
+The command line prints the text, the Python API logs it.
 """

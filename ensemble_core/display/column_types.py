@@ -1,7 +1,7 @@
-"""Column types: of which kind the values of a table's columns are, and values made so.
+"""Column types of tables, and conversion of values to them.
 
-A column is of one kind for Parquet, Arrow and data frames: whole numbers and others together are
-floats, numbers and texts together are texts. Used by table files and by the Python API.
+Parquet, Arrow and data frames need one type per column: integers and floats together become floats,
+numbers and text together become text. Used by table files and by the Python API.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ __all__ = ["Batch", "as_kind", "column_kind", "imported", "in_64_bits", "in_colu
 #: Values by column, in the order of the columns.
 Batch = Sequence[Sequence[Any]]
 
-#: What does without a library.
-_WITHOUT = {"pyarrow": "CSV and JSON need nothing"}
+#: Alternatives to a library, for hints.
+_WITHOUT = {"pyarrow": "CSV and JSON do not need it"}
 
 
 def column_kind(found: Iterable[type]) -> type:
-    """The kind of a column in which values of these types stand, ``NoneType`` left out.
+    """Return the type of a column whose values have these types, without ``NoneType``.
 
     >>> column_kind({int, float}), column_kind({int, str}), column_kind(set())
     (<class 'float'>, <class 'str'>, <class 'str'>)
@@ -35,25 +35,25 @@ def column_kind(found: Iterable[type]) -> type:
 
 
 def in_64_bits(value: int) -> bool:
-    """True for an integer that a column of integers can have."""
+    """Return whether an integer fits a column of integers."""
     return -(1 << 63) <= value < 1 << 63
 
 
 def as_kind(value: Any, kind: type) -> Any:
-    """A value as its column has it."""
+    """Convert a value to its column's type; ``None`` if that is not possible."""
     if value is None or type(value) is kind:
         return value
     try:
         return kind(value)
-    except OverflowError:  # an integer that no float holds
+    except OverflowError:  # an integer too large for a float
         return None
 
 
 def in_columns(
     names: Sequence[str], rows: Sequence[Mapping[str, Any]]
 ) -> tuple[dict[str, list[Any]], dict[str, type], list[str]]:
-    """Rows as columns, the kind of each, and the names of those in which numbers and texts
-    stood."""
+    """Return rows as columns, the type of each column, and the names of columns with both numbers
+    and text."""
     columns: dict[str, list[Any]] = {}
     kinds: dict[str, type] = {}
     mixed: list[str] = []
@@ -73,7 +73,7 @@ def in_columns(
 
 
 def imported(module: str, what: str) -> Any:
-    """Import an optional library. Raises :class:`UsageError` with what to install."""
+    """Import an optional library. Raises :class:`UsageError` with a hint on what to install."""
     library = module.partition(".")[0]
     try:
         return import_module(module)

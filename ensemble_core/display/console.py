@@ -1,7 +1,7 @@
 """Prints a run's events and decisions line by line, in ensemble-python's format.
 
-:class:`Narrator` only turns events and decisions into lines; the output thread calls it. It keeps
-what it needs of active jobs.
+:class:`Narrator` turns events and decisions into lines; the output thread calls it. It remembers
+some data of active jobs.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class _Active:
 
 
 class Narrator:
-    """Narrates a run. ``debug`` prints every event; ``began`` is the run's first timestamp."""
+    """Formatter of a run's events and decisions as lines. ``debug`` prints every event."""
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ class Narrator:
         }
 
     def tell(self, item: Event | Decision) -> Iterator[OutputLine]:
-        """Return the lines for an event or a decision; often none."""
+        """Yield the lines for an event or a decision, often none."""
         if isinstance(item, Decision):
             told = self._decisions.get(type(item))
             if told is not None:
@@ -211,7 +211,7 @@ class Narrator:
     # Decisions
 
     def _heading(self, decision: Decision) -> Iterator[OutputLine]:
-        """Return a heading for a function's decision if other rules fired since."""
+        """Yield a heading for a function's decision if other rules have fired since the call."""
         call, self._returned = self._returned, None
         if call is None or decision.firing != call.firing or decision.firing == self._firing:
             return
@@ -300,13 +300,13 @@ class Narrator:
         return f"retry {job.group}.{job.index} ({notes})"
 
     def _sweep(self, submit: Submit) -> Mapping[str, Iterable[object]]:
-        """The values of each parameter: the jobs' own, which the rule may have changed."""
+        """Return the values of each parameter in the jobs; the rule may have changed them."""
         values: dict[str, Iterable[object]] = {}
         group = self._ensemble.groups.get(submit.group)
         for name in submit.jobs[0].parameters:
             own = dict.fromkeys(job.parameters.get(name) for job in submit.jobs)
             usual = group.parameters.get(name, ()) if group is not None else ()
-            # Of a paced submit only the first jobs are here; the others have the rest.
+            # A rate-limited submit has only the first jobs here.
             values[name] = usual if self._paced and own.keys() <= set(usual) else own
         return values
 
@@ -315,7 +315,7 @@ class Narrator:
         return self._ensemble.limits.submits_per_second is not None
 
     def _command(self, job: Job) -> str:
-        """The command as the file has it; as it is, where the rule changed it."""
+        """Return the command as written in the file; the job's if the rule changed it."""
         group = self._ensemble.groups.get(job.group)
         text = ""
         if group is not None and group.text:
@@ -375,7 +375,7 @@ class Narrator:
             yield self._action(f"pause {name}")
         else:
             told = f", with the points of {', '.join(steered.learns)}" if steered.learns else ""
-            yield self._action(f"continue {name}{told}")
+            yield self._action(f"resume {name}{told}")
 
     def _set_group(self, change: SetGroup) -> Iterator[OutputLine]:
         yield self._action(f"set {change.group}: {format_fields(change.fields)}")
@@ -409,7 +409,7 @@ class Narrator:
 
     def _terminate(self, end: Terminate) -> Iterator[OutputLine]:
         if end.natural or not end.firing:
-            return  # the summary says how the run ended; the signal's own line came before
+            return  # the summary says how the run ended; a signal has printed a line already
         notes = [f"exit code {end.exit_code}"] if end.exit_code else []
         if end.cancel:
             notes.append(f"cancelling {count_of(len(end.cancel), 'job')}")
@@ -427,7 +427,7 @@ class Narrator:
             words = ["job", event.name, printable(event.job)]
             data = dict(event.context)
             if not event.ours:
-                words.append("(not ours)")
+                words.append("(foreign)")
         elif isinstance(event, TimerElapsed) and event.timer == "heartbeat":
             words = ["💗 HEARTBEAT" if self._out.unicode else "HEARTBEAT"]
             data = {}
@@ -494,12 +494,12 @@ class Narrator:
         if last and words:
             told += f": {shorten(printable(last), 160, self._err)}"
         shown = self._err.paint(told, "bad")
-        if active.stderr and last:  # an empty file will be gone when the job is
+        if active.stderr and last:  # empty files are deleted after the job
             shown += "  " + self._err.paint(f"({printable(active.stderr)})", "dim")
         yield OutputLine(shown, error=True)
 
     def _call_failed(self, failed: CallFailed) -> Iterator[OutputLine]:
-        # The engine's own error line comes next and says what the exception was, and where.
+        # The engine's error line follows, with the exception and its position.
         if not self.debug:
             return
         name = self._returned.name if self._returned is not None else failed.call
@@ -512,7 +512,7 @@ class Narrator:
 
     def _resized(self, outcome: ResizeOutcome) -> Iterator[OutputLine]:
         delta = self._resizes.get(outcome.request, 0)
-        if outcome.outcome != "undelivered":  # then it will be asked again under the same request
+        if outcome.outcome != "undelivered":  # which will be repeated under the same name
             self._resizes.pop(outcome.request, None)
         word = "grow" if delta > 0 else "shrink" if delta < 0 else "resize"
         told = f"{word} {abs(delta)} {outcome.outcome}" if delta else f"{word} {outcome.outcome}"

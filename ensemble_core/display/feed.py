@@ -21,33 +21,33 @@ class Feed(Watcher):
         self._output = output
         self._everything = everything
         self.wants_ticks = output.block is not None
-        #: Makes the lines of a table of results below the live table.
+        #: Returns the lines of a results table below the live table.
         self.table: Callable[[], list[str] | None] | None = None
-        #: Ids of jobs that are submitted and not yet over.
+        #: Ids of submitted jobs that are not over.
         self.active: set[str] = set()
-        #: Tells, once, that the run stops and whether its jobs are left to the queue.
+        #: Called once when the run stops, with whether its jobs are left to the queue.
         self.announce: Callable[[bool], None] | None = None
-        #: The last event that was not shown. It is shown before a decision that follows from it, so
-        #: that the decision has a time.
-        self._untold: Event | None = None
+        #: The last event that was not shown. It is shown before a decision that follows from it,
+        #: which needs its time.
+        self._skipped: Event | None = None
 
     def event(self, event: Event) -> None:
         if isinstance(event, JobEvent) and event.name == "clean":
             self.active.discard(event.job)
         if isinstance(event, StopRequested) and self.announce is not None:
             self.announce(event.then == "keep")
-        self._untold = None
+        self._skipped = None
         if self._everything or interesting(event):
             self._output.put(event)
         else:
-            self._untold = event
+            self._skipped = event
 
     def decision(self, decision: Decision) -> None:
         if isinstance(decision, Submit):
             self.active.update(job.id for job in decision.jobs)
-        if self._untold is not None:
-            self._output.put(self._untold)
-            self._untold = None
+        if self._skipped is not None:
+            self._output.put(self._skipped)
+            self._skipped = None
         self._output.put(decision)
 
     def tick(self, report: Report) -> None:

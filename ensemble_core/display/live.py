@@ -1,8 +1,8 @@
-"""The live table at the foot of a terminal, under the lines of the run. ``summary`` has its rows.
+"""The live table at the bottom of a terminal, below the lines of the run.
 
-A :class:`Block` only generates text: the erasure of the last frame, and the next frame. The output
-thread writes it in one piece with the lines above, so nothing flickers. The cursor rests at the
-start of the line below the block.
+A :class:`LiveTable` only returns text: the escape sequence that erases the last frame, and the next
+frame; ``summary`` makes its rows. The output thread writes both in one piece with the lines above,
+so nothing flickers. The cursor stays at the start of the line below the table.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ensemble_core.engine.report import Report
 __all__ = ["LiveTable", "can_be_live"]
 
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
-#: Below this the block would leave no room for anything else.
+#: On a smaller terminal the table would leave no room for anything else.
 _FEWEST_ROWS = 5
 _FEWEST_COLUMNS = 20
 
@@ -31,7 +31,7 @@ def can_be_live(out: TextIO, environ: Mapping[str, str] = os.environ) -> bool:
 
 
 class LiveTable:
-    """The live table. ``size`` gives the terminal's columns and rows at each frame."""
+    """Generator of the live table's frames. ``size`` returns the terminal's columns and rows."""
 
     def __init__(
         self,
@@ -45,33 +45,33 @@ class LiveTable:
         self._size = size
         self._clock = clock
         self._began = clock()
-        #: xterm cuts lines that a narrower window has no room for; all others wrap them anew.
-        self._wraps_anew = "XTERM_VERSION" not in environ
+        #: If the window becomes narrower, xterm cuts lines and all others rewrap them.
+        self._rewraps = "XTERM_VERSION" not in environ
         self._lengths: list[int] = []
         self._columns = 0
         self.report: Report | None = None
-        #: The lines of a table of results that is kept in sight, its headings first.
+        #: The lines of a results table to show below, with the headings first.
         self.table: list[str] = []
-        #: A last line that stays, for example what a first Ctrl-C led to.
+        #: A permanent last line, for example after a first Ctrl-C.
         self.note = ""
 
     def begin(self) -> None:
-        """Start the run's clock: loading plugins and the file is not part of its time."""
+        """Start the run's clock, after plugins and the file are loaded."""
         self._began = self._clock()
 
     def erase(self) -> str:
-        """The escape sequence that removes the last frame and puts the cursor where it began."""
+        """Return the escape sequence that erases the last frame and moves the cursor there."""
         height = self._height(self._size().columns)
         self._lengths = []
         return f"\r\x1b[{height}A\x1b[J" if height else ""
 
     def draw(self) -> str:
-        """The next frame, where no frame is on the screen."""
+        """Return the next frame if no frame is on the screen."""
         lines = self._frame()
         return "".join(f"{line}\n" for line in lines)
 
     def refresh(self) -> str:
-        """The escape sequences that turn the last frame into the next one without flicker."""
+        """Return the escape sequences that replace the last frame by the next without flicker."""
         columns = self._size().columns
         if columns != self._columns or not self._lengths:
             return self.erase() + self.draw()
@@ -80,8 +80,8 @@ class LiveTable:
         return f"\r\x1b[{height}A" + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J"
 
     def _height(self, columns: int) -> int:
-        """How many rows the last frame takes now."""
-        if columns >= self._columns or not self._wraps_anew:
+        """Return the number of rows that the last frame takes now."""
+        if columns >= self._columns or not self._rewraps:
             return len(self._lengths)
         return sum(max(1, -(-length // max(1, columns))) for length in self._lengths)
 
@@ -93,7 +93,7 @@ class LiveTable:
             and size.lines >= _FEWEST_ROWS
             and size.columns >= _FEWEST_COLUMNS
         ):
-            # One column stays free: a full line would wrap at the next character.
+            # Keep one column free: a full line would wrap at the next character.
             lines = self._lines(self.report, size.columns - 1, size.lines - 2)
         self._lengths = [len(_STYLE.sub("", line)) for line in lines]
         self._columns = size.columns
@@ -107,7 +107,7 @@ class LiveTable:
         fitting = room - (1 if total else 0)
         shown = list(range(len(groups)))
         if len(groups) > fitting:
-            # Those with jobs first, one line less for what the others come to; in their order.
+            # Prefer groups with active jobs, in order; one line counts the others.
             busy = sorted(shown, key=lambda i: not (groups[i].waiting or groups[i].running))
             shown = sorted(busy[: max(1, fitting - 1)])
         table = [groups[place] for place in shown]
@@ -119,7 +119,7 @@ class LiveTable:
         return [*lines, *self._shown_table(width, room - len(lines)), *foot]
 
     def _shown_table(self, width: int, room: int) -> list[str]:
-        """As much of the table of results as there is room for."""
+        """Return as many lines of the results table as fit."""
         if not self.table or room < 3:
             return []
         lines = [shorten(f" {line}", width, self._look) for line in self.table]

@@ -1,8 +1,8 @@
 """The thread that prints a run's output.
 
-The engine's thread hands over events and decisions; this one formats and writes them, with the live
-table below. Output of users' functions takes the same way, so lines stay whole. If the reader of a
-pipe exits (``| head``), the run ends; if the terminal is closed, the run continues without it.
+The engine's thread passes events and decisions to it; it formats and writes them, with the live
+table below. Output of users' functions passes through it too, so that lines stay whole. If the
+reader of a pipe exits (``| head``), the run ends; if the terminal is closed, the run continues.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from ensemble_core.model.events import Event
 
 __all__ = ["Output"]
 
-#: Items that may wait for a slow reader before something gives way.
+#: Length of the queue beyond which back-pressure starts: lines are dropped, or the run waits.
 LIMIT = 200_000
 _BATCH = 500
-_FRAME = 0.25  # seconds between frames while nothing is said
+_FRAME = 0.25  # seconds between frames without new lines
 
 _Item = Event | Decision | OutputLine | None
 
 
 class Output:
-    """Writes lines, in order, on a thread of its own. A context manager: started and ended by it.
+    """Thread that writes lines in order; a context manager that starts and ends it.
 
-    ``tell`` makes lines of events and decisions. ``block`` is the live table, if there is one.
-    When the reader is too slow, debug lines are left out, but ``as_json`` the run waits; then also
-    what is printed goes to stderr, for stdout has nothing but JSON. When the reader of stdout goes
-    away, nothing more is written there. ``redirects`` false leaves ``print`` alone.
+    ``tell`` formats events and decisions as lines. ``block`` is the live table, if any. If the
+    reader is too slow, debug lines are dropped. With ``as_json`` the run waits instead, and text
+    that users' functions print goes to stderr, because stdout has JSON only. If the reader of
+    stdout exits, nothing more is written there. Without ``redirects``, ``print`` is unchanged.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Output:
         self._redirected: tuple[TextIO, TextIO] | None = None
 
     def put(self, item: Event | Decision) -> None:
-        """Hand over an event or a decision. Any thread."""
+        """Queue an event or a decision. Any thread may call it."""
         if self._queue.qsize() >= LIMIT:
             if not self._as_json and isinstance(item, Event) and not interesting(item):
                 self._left_out += 1
@@ -76,13 +76,13 @@ class Output:
         self._queue.put(item)
 
     def say(self, text: str, *, error: bool = False) -> None:
-        """Print a line of text. Any thread; also from a signal handler."""
+        """Queue a line of text. Any thread or signal handler may call it."""
         self._queue.put(OutputLine(text, error))
 
     def __enter__(self) -> Output:
         if self._redirects:
             self._redirected = (sys.stdout, sys.stderr)
-            # Whoever prints needs the writing part of a stream; the rest is handed through.
+            # Only writing is redirected; other attributes are those of the stream.
             sys.stdout = cast("TextIO", _Redirected(self, sys.stdout, self._as_json))
             sys.stderr = cast("TextIO", _Redirected(self, sys.stderr, True))
         self._thread.start()
@@ -92,7 +92,7 @@ class Output:
         self.close()
 
     def close(self, last: Sequence[str] = (), patience: float | None = None) -> None:
-        """Write what is left, remove the table, write the ``last`` lines, and stop.
+        """Write all queued lines, remove the table, write the ``last`` lines, and stop.
 
         ``patience``: seconds to wait for a slow reader; ``None``: no limit.
         """
@@ -157,12 +157,12 @@ class Output:
         if not above:
             self._send(self._out, block.refresh())
             return
-        # All of it is for one terminal, so it can go out in one piece.
+        # All of it is for one terminal: write it in one piece.
         text = "".join(text for _, text in self._pieces(above))
         self._send(self._out, block.erase() + text + block.draw())
 
     def _pieces(self, lines: list[OutputLine]) -> Iterable[tuple[TextIO, str]]:
-        """Lines joined as long as they are for the same stream."""
+        """Yield consecutive lines for the same stream as one text."""
         start = 0
         for place in range(1, len(lines) + 1):
             if place == len(lines) or lines[place].error != lines[start].error:
@@ -200,7 +200,7 @@ def _flushed(stream: TextIO) -> bool:
 
 
 class _Redirected:
-    """Stands for ``sys.stdout`` or ``sys.stderr`` during a run: whole lines go to the output."""
+    """Replacement for ``sys.stdout`` or ``sys.stderr`` that passes whole lines to the output."""
 
     def __init__(self, output: Output, stream: TextIO, error: bool) -> None:
         self._output = output
@@ -224,10 +224,10 @@ class _Redirected:
             self.write(line)
 
     def flush(self) -> None:
-        """Nothing: a line is written when it is whole."""
+        """Do nothing: a line is written once it is complete."""
 
     def finish_lines(self) -> None:
-        """Let go of lines that were never ended."""
+        """Write incomplete lines."""
         parts, self._parts = self._parts, {}
         for part in parts.values():
             self._output.say(part, error=self._error)

@@ -1,4 +1,4 @@
-"""Summary of a run: rows and columns of the live table, groups, rules, and why a rule never fired.
+"""Summary of a run: the table of groups, the rules, and why a rule never fired.
 
 Pure functions over a report, used by the live table and at the end of ``ensemble run``.
 """
@@ -39,8 +39,8 @@ __all__ = [
     "why_not_fired",
 ]
 
-#: Columns: heading, short heading, and by which order they go when the terminal is narrow (the
-#: highest first; 0 never goes).
+#: Columns: heading, short heading, and the order in which they are dropped on a narrow terminal
+#: (highest first; 0: never).
 _COLUMNS = (
     ("group", "group", 0),
     ("submitted", "subm", 4),
@@ -53,14 +53,14 @@ _COLUMNS = (
     ("mean time", "t-run", 5),
     ("mean wait", "t-wait", 6),
 )
-#: What the columns between the group's name and its times count.
+#: Counters in the columns between the group's name and its times.
 _COUNTS = ("submitted", "waiting", "running", "success", "failed", "cancelled", "reused")
 _NARROWEST_NAME = 6
 _NARROWEST = 30
 _RULES_SHOWN = 50
-#: Core-hours of a run without a limit that are told.
-_WORTH_TELLING = 0.005
-_INDENT = " " * 8  # of a reason that has lines of its own
+#: Core-hours from which a run without a limit shows them.
+_LEAST_SHOWN = 0.005
+_INDENT = " " * 8  # of a reason on separate lines
 _NUMBER = re.compile(r"[+-]?[\d.]+(?:[eE][+-]?\d+)?")
 
 
@@ -102,7 +102,7 @@ def group_table(
         name = max(len(row[0]) for row in shown)
         spare = name - (widest - width)
         goes = max(kept, key=lambda column: _COLUMNS[column][2])
-        # A long name gives way before a column does, but not below what tells groups apart.
+        # Shorten long names before dropping a column, but keep groups distinguishable.
         limit = 12 if _COLUMNS[goes][2] else _NARROWEST_NAME
         if name > limit and spare >= limit:
             rows = [(shorten(row[0], spare, look), *row[1:]) for row in rows]
@@ -219,7 +219,7 @@ def cost_text(progress: Progress) -> str:
     parts = []
     for name in RESOURCES:
         used, most = progress.used.get(name, 0.0), progress.limits.get(name)
-        if most is None and (name != "core_hours" or used < _WORTH_TELLING):
+        if most is None and (name != "core_hours" or used < _LEAST_SHOWN):
             continue
         unit = name.replace("_", "-").replace("gpu", "GPU")
         told = f"{unit} {amount(used)}"
@@ -234,7 +234,7 @@ def cost_text(progress: Progress) -> str:
 
 
 def _failure_lines(groups: Sequence[GroupReport]) -> list[str]:
-    """Return the causes of failed jobs per group, unless they failed by themselves."""
+    """Return the causes of failed jobs per group, unless all of them just exited with an error."""
     lines = []
     for group in groups:
         if group.causes.keys() - {"exit"}:

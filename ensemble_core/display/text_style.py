@@ -46,7 +46,7 @@ _STYLES = {
 }
 _CONTROL = {
     **{code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if code not in (9, 10)},
-    # Isolates, overrides and marks that would turn the rest of a line around.
+    # Bidirectional control characters, which would reorder the rest of a line.
     **{code: f"\\u{code:04x}" for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))},
 }
 
@@ -144,18 +144,18 @@ def format_duration(seconds: float | None) -> str:
 
 
 def count_of(number: int, noun: str) -> str:
-    """``1 job``, ``3 jobs``."""
+    """Return a count with its noun: ``1 job``, ``3 jobs``."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def format_times(count: int) -> str:
-    """``once``, ``twice``, ``3 times``."""
+    """Return a count as an adverb: ``once``, ``twice``, ``3 times``."""
     return {0: "never", 1: "once", 2: "twice"}.get(count, f"{count:,} times")
 
 
 def format_fields(fields: Mapping[str, Any]) -> str:
-    """Fields of a job group as they were set: ``tasks=2, duration=90``. Sizes that were worked out
-    are floats, and whole."""
+    """Return fields of a job group as text: ``tasks=2, duration=90``. Whole floats, which
+    expressions give for sizes, are shown as integers."""
     return ", ".join(
         f"{name}={int(value) if isinstance(value, float) and value.is_integer() else value}"
         for name, value in fields.items()
@@ -209,26 +209,26 @@ def terminal_width(stream: TextIO) -> int | None:
 
 
 def encodable(text: str, stream: TextIO) -> str:
-    """The text with what the stream's encoding has no characters for as escapes."""
+    """Return the text with characters that the stream cannot encode as escapes."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def print_line(text: str) -> None:
-    """Print a line on stdout, in whatever encoding that has. Not flushed: there may be many."""
+    """Print a line on stdout in its encoding, without flushing."""
     sys.stdout.write(encodable(text, sys.stdout) + "\n")
 
 
 def print_table(lines: Sequence[str], look: TextStyle) -> None:
-    """Print the lines of a table on stdout, the first as its heading."""
+    """Print the lines of a table on stdout; the first is its heading."""
     print_line(look.paint(lines[0], "bold"))
     for line in lines[1:]:
         print_line(line)
 
 
 def close_quietly(stream: TextIO) -> None:
-    """Point a stream at nothing after its reader went away: what is buffered can never be written,
-    and without this Python complains of it at exit."""
+    """Redirect a stream whose reader has exited to ``/dev/null``; otherwise Python prints an error
+    about buffered text at exit."""
     with contextlib.suppress(OSError, ValueError):
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, stream.fileno())

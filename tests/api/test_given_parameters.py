@@ -1,4 +1,4 @@
-"""Parameters that functions give: ``parameters: {x: {function: next_x}}``, asked at each submit."""
+"""Parameters from functions, called at each submit: ``parameters: {x: {function: next_x}}``."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def values(done: ensemble.EnsembleRun) -> list[tuple[Any, Any]]:
     return [(row["x"], row["k"]) for row in done.results()]
 
 
-def test_a_function_gives_the_values_of_a_sweep_until_it_gives_none() -> None:
+def test_function_gives_the_values_of_a_sweep_until_it_returns_none() -> None:
     asked = []
 
     def next_x(group: str, index: int, metrics: Any, results: list[dict[str, Any]]) -> Any:
@@ -74,7 +74,7 @@ def test_a_function_gives_the_values_of_a_sweep_until_it_gives_none() -> None:
     assert "no value for x: no jobs of sim submitted" in happened(done)
 
 
-def test_lists_multiply_and_arrays_of_numpy_do_as_well() -> None:
+def test_lists_and_numpy_arrays_from_functions_are_combined() -> None:
     class Array:
         def tolist(self) -> list[float]:
             return [0.1 + 0.2, 3]
@@ -86,7 +86,7 @@ def test_lists_multiply_and_arrays_of_numpy_do_as_well() -> None:
     assert values(done) == [(0.3, 1), (0.3, 2), (3, 1), (3, 2)]
 
 
-def test_who_asks_while_another_is_under_way_is_told_the_next_index() -> None:
+def test_concurrent_calls_get_different_indices() -> None:
     submit = {"name": "submit", "label": "sim"}
     again = {"trigger": "start", "action": [submit, submit]}
 
@@ -97,7 +97,7 @@ def test_who_asks_while_another_is_under_way_is_told_the_next_index() -> None:
     assert [row["x"] for row in done.results()] == [0, 1, 2]
 
 
-def test_a_submit_that_gives_the_value_asks_nobody_and_jobs_like_one_keep_theirs() -> None:
+def test_function_is_not_called_if_the_value_is_given_or_copied() -> None:
     asked = []
 
     def next_x(results: list[dict[str, Any]], **kwargs: Any) -> float:
@@ -127,7 +127,7 @@ def test_a_submit_that_gives_the_value_asks_nobody_and_jobs_like_one_keep_theirs
         (lambda: 1 / 0, "next_x raised ZeroDivisionError: division by zero"),
     ],
 )
-def test_a_wrong_answer_is_an_error_that_names_it_and_nothing_is_submitted(
+def test_wrong_return_value_is_an_error_and_nothing_is_submitted(
     returned: Callable[[], object], told: str
 ) -> None:
     def next_x(group: str, index: int, metrics: Any, results: Any) -> Any:
@@ -139,7 +139,7 @@ def test_a_wrong_answer_is_an_error_that_names_it_and_nothing_is_submitted(
     assert told in happened(done)
 
 
-def test_a_file_names_a_function_that_is_there(tmp_path: Path) -> None:
+def test_unknown_function_of_a_parameter_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "next_x.py").write_text("def next_x(group, index, metrics, results): return 1\n")
     submit = "action: {name: submit, label: sim}}"
     asked = "{x: {function: next_x}}"
@@ -171,7 +171,9 @@ def test_a_file_names_a_function_that_is_there(tmp_path: Path) -> None:
     assert found.exit_code == 0, found.output
 
 
-def test_a_replay_never_calls_it_and_who_was_killed_in_it_calls_it_again(tmp_path: Path) -> None:
+def test_replay_never_calls_the_function_and_a_resume_repeats_an_interrupted_call(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "e.yaml").write_text(FILE)
     (tmp_path / "next_x.py").write_text(
         "import os\n"
@@ -204,7 +206,7 @@ def test_a_replay_never_calls_it_and_who_was_killed_in_it_calls_it_again(tmp_pat
     ]  # fmt: skip
 
 
-def test_a_group_is_changed_to_ask_another_function_and_its_snapshot_is_that_state() -> None:
+def test_rule_may_set_another_function_and_the_snapshot_has_it() -> None:
     def next_x(**kwargs: Any) -> int:
         return 1
 
@@ -224,7 +226,7 @@ def test_a_group_is_changed_to_ask_another_function_and_its_snapshot_is_that_sta
         executor="local",
     )
     assert values_of(done, "sim") == [1, 10]
-    # Nothing was kept of this group before it asked for the first time.
+    # The group has no stored state before its first call.
     assert values_of(done, "fixed") == [1, 0, 10]
     assert "earlier finished jobs (1) are missing in its results" in happened(done)
     replay = CliRunner().invoke(main, ["replay", done.tag])
@@ -232,7 +234,7 @@ def test_a_group_is_changed_to_ask_another_function_and_its_snapshot_is_that_sta
     assert "snapshots after event" in replay.output
 
 
-def test_a_user_who_submits_the_group_beside_the_rules_gives_the_value() -> None:
+def test_manual_submit_must_give_the_value() -> None:
     asked, go_on = threading.Event(), threading.Event()
 
     def next_x(index: int, **kwargs: Any) -> int | None:

@@ -1,4 +1,4 @@
-"""An ensemble as a mapping: groups and rules as objects, Python callables where files have names."""
+"""Ensembles as mappings: objects for groups and rules, callables instead of names."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_groups_and_rules_are_objects_and_plain_data() -> None:
     assert done.results("all") == [{"index": i, "x": i + 1} for i in range(3)]
 
 
-def test_a_group_keeps_what_differs_from_a_plain_one() -> None:
+def test_job_group_is_converted_with_its_non_default_fields() -> None:
     made = source_of(
         {
             "jobs": [
@@ -70,7 +70,7 @@ def test_a_group_keeps_what_differs_from_a_plain_one() -> None:
     assert checked.size == 9
 
 
-def test_texts_that_look_like_numbers_stay_texts() -> None:
+def test_strings_that_look_like_numbers_stay_strings() -> None:
     values = ["1e3", "010", "yes", "null", "~", "1:30", "ü ‑ \u2028 \x7f", "a: b", "{x}", "= 1"]
     text = source_of({"jobs": [group(parameters={"x": values})], "rules": []}, Program()).text
     checked = ensemble.load({"jobs": [group(parameters={"x": values[:-1]})], "rules": [START]})
@@ -78,7 +78,7 @@ def test_texts_that_look_like_numbers_stay_texts() -> None:
     assert "= 1" in text
 
 
-def test_a_function_is_an_action_and_a_label() -> None:
+def test_function_may_be_an_action_or_a_label() -> None:
     heard: list[Any] = []
 
     def look(metrics: Any, event: Any, rule: Any, **_: Any) -> ensemble.Action:
@@ -93,7 +93,7 @@ def test_a_function_is_an_action_and_a_label() -> None:
     assert sorted(rule for _, _, rule in heard) == ["job-done", "job-success", "job-success"]
 
 
-def test_functions_stand_under_custom_or_beside_the_ensemble() -> None:
+def test_functions_may_be_given_under_custom_or_as_an_argument() -> None:
     heard: list[str] = []
     rules = [
         {"trigger": "start", "action": {"name": "custom", "label": name}} for name in ("one", "two")
@@ -106,7 +106,7 @@ def test_functions_stand_under_custom_or_beside_the_ensemble() -> None:
     assert (done.exit_code, heard) == (0, ["one", "two"])
 
 
-def test_functions_beside_a_file_are_there_like_those_of_its_custom_part(tmp_path: Path) -> None:
+def test_functions_given_with_a_file_are_available_like_its_custom_ones(tmp_path: Path) -> None:
     file = tmp_path / "study.yaml"
     file.write_text(
         "jobs: [{name: a, command: 'true'}]\n"
@@ -124,7 +124,7 @@ def test_functions_beside_a_file_are_there_like_those_of_its_custom_part(tmp_pat
         ensemble.load(file)
 
 
-def test_an_action_is_called_with_its_options_and_may_take_its_time() -> None:
+def test_action_is_called_with_its_options_and_may_be_slow() -> None:
     heard: list[Any] = []
 
     def write_down(context: ensemble.CallContext) -> None:
@@ -140,7 +140,7 @@ def test_an_action_is_called_with_its_options_and_may_take_its_time() -> None:
     assert (done.exit_code, heard) == (0, [("hello", heard[0][1])])
 
 
-def test_a_trigger_is_asked_about_events_and_says_whether_the_rule_is_woken() -> None:
+def test_trigger_is_called_with_events_and_decides_about_the_rule() -> None:
     def large(event: ensemble.Event, fields: Any) -> bool:
         return bool(fields.get("x", 0) > 2)
 
@@ -173,7 +173,7 @@ class Largest:
         return None if self.value is None else self.factor * self.value
 
 
-def test_a_statistic_is_a_class_with_update_and_get() -> None:
+def test_statistic_is_a_class_with_update_and_get() -> None:
     done = run(
         {
             "trigger": "metric",
@@ -188,7 +188,7 @@ def test_a_statistic_is_a_class_with_update_and_get() -> None:
     assert done.metric("ten.sim-x") == 30
 
 
-def test_what_a_program_gave_is_known_by_name_to_who_looks_at_the_run_later(
+def test_names_of_a_programs_callables_are_known_to_later_readers(
     tmp_path: Path,
 ) -> None:
     done = run(
@@ -212,7 +212,7 @@ def test_what_a_program_gave_is_known_by_name_to_who_looks_at_the_run_later(
     assert again.results("all") == done.results("all")
 
 
-def test_a_wrong_key_of_a_mapping_is_told_with_its_path() -> None:
+def test_wrong_key_of_a_mapping_is_reported_with_its_path() -> None:
     with pytest.raises(ensemble.FileErrors) as raised:
         ensemble.load(
             {
@@ -250,17 +250,17 @@ def test_a_wrong_key_of_a_mapping_is_told_with_its_path() -> None:
         ({"custom": 3}, "custom: expected a function, got int"),
     ],
 )
-def test_what_no_file_could_say_is_told_with_its_path(parts: Any, said: str) -> None:
+def test_value_that_is_not_plain_data_is_reported_with_its_path(parts: Any, said: str) -> None:
     with pytest.raises(ensemble.UsageError, match=said):
         ensemble.load({"jobs": [group()], "rules": [START], **parts})
 
 
-def test_neither_a_file_nor_a_mapping_is_refused() -> None:
+def test_source_of_a_wrong_type_is_rejected() -> None:
     with pytest.raises(ensemble.UsageError, match="a file or a mapping, got list"):
         ensemble.load([1])  # type: ignore[arg-type]
 
 
-def test_a_callable_may_not_take_a_name_that_there_is() -> None:
+def test_callable_with_an_existing_name_is_rejected() -> None:
     with pytest.raises(ensemble.UsageError, match="action 'submit' already exists"):
         ensemble.load({"jobs": [group()], "rules": [START]}, actions={"submit": print})
     with pytest.raises(ensemble.UsageError, match="not callable"):

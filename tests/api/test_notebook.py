@@ -1,4 +1,4 @@
-"""Runs in a notebook: progress below the cell, tables, await, and Ctrl-C. Notebooks are executed."""
+"""Runs in executed notebooks: progress below the cell, tables, await, and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "state"
 
 
-def test_a_cell_shows_the_run_s_progress_and_its_tables(tmp_path: Path) -> None:
+def test_cell_shows_progress_and_tables(tmp_path: Path) -> None:
     run, table, frame = executed(
         tmp_path,
         "run = ensemble.run(study, executor='local')",
@@ -73,7 +73,7 @@ def test_a_cell_shows_the_run_s_progress_and_its_tables(tmp_path: Path) -> None:
     assert len(shown(frame)) == 1
 
 
-def test_a_cell_awaits_a_run_and_shows_it(tmp_path: Path) -> None:
+def test_cell_awaits_a_run_and_shows_it(tmp_path: Path) -> None:
     awaited, last = executed(
         tmp_path,
         "run = await ensemble.run(study, executor='local', wait=False)\nrun.exit_code",
@@ -83,7 +83,7 @@ def test_a_cell_awaits_a_run_and_shows_it(tmp_path: Path) -> None:
     assert "exit code 0" in shown(last)[0]
 
 
-def test_ctrl_c_in_a_cell_stops_the_run_politely_and_the_notebook_goes_on(
+def test_ctrl_c_in_a_cell_stops_the_run_and_the_notebook_stays_usable(
     tmp_path: Path, state: Path
 ) -> None:
     notebook = client(

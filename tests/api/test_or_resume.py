@@ -1,4 +1,4 @@
-"""A program that was killed is started again, and goes on with its run and its own functions."""
+"""``or_resume``: a restarted program resumes its run with its own functions."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def program(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_killed_program_goes_on_and_runs_no_job_twice(tmp_path: Path) -> None:
+def test_restarted_program_resumes_and_runs_no_job_twice(tmp_path: Path) -> None:
     assert program(tmp_path, "kill").returncode == -9
     refused = subprocess.run(
         [sys.executable, "-m", "ensemble_core.cli", "resume", "t", "--state", "state"],
@@ -72,16 +72,14 @@ def test_a_killed_program_goes_on_and_runs_no_job_twice(tmp_path: Path) -> None:
     )
     assert refused.returncode == 2
     assert "or_resume=True" in refused.stderr
-    for _ in range(2):  # the second time the run is over
+    for _ in range(2):  # the second time, the run is over
         done = program(tmp_path)
         assert (done.stdout, done.stderr) == ("ended 0 2 1\n", "")
     assert sorted((tmp_path / "ran").read_text().split()) == ["0", "1", "long"]
     assert sorted((tmp_path / "heard").read_text().split()) == ["long.0", "quick.0", "quick.1"]
 
 
-def test_a_mapping_with_another_value_has_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_changed_mapping_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     sources = [
         source_of({"jobs": [{"name": "a", "parameters": {"x": x}}]}, Program()) for x in (1, 1.0)
@@ -94,7 +92,7 @@ def test_a_mapping_with_another_value_has_changed(
         _unchanged(past, sources[1], [])
 
 
-def test_another_ensemble_than_the_run_s_is_refused(
+def test_tag_of_another_ensembles_run_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -114,17 +112,17 @@ def test_another_ensemble_than_the_run_s_is_refused(
     assert got.value.code == "bad-option"
 
 
-def test_a_simulated_run_is_not_resumed_with_real_jobs(tmp_path: Path) -> None:
+def test_simulated_run_is_not_resumed_with_real_jobs(tmp_path: Path) -> None:
     assert program(tmp_path, "kill").returncode == -9
     with contextlib.closing(JournalWriter(tmp_path / "state" / "runs" / "t" / NAME)) as journal:
         journal.describe({"simulated": True})
     refused = program(tmp_path)
     assert (refused.returncode, refused.stdout) == (1, "")
     assert "run t was simulated" in refused.stderr
-    (tmp_path / "go").touch()  # ends the job that the first program began
+    (tmp_path / "go").touch()  # ends the job that the first program started
 
 
-def test_a_run_that_others_can_write_is_not_resumed(
+def test_run_that_others_can_write_is_not_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A resume executes the functions in its journal."""

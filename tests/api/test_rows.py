@@ -1,4 +1,4 @@
-"""Rows for other libraries: pandas, polars and arrow, each loaded only when it is asked for."""
+"""Conversion of rows for pandas, polars and arrow, each imported only on use."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_arrow_has_one_type_for_each_column(rows: Rows) -> None:
 
 
 @pytest.mark.checkout
-def test_polars_and_pandas_have_the_same_values(rows: Rows) -> None:
+def test_polars_and_pandas_get_the_same_values(rows: Rows) -> None:
     polars, pandas = pytest.importorskip("polars"), pytest.importorskip("pandas")
     with pytest.warns(UserWarning, match="mixed"):
         frame = rows.to_polars()
@@ -49,7 +49,7 @@ def test_polars_and_pandas_have_the_same_values(rows: Rows) -> None:
 
 
 @pytest.mark.checkout
-def test_a_table_without_rows_has_its_columns() -> None:
+def test_table_without_rows_keeps_its_columns() -> None:
     pytest.importorskip("pyarrow")
     empty = Rows(("T", "m"), [])
     assert empty.to_arrow().column_names == ["T", "m"]
@@ -62,10 +62,10 @@ def test_a_table_without_rows_has_its_columns() -> None:
     [
         ("pandas", "pip install pandas"),
         ("polars", "pip install polars"),
-        ("pyarrow", "pip install pyarrow; CSV and JSON need nothing"),
+        ("pyarrow", "pip install pyarrow; CSV and JSON do not need it"),
     ],
 )
-def test_a_library_that_is_not_there_is_told_with_what_to_install(
+def test_missing_library_is_reported_with_an_install_hint(
     rows: Rows, library: str, install: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, library, None)
@@ -76,7 +76,7 @@ def test_a_library_that_is_not_there_is_told_with_what_to_install(
     assert library in raised.value.what
 
 
-def test_nothing_of_them_is_loaded_before() -> None:
+def test_libraries_are_imported_only_on_use() -> None:
     code = (
         "import sys, ensemble_core as e\n"
         "e.run({'jobs': [{'name': 'a', 'command': 'true'}], 'rules': [{'trigger': 'start', "

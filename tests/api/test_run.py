@@ -1,4 +1,4 @@
-"""A Python program runs an ensemble, asks it for results, waits for it and stops it."""
+"""The Python API: run an ensemble, read its results, wait for it and stop it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def started(run: ensemble.EnsembleRun) -> None:
     wait_until(lambda: run.report().groups[0].running == 1)
 
 
-def test_a_file_is_run_and_its_table_is_a_list_of_dictionaries(study: Path) -> None:
+def test_run_of_a_file_gives_its_table_as_a_list_of_dictionaries(study: Path) -> None:
     run = ensemble.run(study, executor="local")
     assert (run.state, run.exit_code) == ("ended", 0)
     table = run.results("energies")
@@ -72,9 +72,7 @@ def test_a_file_is_run_and_its_table_is_a_list_of_dictionaries(study: Path) -> N
     assert run.metrics()["count.sim.done"] == 3
 
 
-def test_what_was_run_is_opened_again_by_last_by_tag_and_by_folder(
-    study: Path, tmp_path: Path
-) -> None:
+def test_run_is_opened_by_last_by_tag_and_by_folder(study: Path, tmp_path: Path) -> None:
     run = ensemble.run(study, executor="local", state=tmp_path / "state", tag="one")
     assert run.folder is not None
     for name in ("last", "one", str(run.folder)):
@@ -90,7 +88,7 @@ def test_what_was_run_is_opened_again_by_last_by_tag_and_by_folder(
     assert json.loads(shown.stdout) == run.results("energies")
 
 
-def test_a_run_without_a_journal_has_tables_and_no_rows_of_jobs(study: Path) -> None:
+def test_run_without_a_journal_has_tables_but_no_job_rows(study: Path) -> None:
     run = ensemble.run(study, executor="local", keep=False)
     assert run.state == "ended"
     assert len(run.results("energies")) == 3
@@ -98,7 +96,7 @@ def test_a_run_without_a_journal_has_tables_and_no_rows_of_jobs(study: Path) -> 
         run.jobs()
 
 
-def test_a_value_of_the_file_is_overridden_and_the_executor_has_options(study: Path) -> None:
+def test_run_takes_overrides_and_executor_options(study: Path) -> None:
     run = ensemble.run(
         study, executor="local", options={"slots": 1}, overrides={"jobs.sim.parameters.x": [8]}
     )
@@ -107,7 +105,7 @@ def test_a_value_of_the_file_is_overridden_and_the_executor_has_options(study: P
         ensemble.run(study, executor="local", options={"slots": "many"})
 
 
-def test_a_file_is_checked_without_running_it(study: Path, tmp_path: Path) -> None:
+def test_load_checks_a_file_without_running_it(study: Path, tmp_path: Path) -> None:
     checked = ensemble.load(study)
     assert (checked.name, list(checked.groups), list(checked.tables)) == (
         "study",
@@ -123,7 +121,7 @@ def test_a_file_is_checked_without_running_it(study: Path, tmp_path: Path) -> No
         ensemble.run(tmp_path / "none.yaml")
 
 
-def test_a_table_or_metric_that_is_not_there_is_told_with_the_nearest(study: Path) -> None:
+def test_unknown_table_or_metric_is_an_error_with_a_suggestion(study: Path) -> None:
     run = ensemble.run(study, executor="local")
     with pytest.raises(ensemble.UsageError, match="did you mean 'energies'"):
         run.results("energy")
@@ -133,7 +131,7 @@ def test_a_table_or_metric_that_is_not_there_is_told_with_the_nearest(study: Pat
         run.results("energies").column("thrice")
 
 
-def test_a_run_goes_on_in_a_thread_is_watched_and_stopped(tmp_path: Path) -> None:
+def test_run_in_a_thread_is_watched_and_stopped(tmp_path: Path) -> None:
     run = ensemble.run(ENDLESS, executor="local", wait=False)
     started(run)
     assert (run.state, run.exit_code) == ("running", None)
@@ -149,7 +147,7 @@ def test_a_run_goes_on_in_a_thread_is_watched_and_stopped(tmp_path: Path) -> Non
     assert [report.groups[0].running for report in reports][-1] == 0
 
 
-def test_an_opened_run_of_another_process_is_stopped(tmp_path: Path) -> None:
+def test_run_of_another_process_is_stopped(tmp_path: Path) -> None:
     run = ensemble.run(ENDLESS, executor="local", wait=False)
     started(run)
     other = ensemble.open_run(run.tag)
@@ -174,7 +172,7 @@ STEERED = {
 
 
 @pytest.mark.parametrize("here", [True, False], ids=["in-this-process", "opened"])
-def test_a_run_under_way_is_steered(here: bool) -> None:
+def test_live_run_is_steered(here: bool) -> None:
     run = ensemble.run(STEERED, executor="local", options={"slots": 4}, wait=False)
     started(run)
     steered = run if here else ensemble.open_run(run.tag)
@@ -202,7 +200,7 @@ def test_a_run_under_way_is_steered(here: bool) -> None:
         steered.submit("sim")
 
 
-def test_a_run_is_begun_and_waited_for_in_a_thread_of_the_program(study: Path) -> None:
+def test_run_may_be_started_in_a_thread_of_the_program(study: Path) -> None:
     codes: list[int | None] = []
     thread = threading.Thread(
         target=lambda: codes.append(ensemble.run(study, executor="local").exit_code)
@@ -212,7 +210,7 @@ def test_a_run_is_begun_and_waited_for_in_a_thread_of_the_program(study: Path) -
     assert codes == [0]
 
 
-def test_asyncio_awaits_runs_side_by_side(study: Path) -> None:
+def test_asyncio_awaits_concurrent_runs(study: Path) -> None:
     async def both() -> list[ensemble.EnsembleRun]:
         runs = [ensemble.run(study, executor="local", wait=False) for _ in range(2)]
         return list(await asyncio.gather(*runs))
@@ -220,7 +218,7 @@ def test_asyncio_awaits_runs_side_by_side(study: Path) -> None:
     assert [run.exit_code for run in asyncio.run(both())] == [0, 0]
 
 
-def test_a_run_that_would_block_an_event_loop_says_what_to_write(study: Path) -> None:
+def test_run_inside_an_event_loop_is_an_error_with_a_hint(study: Path) -> None:
     async def blocking() -> None:
         ensemble.run(study, executor="local")
 
@@ -228,7 +226,7 @@ def test_a_run_that_would_block_an_event_loop_says_what_to_write(study: Path) ->
         asyncio.run(blocking())
 
 
-def test_a_cancelled_await_stops_the_run_before_it_raises() -> None:
+def test_cancelled_await_stops_the_run_before_it_raises() -> None:
     async def cancelled() -> ensemble.EnsembleRun:
         run = ensemble.run(ENDLESS, executor="local", wait=False)
 
@@ -260,7 +258,7 @@ except KeyboardInterrupt as error:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 7), (signal.SIGTERM, 143)])
-def test_ctrl_c_and_sigterm_stop_a_program_s_run_politely(
+def test_ctrl_c_and_sigterm_stop_a_programs_run(
     tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
     program = subprocess.Popen(
@@ -276,7 +274,7 @@ def test_ctrl_c_and_sigterm_stop_a_program_s_run_politely(
     assert ensemble.open_run("t", state=tmp_path).state == "stopped"
 
 
-def test_what_goes_wrong_is_logged_and_the_rest_is_said_to_who_listens(
+def test_problems_are_logged_as_warnings_and_event_lines_as_info(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "ensemble")
@@ -295,7 +293,7 @@ def test_what_goes_wrong_is_logged_and_the_rest_is_said_to_who_listens(
     assert any("=> trigger start" in text for text in levels["INFO"])
 
 
-def test_a_damaged_journal_is_said_to_be_damaged(study: Path, tmp_path: Path) -> None:
+def test_damaged_journal_is_reported(study: Path, tmp_path: Path) -> None:
     run = ensemble.run(study, executor="local", state=tmp_path / "state")
     assert run.folder is not None
     journal = run.folder / "journal.db"
@@ -309,7 +307,7 @@ def test_a_damaged_journal_is_said_to_be_damaged(study: Path, tmp_path: Path) ->
         ensemble.open_run("last", state=tmp_path / "state")
 
 
-def test_a_run_that_is_not_there_is_told_with_the_nearest(study: Path, tmp_path: Path) -> None:
+def test_unknown_run_is_an_error_with_a_suggestion(study: Path, tmp_path: Path) -> None:
     ensemble.run(study, executor="local", state=tmp_path / "state", tag="monday")
     with pytest.raises(ensemble.UsageError, match="did you mean monday"):
         ensemble.open_run("munday", state=tmp_path / "state")
@@ -317,7 +315,7 @@ def test_a_run_that_is_not_there_is_told_with_the_nearest(study: Path, tmp_path:
         ensemble.run(study, executor="local", state=tmp_path / "state", tag="monday")
 
 
-def test_an_executor_that_cannot_be_opened_leaves_no_run(study: Path, tmp_path: Path) -> None:
+def test_executor_that_cannot_be_opened_leaves_no_run(study: Path, tmp_path: Path) -> None:
     plugin = tmp_path / "shut.py"
     plugin.write_text(
         "from ensemble_core import Executor, ExecutorError, ExecutorPlugin, hookimpl\n"
@@ -341,7 +339,7 @@ def test_an_executor_that_cannot_be_opened_leaves_no_run(study: Path, tmp_path: 
     assert not list((state / "runs").iterdir())
 
 
-def test_reading_a_run_leaves_the_garbage_collector_of_the_program_alone(tmp_path: Path) -> None:
+def test_reading_a_run_does_not_change_the_garbage_collector(tmp_path: Path) -> None:
     program = """
 import gc
 import click
@@ -371,9 +369,7 @@ main()
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_reading_a_run_again_does_not_execute_its_plugin_file_again(
-    study: Path, tmp_path: Path
-) -> None:
+def test_plugin_file_of_a_run_is_executed_once(study: Path, tmp_path: Path) -> None:
     plugin, executed = tmp_path / "counted.py", tmp_path / "executed"
     plugin.write_text(
         f"{PLUGIN}\nwith open({str(executed)!r}, 'a') as file:\n    file.write('.')\n"
@@ -386,7 +382,7 @@ def test_reading_a_run_again_does_not_execute_its_plugin_file_again(
     assert executed.read_text() == "."
 
 
-def test_warnings_about_a_run_that_is_read_go_to_the_log(
+def test_warnings_about_an_opened_run_are_logged(
     study: Path,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
@@ -396,13 +392,13 @@ def test_warnings_about_a_run_that_is_read_go_to_the_log(
     plugin.write_text(PLUGIN)
     run = ensemble.run(study, executor="local", state=tmp_path / "state", plugins=[plugin])
     assert run.folder is not None
-    run.folder.chmod(0o777)  # as one that somebody else could have made
+    run.folder.chmod(0o777)  # as if another user had made it
     assert len(run.jobs()) == 3
     assert "its plugin files are not loaded" in caplog.text
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_stop_that_cannot_be_left_in_the_runs_folder_is_an_error_of_ours(tmp_path: Path) -> None:
+def test_stop_that_cannot_be_written_is_an_ensemble_error(tmp_path: Path) -> None:
     run = ensemble.run(ENDLESS, executor="local", state=tmp_path / "state", wait=False)
     started(run)
     assert run.folder is not None

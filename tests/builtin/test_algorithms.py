@@ -1,4 +1,4 @@
-"""The six algorithms keep the contract, and do what their documentation says."""
+"""The six algorithms fulfil the contract and do what their documentation says."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_an_algorithm_keeps_the_contract(name: str) -> None:
+def test_algorithm_fulfils_the_contract(name: str) -> None:
     slots = ("--slots", "1", "--min-slots", "1", "--max-slots", "4")
     suite = type(
         "Suite",
@@ -56,7 +56,7 @@ def story(jobs: str, algorithm: str, options: str, more: str = "") -> Story:
     )
 
 
-def test_workload_demand_grows_by_what_the_next_job_lacks_and_asks_once_at_a_time() -> None:
+def test_workload_demand_grows_for_the_next_job_with_one_request_at_a_time() -> None:
     told = story(
         "{name: l, command: x, nodes: 8}, {name: s, command: x, nodes: 1, count: 2}",
         "workload-demand",
@@ -73,7 +73,7 @@ def test_workload_demand_grows_by_what_the_next_job_lacks_and_asks_once_at_a_tim
     assert len([each for each in told.decisions if each.type == "resize"]) == 2
 
 
-def test_workload_demand_shrinks_by_free_nodes_and_ends_when_all_is_done() -> None:
+def test_workload_demand_releases_free_nodes_and_ends_after_the_last_job() -> None:
     told = story(
         "{name: s, command: x}",
         "workload-demand",
@@ -88,7 +88,7 @@ def test_workload_demand_shrinks_by_free_nodes_and_ends_when_all_is_done() -> No
     assert told.exit_code == 0
 
 
-def test_random_selection_takes_each_job_once_so_many_at_a_time() -> None:
+def test_random_selection_submits_each_job_once_and_respects_at_once() -> None:
     told = story(
         "{name: s, command: 'x {T}', parameters: {T: [1, 2, 3, 4, 5]}}",
         "random-selection",
@@ -106,7 +106,7 @@ def test_random_selection_takes_each_job_once_so_many_at_a_time() -> None:
     assert told.exit_code == 1, "nobody concerned himself with the failure"
 
 
-def test_workload_success_counts_what_is_valid_and_stops_at_most() -> None:
+def test_workload_success_counts_valid_jobs_and_stops_at_most() -> None:
     options = "group: s, successes: 2, at_once: 2, valid: duration > 5, most: 5"
     told = story("{name: s, command: x}", "workload-success", options)
     told.start()
@@ -122,7 +122,7 @@ def test_workload_success_counts_what_is_valid_and_stops_at_most() -> None:
 
 
 @pytest.mark.parametrize(("name", "then"), [("fastest", "quick"), ("longest", "slow")])
-def test_run_times_are_learned_and_then_the_best_come_first(name: str, then: str) -> None:
+def test_run_times_are_learned_before_the_best_jobs_come_first(name: str, then: str) -> None:
     told = story(
         "{name: slow, command: x, count: 5}, {name: quick, command: x, count: 5}",
         f"select-{name}-runtime",
@@ -139,7 +139,7 @@ def test_run_times_are_learned_and_then_the_best_come_first(name: str, then: str
     assert len(order) == 10
 
 
-def test_cheapest_member_tries_each_then_goes_where_a_job_costs_least() -> None:
+def test_cheapest_member_samples_all_members_before_it_uses_the_cheapest() -> None:
     told = story(
         "{name: dear, command: x, count: 9}, {name: cheap, command: x, nodes: 4, count: 9}",
         "cheapest-member",
@@ -154,7 +154,7 @@ def test_cheapest_member_tries_each_then_goes_where_a_job_costs_least() -> None:
     assert order == ["dear", "cheap", "cheap", "cheap", "cheap", "cheap"]
 
 
-def test_a_member_whose_job_waits_is_passed_over() -> None:
+def test_member_with_a_waiting_job_is_skipped() -> None:
     told = story(
         "{name: dear, command: x, count: 9}, {name: free, command: x, count: 9}",
         "cheapest-member",
@@ -162,11 +162,11 @@ def test_a_member_whose_job_waits_is_passed_over() -> None:
     )
     told.start()
     assert told.submitted() == ["dear.0", "free.0"]
-    told.play("dear.0")  # free is away: its job waits
+    told.play("dear.0")  # free is disconnected: its job waits
     assert told.submitted()[-1] == "dear.1"
 
 
-def test_the_jobs_of_a_member_that_goes_away_hold_no_places_of_others() -> None:
+def test_jobs_of_a_disconnected_member_do_not_count_against_at_once() -> None:
     told = story(
         "{name: dear, command: x, count: 9}, {name: free, command: x, count: 9}",
         "cheapest-member",
@@ -181,7 +181,7 @@ def test_the_jobs_of_a_member_that_goes_away_hold_no_places_of_others() -> None:
     assert {*told.engine.state.active()} == {"free.1", "free.2"}
     assert told.submitted(told.tell(Resources(told.now, {"away.free": 1}))) == ["dear.2", "dear.3"]
     told.tell(Resources(told.now, {"away.dear": 1}))
-    told.play("dear.2")  # all are away: nothing is sent where nobody is
+    told.play("dear.2")  # all are disconnected: nothing is submitted
     assert told.submitted()[-1] == "dear.3"
     told.tell(Resources(told.now, {"away.dear": 0, "away.free": 0}))
     told.end("free.1")
@@ -189,7 +189,7 @@ def test_the_jobs_of_a_member_that_goes_away_hold_no_places_of_others() -> None:
     assert told.submitted()[-1].startswith("free.")
 
 
-def test_a_member_that_is_back_takes_the_places_that_are_free() -> None:
+def test_reconnected_member_gets_jobs_again() -> None:
     told = story(
         "{name: dear, command: x, count: 2}, {name: free, command: x, count: 9}",
         "cheapest-member",
@@ -206,7 +206,7 @@ def test_a_member_that_is_back_takes_the_places_that_are_free() -> None:
     assert told.submitted(told.tell(Resources(told.now, {"away.free": 0}))) == ["free.1"]
 
 
-def test_a_run_of_which_all_that_is_left_is_for_a_member_that_is_away_waits_for_it() -> None:
+def test_run_waits_for_a_disconnected_member_with_the_last_jobs() -> None:
     told = story(
         "{name: dear, command: x, count: 1}, {name: free, command: x, count: 9}",
         "cheapest-member",
@@ -221,13 +221,13 @@ def test_a_run_of_which_all_that_is_left_is_for_a_member_that_is_away_waits_for_
     assert told.submitted(told.tell(Resources(told.now, {"away.free": 0}))) == ["free.2"]
 
 
-def test_a_group_with_a_sweep_cannot_be_submitted_job_by_job() -> None:
+def test_workload_success_rejects_a_group_with_a_sweep() -> None:
     swept = "{name: s, command: 'x {T}', parameters: {T: [1, 2]}}"
     with pytest.raises(Exception, match="has 'parameters', but this algorithm submits single"):
         story(swept, "workload-success", "group: s, successes: 2")
 
 
-def test_how_many_jobs_a_submit_of_the_group_has_is_nothing_to_who_submits_it_job_by_job() -> None:
+def test_workload_success_ignores_the_groups_count() -> None:
     one = "{name: s, command: 'x {T}', count: 10, parameters: {T: 3}}"
     told = story(one, "workload-success", "group: s, successes: 6")
     told.start()
@@ -248,7 +248,7 @@ def test_how_many_jobs_a_submit_of_the_group_has_is_nothing_to_who_submits_it_jo
         ("cheapest-member", "members: [{group: ss, price: 1}]", "ss,", "did you mean 's'"),
     ],
 )
-def test_what_is_wrong_in_an_option_is_told_where_it_stands(
+def test_wrong_option_is_reported_at_its_place(
     name: str, options: str, word: str, told: str
 ) -> None:
     with pytest.raises(FileErrors) as caught:

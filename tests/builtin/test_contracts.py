@@ -1,4 +1,4 @@
-"""The built-in plugins keep the contracts that third parties are held to."""
+"""The built-in plugins fulfil the contracts of plugins."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ACTIONS: Mapping[str, Any] = {record.name: record for record in actions.ensemble
 TRIGGERS: Mapping[str, Any] = {record.name: record for record in triggers.ensemble_triggers()}
 OBSERVERS: Mapping[str, Any] = {record.name: record for record in observers.ensemble_observers()}
 
-#: Options with which a record works, where it needs any.
+#: Options for records that need some.
 ACTION_OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "submit": {"label": "sim"},
     "cancel": {"label": "sim"},
@@ -65,8 +65,8 @@ WINDOWS = ("variance", "mean", "max", "min", "sum", "iqr", "mad", "median", "p90
 BAD_WINDOWS = tuple({"window": window} for window in (0, -1, 1.5, LONGEST + 1, "60", "0s", "", "s"))
 
 
-def keep_every_law(contract: type, **attributes: Any) -> None:
-    """Hold a record to each test of its contract, as a class that inherits the suite would."""
+def check_contract(contract: type, **attributes: Any) -> None:
+    """Run each test of a record's contract, like a class that inherits the suite."""
     suite = type("Suite", (contract,), attributes)()
     laws = [name for name in dir(suite) if name.startswith("test_")]
     assert len(laws) > 5
@@ -75,14 +75,14 @@ def keep_every_law(contract: type, **attributes: Any) -> None:
 
 
 @pytest.mark.parametrize("name", STATISTICS)
-def test_a_statistic_keeps_the_contract(name: str) -> None:
-    keep_every_law(StatisticContract, plugin=STATISTICS[name])
+def test_statistic_fulfils_the_contract(name: str) -> None:
+    check_contract(StatisticContract, plugin=STATISTICS[name])
 
 
 @pytest.mark.parametrize("window", [4, "5s"])
 @pytest.mark.parametrize("name", WINDOWS)
-def test_a_statistic_over_a_window_keeps_the_contract(name: str, window: int | str) -> None:
-    keep_every_law(
+def test_statistic_with_a_window_fulfils_the_contract(name: str, window: int | str) -> None:
+    check_contract(
         StatisticContract,
         plugin=STATISTICS[name],
         options={"window": window},
@@ -91,8 +91,8 @@ def test_a_statistic_over_a_window_keeps_the_contract(name: str, window: int | s
 
 
 @pytest.mark.parametrize("name", ACTIONS)
-def test_an_action_keeps_the_contract(name: str) -> None:
-    keep_every_law(ActionContract, plugin=ACTIONS[name], options=ACTION_OPTIONS.get(name, {}))
+def test_action_fulfils_the_contract(name: str) -> None:
+    check_contract(ActionContract, plugin=ACTIONS[name], options=ACTION_OPTIONS.get(name, {}))
 
 
 _NAMES = {
@@ -105,9 +105,9 @@ _NAMES = {
 
 
 @pytest.mark.parametrize("name", TRIGGERS)
-def test_a_trigger_keeps_the_contract(name: str) -> None:
+def test_trigger_fulfils_the_contract(name: str) -> None:
     record = TRIGGERS[name]
-    keep_every_law(
+    check_contract(
         TriggerContract,
         plugin=record,
         options=TRIGGER_OPTIONS.get(name, {}),
@@ -186,7 +186,7 @@ class TestRegex(ObserverContract):
 
 
 @pytest.mark.parametrize("name", ["json-lines", "key-value", "regex"])
-def test_whole_numbers_stay_integers_as_they_are_written(name: str) -> None:
+def test_whole_numbers_stay_integers(name: str) -> None:
     options = {"regex": {"fields": {"n": "n.*?([0-9.]+)"}}}.get(name, {})
     observer = OBSERVERS[name].build(TestRegex.job, options)
     lines = {"json-lines": b'{"n": 3}\n{"n": 3.0}\n'}.get(name, b"n=3\nn=3.0\n")
@@ -210,7 +210,7 @@ def test_whole_numbers_stay_integers_as_they_are_written(name: str) -> None:
         ("regex", {"fields": {"E": "E=(.+)", "F": "F=(.+)"}}, b"E=1", None),
     ],
 )
-def test_an_observer_that_understands_nothing_says_so(
+def test_observer_complains_about_output_that_it_cannot_parse(
     name: str, options: dict[str, Any], output: bytes, complaint: str | None
 ) -> None:
     observer = OBSERVERS[name].build(TestRegex.job, options)
@@ -220,21 +220,21 @@ def test_an_observer_that_understands_nothing_says_so(
     assert said == complaint or (complaint and said and said.startswith(complaint))
 
 
-def test_no_pattern_can_keep_the_run_busy() -> None:
+def test_no_pattern_takes_exponential_time() -> None:
     line = b"a" * 100_000 + b"!\n"
     evil = OBSERVERS["regex"].build(TestRegex.job, {"fields": {"x": "(a+)+$", "y": "(a|aa)*b"}})
     plain = OBSERVERS["regex"].build(TestRegex.job, {"fields": {"x": "(z)", "y": "y"}})
     assert list(evil.feed(line)) == list(plain.feed(line)) == []
 
 
-def test_a_pattern_that_is_none_is_an_error_with_what_may_stand_in_one() -> None:
+def test_invalid_pattern_is_an_error_with_a_hint() -> None:
     with pytest.raises(EnsembleError) as caught:
         OBSERVERS["regex"].build(TestRegex.job, {"fields": {"x": "(?=a)"}})
     assert caught.value.code == "bad-pattern"
     assert "no lookaround" in (caught.value.hint or "")
 
 
-def test_json_lines_does_not_collect_names_without_end() -> None:
+def test_json_lines_limits_the_number_of_names() -> None:
     observer = line_observers.JsonLines()
     names = {
         name
@@ -292,7 +292,7 @@ def test_quantiles_of_many_values_are_close(name: str, place: int) -> None:
         ("median", exact.median),
     ],
 )
-def test_window_forgets_what_left_it_entirely(name: str, expected: Any) -> None:
+def test_window_drops_old_values_completely(name: str, expected: Any) -> None:
     values = [1e16, -1e16, 3.0, 1e16, 0.1, 0.2, 0.4, 0.8]
     assert feed(name, values, window=4) == pytest.approx(expected(values[-4:]), rel=1e-12)
 
@@ -310,7 +310,7 @@ def test_time_window_empties_as_time_passes() -> None:
     assert statistic.get(160.0) == 6.0
 
 
-def test_values_too_large_for_a_float_give_none() -> None:
+def test_result_too_large_for_a_float_is_none() -> None:
     assert feed("sum", [1e308, 1e308, 1e308], window=3) is None
     assert feed("variance", [1e308, -1e308], window=3) is None
 
@@ -328,7 +328,7 @@ def test_rate_counts_values_per_second() -> None:
     assert rate.get(1e9 + 361) == 0.0
 
 
-def test_rate_takes_its_window_from_the_file() -> None:
+def test_rate_uses_the_window_of_the_file() -> None:
     for window in (10, "10s"):
         rate: Any = STATISTICS["rate"].build({"window": window})
         for second in range(100):
@@ -337,7 +337,7 @@ def test_rate_takes_its_window_from_the_file() -> None:
         assert rate.get(120.0) == 0.0
 
 
-def test_rate_bears_events_that_come_late() -> None:
+def test_rate_accepts_late_events() -> None:
     rate: Any = STATISTICS["rate"].build({"window": 10})
     for stamp in (5.0, 20.0, 3.0, 19.0, 20.0):
         rate.update(1.0, stamp)
@@ -347,12 +347,12 @@ def test_rate_bears_events_that_come_late() -> None:
     assert value == pytest.approx(0.4)
 
 
-def test_ewma_weighs_the_newest_by_alpha() -> None:
+def test_ewma_weights_the_newest_value_by_alpha() -> None:
     assert feed("ewma", [10.0, 20.0], alpha=0.25) == pytest.approx(12.5)
     assert feed("ewma", [10.0, 20.0]) == pytest.approx(13.0)
 
 
-def test_cancel_takes_the_event_job_where_no_group_is_named() -> None:
+def test_cancel_without_a_group_cancels_the_events_job() -> None:
     suite = type("Suite", (ActionContract,), {"plugin": ACTIONS["cancel"]})()
     assert isinstance(suite.event, JobEvent)
     plan = ACTIONS["cancel"].plan
@@ -376,7 +376,7 @@ RIVER: Mapping[str, Any] = {
 
 
 @pytest.mark.parametrize("name", RIVER)
-def test_over_all_values_a_statistic_is_rivers_to_the_last_bit(name: str) -> None:
+def test_statistics_over_all_values_equal_rivers_bit_by_bit(name: str) -> None:
     chance = random.Random(3)
     values = [
         chance.choice((chance.gauss(1e3, 1), chance.lognormvariate(0, 9), 3, -1e9))
@@ -388,7 +388,7 @@ def test_over_all_values_a_statistic_is_rivers_to_the_last_bit(name: str) -> Non
         theirs.update(value)
         by_one.update(value)
         if number % 7 == 0:
-            found = by_one.get()  # which must not alter what comes of later values
+            found = by_one.get()  # which must not change later results
             if number >= EXACT or name not in ("iqr", "mad", "median", "p90", "quantile"):
                 assert found == theirs.get()
     for begin in range(0, len(values), 77):
@@ -413,9 +413,7 @@ def test_over_all_values_a_statistic_is_rivers_to_the_last_bit(name: str) -> Non
     ],
     ids=["normal", "few", "rising", "falling", "huge"],
 )
-def test_an_estimate_of_a_quantile_is_rivers_to_the_last_bit_from_the_first_value(
-    q: float, draw: Any
-) -> None:
+def test_quantile_estimate_equals_rivers_bit_by_bit(q: float, draw: Any) -> None:
     chance, theirs, ours = random.Random(5), river.Quantile(q), QuantileEstimate(q)
     for number in range(2000):
         value = draw(chance, number)
@@ -424,7 +422,7 @@ def test_an_estimate_of_a_quantile_is_rivers_to_the_last_bit_from_the_first_valu
         assert struct.pack("d", ours.get()) == struct.pack("d", theirs.get())
 
 
-def test_a_copy_of_a_statistic_goes_on_by_itself() -> None:
+def test_copy_of_a_statistic_is_independent() -> None:
     for size in (10, EXACT + 10):
         statistic: Any = STATISTICS["mad"].build({})
         for number in range(size):
@@ -446,7 +444,7 @@ GENERATOR_OPTIONS: Mapping[str, Mapping[str, Any]] = {"latin-hypercube": {"point
 
 
 @pytest.mark.parametrize("name", GENERATORS)
-def test_a_generator_keeps_the_contract(name: str) -> None:
-    keep_every_law(
+def test_generator_fulfils_the_contract(name: str) -> None:
+    check_contract(
         GeneratorContract, plugin=GENERATORS[name], options=GENERATOR_OPTIONS.get(name, {})
     )

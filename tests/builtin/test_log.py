@@ -1,4 +1,4 @@
-"""The action log: what a message says where the event lacks a field that it speaks of."""
+"""The action ``log``: placeholders in messages."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ def told(message: str, **fields: Any) -> tuple[str, str]:
     return said["message"], said["level"]
 
 
-def test_a_row_that_lacks_a_column_is_a_question_mark_and_a_warning() -> None:
+def test_missing_column_becomes_a_question_mark_and_a_warning() -> None:
     message, level = told("{job} is bound by {bound:.1f}, {bound}", job="a.0")
     assert message == "a.0 is bound by ?, ? (the event has no 'bound')"
     assert level == "warning"
 
 
-def test_a_row_that_has_it_is_told_as_it_is() -> None:
+def test_placeholder_is_replaced_by_the_rows_value() -> None:
     assert told("bound by {bound:.1f}", bound=2) == ("bound by 2.0", "info")
 
 
 @pytest.mark.parametrize("text", ['{"a": 1}', "{x.y}", "{host:port}", "${HOME}"])
-def test_other_braces_stay_as_they_are(text: str) -> None:
+def test_other_braces_are_unchanged(text: str) -> None:
     assert told(text) == (text, "info")
 
 
-def test_doubled_braces_stand_for_single_ones() -> None:
+def test_doubled_braces_become_single_ones() -> None:
     assert told("{{bound}}") == ("{bound}", "info")

@@ -1,4 +1,4 @@
-"""The simplex goes downhill: to the minimum, in few points, and the same way when it is resumed."""
+"""Nelder-Mead: it finds the minimum in few points, and takes the same path when it is resumed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def built(vocs: Vocs, **options: Any) -> Generator:
 
 
 def valley(point: Mapping[str, Any]) -> dict[str, float]:
-    """Rosenbrock's: at (1, 1) it is 0."""
+    """Return Rosenbrock's function, which is 0 at (1, 1)."""
     return {"E": (1 - point["x"]) ** 2 + 100 * (point["y"] - point["x"] ** 2) ** 2}
 
 
@@ -35,7 +35,7 @@ def found(played: PlayedGenerator, goal: float = 1.0) -> Point:
 
 
 @pytest.mark.parametrize("at_once", [1, 3])
-def test_it_finds_the_lowest_point_of_a_bent_valley_and_comes_to_an_end(at_once: int) -> None:
+def test_simplex_finds_the_minimum_of_rosenbrocks_function_and_ends(at_once: int) -> None:
     played = PlayedGenerator(lambda: built(VALLEY), VALLEY, at_once)
     played.play(1000, valley)
     assert len(played.points) < 200
@@ -45,7 +45,7 @@ def test_it_finds_the_lowest_point_of_a_bent_valley_and_comes_to_an_end(at_once:
     assert not played.generator.suggest(1)
 
 
-def test_it_goes_uphill_to_maximize_on_a_logarithmic_range_and_stops_at_its_end() -> None:
+def test_simplex_maximizes_on_a_logarithmic_range_up_to_its_end() -> None:
     rate = Variable(name="x", low=1e-6, high=1.0, log=True)
     vocs = Vocs(variables=(rate, Y), objectives={"E": "maximize"})
     played = PlayedGenerator(lambda: built(vocs), vocs)
@@ -55,7 +55,7 @@ def test_it_goes_uphill_to_maximize_on_a_logarithmic_range_and_stops_at_its_end(
     assert math.isclose(best.parameters["y"], 3.0, abs_tol=1e-3)
 
 
-def test_lost_points_and_those_that_miss_a_constraint_are_the_worst() -> None:
+def test_lost_and_infeasible_points_count_as_worst() -> None:
     vocs = Vocs(
         variables=(X, Y), objectives={"E": "minimize"}, constraints={"c": Constraint("<", 1.0)}
     )
@@ -71,11 +71,11 @@ def test_lost_points_and_those_that_miss_a_constraint_are_the_worst() -> None:
     best = min(
         (p for p in played.points if p.values and p.values["c"] < 1), key=lambda p: p.values["E"]
     )
-    assert 0.1 < best.parameters["x"] < 0.2  # as near to 1 as the constraint lets it
+    assert 0.1 < best.parameters["x"] < 0.2  # as close to 1 as the constraint allows
     assert math.isclose(best.parameters["y"], 1.5, abs_tol=0.1)
 
 
-def test_after_a_switch_it_begins_at_the_best_point_of_the_generators_before() -> None:
+def test_simplex_starts_at_the_best_point_of_earlier_generators() -> None:
     played = PlayedGenerator(lambda: built(VALLEY, start={"x": -2.0}), VALLEY)
     places = [(0.5, 0.5), (1.2, 1.4), (-1.0, 1.0)]
     played.learn(
@@ -87,7 +87,7 @@ def test_after_a_switch_it_begins_at_the_best_point_of_the_generators_before() -
 
 
 @pytest.mark.parametrize("at_once", [1, 3])
-def test_built_anew_at_any_moment_it_makes_the_moves_that_it_would_have_made(at_once: int) -> None:
+def test_resumed_simplex_makes_the_same_moves(at_once: int) -> None:
     undisturbed = PlayedGenerator(lambda: built(VALLEY), VALLEY, at_once).play(1000, valley)
     played = PlayedGenerator(lambda: built(VALLEY), VALLEY, at_once)
     for _ in range(60):
@@ -107,7 +107,7 @@ def test_built_anew_at_any_moment_it_makes_the_moves_that_it_would_have_made(at_
         (0.0, 4.0, {"start": {"x": 3.5}}),
     ],
 )
-def test_resumed_under_a_changed_file_it_finds_the_minimum_all_the_same(
+def test_simplex_resumed_with_a_changed_file_finds_the_minimum(
     low: float, high: float, options: Mapping[str, Any], at_once: int
 ) -> None:
     before, after = (
@@ -124,7 +124,7 @@ def test_resumed_under_a_changed_file_it_finds_the_minimum_all_the_same(
     for calls in range(1, 40):
         played = PlayedGenerator(lambda: built(before), before, at_once)
         played.play(calls, bowl)
-        # As a run has it: what the changed problem refuses is not told, and counts.
+        # As in a run: points that the changed problem rejects are not passed on, but counted.
         changed = built(after, **options)
         changed.resume([Exchange(fit(e.told), (), e.suggested) for e in played.exchanges])
         points = list(played.points)
@@ -143,7 +143,7 @@ def test_resumed_under_a_changed_file_it_finds_the_minimum_all_the_same(
             assert math.isclose(point.parameters["x"], 2.7, abs_tol=0.05)
 
 
-def test_what_it_cannot_do_is_refused() -> None:
+def test_unsupported_problems_are_rejected() -> None:
     check = NELDER_MEAD.check
     assert check is not None
     several = Vocs(variables=(X,), objectives={"E": "minimize", "F": "minimize"})

@@ -1,4 +1,4 @@
-"""Points that follow from their numbers, resumed under a file with other values or ranges."""
+"""Points that depend only on their numbers, resumed with other values or ranges in the file."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ def axis(found: list[Mapping[str, Any]]) -> list[Any]:
     ("now", "left"),
     [
         ((1, 2, 3, 4), [4]),
-        ((2, 3, 4), [4]),  # what is gone from the file takes nobody's place
+        ((2, 3, 4), [4]),  # removed values do not shift the others
         ((1, 2, 2.5, 3, 4), [2.5, 4]),
         ((4, 3.0, 2, 1), [4]),
-        ((True, "1", 3, 5), [True, "1", 5]),  # neither is the 1 on record
+        ((True, "1", 3, 5), [True, "1", 5]),  # neither equals the recorded 1
         ((5, 6), [5, 6]),
         (("True", 1, 2, 3), ["True"]),
     ],
 )
-def test_a_grid_with_other_values_gives_those_that_are_not_on_record_each_once(
+def test_changed_grid_suggests_each_new_combination_once(
     now: tuple[Any, ...], left: list[Any]
 ) -> None:
     record = played("grid", 2, values(1, 2, 3, 4))
@@ -61,7 +61,7 @@ def test_a_grid_with_other_values_gives_those_that_are_not_on_record_each_once(
 
 
 @pytest.mark.parametrize("use", ["random", "sobol", "latin-hypercube"])
-def test_no_point_is_drawn_a_second_time_where_a_changed_file_refuses_points_on_record(
+def test_no_random_point_is_repeated_if_a_changed_file_rejects_recorded_ones(
     use: str,
 ) -> None:
     options = {"points": 24} if use == "latin-hypercube" else {}
@@ -77,14 +77,14 @@ def test_no_point_is_drawn_a_second_time_where_a_changed_file_refuses_points_on_
         assert not changed.suggest(1)
 
 
-def test_points_on_record_that_are_lost_or_under_way_are_not_given_again() -> None:
+def test_lost_and_pending_points_are_not_suggested_again() -> None:
     under_way = Exchange((), (), (Point(number=0, parameters={"n": 1}),))
     _, resumed = built("grid", values(1, 2))
     resumed.resume([under_way])
     assert axis(list(resumed.suggest(2))) == [2]
 
 
-def test_a_grid_that_goes_on_tells_true_from_the_word() -> None:
+def test_resumed_grid_distinguishes_true_from_the_string() -> None:
     record = played("grid", 1, values(True, "True"))
     assert [p.parameters["n"] for each in record for p in each.suggested] == [True, "True"]
     _, again = built("grid", values(True, "True"))
@@ -92,7 +92,7 @@ def test_a_grid_that_goes_on_tells_true_from_the_word() -> None:
     assert axis(list(again.suggest(9))) == ["True"]
 
 
-def test_a_variable_with_a_step_has_the_values_that_the_file_means() -> None:
+def test_variable_with_a_step_has_the_values_of_the_file() -> None:
     tenths = Variable(name="n", low=0.1, high=0.35, step=0.1)
     assert list(tenths.steps) == [0.1, 0.2, 0.3]
     whole = Variable(name="n", low=1, high=6.5, step=2)

@@ -20,7 +20,7 @@ def ensemble(*words: str) -> Result:
     return CliRunner().invoke(main, list(words))
 
 
-def test_the_list_has_a_line_for_each_algorithm_and_as_json_all_of_it() -> None:
+def test_list_shows_each_algorithm_and_json_all_details() -> None:
     listed = ensemble("algorithms", "list").output
     assert "workload-demand         submit all jobs, and scale the cluster with the queue" in listed
     found = json.loads(ensemble("algorithms", "list", "--json").output)["algorithms"]
@@ -28,7 +28,7 @@ def test_the_list_has_a_line_for_each_algorithm_and_as_json_all_of_it() -> None:
     assert all(each["example"] and each["objective"] for each in found)
 
 
-def test_an_algorithm_is_shown_with_its_options_what_it_needs_and_an_example() -> None:
+def test_show_describes_options_needs_and_an_example() -> None:
     shown = ensemble("algorithms", "show", "workload-demand").output
     assert "needs an executor that can: resize" in shown
     assert "groups (array, required)" in shown
@@ -42,7 +42,7 @@ def test_an_algorithm_is_shown_with_its_options_what_it_needs_and_an_example() -
     assert "did you mean 'workload-demand'?" in wrong.output
 
 
-def test_the_rules_that_it_makes_are_an_entry_that_may_stand_in_a_file(tmp_path: Path) -> None:
+def test_shown_rules_are_a_valid_entry_of_a_file(tmp_path: Path) -> None:
     words = ("algorithms", "show", "random-selection", "--with", "groups=[sim]")
     made = ensemble(*words, "--with", "at_once=2").output
     assert "trigger: job-clean" in made
@@ -54,7 +54,7 @@ def test_the_rules_that_it_makes_are_an_entry_that_may_stand_in_a_file(tmp_path:
     assert "'at_once' is 0, it must be at least 1" in wrong.output
 
 
-def test_the_expanded_file_is_valid_and_says_why_by_instance(tmp_path: Path) -> None:
+def test_expanded_file_is_valid_and_why_groups_by_instance(tmp_path: Path) -> None:
     file, expanded = tmp_path / "study.yaml", tmp_path / "expanded.yaml"
     file.write_text(STUDY)
     printed = ensemble("validate", "--expanded", str(file))
@@ -72,7 +72,7 @@ def test_the_expanded_file_is_valid_and_says_why_by_instance(tmp_path: Path) -> 
     assert [rule["fired"] for rule in told["rules"]] == [1, 3]
 
 
-def test_a_file_that_is_wrong_is_not_expanded(tmp_path: Path) -> None:
+def test_invalid_file_is_not_expanded(tmp_path: Path) -> None:
     file = tmp_path / "study.yaml"
     file.write_text(STUDY.replace("sim]", "smi]"))
     wrong = ensemble("validate", "--expanded", str(file))

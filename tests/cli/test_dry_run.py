@@ -1,4 +1,4 @@
-"""``ensemble run --dry-run`` shows what the queue would be handed, and does nothing."""
+"""``ensemble run --dry-run`` shows what would be submitted, and submits nothing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return file
 
 
-def test_the_first_job_is_shown_and_nothing_is_submitted_or_kept(study: Path) -> None:
+def test_dry_run_shows_the_first_job_and_submits_nothing(study: Path) -> None:
     words = ["--dry-run", "--executor", "local", "--state", "state", str(study)]
     done = CliRunner().invoke(run, words, standalone_mode=False)
     assert done.return_value == 0, done.output
@@ -42,7 +42,7 @@ def test_the_first_job_is_shown_and_nothing_is_submitted_or_kept(study: Path) ->
     assert [path.name for path in study.parent.iterdir()] == ["study.yaml"]
 
 
-def test_as_json_it_is_a_line_for_each_job(study: Path) -> None:
+def test_json_has_a_line_for_each_job(study: Path) -> None:
     words = ["--dry-run", "--json", "--executor", "local", "--tag", "t", str(study)]
     done = CliRunner().invoke(run, words, standalone_mode=False)
     told, every = [json.loads(line) for line in done.output.splitlines()]
@@ -53,7 +53,7 @@ def test_as_json_it_is_a_line_for_each_job(study: Path) -> None:
     assert told["media_type"] == "text/x-shellscript"
 
 
-def test_jobs_and_core_hours_are_those_of_every_group_once(study: Path) -> None:
+def test_total_jobs_and_core_hours_cover_each_group_once(study: Path) -> None:
     more = """  - {name: long, command: x, count: 3, tasks: 4, cores_per_task: 2, duration: 90m}
   - {name: short, command: y, duration: 30m}
 """
@@ -64,14 +64,14 @@ def test_jobs_and_core_hours_are_those_of_every_group_once(study: Path) -> None:
     assert f"{said}; without a time limit ('duration'): sim" in done.output
 
 
-def test_with_debug_every_job_of_the_start_is_shown(study: Path) -> None:
+def test_debug_shows_every_job_of_the_start(study: Path) -> None:
     words = ["--dry-run", "--debug", "--executor", "local", str(study)]
     done = CliRunner().invoke(run, words, standalone_mode=False)
     assert "sim --size 1" in done.output
     assert "sim --size 2" in done.output
 
 
-def test_what_is_rendered_follows_from_the_job_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rendering_depends_on_the_job_only(monkeypatch: pytest.MonkeyPatch) -> None:
     job = Job(id="a.0", group="a", index=0, command=("echo", "$HOME"), stderr="err")
     render = executor_record("local").render
     assert render is not None
@@ -81,7 +81,7 @@ def test_what_is_rendered_follows_from_the_job_alone(monkeypatch: pytest.MonkeyP
     assert first.text == "echo '$HOME' 2>>err"
 
 
-def test_functions_are_not_called_and_it_says_which_would_be(study: Path) -> None:
+def test_functions_are_listed_but_not_called(study: Path) -> None:
     study.write_text(
         'jobs: [{name: sim, command: "echo {x}", parameters: {x: {function: next_x}}}]\n'
         "rules: [{trigger: start, action: [{name: submit, label: sim}, {name: custom, label: f}]}]\n"
@@ -91,4 +91,4 @@ def test_functions_are_not_called_and_it_says_which_would_be(study: Path) -> Non
     done = CliRunner().invoke(run, words, standalone_mode=False)
     assert done.return_value == 0, done.output
     assert "the run would first submit 0 jobs" in done.output
-    assert "not called, so jobs that depend on it are missing here: next_x, f\n" in done.output
+    assert "not called in a dry run, so jobs may be missing here: next_x, f\n" in done.output

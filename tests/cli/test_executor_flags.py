@@ -1,5 +1,5 @@
-"""Options of executors as flags of ``run``, ``resume`` and ``cancel``: found by the marks in their
-schemas, shown with what is installed, given to the executor that is chosen."""
+"""Options of executors as flags of ``run``, ``resume`` and ``cancel``: found by annotations in the
+schemas, shown in ``--help``, passed to the chosen executor."""
 
 from __future__ import annotations
 
@@ -71,17 +71,17 @@ def run(*args: str) -> Result:
 
 
 def built(result: Result) -> str:
-    """What the executor was built with: the fixture's line."""
+    """Return the options of the executor, from the fixture's output line."""
     return result.output.splitlines()[0]
 
 
-def test_a_marked_option_is_a_flag_of_its_type(here: Path) -> None:
+def test_annotated_option_is_a_flag_of_its_type(here: Path) -> None:
     result = run("--executor", "north", "--lanes", "3", "--quick", "--place", "top")
     assert built(result) == "north {'lanes': 3, 'place': 'top', 'quick': True}"
     assert built(run("--executor", "north")) == "north {}"
 
 
-def test_a_flag_that_two_have_goes_to_the_one_that_is_chosen_and_is_read_as_it_says(
+def test_shared_flag_is_parsed_by_the_chosen_executor(
     here: Path,
 ) -> None:
     assert built(run("--executor", "south", "--lanes", "3")) == "south {'lanes': '3'}"
@@ -90,34 +90,34 @@ def test_a_flag_that_two_have_goes_to_the_one_that_is_chosen_and_is_read_as_it_s
     assert "lanes" in result.stderr
 
 
-def test_a_flag_of_an_executor_that_is_not_chosen_says_whose_it_is(here: Path) -> None:
+def test_flag_of_another_executor_is_an_error_that_names_it(here: Path) -> None:
     result = run("--executor", "south", "--quick")
     assert result.exit_code == 2
     assert "--quick does not apply to executor 'south'" in result.stderr
     assert "it is for --executor north" in result.stderr
 
 
-def test_a_file_is_the_same_file_from_another_folder_and_an_empty_name_is_none(here: Path) -> None:
+def test_path_flag_is_made_absolute_and_must_not_be_empty(here: Path) -> None:
     assert built(run("--executor", "north", "--key", "k")) == f"north {{'key': '{here / 'k'}'}}"
     result = run("--executor", "north", "--key", "")
     assert result.exit_code == 2
     assert "the file name is empty" in result.stderr
 
 
-def test_the_commands_own_option_keeps_its_name(here: Path) -> None:
+def test_option_of_the_command_takes_precedence(here: Path) -> None:
     assert built(run("--executor", "north", "--output", "out", "-o", "output=x")) == (
         "north {'output': 'x'}"
     )
 
 
 @pytest.mark.parametrize("args", [["--inner", "x"], ["--lane", "1"]])
-def test_what_is_not_marked_or_misspelt_is_no_flag(here: Path, args: list[str]) -> None:
+def test_options_without_annotation_are_not_flags(here: Path, args: list[str]) -> None:
     result = run("--executor", "north", *args)
     assert result.exit_code == 2
     assert f"No such option '{args[0]}'" in result.stderr.replace("option:", "option")
 
 
-def test_a_flag_and_an_option_of_one_name_contradict(here: Path) -> None:
+def test_flag_and_option_with_the_same_name_are_an_error(here: Path) -> None:
     result = run("--executor", "north", "--lanes", "1", "-o", "lanes=2")
     assert result.exit_code == 2
     assert "given twice" in result.stderr
@@ -133,14 +133,14 @@ def test_help_shows_flags_by_executor(here: Path) -> None:
     assert "--slots" in shown
 
 
-def test_a_command_takes_the_flags_that_are_marked_for_it() -> None:
+def test_command_takes_the_flags_annotated_for_it() -> None:
     assert "--slots" not in CliRunner().invoke(main, ["resume", "--help"]).output
     result = CliRunner().invoke(main, ["cancel", "last", "--slots", "3"])
     assert result.exit_code == 2
     assert "--slots" in result.stderr
 
 
-def test_a_shell_completes_flags() -> None:
+def test_shell_completes_flags() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "ensemble_core.cli"],
         capture_output=True,
@@ -154,7 +154,7 @@ def test_a_shell_completes_flags() -> None:
     assert done.stdout == "plain,--slots\n"
 
 
-def test_a_broken_file_of_a_plugin_is_told_as_json_where_that_is_asked_for(here: Path) -> None:
+def test_broken_plugin_file_is_reported_as_json(here: Path) -> None:
     Path("queues.py").write_text("1 / 0")
     result = run("--json", "--lanes", "3")
     assert result.exit_code == 2
@@ -162,7 +162,7 @@ def test_a_broken_file_of_a_plugin_is_told_as_json_where_that_is_asked_for(here:
     assert json.loads(result.stdout.splitlines()[0])["code"] == "plugin-broken"
 
 
-def test_a_file_is_executed_once(here: Path) -> None:
+def test_plugin_file_is_executed_once(here: Path) -> None:
     with open("queues.py", "a") as file:
         file.write("\nprint('executed')\n")
     result = run("--executor", "north", "--lanes", "3")
@@ -178,7 +178,7 @@ def test_a_file_is_executed_once(here: Path) -> None:
         ({"commands": ["status"]}, "command 'status' takes no executor flags"),
     ],
 )
-def test_a_wrong_mark_is_refused_with_the_plugin(mark: object, says: str) -> None:
+def test_wrong_flag_annotation_breaks_the_plugin(mark: object, says: str) -> None:
     schema = {"type": "object", "properties": {"lanes": {"x-ensemble-flag": mark}}}
     record = ExecutorPlugin(name="q", summary="q", build=lambda options: None, options=schema)
     with pytest.raises(PluginError) as caught:

@@ -1,4 +1,4 @@
-"""An action that fails is reported in one line, and fails the run unless the file says otherwise."""
+"""Failed actions: reported in one line; they fail the run unless ``on_error: warn``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from ensemble_core import load
 from ensemble_core.cli.main import main
 
-#: A webhook that nobody answers: the library raises from deep within.
+#: A webhook without a server: the exception comes from deep inside the library.
 STUDY = """
 jobs: [{name: sim, command: "true"}]
 rules:
@@ -63,7 +63,7 @@ def run(text: str, *words: str) -> Result:
     return CliRunner().invoke(main, given)
 
 
-def test_a_dead_webhook_is_one_line_with_the_place_in_the_function() -> None:
+def test_error_in_an_action_is_one_line_with_its_place() -> None:
     done = run(STUDY % "")
     assert done.exit_code == 1
     (line,) = [line for line in done.stderr.splitlines() if "tell" in line]
@@ -78,7 +78,7 @@ def test_debug_and_events_show_the_traceback_of_a_failed_action() -> None:
     assert "Traceback (most recent call last)" in events.output
 
 
-def test_a_tolerated_failure_of_an_action_does_not_fail_the_run() -> None:
+def test_tolerated_failure_of_an_action_does_not_fail_the_run() -> None:
     done = run(STUDY % ", on_error: warn")
     assert done.exit_code == 0, done.output
     assert "warning: tell: tell raised URLError" in done.stderr
@@ -110,7 +110,7 @@ def test_on_error_applies_to_its_action_only(action: str, exit_code: int) -> Non
     assert CliRunner().invoke(main, ["replay", "last"]).exit_code == 0
 
 
-def test_an_unknown_value_of_on_error_is_rejected_with_its_place() -> None:
+def test_unknown_value_of_on_error_is_rejected_with_its_place() -> None:
     done = run(STUDY % ", on_error: ignore")
     assert done.exit_code == 2
     assert "study.yaml:5:" in done.stderr

@@ -33,7 +33,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pivot")
     (folder / "study.yaml").write_text(_STUDY)
     words = ["run", "--executor", "local", "--tag", "p", str(folder / "study.yaml")]
-    assert _said(folder, *words).exit_code == 1  # the text 'hex' makes no number
+    assert _said(folder, *words).exit_code == 1  # the string 'hex' is not a number
     return folder
 
 
@@ -41,7 +41,7 @@ def _said(folder: Path, *words: str) -> Result:
     return CliRunner().invoke(main, [*words, "--state", str(folder / "state")])
 
 
-def test_results_have_a_column_for_each_value_and_show_what_is_missing(kept: Path) -> None:
+def test_pivot_results_show_each_value_and_missing_cells(kept: Path) -> None:
     said = _said(kept, "results", "p", "t").stdout
     assert [line.split() for line in said.splitlines()] == [
         ["T", "U[16]", "U[hex]", "k[16]", "k[hex]", "twice"],
@@ -54,7 +54,7 @@ def test_results_have_a_column_for_each_value_and_show_what_is_missing(kept: Pat
     assert [row["twice"] for row in found] == [232, 432]
 
 
-def test_why_and_the_summary_say_why_a_filtered_statistic_has_no_value(kept: Path) -> None:
+def test_why_and_summary_explain_a_filtered_statistic_without_value(kept: Path) -> None:
     why = _said(kept, "why", "p", "never").output
     assert "had no value once: max.t.T(U[16] > 900) (none of 2 rows passed U[16] > 900)" in why
     events = _said(kept, "events", "p", "--json").stdout
@@ -63,7 +63,7 @@ def test_why_and_the_summary_say_why_a_filtered_statistic_has_no_value(kept: Pat
     assert "none of 2 rows passed U[16] > 900" in status
 
 
-def test_metrics_list_a_filtered_statistic_under_its_name(kept: Path) -> None:
+def test_metrics_list_filtered_statistics(kept: Path) -> None:
     said = json.loads(_said(kept, "metrics", "p", "--json").stdout)
     known = {row["metric"]: row["value"] for row in said}
     assert known["mean.sim-U(L == 16)"] == 166

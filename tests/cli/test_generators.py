@@ -1,4 +1,4 @@
-"""Generators from the command line: a run, its points, a generator at fault, and a run that is killed."""
+"""Generators from the command line: a run, its points, a faulty generator, and a killed run."""
 
 from __future__ import annotations
 
@@ -54,9 +54,7 @@ def points(tmp_path: Path) -> list[dict[str, object]]:
     return found
 
 
-def test_a_run_shows_all_points_of_its_generator_the_best_first(
-    tmp_path: Path, run_file: Path
-) -> None:
+def test_results_show_all_points_of_a_generator_best_first(tmp_path: Path, run_file: Path) -> None:
     code, output = ensemble(tmp_path, "run", "--executor", "local", str(run_file))
     assert code == 0, output
     rows = points(tmp_path)
@@ -70,9 +68,7 @@ def test_a_run_shows_all_points_of_its_generator_the_best_first(
 
 
 @pytest.mark.checkout
-def test_the_points_of_a_simulated_run_are_those_of_the_real_one(
-    tmp_path: Path, run_file: Path
-) -> None:
+def test_simulation_has_the_same_points_as_the_run(tmp_path: Path, run_file: Path) -> None:
     ensemble(tmp_path, "run", "--executor", "local", str(run_file))
     real = {row["point"]: row["x"] for row in points(tmp_path)}
     text = run_file.read_text("utf-8")
@@ -85,7 +81,7 @@ def test_the_points_of_a_simulated_run_are_those_of_the_real_one(
     assert {number: found[number] for number in range(6)} == {n: real[n] for n in range(6)}
 
 
-def test_a_generator_that_hangs_is_given_up_and_a_resume_goes_on(tmp_path: Path) -> None:
+def test_generator_that_hangs_times_out_and_a_resume_continues(tmp_path: Path) -> None:
     plugin = tmp_path / "odd.py"
     plugin.write_text(
         """
@@ -138,10 +134,10 @@ def ensemble_generators():
 
 
 @pytest.mark.parametrize("pause", [3, 9])
-def test_a_run_that_is_killed_loses_and_doubles_no_point(
+def test_killed_run_neither_loses_nor_duplicates_points(
     tmp_path: Path, run_file: Path, pause: int
 ) -> None:
-    """It is killed once so many events are on record, and resumed."""
+    """Kill the run after a number of recorded events, and resume it."""
     state = tmp_path / "state"
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     command = [sys.executable, "-m", "ensemble_core.cli", "run", "--json", "--executor", "local"]
@@ -209,10 +205,10 @@ def ensemble_generators():
 """
 
 
-def test_an_upgraded_plugin_changes_nothing_that_is_on_record(
+def test_upgraded_plugin_does_not_change_recorded_points(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another version suggests other points: those on record stand, and it goes on after them."""
+    """A new version suggests other points: recorded ones stay, and it continues after them."""
     monkeypatch.chdir(tmp_path)
     plugin, file = tmp_path / "walk.py", tmp_path / "study.yaml"
 
@@ -241,7 +237,9 @@ def test_an_upgraded_plugin_changes_nothing_that_is_on_record(
 
     install(2, -0.1, 99, "{'speed': {'type': 'integer'}}")
     code, output = told("resume", "last")
-    assert code == 2, output  # it takes that option no more: said with its place, nothing is lost
+    assert code == 2, (
+        output
+    )  # the new version rejects the option: reported with its place, nothing is lost
     assert "unknown key 'pace'" in output
 
     install(3, -0.1, 99, "{'pace': {'type': 'integer'}, 'speed': {'type': 'integer'}}")

@@ -1,4 +1,4 @@
-"""``ensemble init`` writes a study that runs as it is, and overwrites nothing."""
+"""``ensemble init`` writes a study that runs, and overwrites nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from ensemble_core.cli.commands.init import TEMPLATES
 from ensemble_core.cli.main import main
 
-#: What the run of each says at its end.
+#: Expected last lines of each template's run.
 SAYS = {
     "sweep": "14 jobs done; lowest energy",
     "watch": "2 of 3 went well",
@@ -23,14 +23,14 @@ SAYS = {
 
 
 def adaptive(printed: str) -> None:
-    """It asks for further points around the transition alone."""
+    """Further points must be around the transition only."""
     asked = [line for line in printed.splitlines() if "submit sim" in line]
     assert any("(x:1.5" in line or "(x:2.5" in line for line in asked[1:]), printed
     assert not any("(x:0.5" in line or "(x:3.5" in line for line in asked), printed
 
 
 def screening(printed: str) -> None:
-    """It looks at the best quarter again, and its table has the best."""
+    """The best quarter must run again, and the table must have the best."""
     found = {}
     for table in ("promising", "best"):
         words = ["results", "last", table, "--state", "state", "--json"]
@@ -41,12 +41,12 @@ def screening(printed: str) -> None:
     assert abs(best - 1.7) < 0.3
 
 
-#: What else is looked at after the run.
+#: Further checks after the run.
 MORE = {"adaptive": adaptive, "screening": screening}
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
-def test_what_init_writes_is_valid_without_a_warning_and_runs(
+def test_files_of_init_are_valid_and_run(
     template: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -66,7 +66,7 @@ def test_what_init_writes_is_valid_without_a_warning_and_runs(
         MORE[template](done.output)
 
 
-def test_init_overwrites_nothing_and_leaves_nothing_half_done(tmp_path: Path) -> None:
+def test_init_overwrites_nothing(tmp_path: Path) -> None:
     (tmp_path / "sim.py").write_text("mine")
 
     done = CliRunner().invoke(main, ["init", str(tmp_path)])
@@ -77,7 +77,7 @@ def test_init_overwrites_nothing_and_leaves_nothing_half_done(tmp_path: Path) ->
     assert (tmp_path / "sim.py").read_text() == "mine"
 
 
-def test_an_unknown_template_is_refused_with_those_that_there_are(tmp_path: Path) -> None:
+def test_unknown_template_is_rejected_with_the_known_ones(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["init", str(tmp_path / "new"), "--template", "swep"])
     assert done.exit_code == 2
     assert "sweep" in done.output

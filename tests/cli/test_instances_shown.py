@@ -1,4 +1,4 @@
-"""How rules with ``each``, and those without a limit, are described to people."""
+"""Descriptions of rules with ``each`` and of rules without a limit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ensemble_core.display.text_style import TextStyle
         ("trigger: heartbeat, repetitions: unlimited", "heartbeat; may fire any number of times"),
     ],
 )
-def test_a_rule_says_how_often_for_what(rule: str, described: str) -> None:
+def test_description_of_a_rule_with_each(rule: str, described: str) -> None:
     told = Story(
         f"""
 jobs:
@@ -35,7 +35,7 @@ rules:
     assert describe_rule(told.ensemble.rules[1]) == described
 
 
-def test_the_summary_says_how_often_exhausted_instances_were_passed_over() -> None:
+def test_summary_counts_matches_of_exhausted_instances() -> None:
     told = Story(
         """
 jobs: [{name: sim, command: sim, observe: {json-lines: {}}}]

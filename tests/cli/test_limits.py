@@ -1,4 +1,4 @@
-"""A run that its limits end, from the command line: exit code 4, and a resume with more room."""
+"""Runs that reach their limits: exit code 4, and a resume with larger limits."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def ensemble(*args: str) -> Result:
     return result
 
 
-def test_what_a_limit_held_is_handed_on_by_a_resume_with_a_larger_one(
+def test_resume_with_a_larger_limit_submits_held_jobs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -63,7 +63,7 @@ def test_what_a_limit_held_is_handed_on_by_a_resume_with_a_larger_one(
         ("jobs: 2, core_hours: 0.00001", "--set limits.jobs=4 --set limits.core_hours=0.01"),
     ],
 )
-def test_the_resume_command_shown_after_a_limit_raises_that_limit(
+def test_resume_command_shown_after_a_limit_raises_it(
     limit: str, raised: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -80,10 +80,10 @@ def test_the_resume_command_shown_after_a_limit_raises_that_limit(
     assert again.exit_code == 0, again.output
 
 
-def test_a_resume_with_set_gives_a_run_more_room_and_later_ones_keep_it(
+def test_limit_set_by_a_resume_applies_to_later_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file stays as it is; a wrong name is refused and nothing happens."""
+    """The file is unchanged; a wrong name is rejected without effect."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ENSEMBLE_STATE", str(tmp_path / "state"))
     (tmp_path / "e.yaml").write_text(FILE)
@@ -107,12 +107,12 @@ def test_a_resume_with_set_gives_a_run_more_room_and_later_ones_keep_it(
         ({"over": True, "natural": True, "exit_code": 0}, "ended"),
         ({"over": False, "stopped": True, "natural": False, "exit_code": 5}, "stopped"),
         ({"over": False, "natural": True, "exit_code": 4}, "limited"),
-        ({"over": False, "natural": True, "exit_code": 1}, "stopped"),  # generators at fault
-        ({"over": False, "natural": False, "exit_code": 1}, "interrupted"),  # its queue was lost
+        ({"over": False, "natural": True, "exit_code": 1}, "stopped"),  # faulty generators
+        ({"over": False, "natural": False, "exit_code": 1}, "interrupted"),  # the queue was lost
         ({"over": False, "reason": "the controller failed"}, "interrupted"),
     ],
 )
-def test_how_a_run_was_left_is_said_alike_by_lists_and_by_the_program_that_ran_it(
+def test_state_of_a_run_is_the_same_in_lists_and_in_python(
     outcome: dict[str, object], state: str, tmp_path: Path
 ) -> None:
     with closing(JournalWriter(tmp_path / NAME)) as writer:

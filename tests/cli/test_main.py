@@ -30,7 +30,7 @@ def ensemble(*args: str, **environ: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_help_lists_every_command_with_the_words_of_the_command_itself() -> None:
+def test_help_lists_every_command_with_its_summary() -> None:
     result = CliRunner().invoke(main, ["--help"])
     assert result.exit_code == 0
     for name, text in COMMANDS.items():
@@ -76,9 +76,7 @@ def test_version_is_that_of_the_installed_distribution(args: list[str]) -> None:
         (["run", "x.yaml", "--slots", "many"], "not a valid integer"),
     ],
 )
-def test_a_wrong_command_line_ends_with_2_and_says_what_was_meant(
-    args: list[str], says: str
-) -> None:
+def test_wrong_command_line_ends_with_2_and_a_suggestion(args: list[str], says: str) -> None:
     result = CliRunner().invoke(main, args)
     assert result.exit_code == 2
     assert says in result.stderr
@@ -98,7 +96,7 @@ def test_commands_complete_in_bash() -> None:
     assert "validate" in result.stdout
 
 
-def test_a_fault_of_ours_ends_with_70_and_keeps_the_traceback(
+def test_internal_error_ends_with_70_and_saves_the_traceback(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     @click.command()
@@ -119,7 +117,7 @@ def test_a_fault_of_ours_ends_with_70_and_keeps_the_traceback(
     assert "Traceback" in CliRunner().invoke(main, ["version"]).stderr
 
 
-def test_a_ctrl_c_while_a_class_is_made_is_a_ctrl_c(
+def test_ctrl_c_during_the_creation_of_a_class_is_a_ctrl_c(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -143,7 +141,7 @@ def test_a_ctrl_c_while_a_class_is_made_is_a_ctrl_c(
 
 
 @pytest.mark.parametrize("defect", [ZeroDivisionError("surprise"), OSError(5, "surprise")])
-def test_a_defect_on_the_way_out_of_a_ctrl_c_is_kept_without_a_word(
+def test_error_after_ctrl_c_is_saved_silently(
     defect: Exception,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -170,13 +168,13 @@ def test_a_defect_on_the_way_out_of_a_ctrl_c_is_kept_without_a_word(
     assert "surprise" in kept.read_text()
 
 
-def test_errors_that_caused_one_another_in_a_ring_are_a_fault_and_no_hang() -> None:
+def test_circular_chain_of_errors_does_not_hang() -> None:
     one, other = ValueError("one"), ValueError("other")
     one.__cause__, other.__cause__ = other, one
     assert not interrupted(one)
 
 
-def test_a_reader_that_goes_away_is_no_traceback() -> None:
+def test_closed_pipe_causes_no_traceback() -> None:
     command = f"{sys.executable} -m ensemble_core.cli schema --indent 8 | head -1"
     result = subprocess.run(
         ["bash", "-c", f"{command}; exit ${{PIPESTATUS[0]}}"], capture_output=True, text=True
@@ -186,7 +184,7 @@ def test_a_reader_that_goes_away_is_no_traceback() -> None:
     assert result.returncode in (0, 141)
 
 
-def test_schema_is_json_and_indents_as_asked() -> None:
+def test_schema_is_json_with_the_requested_indent() -> None:
     wide = CliRunner().invoke(main, ["schema", "--indent", "4"]).output
     line = CliRunner().invoke(main, ["schema", "--indent", "0"]).output
     assert json.loads(wide) == json.loads(line)
@@ -195,8 +193,8 @@ def test_schema_is_json_and_indents_as_asked() -> None:
     assert json.loads(line)["properties"]["jobs"]
 
 
-def test_ctrl_c_ends_a_run_that_is_still_importing_whoever_catches_it(tmp_path: Path) -> None:
-    """The interpreter drops a KeyboardInterrupt in some places, and the run would never end."""
+def test_ctrl_c_ends_a_run_during_imports(tmp_path: Path) -> None:
+    """The interpreter drops some KeyboardInterrupts, and the run would never end."""
     (tmp_path / "deaf.py").write_text(
         "import sys, time\n"
         "print('importing', file=sys.stderr, flush=True)\n"
@@ -224,7 +222,7 @@ def test_ctrl_c_ends_a_run_that_is_still_importing_whoever_catches_it(tmp_path: 
         process.kill()
 
 
-def test_a_python_program_that_calls_the_command_gets_its_ctrl_c_back(tmp_path: Path) -> None:
+def test_signal_handler_is_restored_for_a_calling_program(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGINT)
     assert CliRunner().invoke(main, ["run", str(tmp_path / "absent.yaml")]).exit_code == 2
     assert signal.getsignal(signal.SIGINT) is before
@@ -246,7 +244,7 @@ runpy.run_path(script, run_name="__main__")
 """
 
 
-def test_ctrl_c_while_the_command_line_is_imported_is_one_line_and_exit_code_130() -> None:
+def test_ctrl_c_during_the_import_is_one_line_and_exit_code_130() -> None:
     def interrupted_at(name: str) -> subprocess.CompletedProcess[str]:
         script = str(Path(sys.executable).with_name("ensemble"))
         return subprocess.run(
@@ -259,7 +257,7 @@ def test_ctrl_c_while_the_command_line_is_imported_is_one_line_and_exit_code_130
     whole = interrupted_at("none")
     assert whole.returncode == 0, whole.stderr
     names = [line for line in whole.stdout.splitlines() if line.replace(".", "").isidentifier()]
-    # What comes before is the interpreter's own, and the packages that this module is in.
+    # Ignore imports of the interpreter and of this module's packages.
     names = names[names.index("ensemble_core.cli.entry") + 1 :]
     chosen = {"ensemble_core.cli.main", "click", "ensemble_core.cli.commands.version"}
     assert chosen <= {*names}

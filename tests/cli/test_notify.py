@@ -1,4 +1,4 @@
-"""Messages of a run: they never fail it, survive a kill, and no URL is kept anywhere."""
+"""Messages of a run: they never fail it, survive a kill, and no URL is stored."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ SECRET = "s3cret-path"
 
 
 class Hook:
-    """A webhook. If it ``kills``, its first message is the sender's last; it hangs while ``hangs``
-    is not set."""
+    """Webhook server. If it ``kills``, it kills the sender at the first message; it hangs until
+    ``hangs`` is set."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -90,7 +90,7 @@ def run(*more: str) -> Result:
 
 
 def kill_at_the_first_message(hook: Hook) -> None:
-    """Run it, and kill the controller before it hears that its message arrived."""
+    """Run it, and kill the controller before the delivery of its message is confirmed."""
     words = ["run", "e.yaml", "--executor", "local", "--tag", "study", "--state", "state"]
     hook.kills = True
     with subprocess.Popen(
@@ -102,7 +102,7 @@ def kill_at_the_first_message(hook: Hook) -> None:
     assert victim.returncode == -signal.SIGKILL
 
 
-def test_a_message_at_the_end_arrives_and_its_url_is_kept_nowhere(hook: Hook) -> None:
+def test_message_at_the_end_arrives_and_its_url_is_not_stored(hook: Hook) -> None:
     write("end")
     result = run("--json")
     assert result.exit_code == 0, result.output
@@ -114,10 +114,10 @@ def test_a_message_at_the_end_arrives_and_its_url_is_kept_nowhere(hook: Hook) ->
     types = [json.loads(line).get("type") for line in result.stdout.splitlines()]
     assert types[-2:] == ["delivered", "summary"]
     assert ensemble("replay", "study").exit_code == 0
-    assert hook.texts == ["study was heard"]  # replay sends nothing
+    assert hook.texts == ["study was heard"]  # a replay sends nothing
 
 
-def test_a_webhook_that_refuses_is_one_warning_and_exit_code_0(hook: Hook) -> None:
+def test_rejected_message_is_one_warning_and_exit_code_0(hook: Hook) -> None:
     write("end")
     hook.http.shutdown()
     hook.http.server_close()
@@ -128,7 +128,7 @@ def test_a_webhook_that_refuses_is_one_warning_and_exit_code_0(hook: Hook) -> No
     assert SECRET not in result.output
 
 
-def test_a_webhook_that_hangs_ends_the_run_all_the_same(
+def test_hanging_webhook_does_not_block_the_end(
     hook: Hook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write("end")
@@ -144,7 +144,7 @@ def test_a_webhook_that_hangs_ends_the_run_all_the_same(
     assert ensemble("replay", "study").exit_code == 0
 
 
-def test_a_run_without_a_journal_sends_messages_too(hook: Hook) -> None:
+def test_run_without_a_journal_sends_messages(hook: Hook) -> None:
     write("end")
     result = ensemble("run", "e.yaml", "--executor", "local", "--no-journal")
     assert result.exit_code == 0, result.output
@@ -159,7 +159,7 @@ def test_a_run_without_a_journal_sends_messages_too(hook: Hook) -> None:
         (f"http://example.com/{SECRET}", "the URL in HOOK must begin with https://"),
     ],
 )
-def test_nothing_runs_while_a_webhook_has_no_safe_url(
+def test_run_does_not_start_without_a_safe_webhook_url(
     hook: Hook, monkeypatch: pytest.MonkeyPatch, value: str | None, words: str
 ) -> None:
     write("end")
@@ -177,20 +177,18 @@ def test_nothing_runs_while_a_webhook_has_no_safe_url(
 
 
 @pytest.mark.parametrize("trigger", ["start", "end"])
-def test_a_resume_repeats_a_message_of_which_a_killed_run_knew_nothing(
-    hook: Hook, trigger: str
-) -> None:
+def test_resume_repeats_a_message_that_was_not_confirmed(hook: Hook, trigger: str) -> None:
     write(trigger)
     kill_at_the_first_message(hook)
     result = ensemble("resume", "study")
     assert result.exit_code == 0, result.output
     assert hook.texts == ["study was heard"] * 2
     assert ensemble("replay", "study").exit_code == 0
-    assert ensemble("resume", "study").exit_code == 2  # it has ended, and sends nothing more
+    assert ensemble("resume", "study").exit_code == 2  # it has ended and sends nothing more
     assert len(hook.texts) == 2
 
 
-def test_a_resume_with_an_unset_webhook_warns_and_goes_on(
+def test_resume_with_an_unset_webhook_warns_and_continues(
     hook: Hook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write("end")

@@ -1,5 +1,5 @@
-"""``ensemble run --tag TAG --or-resume``: whoever is started again with the same words, as a pod is,
-goes on and submits nothing twice.
+"""``ensemble run --tag TAG --or-resume``: the same command resumes the run and submits nothing
+twice, for example in a restarted pod.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ rules:
   - {id: begin, trigger: start, action: {name: submit, label: work}}
   - {id: each, trigger: job-success, name: work, repetitions: 3, action: {name: submit, label: next}}
 """
-#: A queue that cannot be had while there is a file 'away', and is lost while there is one 'lost'.
+#: A queue that is unreachable while a file 'away' exists, and lost while a file 'lost' exists.
 FRAIL = """
 from dataclasses import replace
 from pathlib import Path
@@ -65,7 +65,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def words(folder: Path, *more: str) -> list[str]:
-    """The same words each time."""
+    """Run the same command each time."""
     queue = ["--plugin", str(CRASH / "disk_queue.py"), "--executor", "disk", "-o"]
     return ["run", "e.yaml", *queue, f"folder={folder}", "--state", "state", *more]
 
@@ -80,7 +80,7 @@ def run(folder: Path, *more: str) -> Result:
 
 
 def kill(folder: Path, kind: str, number: int) -> None:
-    """Start it, and kill it at this place."""
+    """Start the run and kill it at this place."""
     command = [sys.executable, str(CRASH / "one.py"), kind, str(number), *words(folder, *PLAIN)]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
@@ -91,7 +91,7 @@ def submitted() -> Counter[str]:
     return Counter(line["submit"] for line in lines if "submit" in line)
 
 
-def test_a_run_that_is_not_there_begins(folder: Path) -> None:
+def test_unknown_tag_starts_a_new_run(folder: Path) -> None:
     assert run(folder).exit_code == 0
     assert submitted() == JOBS
     assert [each.name for each in Path("state/runs").iterdir()] == ["study"]
@@ -101,7 +101,7 @@ def test_a_run_that_is_not_there_begins(folder: Path) -> None:
     ("kind", "number"),
     [("before INSERT", 1), ("before INSERT", 4), ("before the first event", 1), ("told", 2)],
 )
-def test_a_run_that_was_killed_goes_on_and_submits_nothing_twice(
+def test_killed_run_is_resumed_and_submits_nothing_twice(
     folder: Path, kind: str, number: int
 ) -> None:
     kill(folder, kind, number)
@@ -111,7 +111,7 @@ def test_a_run_that_was_killed_goes_on_and_submits_nothing_twice(
     assert [each.name for each in Path("state/runs").iterdir()] == ["study"]
 
 
-def test_a_run_that_is_over_is_not_run_again_and_its_exit_code_is_told(folder: Path) -> None:
+def test_ended_run_returns_its_exit_code(folder: Path) -> None:
     Path("e.yaml").write_text(
         "jobs: [{name: a, command: x}]\n"
         "rules:\n"
@@ -132,7 +132,7 @@ def test_a_run_that_is_over_is_not_run_again_and_its_exit_code_is_told(folder: P
     assert submitted() == {"a.0": 1}
 
 
-def test_a_run_that_another_controller_has_is_left_to_it(folder: Path) -> None:
+def test_run_with_another_controller_is_not_resumed(folder: Path) -> None:
     kill(folder, "told", 2)
     lock = Lock(Path("state/runs/study"))
     lock.acquire()
@@ -145,7 +145,7 @@ def test_a_run_that_another_controller_has_is_left_to_it(folder: Path) -> None:
     assert "ensemble cancel" not in result.output
 
 
-def test_a_folder_with_a_thesis_in_it_is_not_removed_to_begin_a_run_there(folder: Path) -> None:
+def test_folder_with_other_files_is_not_removed(folder: Path) -> None:
     thesis = Path("state/runs/study/output/thesis.tex")
     thesis.parent.mkdir(parents=True)
     thesis.write_text("42 pages")
@@ -159,7 +159,7 @@ def test_a_folder_with_a_thesis_in_it_is_not_removed_to_begin_a_run_there(folder
     assert submitted() == JOBS
 
 
-def test_a_tag_is_of_one_run(folder: Path) -> None:
+def test_tag_is_unique(folder: Path) -> None:
     assert run(folder, "--tag", "study").exit_code == 0
     result = run(folder, "--tag", "study")
     assert result.exit_code == 2
@@ -168,7 +168,7 @@ def test_a_tag_is_of_one_run(folder: Path) -> None:
     assert submitted() == JOBS
 
 
-def test_a_run_of_another_file_is_not_gone_on_with(folder: Path) -> None:
+def test_run_of_another_file_is_not_resumed(folder: Path) -> None:
     assert run(folder).exit_code == 0
     os.rename("e.yaml", "other.yaml")
     arguments = [each.replace("e.yaml", "other.yaml") for each in words(folder, *PLAIN)]
@@ -178,7 +178,7 @@ def test_a_run_of_another_file_is_not_gone_on_with(folder: Path) -> None:
     assert submitted() == JOBS
 
 
-def test_a_file_that_has_changed_since_is_not_gone_on_with(folder: Path) -> None:
+def test_run_of_a_changed_file_is_not_resumed(folder: Path) -> None:
     kill(folder, "told", 2)
     before = submitted()
     Path("e.yaml").write_text(YAML.replace("0.1", "0.2"))
@@ -199,14 +199,14 @@ def test_a_file_that_has_changed_since_is_not_gone_on_with(folder: Path) -> None
         ("--tag", "last"),
     ],
 )
-def test_a_tag_that_is_none_is_refused(folder: Path, more: tuple[str, ...]) -> None:
+def test_invalid_tag_is_rejected(folder: Path, more: tuple[str, ...]) -> None:
     assert run(folder, *more).exit_code == 2
     assert not Path("queue.jsonl").exists()
     assert not Path("state").exists()
 
 
-def test_the_journal_of_a_run_that_had_begun_is_not_taken_for_none(folder: Path) -> None:
-    """Its jobs may be alive: it is not begun anew."""
+def test_damaged_journal_of_a_started_run_is_not_removed(folder: Path) -> None:
+    """Its jobs may be alive, so the run must not be restarted."""
     kill(folder, "told", 2)
     for each in Path("state/runs/study").glob(f"{NAME}*"):
         each.unlink()
@@ -226,16 +226,14 @@ def test_the_journal_of_a_run_that_had_begun_is_not_taken_for_none(folder: Path)
         "a file without tables",
     ],
 )
-def test_a_run_that_was_killed_while_its_journal_was_made_begins_anew(
-    folder: Path, made: str
-) -> None:
-    """Some of it is there, but nothing is on record."""
+def test_run_killed_during_the_creation_of_its_journal_restarts(folder: Path, made: str) -> None:
+    """Part of the journal exists, but no event is recorded."""
     place = Path("state/runs/study")
     place.mkdir(parents=True)
     if made == "an empty file":
         (place / NAME).touch()
     elif made in ("an unwritten file", "a half-written file"):
-        # SQLite's rollback journal is there before the first page is, and after it.
+        # SQLite's rollback journal exists before and after the first page.
         database = sqlite3.connect("other.db")
         database.executescript("PRAGMA cache_size=1; BEGIN; CREATE TABLE t (x);")
         database.executemany("INSERT INTO t VALUES (zeroblob(4000))", [()] * 100)
@@ -255,7 +253,7 @@ def test_a_run_that_was_killed_while_its_journal_was_made_begins_anew(
     assert submitted() == JOBS
 
 
-def test_an_empty_journal_of_a_run_that_had_begun_is_not_taken_for_none(folder: Path) -> None:
+def test_empty_journal_of_a_started_run_is_not_removed(folder: Path) -> None:
     kill(folder, "told", 2)
     for each in Path("state/runs/study").glob(f"{NAME}*"):
         each.unlink()
@@ -268,9 +266,7 @@ def test_an_empty_journal_of_a_run_that_had_begun_is_not_taken_for_none(folder: 
 
 
 @pytest.mark.parametrize("trouble", ["away", "lost"])
-def test_jobs_of_a_queue_that_is_away_are_cancelled_once_it_is_back(
-    folder: Path, trouble: str
-) -> None:
+def test_jobs_are_cancelled_once_the_queue_is_reachable_again(folder: Path, trouble: str) -> None:
     Path("frail.py").write_text(FRAIL)
     Path("e.yaml").write_text(YAML.replace("0.1", "100"))
     frail = ["--plugin", "frail.py", "--executor", "disk", "-o", f"folder={folder}"]
@@ -289,15 +285,15 @@ def test_jobs_of_a_queue_that_is_away_are_cancelled_once_it_is_back(
 
 
 def ends(folder: Path, rule: str, *more: str) -> tuple[int, str]:
-    """The exit code of a run with this rule, and what its file has of that."""
+    """Return the exit code of a run with this rule, and the content of the exit file."""
     Path("e.yaml").write_text(f"jobs: [{{name: work, command: x}}]\nrules: [{rule}]\n")
     code = run(folder, *PLAIN, "--exit-file", "exit", *more).exit_code
     return code, Path("exit").read_text()
 
 
 @pytest.mark.parametrize("code", [0, 1, 75, 143])
-def test_a_file_has_the_exit_code_of_a_run_that_is_over(folder: Path, code: int) -> None:
-    """By the code alone a rule's 143 was that of a run that SIGTERM had stopped."""
+def test_exit_file_has_the_code_of_an_ended_run(folder: Path, code: int) -> None:
+    """A rule's exit code 143 must not look like a stop by SIGTERM."""
     rule = f"{{trigger: start, action: {{name: terminate, exit_code: {code}}}}}"
     assert ends(folder, rule) == (code, f"{code}\n")
     Path("exit").write_text("what an earlier one left")
@@ -307,7 +303,7 @@ def test_a_file_has_the_exit_code_of_a_run_that_is_over(folder: Path, code: int)
 WAITS = "{trigger: interval, seconds: 1000, action: {name: log, message: x}}"
 
 
-def test_a_file_has_the_exit_code_of_a_run_that_was_stopped(folder: Path) -> None:
+def test_exit_file_has_the_code_of_a_stopped_run(folder: Path) -> None:
     assert ends(folder, WAITS, "--wall", "0.2s") == (5, "5\n")
     lock = Lock(Path("state/runs/study"))
     lock.acquire()
@@ -315,7 +311,7 @@ def test_a_file_has_the_exit_code_of_a_run_that_was_stopped(folder: Path) -> Non
     lock.release()
 
 
-def test_a_file_has_the_exit_code_of_words_that_are_wrong_and_none_where_a_queue_is_away(
+def test_exit_file_has_usage_errors_but_no_transient_ones(
     folder: Path,
 ) -> None:
     assert ends(folder, "{trigger: begin, action: {name: submit, label: work}}") == (2, "2\n")
@@ -329,7 +325,7 @@ def test_a_file_has_the_exit_code_of_words_that_are_wrong_and_none_where_a_queue
     assert run(folder, "--tag", "study", "--exit-file", "exit").exit_code == 2, "no --or-resume"
 
 
-#: A queue that takes its time to be opened, while there is no file 'go'.
+#: A queue whose ``open`` blocks until a file 'go' exists.
 SLOW = """
 import time
 from dataclasses import replace
@@ -354,9 +350,9 @@ def ensemble_executors():
 
 
 @pytest.mark.parametrize("how", ["by a signal", "by a command"])
-def test_a_run_is_stopped_while_its_resume_waits_for_the_queue(folder: Path, how: str) -> None:
-    """It was taken for stopped already, by the stop before: the signal was lost, and the run went
-    on for ever."""
+def test_run_is_stopped_while_its_resume_waits_for_the_queue(folder: Path, how: str) -> None:
+    """The run counted as stopped already because of the earlier stop, so the signal was lost and the
+    run never ended."""
     Path("slow.py").write_text(SLOW)
     rule = f"rules: [{WAITS}]\n"
     Path("e.yaml").write_text(f"jobs: [{{name: work, command: x}}]\n{rule}")

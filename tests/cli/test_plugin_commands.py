@@ -1,4 +1,4 @@
-"""Commands that plugins bring: listed without an import, run like any other, broken without harm."""
+"""Commands of plugins: listed without an import, run like others; broken ones do no harm."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def bell():
 
 
 class Site:
-    """A folder of installed distributions, each with one command."""
+    """Folder of installed distributions, each with one command."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -60,7 +60,7 @@ def ensemble(*args: str) -> Result:
     return CliRunner().invoke(main, list(args))
 
 
-def test_a_plugin_brings_a_command_with_a_summary_in_help(site: Site) -> None:
+def test_command_of_a_plugin_is_listed_in_help(site: Site) -> None:
     site.install("ensemble-bell", "bell = ensemble_bell.command:bell")
     listed = ensemble("--help").output
     assert listed.index("Commands of plugins:") < listed.index("bell ")
@@ -72,7 +72,7 @@ def test_a_plugin_brings_a_command_with_a_summary_in_help(site: Site) -> None:
 @pytest.mark.parametrize(
     "source", ["raise SystemExit(3)", '"""Breaks."""\nimport no_such_module', "bell = 5"]
 )
-def test_help_imports_no_command_and_a_broken_one_is_an_error_that_names_its_plugin(
+def test_help_imports_no_commands_and_a_broken_one_names_its_plugin(
     site: Site, source: str
 ) -> None:
     site.install("ensemble-halved", "bell = ensemble_halved.command:bell", source)
@@ -91,7 +91,7 @@ def test_help_imports_no_command_and_a_broken_one_is_an_error_that_names_its_plu
     assert listed["bell"]["records"] == {}
 
 
-def test_a_command_that_raises_is_a_fault_with_its_traceback_kept(
+def test_command_that_raises_is_an_internal_error_with_a_traceback(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -105,7 +105,7 @@ def test_a_command_that_raises_is_a_fault_with_its_traceback_kept(
     assert "ZeroDivisionError" in result.stderr
 
 
-def test_two_plugins_that_claim_one_command_are_both_named_and_either_can_be_chosen(
+def test_ambiguous_command_names_both_plugins(
     site: Site,
 ) -> None:
     site.install("ensemble-big", "bell = ensemble_big.command:bell")
@@ -120,7 +120,7 @@ def test_two_plugins_that_claim_one_command_are_both_named_and_either_can_be_cho
     assert "(of ensemble-big and of ensemble-small)" in ensemble("--help").output
 
 
-def test_the_cores_command_keeps_its_name_and_the_other_is_warned_of(site: Site) -> None:
+def test_core_command_takes_precedence_with_a_warning(site: Site) -> None:
     site.install("ensemble-bell", "version = ensemble_bell.command:bell")
     assert ensemble("version").output.startswith("ensemble ")
     assert ensemble("ensemble-bell:version").output == "ding\n"
@@ -128,14 +128,14 @@ def test_the_cores_command_keeps_its_name_and_the_other_is_warned_of(site: Site)
     assert "command 'version' of ensemble-bell has the name of a built-in" in warned
 
 
-def test_a_misspelt_command_leads_to_a_plugins_and_shells_complete_it(site: Site) -> None:
+def test_misspelt_command_suggests_a_plugins_command(site: Site) -> None:
     site.install("ensemble-bell", "bell = ensemble_bell.command:bell")
     assert "Did you mean 'bell'?" in ensemble("bel").stderr
     found = main.shell_complete(click.Context(main), "be")
     assert [(item.value, item.help) for item in found] == [("bell", "Ring a bell.")]
 
 
-def test_plugins_list_has_commands_like_all_else(site: Site) -> None:
+def test_plugins_list_has_commands(site: Site) -> None:
     site.install("ensemble-bell", "bell = ensemble_bell.command:bell")
     listed = json.loads(ensemble("plugins", "list", "--json").output)["plugins"]
     assert {
@@ -151,7 +151,7 @@ def test_plugins_list_has_commands_like_all_else(site: Site) -> None:
     assert "command: bell" in ensemble("plugins", "list").output
 
 
-def test_a_known_command_that_is_not_installed_says_what_to_install(
+def test_known_command_that_is_not_installed_gets_an_install_hint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "known.json"
@@ -164,7 +164,7 @@ def test_a_known_command_that_is_not_installed_says_what_to_install(
     assert "It comes with ensemble-bell: pip install 'ensemble-core[bell]>=1.0'" in result.stderr
 
 
-def test_the_tests_of_rules_say_what_to_install_where_they_are_not(
+def test_missing_test_command_gets_an_install_hint(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("ensemble_core.cli.plugin_commands.entry_points", lambda group: [])
@@ -173,14 +173,14 @@ def test_the_tests_of_rules_say_what_to_install_where_they_are_not(
     assert "It comes with ensemble-testing: pip install " in result.stderr
 
 
-def test_everything_known_is_what_the_distributions_of_this_tree_register() -> None:
+def test_known_distributions_match_this_repository() -> None:
     for distribution, entry in json.loads(known_plugins.FILE.read_text()).items():
         assert entry["install"].startswith(("ensemble-core[", distribution))
         assert set(entry) <= {"install", "command", *KINDS}
         assert not set(entry.get("command", ())) & set(COMMANDS)
 
 
-def test_the_toolkit_costs_no_more_than_click() -> None:
+def test_toolkit_imports_little_more_than_click() -> None:
     code = (
         "import ensemble_core.cli.toolkit, sys\n"
         "print([m for m in ('yaml', 'pluggy', 'sqlite3', 'river', 'jsonschema_rs') if m in sys.modules])"
@@ -189,7 +189,7 @@ def test_the_toolkit_costs_no_more_than_click() -> None:
     assert done.stdout == "[]\n"
 
 
-def test_every_name_of_the_toolkit_is_there() -> None:
+def test_every_name_of_the_toolkit_exists() -> None:
     from ensemble_core.cli import toolkit
 
     named = set(re.findall(r"``(\w+)``", toolkit.__doc__ or ""))
@@ -200,7 +200,7 @@ def test_every_name_of_the_toolkit_is_there() -> None:
         toolkit.KeptRnu  # noqa: B018
 
 
-def test_a_ctrl_c_while_a_command_is_imported_is_no_broken_command(site: Site) -> None:
+def test_ctrl_c_during_the_import_of_a_command_is_a_ctrl_c(site: Site) -> None:
     site.install(
         "slow-bell",
         "bell = slow_bell.command:bell",

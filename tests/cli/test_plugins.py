@@ -1,4 +1,4 @@
-"""``ensemble plugins``: what is installed, what is broken, and how a record is used."""
+"""``ensemble plugins``: lists of installed and broken plugins, and descriptions of records."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_list_shows_what_each_plugin_registers_in_aligned_columns(ring: str) -> 
     assert local[column:] == "executor: local"
 
 
-def test_list_as_json_has_the_same_and_versions(ring: str) -> None:
+def test_list_as_json_has_the_same_content_with_versions(ring: str) -> None:
     document = json.loads(plugins("list", "--json", "--plugin", ring).output)
     by_name = {plugin["name"]: plugin for plugin in document["plugins"]}
     assert by_name["ring"]["records"] == {"action": ["ring"]}
@@ -55,7 +55,7 @@ def test_list_as_json_has_the_same_and_versions(ring: str) -> None:
     assert by_name["local"]["version"]
 
 
-def test_a_broken_plugin_is_listed_with_the_reason(
+def test_broken_plugin_is_listed_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     information = tmp_path / "halved-1.5.dist-info"
@@ -91,7 +91,7 @@ def ensemble_metrics():
 """
 
 
-def test_former_hook_name_still_works_and_is_noted(tmp_path: Path) -> None:
+def test_former_hook_name_works_with_a_note(tmp_path: Path) -> None:
     file = tmp_path / "former.py"
     file.write_text(FORMER)
     result = plugins("list", "--plugin", str(file))
@@ -108,8 +108,8 @@ def test_former_hook_name_still_works_and_is_noted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("former", [False, True])
-def test_statistics_are_registered_by_the_hook_of_their_name(tmp_path: Path, former: bool) -> None:
-    """A plugin that has the former hook as well, for an earlier Ensemble, registers them once."""
+def test_statistics_are_registered_by_ensemble_statistics(tmp_path: Path, former: bool) -> None:
+    """A plugin that also has the former hook, for an earlier version, registers its records once."""
     file = tmp_path / "both.py"
     hook = "ensemble_statistics"
     also = f"\n@hookimpl\ndef ensemble_metrics():\n    return {hook}()\n" if former else ""
@@ -128,7 +128,7 @@ def test_show_documents_every_option(ring: str) -> None:
     assert 'tone (one of "high", "low", default "low")' in result.output
 
 
-def test_show_a_name_that_several_kinds_have_shows_all_or_the_one_asked_for(ring: str) -> None:
+def test_show_of_a_shared_name_shows_all_kinds_or_the_given_one(ring: str) -> None:
     Path(ring).write_text(
         PLUGIN
         + "\nfrom ensemble_testing import FakeExecutor\n"
@@ -154,7 +154,7 @@ def test_show_a_name_that_several_kinds_have_shows_all_or_the_one_asked_for(ring
         (["lst"], "No such command 'lst'"),
     ],
 )
-def test_a_wrong_name_ends_with_2_and_the_nearest_right_one(args: list[str], says: str) -> None:
+def test_unknown_name_ends_with_2_and_a_suggestion(args: list[str], says: str) -> None:
     result = plugins(*args)
     assert result.exit_code == 2
     assert says in result.stderr

@@ -1,4 +1,4 @@
-"""``ensemble results``, ``jobs`` and ``metrics``: what a run has left, as tables and files."""
+"""``ensemble results``, ``jobs`` and ``metrics``: tables on the terminal and in files."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _csv(result: Result) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(result.stdout)))
 
 
-def test_without_a_table_there_is_a_row_for_each_job(kept: Path) -> None:
+def test_results_without_a_table_have_a_row_for_each_job(kept: Path) -> None:
     rows = _csv(_said(kept, "results", "--csv"))
     assert [(row["group"], row["index"], row["T"], row["attempts"]) for row in rows] == [
         ("sim", str(index), str(index // 2 + 1), "1") for index in range(6)
@@ -67,9 +67,7 @@ def test_without_a_table_there_is_a_row_for_each_job(kept: Path) -> None:
         assert float(row["core_hours"]) == pytest.approx(taken / 3600)
 
 
-def test_a_table_of_the_file_is_shown_and_written_in_each_format(
-    kept: Path, tmp_path: Path
-) -> None:
+def test_table_is_written_in_each_format(kept: Path, tmp_path: Path) -> None:
     expected = [{"T": 1, "n": 2, "twice": 2}, {"T": 3, "n": 2, "twice": 6}]
     assert _said(kept, "results", "each").stdout == "T  n  twice\n1  2      2\n3  2      6\n"
     assert json.loads(_said(kept, "results", "each", "--json").stdout) == expected
@@ -84,8 +82,8 @@ def test_a_table_of_the_file_is_shown_and_written_in_each_format(
     assert json.loads(_said(kept, "results", "last", "--json").stdout) == [{"index": 5, "T": 3}]
 
 
-def test_rows_are_sorted_by_their_parameters_and_an_empty_column_is_kept(tmp_path: Path) -> None:
-    """Numbers are sorted as numbers; texts come after them."""
+def test_rows_are_sorted_by_parameters_and_empty_columns_are_kept(tmp_path: Path) -> None:
+    """Numbers are sorted numerically, before strings."""
     study = """
 jobs:
   - name: sim
@@ -148,13 +146,13 @@ rules:
     assert len(_csv(_said(tmp_path, "jobs", "--csv"))) == 2
 
 
-#: Texts that run a program in a spreadsheet, forge a row, or steer a terminal.
+#: Strings that run a program in a spreadsheet, forge a row, or control a terminal.
 _HOSTILE = ["=1+1|cmd", "+1", "-1", "@SUM(A1)", "\uff1dA1", "\t=A1", "a\r=A1", "b\x1b[2J", "\x9b2J"]
 
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with such texts as values, and with columns that a job has named so."""
+    """Run with such strings as values and as column names."""
     folder = tmp_path_factory.mktemp("hostile")
     (folder / "row.jsonl").write_text(json.dumps({"=x": 1.5, "\x1b[2Jy": -2}))
     sim = {"name": "sim", "command": "cat {here}/row.jsonl", "observe": {"json-lines": {}}}
@@ -176,7 +174,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_csv_for_a_spreadsheet_has_no_formulas(hostile: Path) -> None:
+def test_csv_safe_has_no_formulas(hostile: Path) -> None:
     rows = _csv(_said(hostile, "jobs", "--csv-safe"))
     notes = [row["note"] for row in rows]
     assert notes[:6] == [f"'{text}" for text in _HOSTILE[:6]]
@@ -185,7 +183,7 @@ def test_csv_for_a_spreadsheet_has_no_formulas(hostile: Path) -> None:
     assert {row["\\x1b[2Jy"] for row in rows} == {"-2"}
 
 
-def test_csv_has_unchanged_values_and_no_forged_row(hostile: Path, tmp_path: Path) -> None:
+def test_csv_has_unchanged_values_and_no_forged_rows(hostile: Path, tmp_path: Path) -> None:
     file = tmp_path / "jobs.csv"
     assert _said(hostile, "jobs", "-o", str(file)).exit_code == 0
     with file.open(newline="") as stream:
@@ -194,7 +192,7 @@ def test_csv_has_unchanged_values_and_no_forged_row(hostile: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("form", ["--csv", "--csv-safe", "--json", "--markdown", None])
-def test_no_table_controls_the_terminal_that_shows_it(
+def test_tables_escape_control_characters_on_a_terminal(
     hostile: Path, form: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(table_output, "is_terminal", lambda stream: True)
@@ -214,7 +212,7 @@ def test_a_notebook_shows_times_as_dates(tmp_path: Path) -> None:
     assert isinstance(rows[0]["started"], float)
 
 
-def test_times_are_dates_where_people_read_them(kept: Path) -> None:
+def test_times_are_dates_on_a_terminal_and_in_markdown(kept: Path) -> None:
     (began, *_) = (row["started"] for row in _csv(_said(kept, "results", "--csv")))
     assert float(began) > 1e9
     for form in ([], ["--markdown"]):
@@ -223,7 +221,7 @@ def test_times_are_dates_where_people_read_them(kept: Path) -> None:
         assert "e+09" not in shown
 
 
-def test_a_share_that_comes_to_no_row_is_told_beside_the_empty_table(kept: Path) -> None:
+def test_share_that_rounds_down_to_no_row_causes_a_warning(kept: Path) -> None:
     done = _said(kept, "results", "share", "--csv")
     assert (done.exit_code, done.stdout) == (0, "T\n")
     assert "share has no rows (top: 10%, rounded down)" in done.stderr
@@ -238,7 +236,7 @@ def test_parquet_has_the_rows(kept: Path, tmp_path: Path) -> None:
     assert [row["index"] for row in rows] == list(range(6))
 
 
-def test_parquet_without_pyarrow_says_what_to_install(
+def test_parquet_without_pyarrow_gets_an_install_hint(
     kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
@@ -260,13 +258,13 @@ def test_parquet_without_pyarrow_says_what_to_install(
         (["--where", "index in (0, 3)", "--group", "sim"], ["0", "3"]),
     ],
 )
-def test_jobs_are_chosen_by_what_is_known_of_them(
+def test_jobs_are_selected_by_their_columns(
     kept: Path, arguments: list[str], indices: list[str]
 ) -> None:
     assert [row["index"] for row in _csv(_said(kept, "jobs", "--csv", *arguments))] == indices
 
 
-def test_metrics_are_all_or_those_that_are_asked_for(kept: Path) -> None:
+def test_metrics_shows_all_or_the_given_paths(kept: Path) -> None:
     everything = {row["metric"]: row["value"] for row in _csv(_said(kept, "metrics", "--csv"))}
     assert everything["count.sim.failed"] == "2"
     chosen = _csv(_said(kept, "metrics", "--csv", "count.sim.done", "mean.after-duration"))
@@ -289,7 +287,7 @@ def test_metrics_are_all_or_those_that_are_asked_for(kept: Path) -> None:
         ("metrics", ["count.sim.sucess"], "did you mean 'count.sim.success'?"),
     ],
 )
-def test_a_wrong_word_is_one_error_with_exit_code_2(
+def test_wrong_argument_is_one_error_with_exit_code_2(
     kept: Path, command: str, arguments: list[str], said: str
 ) -> None:
     result = _said(kept, command, *arguments)
@@ -297,7 +295,7 @@ def test_a_wrong_word_is_one_error_with_exit_code_2(
     assert said in result.stderr
 
 
-def test_a_function_is_given_the_tables_as_they_stood(tmp_path: Path) -> None:
+def test_function_gets_the_current_tables(tmp_path: Path) -> None:
     study = """
 jobs: [{name: sim, command: 'true {T}', parameters: {T: [1, 2]}}]
 rules:

@@ -1,4 +1,4 @@
-"""What may be wrong with results: each gets one clear error, and nothing is half written."""
+"""Errors of results: one clear message each, and no partial files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run(tmp_path: Path, text: str) -> Result:
     return invoke("run", file, "--executor", "local", "--state", tmp_path / "state")
 
 
-def test_a_column_of_what_no_observer_gives_is_refused_with_its_place(tmp_path: Path) -> None:
+def test_column_that_no_observer_yields_is_rejected_with_its_place(tmp_path: Path) -> None:
     result = run(
         tmp_path, STUDY + "results:\n  each: {of: sim, by: [T], columns: {m: mean.energi}}\n"
     )
@@ -44,7 +44,7 @@ def test_a_column_of_what_no_observer_gives_is_refused_with_its_place(tmp_path: 
     assert not (tmp_path / "state").exists()
 
 
-def test_a_run_without_tables_says_so_and_has_rows_of_jobs(tmp_path: Path) -> None:
+def test_run_without_tables_has_job_rows(tmp_path: Path) -> None:
     assert run(tmp_path, STUDY).exit_code == 0
     state = ("--state", tmp_path / "state")
     result = invoke("results", "last", "all", *state)
@@ -54,7 +54,7 @@ def test_a_run_without_tables_says_so_and_has_rows_of_jobs(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("form", ["--csv", "--json", "--markdown", None])
-def test_a_run_without_jobs_has_an_empty_table(tmp_path: Path, form: str | None) -> None:
+def test_run_without_jobs_has_an_empty_table(tmp_path: Path, form: str | None) -> None:
     text = IDLE.replace("by: [], columns: {n: n}", "columns: {index: index}")
     assert run(tmp_path, text).exit_code == 0
     options = ("--state", tmp_path / "state", *([form] if form else []))
@@ -65,7 +65,7 @@ def test_a_run_without_jobs_has_an_empty_table(tmp_path: Path, form: str | None)
 
 
 @pytest.mark.checkout
-def test_numbers_and_texts_in_a_column_are_texts_in_parquet_and_it_is_told(tmp_path: Path) -> None:
+def test_mixed_column_is_text_in_parquet_with_a_warning(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     assert run(tmp_path, STUDY + RESULTS).exit_code == 0
     for table in ([], ["all"]):
@@ -77,9 +77,7 @@ def test_numbers_and_texts_in_a_column_are_texts_in_parquet_and_it_is_told(tmp_p
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_a_file_that_cannot_be_written_is_told_and_an_older_one_is_kept(
-    tmp_path: Path, ending: str
-) -> None:
+def test_failed_write_is_reported_and_keeps_the_old_file(tmp_path: Path, ending: str) -> None:
     if ending == "parquet":
         pytest.importorskip("pyarrow")
     assert run(tmp_path, STUDY).exit_code == 0
@@ -94,7 +92,7 @@ def test_a_file_that_cannot_be_written_is_told_and_an_older_one_is_kept(
 
 @pytest.mark.usefixtures("permissions_hold")
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_a_folder_without_permission_is_told(tmp_path: Path, ending: str) -> None:
+def test_unwritable_folder_is_reported(tmp_path: Path, ending: str) -> None:
     if ending == "parquet":
         pytest.importorskip("pyarrow")
     assert run(tmp_path, STUDY).exit_code == 0
@@ -109,7 +107,7 @@ def test_a_folder_without_permission_is_told(tmp_path: Path, ending: str) -> Non
 
 
 @pytest.mark.parametrize("command", ["results", "jobs", "metrics"])
-def test_a_damaged_journal_is_told_by_every_command(tmp_path: Path, command: str) -> None:
+def test_damaged_journal_is_reported_by_every_command(tmp_path: Path, command: str) -> None:
     assert run(tmp_path, STUDY).exit_code == 0
     (journal,) = (tmp_path / "state").glob("runs/*/journal.db")
     data = bytearray(journal.read_bytes())

@@ -1,4 +1,4 @@
-"""``ensemble resume`` by its messages and exit codes: what it goes on with, and what it refuses."""
+"""``ensemble resume``: which runs it resumes and rejects, with messages and exit codes."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ rules:
   - {id: begin, trigger: start, action: {name: submit, label: work}}
   - {id: each, trigger: job-success, name: work, repetitions: 3, action: {name: submit, label: next}}
 """
-#: Every job that this submits.
+#: All jobs of this ensemble.
 JOBS = {"work.0": 1, "work.1": 1, "work.2": 1, "next.0": 1, "next.1": 1, "next.2": 1}
 
 
 class Place:
-    """A folder with an ensemble, its state and its queue."""
+    """Folder with an ensemble, its state and its queue."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -65,8 +65,8 @@ class Place:
         return [*args, "--state", str(self.state)]
 
     def killed(self, kind: str, number: int, executor: str = "disk", **options: str) -> Place:
-        """A run whose controller was killed at this place, or before it where the run is over by
-        then: a slow machine tells of more events at once."""
+        """Kill the run's controller at this event, or earlier if the run would be over: a slow machine
+        reports more events at once."""
         command = [sys.executable, str(CRASH / "one.py"), kind]
         while True:
             done = subprocess.run(
@@ -85,7 +85,7 @@ class Place:
             (self.folder / "queue.jsonl").unlink()
 
     def ensemble(self, *args: str) -> Result:
-        """A command; it never ends with a traceback."""
+        """Run a command, which must not print a traceback."""
         result = CliRunner().invoke(main, [*args, "--state", str(self.state)])
         assert result.exit_code != 70, result.output
         assert "Traceback" not in result.output
@@ -101,7 +101,7 @@ class Place:
         return self.run / NAME
 
     def heard_of(self) -> set[str]:
-        """Jobs of which an event is on record."""
+        """Return the jobs with a recorded event."""
         lines = self.ensemble("events", "last", "--json").output.splitlines()
         return {event["job"] for event in map(json.loads, lines) if event.get("type") == "job"}
 
@@ -119,29 +119,29 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
 
 
 def check_right(place: Place, result: Result) -> None:
-    """The run has ended as one that was not killed."""
+    """Check that the run ended like an undisturbed one."""
     assert result.exit_code == 0, result.output
     assert place.submitted() == JOBS
     assert place.ensemble("replay", "last").exit_code == 0
 
 
-# -- what can be gone on with ----------------------------------------------------------------------
+# -- runs that can be resumed ----------------------------------------------------------------------
 
 
-def test_a_killed_run_is_listed_as_interrupted_and_goes_on(place: Place) -> None:
+def test_killed_run_is_interrupted_and_can_be_resumed(place: Place) -> None:
     place.killed("told", 4)
     assert "interrupted" in place.ensemble("runs").output
     check_right(place, place.ensemble("resume", "last"))
     assert "ended" in place.ensemble("runs").output
 
 
-def test_a_run_that_was_killed_before_its_first_event_begins(place: Place) -> None:
+def test_run_killed_before_its_first_event_starts_on_resume(place: Place) -> None:
     place.killed("before the first event", 1)
     assert "new" in place.ensemble("runs").output
     check_right(place, place.ensemble("resume", "last"))
 
 
-def test_a_run_that_was_killed_before_its_first_event_is_cancelled_without_a_job(
+def test_run_killed_before_its_first_event_is_cancelled_without_jobs(
     place: Place,
 ) -> None:
     place.killed("before the first event", 1)
@@ -151,9 +151,7 @@ def test_a_run_that_was_killed_before_its_first_event_is_cancelled_without_a_job
 
 
 @pytest.mark.parametrize("number", [1, 4])
-def test_of_a_run_that_was_killed_while_it_was_set_up_every_command_says_so(
-    number: int, place: Place
-) -> None:
+def test_every_command_reports_a_run_killed_during_setup(number: int, place: Place) -> None:
     place.killed("before INSERT", number)
     result = place.ensemble("resume", "last")
     assert result.exit_code == 2, result.output
@@ -166,7 +164,7 @@ def test_of_a_run_that_was_killed_while_it_was_set_up_every_command_says_so(
     assert folders(place.state) == []
 
 
-def test_a_run_that_has_ended_is_not_resumed(place: Place) -> None:
+def test_ended_run_is_not_resumed(place: Place) -> None:
     assert place.ensemble(*place.run_args()[:-2]).exit_code == 0
     result = place.ensemble("resume", "last")
     assert result.exit_code == 2
@@ -174,7 +172,7 @@ def test_a_run_that_has_ended_is_not_resumed(place: Place) -> None:
     assert place.submitted() == JOBS
 
 
-def test_a_run_without_a_journal_leaves_nothing_to_resume(place: Place) -> None:
+def test_run_without_a_journal_cannot_be_resumed(place: Place) -> None:
     assert place.ensemble(*place.run_args()[:-2], "--no-journal").exit_code == 0
     assert list(place.state.rglob(NAME)) == []
     result = place.ensemble("resume", "last")
@@ -182,11 +180,11 @@ def test_a_run_without_a_journal_leaves_nothing_to_resume(place: Place) -> None:
     assert "there is no run" in result.output
 
 
-# -- a file that has changed -----------------------------------------------------------------------
+# -- changed files ---------------------------------------------------------------------------------
 
 
-def test_a_changed_file_is_shown_and_needs_a_word(place: Place) -> None:
-    # One after the other: however slow the machine is, not all have ended when it is killed.
+def test_changed_file_is_shown_and_needs_accept_changes(place: Place) -> None:
+    # One at a time, so that even on a slow machine not all have ended at the kill.
     first = YAML.replace("count: 3,", "count: 3, at_once: 1,")
     (place.folder / "e.yaml").write_text(first)
     place.killed("told", 3)
@@ -206,13 +204,13 @@ def test_a_changed_file_is_shown_and_needs_a_word(place: Place) -> None:
         then = [row.decisions or "" for row in journal.rows(texts[1].seq)]
     assert sum(before.values()) < 6
     assert any('"other"' in text for text in then)
-    # Rules that stay keep their counts: none began anew.
+    # Unchanged rules keep their counts.
     status = json.loads(place.ensemble("status", "last", "--json").output)
     fired = {rule["id"]: rule["fired"] for rule in status["report"]["rules"]}
     assert fired == {"begin": 1, "each": 3}
 
 
-def test_a_new_rule_that_can_never_fire_is_warned_of(place: Place) -> None:
+def test_new_rule_that_can_never_fire_causes_a_warning(place: Place) -> None:
     place.killed("told", 4)
     more = "  - {id: late, trigger: start, action: {name: log, message: never}}\n"
     assert "rules:\n" in YAML
@@ -223,7 +221,7 @@ def test_a_new_rule_that_can_never_fire_is_warned_of(place: Place) -> None:
     assert "rule begin waits" not in result.output
 
 
-def test_a_changed_file_that_is_wrong_is_refused_and_changes_nothing(place: Place) -> None:
+def test_invalid_changed_file_is_rejected_without_effect(place: Place) -> None:
     place.killed("told", 4)
     (place.folder / "e.yaml").write_text(YAML.replace("label: next", "label: nxt"))
     result = place.ensemble("resume", "last", "--accept-changes")
@@ -233,7 +231,7 @@ def test_a_changed_file_that_is_wrong_is_refused_and_changes_nothing(place: Plac
     check_right(place, place.ensemble("resume", "last"))
 
 
-def test_a_run_whose_file_is_gone_goes_on_with_what_it_was(place: Place) -> None:
+def test_run_whose_file_is_missing_resumes_with_the_stored_one(place: Place) -> None:
     place.killed("told", 4)
     (place.folder / "e.yaml").unlink()
     result = place.ensemble("resume", "last")
@@ -241,7 +239,7 @@ def test_a_run_whose_file_is_gone_goes_on_with_what_it_was(place: Place) -> None
     assert "the run continues with the original file" in result.output
 
 
-def test_a_run_whose_folder_is_gone_says_so(place: Place, tmp_path_factory: Any) -> None:
+def test_run_whose_folder_is_missing_is_an_error(place: Place, tmp_path_factory: Any) -> None:
     place.killed("told", 4)
     elsewhere = tmp_path_factory.mktemp("moved") / "state"
     shutil.move(place.state, elsewhere)
@@ -254,10 +252,10 @@ def test_a_run_whose_folder_is_gone_says_so(place: Place, tmp_path_factory: Any)
     assert "relative paths of jobs refer to it" in result.output
 
 
-# -- a journal that is not as it was ---------------------------------------------------------------
+# -- damaged journals ------------------------------------------------------------------------------
 
 
-def test_a_journal_of_a_newer_version_is_refused(place: Place) -> None:
+def test_journal_of_a_newer_version_is_rejected(place: Place) -> None:
     place.killed("told", 4)
     connection = sqlite3.connect(place.journal)
     connection.execute(f"PRAGMA user_version={len(MIGRATIONS) + 1}")
@@ -268,7 +266,7 @@ def test_a_journal_of_a_newer_version_is_refused(place: Place) -> None:
     assert "unreadable" in place.ensemble("runs").output
 
 
-def test_a_journal_of_an_older_version_is_brought_up_to_date(
+def test_journal_of_an_older_version_is_migrated(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place.killed("told", 4)
@@ -281,8 +279,8 @@ def test_a_journal_of_an_older_version_is_brought_up_to_date(
 
 
 def newest_event(journal: Path, newest_part: bytes) -> int:
-    """The newest event of a copy of the journal with so much of its newest part; beyond any where
-    there is no table of events yet."""
+    """Return the newest event of a copy of the journal with a truncated WAL; a large number if it has
+    no table of events yet."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(shutil.copy(journal, folder))
         copy.with_name(f"{NAME}-wal").write_bytes(newest_part)
@@ -294,14 +292,14 @@ def newest_event(journal: Path, newest_part: bytes) -> int:
     return int(last or 0)
 
 
-def test_a_journal_that_lost_its_newest_part_is_not_gone_on_from(place: Place) -> None:
-    """Else the jobs that were decided there would be submitted a second time."""
+def test_journal_without_its_newest_part_is_not_resumed(place: Place) -> None:
+    """Otherwise the jobs that were decided there would be submitted twice."""
     place.killed("told", 12)
     newest = place.journal.with_name(f"{NAME}-wal")
     whole = newest.read_bytes()
     before = place.submitted()
     performed = read_progress(place.run).performed
-    # How much each commit has depends on how busy the machine is.
+    # The size of a commit depends on the load of the machine.
     lost = [
         length
         for length in range(0, len(whole), 1024)
@@ -318,10 +316,10 @@ def test_a_journal_that_lost_its_newest_part_is_not_gone_on_from(place: Place) -
     assert place.submitted() == before
 
 
-def test_a_resume_reports_missing_newest_events_and_continues_without_them(
+def test_resume_reports_missing_newest_events_and_continues(
     place: Place,
 ) -> None:
-    """Nothing had been performed of them: the executor is asked what became of the jobs."""
+    """Their decisions were not carried out; the executor is asked about the jobs."""
     place.killed("told", 12)
     files = [place.journal, place.journal.with_name(f"{NAME}-wal")]
     before = [file.read_bytes() for file in files]
@@ -349,7 +347,7 @@ def test_a_resume_reports_missing_newest_events_and_continues_without_them(
     assert place.ensemble("status", "last").exit_code == 0
 
 
-def test_every_command_that_reads_a_record_reports_its_flipped_bit(
+def test_flipped_bit_is_reported_by_every_command_that_reads_it(
     cut_off: Place, place: Place
 ) -> None:
     shutil.copytree(cut_off.state, place.state)
@@ -366,12 +364,12 @@ def test_every_command_that_reads_a_record_reports_its_flipped_bit(
     whole = place.journal.read_bytes()
     assert {"about", "events", "job_rows", "job_layouts", "sessions", "texts"} < {*tables}
     for table, columns in tables.items():
-        # Without its snapshot a run goes on: the events have all of it.
+        # Without a snapshot the run resumes from its events.
         resumed = () if table == "snapshots" else ("resume",)
         commands = ["status", "results", "events", "replay", *resumed]
         for column in columns:
             if flipped(place.journal, table, column):
-                # All of a table are read alike: each command tries one column of it.
+                # All columns of a table are read in the same way, so each command tries one.
                 for command in commands:
                     result = place.ensemble(command, "last")
                     said = (table, column, command, result.output)
@@ -383,7 +381,7 @@ def test_every_command_that_reads_a_record_reports_its_flipped_bit(
     assert place.ensemble("status", "last").exit_code == 0
 
 
-def test_a_run_with_a_damaged_snapshot_resumes_from_its_events(place: Place) -> None:
+def test_run_with_a_damaged_snapshot_resumes_from_its_events(place: Place) -> None:
     place.killed("told", 12)
     assert flipped(place.journal, "snapshots", "state"), "no snapshot was made"
     result = place.ensemble("resume", "last")
@@ -393,7 +391,7 @@ def test_a_run_with_a_damaged_snapshot_resumes_from_its_events(place: Place) -> 
 
 
 def flipped(journal: Path, table: str, column: str) -> bool:
-    """Flip one bit of a value in the last row of a table; whether that has a value there."""
+    """Flip a bit of a value in the last row of a table; return whether there is a value."""
     with contextlib.closing(sqlite3.connect(journal, isolation_level=None)) as connection:
         found = connection.execute(f"SELECT * FROM {table} ORDER BY 1").description
         rows = connection.execute(f"SELECT * FROM {table} ORDER BY 1").fetchall()
@@ -444,11 +442,11 @@ DAMAGE: list[Callable[[bytearray, random.Random], None]] = [flip, cut, blank, em
 
 @pytest.fixture(scope="module")
 def cut_off(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    """A run that was killed, to be damaged."""
+    """Killed run, to be damaged."""
     return Place(tmp_path_factory.mktemp("damaged")).killed("told", 12)
 
 
-def test_a_journal_whose_schema_is_no_text_is_told_in_words(cut_off: Place, place: Place) -> None:
+def test_journal_with_a_damaged_schema_is_reported(cut_off: Place, place: Place) -> None:
     shutil.copytree(cut_off.state, place.state)
     sqlite3.connect(place.journal).execute("PRAGMA wal_checkpoint(TRUNCATE)").connection.close()
     data = place.journal.read_bytes()
@@ -463,7 +461,7 @@ def test_a_journal_whose_schema_is_no_text_is_told_in_words(cut_off: Place, plac
     ("damage", "seed"),
     [(damage, seed) for damage in DAMAGE for seed in range(2 if damage in (empty, text) else 8)],
 )
-def test_a_damaged_journal_is_told_in_words(
+def test_damaged_journal_file_is_reported(
     damage: Callable[[bytearray, random.Random], None],
     seed: int,
     cut_off: Place,
@@ -471,7 +469,7 @@ def test_a_damaged_journal_is_told_in_words(
 ) -> None:
     shutil.copytree(cut_off.state, place.state)
     chance = random.Random(seed)
-    # Half of it all in one file, half with its newest part beside it.
+    # Once with everything in one file, once with a separate WAL.
     if seed % 2:
         sqlite3.connect(place.journal).execute("PRAGMA wal_checkpoint(TRUNCATE)").connection.close()
     data = bytearray(place.journal.read_bytes())
@@ -486,7 +484,7 @@ def test_a_damaged_journal_is_told_in_words(
     result = place.ensemble("cancel", "last")
     assert result.exit_code in (0, 1, 2), result.output
     assert cut_off.submitted() == before
-    # Where the newest part lies beside it, that may have all that is needed.
+    # A separate WAL may contain everything that is needed.
     if seed % 2 and damage in (empty, text):
         assert result.exit_code == 2
         words = (
@@ -498,7 +496,7 @@ def test_a_damaged_journal_is_told_in_words(
         assert any(word in result.output for word in words), result.output
 
 
-def test_another_programs_database_is_no_run(place: Place) -> None:
+def test_database_of_another_program_is_not_a_run(place: Place) -> None:
     folder = place.state / "runs" / "other-20260101T000000-aaaaaa"
     folder.mkdir(parents=True)
     connection = sqlite3.connect(folder / NAME)
@@ -513,7 +511,7 @@ def test_another_programs_database_is_no_run(place: Place) -> None:
     assert (folder / NAME).read_bytes() == before
 
 
-def test_state_that_cannot_be_written(place: Place) -> None:
+def test_unwritable_state_folder_is_an_error(place: Place) -> None:
     def mount(*args: str) -> None:
         done = subprocess.run(["mount", *args], capture_output=True, text=True, check=False)
         if done.returncode:
@@ -539,7 +537,7 @@ def test_state_that_cannot_be_written(place: Place) -> None:
 
 
 @pytest.mark.parametrize("hours", [-25, -1, 1, 24 * 400])
-def test_a_clock_that_was_set_meanwhile(
+def test_changed_system_clock_does_not_break_a_resume(
     hours: int, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (place.folder / "e.yaml").write_text(
@@ -565,15 +563,15 @@ logging: {heartbeat: 0.1}
         beats = [row for row in journal.rows() if row.name is None and row.type == "timer"]
         assert len(resumed) == 1
         assert len(beats) < 200
-        # Our own events never go back in time, whatever the clock does.
+        # The run's own events never go back in time, even if the clock does.
         ours = [row.time for row in journal.rows() if row.type in ("start", "timer", "resume")]
         assert ours == sorted(ours)
 
 
-# -- who has the run -------------------------------------------------------------------------------
+# -- locks -----------------------------------------------------------------------------------------
 
 
-def test_a_second_controller_is_refused_and_told_who_the_first_is(place: Place) -> None:
+def test_second_controller_is_rejected_and_the_first_is_named(place: Place) -> None:
     place.killed("told", 4)
     lock = Lock(place.run)
     lock.acquire()
@@ -581,7 +579,7 @@ def test_a_second_controller_is_refused_and_told_who_the_first_is(place: Place) 
         result = place.ensemble("resume", "last")
         assert result.exit_code == 2
         assert f"process {os.getpid()} on {socket.gethostname()}" in result.output
-        # Not even with this word, where it is known that the first is there.
+        # Not even with --take-over if the first controller is known to be alive.
         assert place.ensemble("resume", "last", "--take-over").exit_code == 2
     finally:
         lock.release()
@@ -589,7 +587,7 @@ def test_a_second_controller_is_refused_and_told_who_the_first_is(place: Place) 
 
 
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK])
-def test_where_files_cannot_be_locked_what_the_lock_says_of_its_holder_decides(
+def test_lock_without_file_locking_is_judged_by_its_holder(
     number: int, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def flock(descriptor: int, operation: int) -> None:
@@ -598,7 +596,7 @@ def test_where_files_cannot_be_locked_what_the_lock_says_of_its_holder_decides(
     monkeypatch.setattr(fcntl, "flock", flock)
     place.killed("told", 4)
     lock = Lock(place.run)
-    lock.acquire()  # the one that was killed is known to be gone
+    lock.acquire()  # the killed controller is known to be dead
     try:
         result = place.ensemble("resume", "last")
         assert result.exit_code == 2
@@ -614,7 +612,7 @@ def test_where_files_cannot_be_locked_what_the_lock_says_of_its_holder_decides(
     check_right(place, place.ensemble("resume", "last", "--take-over"))
 
 
-def test_a_resume_takes_secrets_anew_and_says_which_is_missing(
+def test_resume_reads_secrets_again_and_reports_missing_ones(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = place.folder / "e.yaml"
@@ -633,7 +631,7 @@ def test_a_resume_takes_secrets_anew_and_says_which_is_missing(
     check_right(place, place.ensemble("resume", "last"))
 
 
-def test_a_lock_of_a_host_that_was_renamed_is_its_own(
+def test_lock_of_a_renamed_host_is_recognized(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def flock(descriptor: int, operation: int) -> None:
@@ -652,22 +650,22 @@ def test_a_lock_of_a_host_that_was_renamed_is_its_own(
     check_right(place, place.ensemble("resume", "last"))
 
 
-# -- queues that do not help -----------------------------------------------------------------------
+# -- queues without reattach -----------------------------------------------------------------------
 
 
-def test_a_queue_that_cannot_find_jobs_again(place: Place) -> None:
+def test_queue_that_cannot_reattach_loses_the_jobs(place: Place) -> None:
     place.killed("told", 4, executor="blind")
     before = place.submitted()
     result = place.ensemble("resume", "last")
     assert result.exit_code == 1, result.output
     assert "executor blind cannot find jobs again" in result.output
     assert "3 jobs failed" in result.output
-    assert place.submitted() == before  # none of them is run a second time
+    assert place.submitted() == before  # no job runs twice
     assert place.ensemble("replay", "last").exit_code == 0
 
 
-def test_a_queue_that_forgot_jobs_that_are_over(place: Place) -> None:
-    """Killed when each had been heard of; over when it is asked."""
+def test_queue_that_forgot_finished_jobs_reports_them_lost(place: Place) -> None:
+    """Killed after an event of each job; the jobs are over at the resume."""
     (place.folder / "e.yaml").write_text(YAML.replace("lasts: 0.1", "lasts: 60"))
     command = [sys.executable, "-m", "ensemble_core.cli", *place.run_args(forgets="true")]
     with subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, text=True) as process:

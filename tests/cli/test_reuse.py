@@ -1,5 +1,4 @@
-"""Reuse of earlier runs (``--reuse``): which jobs stand in, what is counted, and what a kill may not
-change."""
+"""Reuse of earlier runs (``--reuse``): which jobs are reused, how they count, and kills."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from ensemble_core.cli.main import main
 from ensemble_core.runtime import identities
 from ensemble_core.runtime.identities import Identities
 
-#: A of the page: eight jobs, whose U is 1 3 5 5 4 8 2 2.
+#: Ensemble A of the docs page: eight jobs, whose U is 1 3 5 5 4 8 2 2.
 FILE = """
 name: study
 jobs:
@@ -85,11 +84,11 @@ def results(tag: str) -> list[float]:
 
 
 def executed() -> list[str]:
-    """The arguments with which the program was called, in order of their ends."""
+    """Return the arguments of the program's calls, in order of their ends."""
     return Path("done").read_text().splitlines() if Path("done").exists() else []
 
 
-def test_jobs_that_an_earlier_run_has_are_reused_and_the_others_run() -> None:
+def test_jobs_of_an_earlier_run_are_reused_and_the_others_run() -> None:
     run("r1")
     change("T: [1, 2]", "T: [1, 2, 3]")
     run("r2", "--reuse", "r1")
@@ -103,7 +102,7 @@ def test_jobs_that_an_earlier_run_has_are_reused_and_the_others_run() -> None:
     assert results("r2") == [1, 3, 5, 5, 9, 9, 4, 8, 2, 2, 9, 9]
 
 
-def test_a_touched_program_is_the_same_and_an_edited_one_is_not() -> None:
+def test_touched_program_is_unchanged_and_an_edited_one_is_not() -> None:
     run("r1")
     os.utime("x", (1, 1))
     run("r2", "--reuse", "r1")
@@ -114,7 +113,7 @@ def test_a_touched_program_is_the_same_and_an_edited_one_is_not() -> None:
     assert len(executed()) == 16
 
 
-def test_a_file_compared_by_its_time_counts_as_changed_once_it_is_touched() -> None:
+def test_touched_file_compared_by_time_counts_as_changed() -> None:
     Path("big.h5").write_text("data")
     change("    replicas: 2", '    replicas: 2\n    inputs: [{path: "{here}/big.h5", by: mtime}]')
     run("r1")
@@ -125,7 +124,7 @@ def test_a_file_compared_by_its_time_counts_as_changed_once_it_is_touched() -> N
     assert metrics("r3")["count.g.reused"] == 0
 
 
-def test_a_large_file_of_the_command_is_not_read_if_inputs_compare_it_by_its_time(
+def test_large_file_compared_by_time_is_not_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     read: list[str] = []
@@ -138,7 +137,7 @@ def test_a_large_file_of_the_command_is_not_read_if_inputs_compare_it_by_its_tim
     assert [Path(path).name for path in read] == ["x"]
 
 
-def test_a_file_that_joins_a_pattern_or_vanishes_counts_as_a_change() -> None:
+def test_added_or_removed_file_of_a_pattern_counts_as_a_change() -> None:
     change("    replicas: 2", '    replicas: 2\n    inputs: ["{here}/conf/*.dat", "{here}/one"]')
     Path("conf").mkdir()
     Path("conf/a.dat").write_text("a")
@@ -154,7 +153,7 @@ def test_a_file_that_joins_a_pattern_or_vanishes_counts_as_a_change() -> None:
     assert counted == [0, 0, 8]
 
 
-def test_a_job_whose_input_changed_while_it_ran_is_not_reused() -> None:
+def test_job_whose_input_changed_during_the_job_is_not_reused() -> None:
     Path("x").write_text(
         PROGRAM.replace("DONE", str(Path("done").absolute())) + 'echo >> "$0.in"\n'
     )
@@ -166,17 +165,17 @@ def test_a_job_whose_input_changed_while_it_ran_is_not_reused() -> None:
     assert metrics("r2")["count.g.reused"] == 0
 
 
-def test_an_input_that_vanishes_while_the_job_runs_does_not_fail_the_run() -> None:
+def test_input_deleted_during_the_job_does_not_fail_the_run() -> None:
     Path("x").write_text(PROGRAM.replace("DONE", str(Path("done").absolute())) + 'rm -f "$0.in"\n')
     change("    replicas: 2", '    replicas: 2\n    inputs: ["{here}/x.in"]')
     Path("x.in").write_text("")
     run("r1")
     run("r2", "--reuse", "r1")
-    # Those that began after it was gone found it missing at both times.
+    # Jobs that began after the deletion found it missing both times.
     assert metrics("r2")["count.g.reused"] < 8
 
 
-def test_each_earlier_job_serves_once_and_the_first_run_named_counts() -> None:
+def test_each_earlier_job_is_reused_once_from_the_first_run() -> None:
     change("parameters: {L: [16, 32], T: [1, 2]}", "parameters: {L: [16], T: [1]}")
     change("{replica}", "0")
     change("replicas: 2", "count: 2")
@@ -187,7 +186,7 @@ def test_each_earlier_job_serves_once_and_the_first_run_named_counts() -> None:
     assert [row["reused"].partition("/")[0] for row in jobs("r3")] == ["r2", "r2", "r1", "r1", ""]
 
 
-def test_a_moved_study_is_the_same_study(study: Path) -> None:
+def test_moved_study_is_reused(study: Path) -> None:
     run("r1")
     moved = study / "moved"
     moved.mkdir()
@@ -198,7 +197,7 @@ def test_a_moved_study_is_the_same_study(study: Path) -> None:
     assert metrics("r2")["count.g.reused"] == 8
 
 
-def test_a_reused_run_can_be_reused_itself() -> None:
+def test_reused_run_can_be_reused() -> None:
     run("r1")
     run("r2", "--reuse", "r1")
     ensemble("clean", "r1", "--yes")
@@ -207,7 +206,7 @@ def test_a_reused_run_can_be_reused_itself() -> None:
     assert len(executed()) == 8
 
 
-def test_a_group_can_be_excluded_from_reuse() -> None:
+def test_group_can_be_excluded_from_reuse() -> None:
     run("r1")
     change("    replicas: 2", "    replicas: 2\n    reuse: false")
     run("r2", "--reuse", "r1")
@@ -215,7 +214,7 @@ def test_a_group_can_be_excluded_from_reuse() -> None:
     assert len(executed()) == 16
 
 
-def test_resources_and_result_do_not_count_but_the_environment_does() -> None:
+def test_resources_and_result_are_ignored_but_the_environment_counts() -> None:
     run("r1")
     change("result: {U: mean.u}", "result: {U: 2 * mean.u}\n    duration: 1h\n    workdir: other")
     run("r2", "--reuse", "r1")
@@ -233,7 +232,7 @@ def test_failed_jobs_are_not_reused() -> None:
     assert len(executed()) == 12
 
 
-def test_a_retry_is_reused_but_not_one_that_continued() -> None:
+def test_retry_is_reused_unless_it_continued() -> None:
     Path("x").write_text(
         PROGRAM.replace("DONE", str(Path("done").absolute()))
         + '[ -e "$0.$1$2$3" ] || { touch "$0.$1$2$3"; exit 1; }\n'
@@ -283,13 +282,13 @@ RULES = """
 
 
 def told(tag: str, *more: str) -> list[str]:
-    """What the run's rules logged, sorted."""
+    """Return what the run's rules logged, sorted."""
     found = map(json.loads, run(tag, *more, "--json").output.splitlines())
     return sorted(each["message"] for each in found if each.get("type") == "log")
 
 
-def test_a_reused_job_triggers_the_same_rules_as_a_real_one() -> None:
-    change("replicas: 2", "replicas: 2\n    at_once: 1")  # so that jobs end in order
+def test_reused_job_triggers_the_same_rules_as_a_real_one() -> None:
+    change("replicas: 2", "replicas: 2\n    at_once: 1")  # makes the jobs end in order
     Path("e.yaml").write_text(Path("e.yaml").read_text() + RULES)
     first = told("r1")
     assert len(first) == 3 + 8 + 8 + 2
@@ -297,7 +296,7 @@ def test_a_reused_job_triggers_the_same_rules_as_a_real_one() -> None:
     assert metrics("r2")["count.g.reused"] == 8
 
 
-def test_why_says_what_is_reused_and_what_made_other_jobs_different() -> None:
+def test_why_shows_reused_jobs_and_the_differences_of_others() -> None:
     run("r1")
     change("T: [1, 2]", "T: [2, 3]")
     run("r2", "--reuse", "r1")
@@ -327,7 +326,7 @@ def test_why_names_a_changed_option_and_a_changed_file() -> None:
     assert "no job 'g.99'" in ensemble("why", "r3", "--reuse", "g.99", code=2).output
 
 
-def test_validate_says_how_many_jobs_would_be_reused_and_what_the_others_lack() -> None:
+def test_validate_counts_jobs_that_would_be_reused() -> None:
     run("r1")
     change("T: [1, 2]", "T: [2, 3]")
     shown = ensemble("validate", "e.yaml", "--reuse", "r1").output
@@ -338,7 +337,7 @@ def test_validate_says_how_many_jobs_would_be_reused_and_what_the_others_lack() 
     assert "r7" in ensemble("validate", "e.yaml", "--reuse", "r7", code=2).output
 
 
-def test_a_rule_can_cancel_a_reused_job() -> None:
+def test_rule_can_cancel_a_reused_job() -> None:
     run("r1")
     with Path("e.yaml").open("a") as file:
         file.write(
@@ -350,7 +349,7 @@ def test_a_rule_can_cancel_a_reused_job() -> None:
     ensemble("replay", "r2")
 
 
-def test_a_run_that_ends_while_it_reuses_cancels_what_is_left() -> None:
+def test_run_that_ends_during_reuse_cancels_the_rest() -> None:
     run("r1")
     with Path("e.yaml").open("a") as file:
         file.write(
@@ -363,14 +362,14 @@ def test_a_run_that_ends_while_it_reuses_cancels_what_is_left() -> None:
     ensemble("replay", "r2")
 
 
-def test_replay_decides_the_same_to_the_byte() -> None:
+def test_replay_with_reused_jobs_gives_identical_decisions() -> None:
     run("r1")
     change("T: [1, 2]", "T: [1, 2, 3]")
     run("r2", "--reuse", "r1")
     assert "byte for byte" in ensemble("replay", "r2").output
 
 
-def test_what_stands_in_must_have_its_files_where_rules_speak_of_them() -> None:
+def test_reused_job_must_have_the_files_that_rules_use() -> None:
     run("r1")
     with Path("e.yaml").open("a") as file:
         file.write(
@@ -383,7 +382,7 @@ def test_what_stands_in_must_have_its_files_where_rules_speak_of_them() -> None:
     assert metrics("r3")["count.g.reused"] == 0
 
 
-def test_a_program_reuses_a_run_too() -> None:
+def test_python_api_reuses_a_run() -> None:
     run("r1")
     again = ensemble_core.run("e.yaml", executor="local", tag="r2", reuse=["r1"])
     assert again.exit_code == 0
@@ -395,7 +394,7 @@ def test_a_program_reuses_a_run_too() -> None:
 
 
 def refused(words: str, *more: str) -> None:
-    """Say that a run is refused with these words, exit code 2, and that nothing of it is left."""
+    """Check that a run is rejected with this message and exit code 2, and leaves nothing."""
     before = executed()
     result = run("new", *more, code=2)
     assert words in result.output
@@ -404,16 +403,16 @@ def refused(words: str, *more: str) -> None:
     assert not Path("state/runs/new").exists()
 
 
-def test_an_unknown_run_is_refused() -> None:
+def test_unknown_run_for_reuse_is_rejected() -> None:
     run("r1")
     refused("r7", "--reuse", "r7")
 
 
-def test_a_dry_run_points_to_validate() -> None:
+def test_dry_run_with_reuse_points_to_validate() -> None:
     refused("ensemble validate FILE --reuse RUN", "--reuse", "r1", "--dry-run")
 
 
-def test_a_damaged_run_is_refused() -> None:
+def test_damaged_run_for_reuse_is_rejected() -> None:
     run("r1")
     journal = Path("state/runs/r1/journal.db")
     content = bytearray(journal.read_bytes())
@@ -423,13 +422,13 @@ def test_a_damaged_run_is_refused() -> None:
     refused("damaged", "--reuse", "r1")
 
 
-def test_a_run_that_others_can_write_is_refused() -> None:
+def test_run_that_others_can_write_is_not_reused() -> None:
     run("r1")
     Path("state/runs/r1").chmod(0o777)
     refused("others can write", "--reuse", "r1")
 
 
-def test_a_run_of_a_newer_version_is_refused() -> None:
+def test_run_of_a_newer_version_is_not_reused() -> None:
     import sqlite3
 
     run("r1")
@@ -438,7 +437,7 @@ def test_a_run_of_a_newer_version_is_refused() -> None:
     refused("newer Ensemble", "--reuse", "r1")
 
 
-def test_a_run_that_is_under_way_is_refused(study: Path) -> None:
+def test_live_run_is_not_reused(study: Path) -> None:
     slow = study / "slow.yaml"
     slow.write_text(
         "jobs: [{name: s, command: sleep 60}]\nrules: [{trigger: start, action: {name: submit, label: s}}]\n"
@@ -454,7 +453,7 @@ def test_a_run_that_is_under_way_is_refused(study: Path) -> None:
         process.communicate(timeout=60)
 
 
-def test_a_run_without_identities_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_without_job_identities_causes_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as older:
         older.setattr(Identities, "identify", lambda self, jobs: None)
         run("r1")
@@ -481,7 +480,7 @@ def start(tag: str, *more: str, env: dict[str, str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(words, env={**os.environ, **env})
 
 
-#: A controller that is killed just before or after its journal has an answer.
+#: A controller that is killed just before or after an answer is journaled.
 KILLED = """
 import os, signal, sys
 from ensemble_core.journal import writer
@@ -501,7 +500,7 @@ main()
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_kill_neither_loses_nor_doubles_a_job(when: str) -> None:
+def test_kill_during_reuse_neither_loses_nor_duplicates_a_job(when: str) -> None:
     run("r1")
     change("replicas: 2", "replicas: 3")
     assert start("r2", "--reuse", "r1", env={"WHEN": when}).wait(60) == -signal.SIGKILL
@@ -513,7 +512,7 @@ def test_a_kill_neither_loses_nor_doubles_a_job(when: str) -> None:
     ensemble("replay", "r2")
 
 
-def test_answers_stand_when_the_earlier_run_is_gone() -> None:
+def test_recorded_answers_do_not_need_the_earlier_run() -> None:
     run("r1")
     change("replicas: 2", "replicas: 3")
     start("r2", "--reuse", "r1", env={"WHEN": "after"}).wait(60)
@@ -525,7 +524,7 @@ def test_answers_stand_when_the_earlier_run_is_gone() -> None:
     assert len(executed()) == 12
 
 
-def test_jobs_run_with_a_warning_if_the_earlier_run_is_gone_before_the_answer() -> None:
+def test_jobs_run_with_a_warning_if_the_earlier_run_is_deleted() -> None:
     run("r1")
     start("r2", "--reuse", "r1", env={"WHEN": "before"}).wait(60)
     ensemble("clean", "r1", "--yes")
@@ -535,7 +534,7 @@ def test_jobs_run_with_a_warning_if_the_earlier_run_is_gone_before_the_answer() 
     assert len(executed()) == 16
 
 
-def test_a_simulation_plays_reused_jobs_in_no_time() -> None:
+def test_simulated_reused_jobs_take_no_time() -> None:
     run("r1")
     change("T: [1, 2]", "T: [1, 2, 3]")
     with Path("e.yaml").open("a") as file:
@@ -562,7 +561,7 @@ def table(tag: str, name: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(ensemble("results", tag, name, "--csv").output)))
 
 
-def test_tables_show_which_jobs_are_reused_and_may_speak_of_them() -> None:
+def test_tables_show_and_use_the_number_of_reused_jobs() -> None:
     with Path("e.yaml").open("a") as file:
         file.write(TABLES)
     run("r1")
@@ -584,7 +583,7 @@ def test_tables_show_which_jobs_are_reused_and_may_speak_of_them() -> None:
     assert [row["reused"] for row in opened.results("t")] == [4, 4, 0]
 
 
-def test_a_parameter_called_reused_is_meant_where_a_table_names_it() -> None:
+def test_parameter_named_reused_takes_precedence_in_tables() -> None:
     change("T: [1, 2]}", "T: [1, 2], reused: [7]}")
     with Path("e.yaml").open("a") as file:
         file.write("results: {t: {of: g, by: [reused], columns: {U: mean.U}}, all: {of: g}}\n")
@@ -595,7 +594,7 @@ def test_a_parameter_called_reused_is_meant_where_a_table_names_it() -> None:
     assert {row["reused"] for row in table("r2", "all")} == {"7"}
 
 
-def test_a_recorded_run_with_reused_jobs_is_a_test_that_passes(study: Path) -> None:
+def test_recorded_run_with_reused_jobs_passes_as_a_rule_test(study: Path) -> None:
     with Path("e.yaml").open("a") as file:
         file.write(
             "  - {trigger: observed, name: g, each: job, repetitions: 9, when: u > 4,"

@@ -1,4 +1,4 @@
-"""``ensemble run`` and ``ensemble validate`` for real: jobs, signals, pipes and a terminal."""
+"""``ensemble run`` and ``ensemble validate`` with real jobs, signals, pipes and terminals."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def lines_of(text: str) -> list[dict[str, Any]]:
 
 
 def started(*args: str) -> subprocess.Popen[str]:
-    """A run in which both sleepers run; read as JSON."""
+    """Start a run and wait until both sleepers run; return its JSON."""
     process = subprocess.Popen(
         [*COMMAND, "run", "sleeper.yaml", "--json", "--slots", "2", *args],
         stdout=subprocess.PIPE,
@@ -87,7 +87,7 @@ def started(*args: str) -> subprocess.Popen[str]:
 
 
 def left_over(folder: Path) -> list[str]:
-    """Processes that still have a folder of this test's in their environment."""
+    """Return processes with this test's folder in their environment."""
     found = []
     for entry in Path("/proc").glob("[0-9]*/environ"):
         try:
@@ -100,7 +100,7 @@ def left_over(folder: Path) -> list[str]:
     return found
 
 
-def test_hello_world_in_a_pipe_is_plain_and_ends_with_a_summary(folder: Path) -> None:
+def test_hello_world_in_a_pipe_is_plain_with_a_summary(folder: Path) -> None:
     result = ensemble("run", "hello.yaml")
     assert result.returncode == 0
     assert result.stderr == ""
@@ -118,7 +118,7 @@ def test_hello_world_in_a_pipe_is_plain_and_ends_with_a_summary(folder: Path) ->
     assert "\x1b" not in result.stdout
 
 
-def test_output_that_no_job_says_anything_of_is_kept_and_found(folder: Path) -> None:
+def test_default_output_of_jobs_is_kept_and_shown(folder: Path) -> None:
     result = ensemble("run", "hello.yaml", "--output", "kept")
     (kept,) = (folder / "kept").iterdir()
     assert f" output of jobs: {kept}" in result.stdout.splitlines()
@@ -132,7 +132,7 @@ def test_output_that_no_job_says_anything_of_is_kept_and_found(folder: Path) -> 
     assert (beside.parent / "journal.db").is_file()
 
 
-def test_a_folder_that_cannot_be_made_is_an_error_before_anything_runs(folder: Path) -> None:
+def test_folder_that_cannot_be_created_is_an_error(folder: Path) -> None:
     (folder / "file").write_text("")
     result = ensemble("run", "hello.yaml", "--output", "file/below")
     assert result.returncode == 1
@@ -156,7 +156,7 @@ def test_json_has_every_event_and_decision_and_a_summary(folder: Path) -> None:
     assert [rule["state"] for rule in end["rules"]] == ["fired", "fired", "never woken"]
 
 
-def test_what_a_custom_function_prints_does_not_spoil_the_json(folder: Path) -> None:
+def test_output_of_custom_functions_is_not_in_the_json(folder: Path) -> None:
     Path("talk.yaml").write_text(
         HELLO.replace("{name: terminate}", "{name: custom, label: talk}").replace(
             "echo after", "exit 4"
@@ -179,7 +179,7 @@ def test_quiet_prints_failures_only(folder: Path) -> None:
     assert "exit code 3: no" in result.stderr
 
 
-def test_the_exit_code_has_its_reason(folder: Path) -> None:
+def test_exit_code_has_its_reason(folder: Path) -> None:
     Path("bad.yaml").write_text(HELLO.replace("echo hello", "/bin/false"))
     result = ensemble("run", "bad.yaml")
     assert result.returncode == 1
@@ -203,7 +203,7 @@ def test_set_overrides_the_file(folder: Path) -> None:
     assert wrong.stdout == ""
 
 
-def test_a_wrong_file_shows_all_errors_and_runs_nothing(folder: Path) -> None:
+def test_invalid_file_shows_all_errors_and_runs_nothing(folder: Path) -> None:
     Path("bad.yaml").write_text(
         HELLO.replace("count: 2", "cuont: 2").replace("job-fail", "job-fial")
     )
@@ -252,7 +252,7 @@ def test_validate_as_json_is_one_document(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
-def test_a_signal_cancels_the_jobs_and_stops_the_run(
+def test_signal_cancels_the_jobs_and_stops_the_run(
     folder: Path, number: signal.Signals, code: int
 ) -> None:
     process = started()
@@ -262,11 +262,11 @@ def test_a_signal_cancels_the_jobs_and_stops_the_run(
     assert "stopping: cancelling 2 jobs (Ctrl-C again to exit without waiting)" in err
     end = lines_of(out)[-1]
     assert end["exit_code"] == code
-    assert end["groups"][0]["cancelled"] == 0  # they are submitted again by a resume
+    assert end["groups"][0]["cancelled"] == 0  # a resume submits them again
     assert left_over(folder) == []
 
 
-def test_a_run_that_was_started_with_nohup_goes_on_without_its_terminal(folder: Path) -> None:
+def test_nohup_run_survives_its_terminal(folder: Path) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         process = started()
@@ -280,12 +280,12 @@ def test_a_run_that_was_started_with_nohup_goes_on_without_its_terminal(folder: 
     assert process.returncode == 143
 
 
-def test_a_run_whose_reader_goes_away_goes_on_quietly(folder: Path) -> None:
+def test_run_whose_reader_exits_continues_silently(folder: Path) -> None:
     process = started()
     assert process.stdout is not None
     assert process.stderr is not None
     process.stdout.close()
-    # Nothing is written while the jobs sleep: a job's end makes the run write, and find out.
+    # The run notices it at its next write, when a job ends.
     first, second = left_over(folder)
     os.kill(int(first), signal.SIGKILL)
     with pytest.raises(subprocess.TimeoutExpired):
@@ -298,7 +298,7 @@ def test_a_run_whose_reader_goes_away_goes_on_quietly(folder: Path) -> None:
 
 
 class Terminal:
-    """A run on a pseudo-terminal, and what it wrote."""
+    """Run on a pseudo-terminal, with its output."""
 
     def __init__(self, *args: str, columns: int = 80) -> None:
         pid, self._descriptor = pty.fork()
@@ -316,7 +316,7 @@ class Terminal:
             if select.select([self._descriptor], [], [], 0.1)[0]:
                 try:
                     data = os.read(self._descriptor, 65536)
-                except OSError:  # Linux says EIO when the other side has closed
+                except OSError:  # Linux reports EIO after the other side has closed
                     return
                 self.text += data.decode()
 
@@ -329,7 +329,7 @@ class Terminal:
         return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
 
 
-def test_on_a_terminal_a_live_table_gives_way_to_the_summary(folder: Path) -> None:
+def test_live_table_is_replaced_by_the_summary(folder: Path) -> None:
     Path("short.yaml").write_text(SLEEPER.replace("sleep 60", "sleep 0.7"))
     terminal = Terminal("short.yaml", "--slots", "2")
     assert terminal.end() == 0
@@ -339,17 +339,17 @@ def test_on_a_terminal_a_live_table_gives_way_to_the_summary(folder: Path) -> No
     after = terminal.text[terminal.text.rindex("\x1b[J") :]
     assert "elapsed" not in after
     assert "ended after" in after
-    assert "\x1b[?25l" not in terminal.text  # a run that is killed leaves the cursor visible
+    assert "\x1b[?25l" not in terminal.text  # a killed run leaves the cursor visible
 
 
-def test_without_progress_a_terminal_gets_lines_only(folder: Path) -> None:
+def test_no_progress_prints_lines_only(folder: Path) -> None:
     terminal = Terminal("hello.yaml", "--no-progress")
     assert terminal.end() == 0
     assert "elapsed" not in terminal.text
     assert "\x1b[94m => trigger start\x1b[0m" in terminal.text
 
 
-def test_ctrl_c_on_a_terminal_cancels_and_says_so(folder: Path) -> None:
+def test_ctrl_c_on_a_terminal_cancels_with_a_message(folder: Path) -> None:
     terminal = Terminal("sleeper.yaml", "--slots", "2")
     terminal.read_until(lambda text: re.search(r"sleeper +2 +0 +2 ", text) is not None)
     terminal.press("\x03")
@@ -359,7 +359,7 @@ def test_ctrl_c_on_a_terminal_cancels_and_says_so(folder: Path) -> None:
     assert left_over(folder) == []
 
 
-def test_a_second_ctrl_c_leaves_at_once_and_leaves_no_process(folder: Path) -> None:
+def test_second_ctrl_c_exits_at_once_without_leftover_processes(folder: Path) -> None:
     Path("stubborn.yaml").write_text(
         SLEEPER.replace("sleep 60", """[sh, -c, "trap '' TERM; while true; do sleep 60; done"]""")
     )
@@ -367,7 +367,7 @@ def test_a_second_ctrl_c_leaves_at_once_and_leaves_no_process(folder: Path) -> N
     terminal.read_until(lambda text: re.search(r"sleeper +2 +0 +2 ", text) is not None)
     terminal.press("\x03")
     terminal.read_until(lambda text: "Ctrl-C again" in text)
-    time.sleep(0.4)  # a person's second press; what comes sooner counts as the same one
+    time.sleep(0.4)  # a second key press; an earlier one counts as the same
     terminal.press("\x03")
     assert terminal.end() == 130
     assert "exiting without waiting" in terminal.text
@@ -375,7 +375,7 @@ def test_a_second_ctrl_c_leaves_at_once_and_leaves_no_process(folder: Path) -> N
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
-def test_a_run_goes_on_where_a_standard_stream_is_closed(tmp_path: Path, closed: str) -> None:
+def test_run_continues_with_a_closed_standard_stream(tmp_path: Path, closed: str) -> None:
     (tmp_path / "e.yaml").write_text(
         "jobs: [{name: a, command: \"sh -c 'echo $ENSEMBLE_JOB_ID'\", stdout: kept.txt}]\n"
         "rules: [{trigger: start, action: {name: submit, label: a}}]\n",
@@ -406,7 +406,7 @@ def sweep(folder: Path) -> Path:
     return folder
 
 
-def test_a_run_that_would_write_among_the_files_of_a_kept_one_is_warned_of(sweep: Path) -> None:
+def test_output_folder_of_another_run_causes_a_warning(sweep: Path) -> None:
     (sweep / "own.yaml").write_text(SWEEP.replace("WORKDIR", "own/{run}"))
     (sweep / "same.yaml").write_text(SWEEP.replace("WORKDIR", "same"))
     for name, warned in (("own", 0), ("same", 0), ("own", 0), ("same", 1)):
@@ -419,7 +419,7 @@ def test_a_run_that_would_write_among_the_files_of_a_kept_one_is_warned_of(sweep
     assert len(list((sweep / "own").iterdir())) == 2
 
 
-def test_a_run_goes_by_what_the_files_beside_it_said_when_it_began(sweep: Path) -> None:
+def test_resume_uses_the_stored_attached_files(sweep: Path) -> None:
     (sweep / "own.yaml").write_text(SWEEP.replace("WORKDIR", "own/{run}"))
     assert ensemble("run", "own.yaml").returncode == 0
     (sweep / "points.csv").unlink()
@@ -432,7 +432,7 @@ def test_a_run_goes_by_what_the_files_beside_it_said_when_it_began(sweep: Path) 
     assert "study.py:1:5: 'custom' is not valid Python" in broken.stderr
 
 
-def test_an_observer_that_understands_nothing_is_warned_of_at_the_first_jobs_end(
+def test_observer_that_parses_nothing_causes_a_warning(
     folder: Path,
 ) -> None:
     (folder / "slip.yaml").write_text(
@@ -450,7 +450,7 @@ def test_an_observer_that_understands_nothing_is_warned_of_at_the_first_jobs_end
     assert len(summary["report"]["warnings"]) == 1
 
 
-def test_a_run_whose_results_needed_what_no_observer_understood_ends_with_1(folder: Path) -> None:
+def test_run_without_values_for_its_results_ends_with_1(folder: Path) -> None:
     text = (
         "jobs:\n"
         "  - {name: sim, count: 2, command: echo 'loss=0.5', observe: {key-value: {fields: [los]}},\n"

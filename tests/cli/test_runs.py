@@ -1,4 +1,4 @@
-"""``ensemble runs``, ``status``, ``events``, ``logs`` and ``clean``: looking at kept runs."""
+"""``ensemble runs``, ``status``, ``events``, ``logs`` and ``clean``: commands for stored runs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ rules:
 
 
 class Kept(Story):
-    """A story that is written into a journal below ``state``."""
+    """Story that is written to a journal below ``state``."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Kept(Story):
         return decisions
 
     def started(self, job: str, out: str | None = "", err: str | None = "") -> None:
-        """A job starts, and has written this; ``None``: its file is not there any more."""
+        """Start a job with this output; ``None``: its file was deleted."""
         self.job(job, "submit", queue_id=f"q-{job}")
         for text, ending in ((out, "out"), (err, "err")):
             if text is not None:
@@ -92,13 +92,13 @@ class Kept(Story):
         self.job(job, "start", workdir=folder, stdout=f"{job}.out", stderr=f"{job}.err")
 
     def cut_off(self) -> Kept:
-        """The controller is killed."""
+        """Kill the controller."""
         self.writer.flush(None)
         self.writer.close()
         return self
 
     def keep(self, exit_code: int = 0, *, days_ago: float = 0.0, **outcome: Any) -> Kept:
-        """The run has ended."""
+        """End the run."""
         said = {"over": True, "exit_code": exit_code, "reason": "all is done", **outcome}
         self.writer.end(time.time() - 86400 * days_ago, said)
         self.writer.close()
@@ -110,14 +110,14 @@ def ensemble(state: Path, *args: str) -> Result:
 
 
 def changed(connection: sqlite3.Connection) -> None:
-    """The journal is taken for one that was written as it is now."""
+    """Make a changed journal valid by new checksums."""
     add_functions(connection)
     connection.executescript(WRITE_ALL)
 
 
 def in_lists_of(events: int, connection: sqlite3.Connection) -> None:
-    """The journal as it is where so many events were written at once: how many these are, and so
-    where in the file they lie, depends on how fast the machine is."""
+    """Rewrite the journal with a fixed number of events per list: that number, and so their position
+    in the file, would depend on the speed of the machine."""
     found = connection.execute("SELECT list, jobs FROM events ORDER BY first").fetchall()
     rows = [row for text, _ in found for row in json.loads(text)]
     connection.execute("DELETE FROM events")
@@ -146,7 +146,7 @@ def played(state: Path, tag: str = "run-20260101T120000-aaaaaa", **about: Any) -
 # -- runs ------------------------------------------------------------------------------------------
 
 
-def test_no_runs_is_no_error(tmp_path: Path) -> None:
+def test_empty_list_of_runs_is_no_error(tmp_path: Path) -> None:
     result = ensemble(tmp_path, "runs")
     assert (result.exit_code, result.stdout) == (0, "")
     assert "no runs in" in result.stderr
@@ -181,7 +181,7 @@ def test_runs_are_listed_oldest_first_each_with_its_state(tmp_path: Path) -> Non
         running.cut_off()
 
 
-def test_of_many_runs_the_newest_are_listed(tmp_path: Path) -> None:
+def test_newest_of_many_runs_are_listed(tmp_path: Path) -> None:
     for number in range(30):
         Kept(tmp_path, f"run-20260101T1200{number:02d}-aaaaaa").cut_off()
     lines = ensemble(tmp_path, "runs").stdout.splitlines()
@@ -192,8 +192,8 @@ def test_of_many_runs_the_newest_are_listed(tmp_path: Path) -> None:
     assert len(rows(ensemble(tmp_path, "runs", "--json").stdout)) == 30
 
 
-def test_last_is_the_run_with_the_latest_start_whatever_the_tags_are(tmp_path: Path) -> None:
-    """Also of runs that began in one second."""
+def test_last_is_the_run_with_the_latest_start(tmp_path: Path) -> None:
+    """Also for runs that began in the same second."""
     for place, tag in enumerate(("zebra", "aaa", "run-20260101T120000-aaaaaa", "bbb")):
         write_began(played(tmp_path, tag).keep().folder, 1.7e9 + place / 100)
     expected = ["zebra", "aaa", "run-20260101T120000-aaaaaa", "bbb"]
@@ -230,7 +230,7 @@ def test_copying_or_touching_a_run_does_not_make_it_newer(tmp_path: Path) -> Non
     assert json.loads(ensemble(tmp_path, "status", "last", "--json").stdout)["tag"] == "new"
 
 
-def test_a_damaged_run_keeps_its_place_and_one_without_a_start_time_is_never_last(
+def test_damaged_run_keeps_its_place_and_is_last_only_with_a_start_time(
     tmp_path: Path,
 ) -> None:
     for tag, began in (("first", 1000.0), ("damaged", 2000.0), ("third", 3000.0)):
@@ -238,7 +238,7 @@ def test_a_damaged_run_keeps_its_place_and_one_without_a_start_time_is_never_las
     write_began(tmp_path / "runs" / "damaged", 2000.0)
     write_began(tmp_path / "runs" / "first", 1000.0)
     flipped = (tmp_path / "runs" / "first" / BEGAN).read_bytes().replace(b"1000", b"9000", 1)
-    (tmp_path / "runs" / "first" / BEGAN).write_bytes(flipped)  # the journal still says 1000
+    (tmp_path / "runs" / "first" / BEGAN).write_bytes(flipped)  # the journal still has 1000
     (tmp_path / "runs" / "damaged" / NAME).write_bytes(b"nothing that anybody could read" * 99)
     shutil.copytree(tmp_path / "runs" / "damaged", tmp_path / "runs" / "zzz")
     (tmp_path / "runs" / "zzz" / BEGAN).write_text("nan")
@@ -251,7 +251,7 @@ def test_a_damaged_run_keeps_its_place_and_one_without_a_start_time_is_never_las
     ]
 
 
-def test_looking_at_a_run_does_not_keep_anybody_from_taking_it(tmp_path: Path) -> None:
+def test_reading_a_run_does_not_lock_it(tmp_path: Path) -> None:
     over = threading.Event()
 
     def look() -> None:
@@ -262,7 +262,7 @@ def test_looking_at_a_run_does_not_keep_anybody_from_taking_it(tmp_path: Path) -
     looker.start()
     try:
         for _ in range(200):
-            # As a controller that was killed leaves it.
+            # As left by a killed controller.
             (tmp_path / "lock").write_text('{"pid": 1, "host": "here", "locked": true}')
             lock = Lock(tmp_path)
             lock.acquire()
@@ -272,7 +272,7 @@ def test_looking_at_a_run_does_not_keep_anybody_from_taking_it(tmp_path: Path) -
         looker.join()
 
 
-def test_an_unknown_run_is_refused_with_the_nearest(tmp_path: Path) -> None:
+def test_unknown_run_is_rejected_with_a_suggestion(tmp_path: Path) -> None:
     played(tmp_path).keep()
     for command in ("status", "events", "logs", "replay", "clean"):
         result = ensemble(tmp_path, command, "run-20260101T120000-aaaaab")
@@ -283,7 +283,7 @@ def test_an_unknown_run_is_refused_with_the_nearest(tmp_path: Path) -> None:
     assert found[0]["code"] == "no-such-run"
 
 
-def test_a_shell_completes_runs_newest_first(tmp_path: Path) -> None:
+def test_shell_completes_runs_newest_first(tmp_path: Path) -> None:
     from click.shell_completion import ShellComplete
 
     played(tmp_path, "one-20260101T120000-aaaaaa").keep()
@@ -300,7 +300,7 @@ def test_a_shell_completes_runs_newest_first(tmp_path: Path) -> None:
 # -- status ----------------------------------------------------------------------------------------
 
 
-def test_status_of_an_interrupted_run_says_how_to_go_on(tmp_path: Path) -> None:
+def test_status_of_an_interrupted_run_shows_the_resume_command(tmp_path: Path) -> None:
     played(tmp_path).cut_off()
     result = ensemble(tmp_path, "status", "last")
     assert result.exit_code == 0
@@ -315,7 +315,7 @@ def test_status_of_an_interrupted_run_says_how_to_go_on(tmp_path: Path) -> None:
     assert found["active"] == 1
 
 
-def test_status_of_an_ended_run_says_how_it_ended(tmp_path: Path) -> None:
+def test_status_of_an_ended_run_shows_its_exit_code(tmp_path: Path) -> None:
     told = played(tmp_path)
     told.play("sim.2")
     told.play("echo.0")
@@ -326,7 +326,7 @@ def test_status_of_an_ended_run_says_how_it_ended(tmp_path: Path) -> None:
     assert "fired 1  enough" in result.stdout
 
 
-def test_status_shows_what_it_can_where_the_file_is_not_understood_here(tmp_path: Path) -> None:
+def test_status_shows_the_readable_part_if_the_file_cannot_be_loaded(tmp_path: Path) -> None:
     played(tmp_path, plugins=[str(tmp_path / "gone.py")]).cut_off()
     result = ensemble(tmp_path, "status", "last")
     assert result.exit_code == 2
@@ -340,7 +340,7 @@ def test_status_shows_what_it_can_where_the_file_is_not_understood_here(tmp_path
 # -- events ----------------------------------------------------------------------------------------
 
 
-def test_events_are_those_of_the_run_in_order(tmp_path: Path) -> None:
+def test_events_are_in_order(tmp_path: Path) -> None:
     told = played(tmp_path).keep()
     found = rows(ensemble(tmp_path, "events", "last", "--json").stdout)
     events = [each for each in found if each["kind"] == "event"]
@@ -358,7 +358,7 @@ def test_events_are_those_of_the_run_in_order(tmp_path: Path) -> None:
     assert only == events
 
 
-def test_events_of_one_job_come_with_what_was_decided_on_it(tmp_path: Path) -> None:
+def test_events_of_a_job_include_its_decisions(tmp_path: Path) -> None:
     played(tmp_path).keep()
     found = rows(ensemble(tmp_path, "events", "last", "--json", "--job", "sim.1").stdout)
     assert {each["job"] for each in found if each["kind"] == "event"} == {"sim.1"}
@@ -370,7 +370,7 @@ def test_events_of_one_job_come_with_what_was_decided_on_it(tmp_path: Path) -> N
     assert "failed sim.1: exit code 1" in text
 
 
-def test_events_that_are_followed_go_on_until_the_controller_has_gone(tmp_path: Path) -> None:
+def test_follow_ends_when_the_controller_exits(tmp_path: Path) -> None:
     told = played(tmp_path)
     lock = Lock(told.folder)
     lock.acquire()
@@ -390,7 +390,7 @@ def test_events_that_are_followed_go_on_until_the_controller_has_gone(tmp_path: 
     assert events == list(range(1, len(told.events) + 1))
 
 
-def test_of_a_damaged_journal_all_is_shown_that_can_be_read(tmp_path: Path) -> None:
+def test_events_shows_the_readable_part_of_a_damaged_journal(tmp_path: Path) -> None:
     told = Kept(tmp_path, text=FILE.replace("count: 3", "count: 300"))
     told.start()
     for job in range(300):
@@ -409,9 +409,9 @@ def test_of_a_damaged_journal_all_is_shown_that_can_be_read(tmp_path: Path) -> N
     read = [each["seq"] for each in rows(result.stdout)]
     assert read == sorted(set(read))
     missing = len(told.events) - len(read)
-    assert 0 < missing < 400  # the lists that lie on that page
+    assert 0 < missing < 400  # the lists on that page
     assert f"{missing} events cannot be read" in result.stderr
-    # The other commands say so and go no further.
+    # The other commands report it and stop.
     for command in (["replay", "last"], ["why", "last", "enough"]):
         result = ensemble(tmp_path, *command)
         assert result.exit_code == 2
@@ -419,9 +419,7 @@ def test_of_a_damaged_journal_all_is_shown_that_can_be_read(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("at_once", [1, 20])
-def test_of_a_journal_that_was_cut_short_all_is_shown_that_is_left(
-    tmp_path: Path, at_once: int
-) -> None:
+def test_events_shows_the_rest_of_a_truncated_journal(tmp_path: Path, at_once: int) -> None:
     told = Kept(tmp_path, text=FILE.replace("count: 3", "count: 300"))
     told.start()
     for job in range(300):
@@ -439,7 +437,7 @@ def test_of_a_journal_that_was_cut_short_all_is_shown_that_is_left(
     read = [each["seq"] for each in rows(result.stdout)]
     assert read == sorted(set(read))
     assert len(told.events) / 8 < len(read) < len(told.events)
-    # The text of a list may lie behind those of lists that come after it, and be gone alone: where
+    # A list's text may be stored after that of later lists, and be lost alone. Its position in the
     # in the file each lies depends on the length of this test's path, too.
     missing = read[-1] - len(read)
     assert missing % at_once == 0
@@ -447,7 +445,7 @@ def test_of_a_journal_that_was_cut_short_all_is_shown_that_is_left(
     said = f"{missing} event{'s' * (missing > 1)}, and {said}," if missing else said
     assert f"error: the journal is damaged: {said} cannot be read" in result.stderr
     assert ensemble(tmp_path, "status", "last").exit_code == 2
-    # Where even the description is gone, the events are still told.
+    # Even without the run's description, the events are shown.
     with path.open("r+b") as file:
         file.seek(4096)
         file.write(bytes(4096))
@@ -456,7 +454,7 @@ def test_of_a_journal_that_was_cut_short_all_is_shown_that_is_left(
     assert "[" in ensemble(tmp_path, "events", "last").stdout
 
 
-def test_text_in_a_journal_that_is_none_is_damage(tmp_path: Path) -> None:
+def test_invalid_text_in_a_journal_is_damage(tmp_path: Path) -> None:
     told = played(tmp_path).keep()
     with sqlite3.connect(told.folder / NAME) as connection:
         connection.execute("UPDATE about SET value = CAST(X'FF22' AS TEXT) WHERE key = 'tag'")
@@ -466,7 +464,7 @@ def test_text_in_a_journal_that_is_none_is_damage(tmp_path: Path) -> None:
     assert "the journal is damaged" in result.stderr
 
 
-def test_a_row_that_is_missing_is_told(tmp_path: Path) -> None:
+def test_missing_row_is_reported(tmp_path: Path) -> None:
     told = played(tmp_path).keep()
     with sqlite3.connect(told.folder / NAME) as connection:
         in_lists_of(1, connection)
@@ -483,7 +481,7 @@ def test_a_row_that_is_missing_is_told(tmp_path: Path) -> None:
 # -- logs ------------------------------------------------------------------------------------------
 
 
-def test_logs_shows_what_jobs_wrote(tmp_path: Path) -> None:
+def test_logs_shows_the_output_of_jobs(tmp_path: Path) -> None:
     told = Kept(tmp_path)
     told.start()
     told.started("sim.0", "one\ntwo\nthree\n", "oh dear\n")
@@ -493,7 +491,7 @@ def test_logs_shows_what_jobs_wrote(tmp_path: Path) -> None:
     assert "three\n" in result.stdout
     assert "oh dear\n" in result.stdout
     assert "==> sim.1 stdout" in result.stdout
-    assert result.exit_code == 1  # a file of a job that is not over is not there
+    assert result.exit_code == 1  # the file of an unfinished job is missing
     assert "sim.1.err: no such file" in result.stderr
     assert "sim.2: it has not started yet" in result.stderr
     one = ensemble(tmp_path, "logs", "last", "sim.0", "--tail", "1")
@@ -508,7 +506,7 @@ def test_logs_shows_what_jobs_wrote(tmp_path: Path) -> None:
     assert found[0]["queue_id"] == "q-sim.0"
 
 
-def test_empty_output_that_was_taken_away_is_no_fault(tmp_path: Path) -> None:
+def test_deleted_empty_output_is_no_error(tmp_path: Path) -> None:
     told = Kept(tmp_path)
     told.start()
     told.started("sim.0", None, None)
@@ -516,7 +514,7 @@ def test_empty_output_that_was_taken_away_is_no_fault(tmp_path: Path) -> None:
     told.keep()
     assert ensemble(tmp_path, "logs", "last").exit_code == 0
     result = ensemble(tmp_path, "logs", "last", "sim.0")
-    assert "the job wrote nothing, or it was removed" in result.stderr
+    assert "the job wrote nothing, or the file was removed" in result.stderr
 
 
 def test_logs_do_not_mention_the_empty_stream_of_a_job(
@@ -543,7 +541,7 @@ def test_much_output_is_listed_rather_than_shown(tmp_path: Path) -> None:
     assert "xxx" not in result.stdout
 
 
-def test_output_in_the_queues_own_store_is_told_where_to_ask(tmp_path: Path) -> None:
+def test_logs_says_how_to_get_output_from_the_queue(tmp_path: Path) -> None:
     told = Kept(tmp_path, executor={"name": "flux", "options": {}})
     told.start()
     told.job("sim.0", "submit", queue_id="f123")
@@ -554,7 +552,7 @@ def test_output_in_the_queues_own_store_is_told_where_to_ask(tmp_path: Path) -> 
     assert "flux job attach f123" in result.stderr
 
 
-def test_output_at_a_member_is_told_and_not_read(tmp_path: Path) -> None:
+def test_logs_names_the_path_of_output_on_a_member(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("mine")
     told = Kept(tmp_path, executor={"name": "remote", "options": {}})
@@ -567,7 +565,7 @@ def test_output_at_a_member_is_told_and_not_read(tmp_path: Path) -> None:
     assert "mine" not in result.output
 
 
-def test_an_unknown_job_is_refused_with_the_nearest(tmp_path: Path) -> None:
+def test_unknown_job_is_rejected_with_a_suggestion(tmp_path: Path) -> None:
     played(tmp_path).keep()
     result = ensemble(tmp_path, "logs", "last", "sim.9")
     assert result.exit_code == 2
@@ -578,7 +576,7 @@ def test_an_unknown_job_is_refused_with_the_nearest(tmp_path: Path) -> None:
 # -- clean -----------------------------------------------------------------------------------------
 
 
-def test_nothing_is_removed_without_being_told_what(tmp_path: Path) -> None:
+def test_clean_needs_a_selection(tmp_path: Path) -> None:
     told = played(tmp_path).keep()
     assert ensemble(tmp_path, "clean").exit_code == 2
     assert ensemble(tmp_path, "clean", "--older-than", "soon").exit_code == 2
@@ -586,7 +584,7 @@ def test_nothing_is_removed_without_being_told_what(tmp_path: Path) -> None:
     assert told.folder.is_dir()
 
 
-def test_clean_removes_ended_runs_and_no_others(tmp_path: Path) -> None:
+def test_clean_removes_only_ended_runs(tmp_path: Path) -> None:
     ended = played(tmp_path, "a-20260101T120000-aaaaaa").keep()
     cut = played(tmp_path, "b-20260102T120000-bbbbbb").cut_off()
     running = played(tmp_path, "c-20260103T120000-cccccc")
@@ -601,7 +599,7 @@ def test_clean_removes_ended_runs_and_no_others(tmp_path: Path) -> None:
         assert total["bytes"] > 0
         assert not ended.folder.exists()
         assert cut.folder.exists()
-        # Not even by name, nor with everything.
+        # Not even by name or with --all.
         assert ensemble(tmp_path, "clean", running.folder.name, "--yes").exit_code == 1
         assert ensemble(tmp_path, "clean", "--all", "--yes").exit_code == 0
         assert running.folder.exists()
@@ -611,7 +609,7 @@ def test_clean_removes_ended_runs_and_no_others(tmp_path: Path) -> None:
         running.cut_off()
 
 
-def test_a_run_whose_jobs_may_still_be_queued_goes_only_with_yes(tmp_path: Path) -> None:
+def test_run_with_queued_jobs_is_removed_only_with_yes(tmp_path: Path) -> None:
     told = played(tmp_path).cut_off()
     result = ensemble(tmp_path, "clean", "last")
     assert result.exit_code == 2
@@ -623,9 +621,7 @@ def test_a_run_whose_jobs_may_still_be_queued_goes_only_with_yes(tmp_path: Path)
 
 
 @pytest.mark.parametrize("journal", [b"", b"my notes", b"SQLite format 3\0" + bytes(100)])
-def test_clean_leaves_a_folder_alone_that_only_looks_like_a_run(
-    tmp_path: Path, journal: bytes
-) -> None:
+def test_clean_keeps_a_folder_that_only_looks_like_a_run(tmp_path: Path, journal: bytes) -> None:
     home = tmp_path / "home"
     (home / "output").mkdir(parents=True)
     (home / NAME).write_bytes(journal)
@@ -641,9 +637,7 @@ def test_clean_leaves_a_folder_alone_that_only_looks_like_a_run(
 
 
 @pytest.mark.parametrize("content", ["", "a thesis"])
-def test_a_folder_that_a_stranger_named_neither_steers_the_terminal_nor_forges_lines(
-    tmp_path: Path, content: str
-) -> None:
+def test_folder_names_are_escaped(tmp_path: Path, content: str) -> None:
     name = "x\x1b]0;owned\x07\x1b[2J\nrun y  ended  0 B"
     folder = tmp_path / "runs" / name
     folder.mkdir(parents=True)
@@ -661,9 +655,7 @@ def test_a_folder_that_a_stranger_named_neither_steers_the_terminal_nor_forges_l
 @pytest.mark.parametrize(
     "place", ["thesis.tex", "output/thesis.tex", "output/sim.0.out/thesis.tex"]
 )
-def test_clean_keeps_a_run_whole_in_whose_folder_is_something_else(
-    tmp_path: Path, place: str
-) -> None:
+def test_clean_keeps_a_run_with_other_files_in_its_folder(tmp_path: Path, place: str) -> None:
     told = played(tmp_path).keep()
     thesis = told.folder / place
     thesis.parent.mkdir(parents=True, exist_ok=True)
@@ -677,7 +669,7 @@ def test_clean_keeps_a_run_whole_in_whose_folder_is_something_else(
     assert ensemble(tmp_path, "status", "last").exit_code == 0
 
 
-def test_clean_removes_what_a_run_left_that_was_killed_before_it_began(tmp_path: Path) -> None:
+def test_clean_removes_a_run_killed_before_its_start(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "study-20260101T120000-aaaaaa"
     (folder / "executor").mkdir(parents=True)
     for name in (NAME, "lock", "executor/keeper.log"):
@@ -686,7 +678,7 @@ def test_clean_removes_what_a_run_left_that_was_killed_before_it_began(tmp_path:
     assert not folder.exists()
 
 
-def test_clean_does_not_follow_a_link_out_of_a_run(tmp_path: Path) -> None:
+def test_clean_does_not_follow_links(tmp_path: Path) -> None:
     told = played(tmp_path).keep()
     home = tmp_path / "home"
     home.mkdir()
@@ -698,7 +690,7 @@ def test_clean_does_not_follow_a_link_out_of_a_run(tmp_path: Path) -> None:
     assert (home / "sim.0.out").read_text() == "four years"
 
 
-def test_a_run_that_cannot_be_read_is_removed_only_with_yes(tmp_path: Path) -> None:
+def test_unreadable_run_is_removed_only_with_yes(tmp_path: Path) -> None:
     told = played(tmp_path).keep()
     with (told.folder / NAME).open("r+b") as file:
         file.seek(100)
@@ -711,11 +703,11 @@ def test_a_run_that_cannot_be_read_is_removed_only_with_yes(tmp_path: Path) -> N
     assert not told.folder.exists()
 
 
-def test_only_old_runs_are_removed_by_age(tmp_path: Path) -> None:
+def test_older_than_removes_only_old_runs(tmp_path: Path) -> None:
     old = played(tmp_path, "a-20260101T120000-aaaaaa").keep(days_ago=40)
     new = played(tmp_path, "b-20260102T120000-bbbbbb").keep(days_ago=20)
     cut = played(tmp_path, "c-20260102T120000-cccccc").cut_off()
-    assert ensemble(tmp_path, "runs").exit_code == 0  # looking at a run does not make it young
+    assert ensemble(tmp_path, "runs").exit_code == 0  # reading a run does not make it newer
     assert ensemble(tmp_path, "clean", "--older-than", "30d").exit_code == 0
     assert not old.folder.exists()
     assert new.folder.exists()
@@ -729,7 +721,7 @@ def test_only_old_runs_are_removed_by_age(tmp_path: Path) -> None:
     assert new.folder.exists()
 
 
-def test_a_run_in_a_folder_that_only_others_may_write_can_be_looked_at() -> None:
+def test_run_in_a_read_only_folder_can_be_read() -> None:
     home = Path(tempfile.mkdtemp())
     told = played(home).keep()
     for path in (home, *home.rglob("*")):
@@ -737,7 +729,7 @@ def test_a_run_in_a_folder_that_only_others_may_write_can_be_looked_at() -> None
     root = os.geteuid() == 0
     try:
         if root:
-            os.seteuid(65534)  # nothing is read-only to root
+            os.seteuid(65534)  # root can write anywhere
         result = ensemble(home, "runs", "--json")
         events = ensemble(home, "events", "last", "--json", "--no-decisions")
     finally:
@@ -751,7 +743,7 @@ def test_a_run_in_a_folder_that_only_others_may_write_can_be_looked_at() -> None
 
 
 class _Bomb:
-    """Runs a command of its author when it is unpickled."""
+    """Object that runs a command when it is unpickled."""
 
     def __init__(self, trace: Path) -> None:
         self.trace = trace
@@ -762,7 +754,7 @@ class _Bomb:
 
 @pytest.mark.parametrize("foreign", [True, False])
 @pytest.mark.parametrize("command", ["status", "events", "replay", "why"])
-def test_looking_at_another_users_run_does_not_run_their_code(
+def test_reading_another_users_run_does_not_run_their_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, foreign: bool
 ) -> None:
     told = played(tmp_path).keep()
@@ -785,7 +777,7 @@ def test_looking_at_another_users_run_does_not_run_their_code(
 
     result = ensemble(tmp_path, command, "last", *(["begin"] if command == "why" else []))
 
-    assert ran.exists() != foreign  # our own runs are trusted with their plugins, which did it
+    assert ran.exists() != foreign  # plugins of the user's own runs are trusted, and they did it
     assert not exploded.exists()
     if foreign:
         assert result.exit_code == 0, result.output
@@ -796,7 +788,7 @@ def test_looking_at_another_users_run_does_not_run_their_code(
         assert not ran.exists()
 
 
-def test_what_a_strangers_run_is_called_forges_no_lines_of_the_status(tmp_path: Path) -> None:
+def test_run_names_are_escaped_in_the_status(tmp_path: Path) -> None:
     forged = "e.yaml\r\n reason      all is well\x1b[2J"
     told = played(tmp_path, executor={"name": forged, "options": {}}).keep()
     with sqlite3.connect(told.folder / NAME) as journal:
@@ -811,7 +803,7 @@ def test_what_a_strangers_run_is_called_forges_no_lines_of_the_status(tmp_path: 
     assert not [line for line in lines if line.startswith(" reason") and "all is well" in line]
 
 
-def test_nobody_else_may_write_where_runs_are_kept_whatever_the_umask_is(tmp_path: Path) -> None:
+def test_state_folder_is_private_with_any_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         folder = new_folder(tmp_path / "state", "run-1")
@@ -824,7 +816,7 @@ def test_nobody_else_may_write_where_runs_are_kept_whatever_the_umask_is(tmp_pat
 # -- pipes -----------------------------------------------------------------------------------------
 
 
-def test_a_reader_that_goes_away_ends_the_command_quietly(tmp_path: Path) -> None:
+def test_closed_pipe_ends_the_command_silently(tmp_path: Path) -> None:
     told = Kept(tmp_path, text=FILE.replace("count: 3", "count: 900"))
     told.start()
     for job in range(900):
@@ -848,7 +840,7 @@ def test_sizes_are_short(size: int, words: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["runs", "status", "events", "logs", "why", "replay", "clean"])
-def test_the_page_on_kept_runs_names_every_command_and_option(name: str) -> None:
+def test_page_on_kept_runs_names_every_command_and_option(name: str) -> None:
     page = (Path(__file__).parents[2] / "docs" / "kept-runs.md").read_text("utf-8")
     assert f"ensemble {name}" in page
     command = main.get_command(click.Context(main), name)
@@ -856,6 +848,6 @@ def test_the_page_on_kept_runs_names_every_command_and_option(name: str) -> None
     options = [one for one in command.params if isinstance(one, click.Option)]
     assert options
     for option in options:
-        # Of a pair of switches the one that changes something.
+        # Of a pair of flags, the one that is not the default.
         names = option.secondary_opts or [one for one in option.opts if one.startswith("--")]
         assert any(one in page for one in names), option.opts

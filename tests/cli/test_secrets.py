@@ -36,7 +36,7 @@ def run(folder: Path, *more: str) -> Result:
     return CliRunner().invoke(main, [*words, "--state", str(folder / "state")])
 
 
-def test_a_secret_that_jobs_inherit_is_in_no_file_of_the_run_and_not_in_json(
+def test_inherited_secret_is_neither_stored_nor_in_json(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DB_PASSWORD", SECRET)
@@ -55,7 +55,7 @@ def test_a_secret_that_jobs_inherit_is_in_no_file_of_the_run_and_not_in_json(
         assert SECRET not in told.output
 
 
-def test_nothing_runs_while_a_variable_that_jobs_inherit_is_missing(folder: Path) -> None:
+def test_run_does_not_start_if_an_inherited_variable_is_missing(folder: Path) -> None:
     result = run(folder)
     assert result.exit_code == 2
     assert "the environment lacks DB_PASSWORD (for load)" in result.stderr
@@ -81,7 +81,7 @@ def test_nothing_runs_while_a_variable_that_jobs_inherit_is_missing(folder: Path
         ),
     ],
 )
-def test_what_cannot_be_taken_from_the_environment_is_an_error_with_its_place(
+def test_invalid_environment_from_is_an_error_with_its_place(
     folder: Path, before: str, after: str, words: str
 ) -> None:
     text = (folder / "e.yaml").read_text()
@@ -93,7 +93,7 @@ def test_what_cannot_be_taken_from_the_environment_is_an_error_with_its_place(
     assert words in result.stderr
 
 
-def test_jobs_of_members_inherit_nothing_from_here() -> None:
+def test_jobs_of_members_inherit_no_local_variables() -> None:
     registry = discover()
     elsewhere = replace(registry.lookup("executor", "local"), name="remote", members=True)
     text = FILE.format(folder="work")

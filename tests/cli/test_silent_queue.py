@@ -1,4 +1,4 @@
-"""A queue that never reports what became of cancelled jobs does not hold a stop for good."""
+"""A queue that never reports the end of cancelled jobs does not block a stop forever."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def state() -> str:
 
 
 def stop_a_run(*more: str) -> subprocess.CompletedProcess[str]:
-    """Ended by one SIGTERM."""
+    """Stop the run with one SIGTERM."""
     words = [sys.executable, "-m", "ensemble_core.cli", "run", "e.yaml", *WORDS, *more]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
@@ -110,7 +110,7 @@ def stop_a_run(*more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess(words, process.returncode, out, err)
 
 
-def test_a_stop_leaves_jobs_that_the_queue_does_not_report_and_names_them() -> None:
+def test_stop_leaves_unreported_jobs_and_names_them() -> None:
     done = stop_a_run("--tag", "study")
     assert done.returncode == 143
     assert lines("cancelled") == ["sim.0", "sim.1"]
@@ -120,7 +120,7 @@ def test_a_stop_leaves_jobs_that_the_queue_does_not_report_and_names_them() -> N
     assert state() == "stopped"
 
 
-def test_a_resume_asks_for_jobs_that_a_stop_left_and_submits_none_twice() -> None:
+def test_resume_reattaches_to_jobs_left_by_a_stop() -> None:
     stop_a_run("--tag", "study")
     ensemble("resume", "study")
     assert lines("asked") == ["sim.0", "sim.1"]
@@ -129,7 +129,7 @@ def test_a_resume_asks_for_jobs_that_a_stop_left_and_submits_none_twice() -> Non
     ensemble("replay", "study")
 
 
-def test_a_resume_submits_cancelled_jobs_again_that_the_queue_does_not_have() -> None:
+def test_resume_submits_cancelled_jobs_that_the_queue_lost() -> None:
     stop_a_run("--tag", "study")
     Path("forgotten").touch()
     Path("end").touch()
@@ -138,13 +138,13 @@ def test_a_resume_submits_cancelled_jobs_again_that_the_queue_does_not_have() ->
     assert state() == "ended"
 
 
-def test_a_run_without_a_journal_does_not_wait_for_a_silent_queue_either() -> None:
+def test_run_without_a_journal_does_not_wait_for_a_silent_queue() -> None:
     done = stop_a_run("--no-journal")
     assert done.returncode == 143
     assert "check the queue yourself" in done.stderr
 
 
-def test_a_rule_that_ends_the_run_does_not_wait_for_a_silent_queue() -> None:
+def test_rule_that_ends_the_run_does_not_wait_for_a_silent_queue() -> None:
     ending = "  - {trigger: job-start, action: {name: terminate, exit_code: 3}}\n"
     submitting = "rules:\n  - {trigger: start, action: {name: submit, label: sim}}\n"
     Path("e.yaml").write_text(
@@ -163,6 +163,6 @@ def test_a_rule_that_ends_the_run_does_not_wait_for_a_silent_queue() -> None:
 
 
 @pytest.mark.parametrize("stop", ["0", "soon"])
-def test_an_invalid_stop_limit_is_an_error_with_its_place(stop: str) -> None:
+def test_invalid_stop_limit_is_an_error_with_its_place(stop: str) -> None:
     Path("e.yaml").write_text(STUDY.replace("stop: 0.5", f"stop: {stop}"))
     assert "e.yaml:4:16" in ensemble("validate", "e.yaml", code=2).output

@@ -1,5 +1,4 @@
-"""A run that is stopped, by a signal, a command or the clock, goes on where it was when it is
-resumed."""
+"""Runs that are stopped, by a signal, a command or a time limit, and resumed."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from ensemble_testing.stops import STUDY
 from ensemble_core.cli.main import main
 
 COMMAND = [sys.executable, "-m", "ensemble_core.cli"]
-#: Jobs print a row, wait for a file that lets them end, and print another.
+#: Each job prints a row, waits for a file, and prints another row.
 JOB = """#!/bin/sh
 echo "started $ENSEMBLE_JOB_ID" >> started
 echo "{\\"x\\": $1}"
@@ -47,7 +46,7 @@ def ensemble(*args: str, code: int = 0) -> Result:
 
 
 def begun(*args: str, jobs: int = 3) -> subprocess.Popen[str]:
-    """A run whose jobs have all started."""
+    """Start a run and wait until all its jobs have started."""
     words = [*COMMAND, "run", "e.yaml", "--tag", "study", "--slots", "3", *args]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_until(lambda: len(starts()) >= jobs)
@@ -68,7 +67,7 @@ def table() -> list[dict[str, Any]]:
 
 
 def check_whole() -> None:
-    """Everything is as it is without a stop."""
+    """Check that the result equals that of an undisturbed run."""
     assert state() == "ended"
     assert table() == TABLE
     ensemble("replay", "study")
@@ -80,7 +79,7 @@ def stopped(process: subprocess.Popen[str], code: int) -> tuple[str, str]:
     return out, err
 
 
-def test_a_signal_stops_a_run_and_resume_goes_on_with_it(folder: Path) -> None:
+def test_run_stopped_by_a_signal_is_resumed(folder: Path) -> None:
     process = begun()
     process.terminate()
     out, err = stopped(process, 143)
@@ -97,7 +96,7 @@ def test_a_signal_stops_a_run_and_resume_goes_on_with_it(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "told"), [(signal.SIGINT, "130: Ctrl-C"), (signal.SIGTERM, "143: SIGTERM")]
 )
-def test_a_run_stopped_by_a_signal_is_called_stopped_everywhere(
+def test_run_stopped_by_a_signal_is_shown_as_stopped_everywhere(
     number: signal.Signals, told: str, folder: Path
 ) -> None:
     process = begun()
@@ -110,7 +109,7 @@ def test_a_run_stopped_by_a_signal_is_called_stopped_everywhere(
         assert not re.search("interrupted|ended", text)
 
 
-def test_a_job_that_ends_by_itself_while_the_run_stops_counts_as_it_ended(folder: Path) -> None:
+def test_job_that_finishes_during_the_stop_counts_as_finished(folder: Path) -> None:
     text = JOB.replace('echo "started', "trap '' TERM\necho \"started")
     Path("job.sh").write_text(text)
     process = begun()
@@ -123,7 +122,7 @@ def test_a_job_that_ends_by_itself_while_the_run_stops_counts_as_it_ended(folder
     check_whole()
 
 
-def test_a_second_signal_leaves_at_once_and_resume_goes_on(folder: Path) -> None:
+def test_run_left_by_a_second_signal_is_resumed(folder: Path) -> None:
     Path("job.sh").write_text(JOB.replace('echo "started', "trap '' TERM\necho \"started"))
     process = begun()
     process.terminate()
@@ -131,7 +130,7 @@ def test_a_second_signal_leaves_at_once_and_resume_goes_on(folder: Path) -> None
     assert "stopping" in process.stderr.readline()
     process.terminate()
     while not select.select([process.stderr], [], [], 0.4)[0]:
-        process.terminate()  # signals that come within a moment are one
+        process.terminate()  # signals within a short time count as one
     assert "exiting without waiting" in process.stderr.readline()
     stopped(process, 143)
     assert state() == "interrupted"
@@ -140,7 +139,7 @@ def test_a_second_signal_leaves_at_once_and_resume_goes_on(folder: Path) -> None
     check_whole()
 
 
-def test_a_command_stops_a_run(folder: Path) -> None:
+def test_stop_command_stops_a_run(folder: Path) -> None:
     process = begun()
     result = ensemble("stop", "study")
     assert "run study is stopped; 'ensemble resume study' resumes it" in result.output
@@ -152,7 +151,7 @@ def test_a_command_stops_a_run(folder: Path) -> None:
     assert "has ended already" in ensemble("stop", "study").output
 
 
-def test_the_clock_stops_a_run_as_often_as_it_is_resumed(folder: Path) -> None:
+def test_wall_limit_applies_to_each_resume(folder: Path) -> None:
     process = begun("--set", "limits.wall=1")
     out, err = stopped(process, 5)
     assert "stopping: cancelling 3 jobs (Ctrl-C to exit without waiting)" in err
@@ -166,14 +165,14 @@ def test_the_clock_stops_a_run_as_often_as_it_is_resumed(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("wall", ["soon", "0"])
-def test_a_wall_that_is_no_time_is_refused(folder: Path, wall: str) -> None:
+def test_invalid_wall_is_rejected(folder: Path, wall: str) -> None:
     assert "--wall" in ensemble("run", "e.yaml", "--wall", wall, code=2).output
     result = ensemble("run", "e.yaml", "--set", f"limits.wall={wall}", code=2)
     assert "limits.wall" in result.output
     assert not Path("state").exists()
 
 
-def test_the_same_words_go_on_with_a_run_until_it_is_over(folder: Path) -> None:
+def test_repeated_or_resume_continues_until_the_run_ends(folder: Path) -> None:
     words = ("run", "e.yaml", "--tag", "study", "--or-resume", "--wall", "1s")
     ensemble(*words, code=5)
     ensemble(*words, code=5)
@@ -183,7 +182,7 @@ def test_the_same_words_go_on_with_a_run_until_it_is_over(folder: Path) -> None:
     assert "run study has already ended with exit code 0" in ensemble(*words).output
 
 
-def test_a_stopped_run_can_be_cancelled_for_good(folder: Path) -> None:
+def test_stopped_run_can_be_cancelled(folder: Path) -> None:
     process = begun()
     ensemble("stop", "study")
     stopped(process, 5)
@@ -193,7 +192,7 @@ def test_a_stopped_run_can_be_cancelled_for_good(folder: Path) -> None:
     assert "has ended" in ensemble("resume", "study", code=2).output
 
 
-def test_a_cancel_ends_a_run_that_is_stopping(folder: Path) -> None:
+def test_cancel_ends_a_stopping_run(folder: Path) -> None:
     Path("job.sh").write_text(JOB.replace('echo "started', "trap '' TERM\necho \"started"))
     process = begun()
     ensemble("stop", "study", "--no-wait")
@@ -204,7 +203,7 @@ def test_a_cancel_ends_a_run_that_is_stopping(folder: Path) -> None:
     assert state() == "ended"
 
 
-def test_a_run_without_a_journal_ends(folder: Path) -> None:
+def test_signal_ends_a_run_without_a_journal(folder: Path) -> None:
     process = begun("--no-journal")
     process.terminate()
     out, _ = stopped(process, 143)
@@ -212,12 +211,12 @@ def test_a_run_without_a_journal_ends(folder: Path) -> None:
     assert ensemble("runs", "--json").output == ""
 
 
-def test_a_word_for_on_stop_that_is_none_is_refused(folder: Path) -> None:
+def test_invalid_on_stop_is_rejected(folder: Path) -> None:
     result = ensemble("validate", "e.yaml", "--set", "on_stop=kep", code=2)
     assert "keep" in result.output
 
 
-def test_a_run_that_has_ended_is_opened_again_by_a_change_that_gives_it_something_to_do(
+def test_ended_run_is_reopened_by_a_change_that_adds_work(
     folder: Path,
 ) -> None:
     Path("go").touch()
@@ -236,9 +235,7 @@ def test_a_run_that_has_ended_is_opened_again_by_a_change_that_gives_it_somethin
 
 
 @pytest.mark.parametrize("how", ["under way", "killed", "stopped"])
-def test_jobs_that_a_run_left_are_cancelled_on_demand_and_submitted_again(
-    folder: Path, how: str
-) -> None:
+def test_cancel_jobs_cancels_left_jobs_and_a_resume_resubmits_them(folder: Path, how: str) -> None:
     process = begun("--set", "on_stop=keep")
     if how == "killed":
         process.kill()
@@ -259,10 +256,10 @@ def test_jobs_that_a_run_left_are_cancelled_on_demand_and_submitted_again(
     assert "has ended already" in ensemble("stop", "study", "--cancel-jobs").output
 
 
-def test_jobs_that_ended_before_they_could_be_cancelled_count_and_nothing_follows_yet(
+def test_jobs_that_ended_before_the_cancel_count_without_triggering_rules(
     folder: Path,
 ) -> None:
-    """Where the run is taken up for that alone, no rule hears of them: 'last' would be begun."""
+    """A resume that only cancels jobs triggers no rules: otherwise 'last' would start."""
     Path("job.sh").write_text(f"{JOB}echo over >> over\n")
     process = begun("--set", "on_stop=keep")
     process.kill()
@@ -277,7 +274,7 @@ def test_jobs_that_ended_before_they_could_be_cancelled_count_and_nothing_follow
     check_whole()
 
 
-def test_jobs_that_cannot_all_be_cancelled_are_told_of_by_exit_code_75(folder: Path) -> None:
+def test_incomplete_cancel_ends_with_exit_code_75(folder: Path) -> None:
     Path("job.sh").write_text(JOB.replace('echo "started', "trap '' TERM\necho \"started"))
     process = begun("--set", "on_stop=keep")
     process.terminate()
@@ -302,7 +299,7 @@ def test_jobs_that_cannot_all_be_cancelled_are_told_of_by_exit_code_75(folder: P
     check_whole()
 
 
-def test_jobs_that_the_end_of_a_run_let_be_are_cancelled_on_demand(folder: Path) -> None:
+def test_cancel_jobs_cancels_jobs_kept_by_the_end_of_a_run(folder: Path) -> None:
     end = "{trigger: job-start, name: work, action: {name: terminate, cancel: false}}"
     Path("e.yaml").write_text(STUDY.replace("results:\n", f"  - {end}\nresults:\n"))
     process = begun()
@@ -315,7 +312,7 @@ def test_jobs_that_the_end_of_a_run_let_be_are_cancelled_on_demand(folder: Path)
     ensemble("replay", "study")
 
 
-def test_to_cancel_jobs_without_waiting_is_refused(folder: Path) -> None:
+def test_cancel_jobs_without_waiting_is_rejected(folder: Path) -> None:
     assert (
         "cannot be combined with"
         in ensemble("stop", "study", "--cancel-jobs", "--no-wait", code=2).output

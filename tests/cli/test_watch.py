@@ -1,4 +1,4 @@
-"""``ensemble watch``: what a queue tells, without a run."""
+"""``ensemble watch``: gauges and events of a queue without a run."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def plugin(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_gauges_come_first_then_what_changes_and_the_events_of_others_jobs(plugin: str) -> None:
+def test_watch_shows_gauges_then_changes_and_foreign_jobs(plugin: str) -> None:
     result = watch("--plugin", plugin, "--executor", "spoken", "--for", "60")
     lines = [line.partition("  ")[2] for line in result.output.splitlines()]
     assert lines == [
@@ -71,14 +71,14 @@ def test_gauges_come_first_then_what_changes_and_the_events_of_others_jobs(plugi
     assert result.exit_code == 1
 
 
-def test_json_has_one_event_a_line(plugin: str) -> None:
+def test_json_has_one_event_per_line(plugin: str) -> None:
     result = watch("--plugin", plugin, "--executor", "spoken", "--for", "60", "--json")
     told = [json.loads(line) for line in result.output.splitlines()]
     assert [one["type"] for one in told] == ["resources", "resources", "job", "executor-lost"]
     assert told[1]["values"] == {"nodes.free": 3.0}
 
 
-def test_the_gauges_of_this_machine_are_shown_once() -> None:
+def test_watch_for_zero_seconds_shows_the_gauges_once() -> None:
     result = watch("--executor", "local", "--for", "0")
     (line,) = result.output.splitlines()
     assert "cores.up" in line
@@ -93,7 +93,7 @@ def test_the_gauges_of_this_machine_are_shown_once() -> None:
         (["--executor", "local", "-o", "slotz=1"], "did you mean 'slots'?"),
     ],
 )
-def test_a_slip_is_told_and_nothing_is_opened(args: list[str], said: str) -> None:
+def test_typo_is_rejected_before_the_queue_is_opened(args: list[str], said: str) -> None:
     result = watch(*args)
     assert result.exit_code == 2
     assert said in result.output

@@ -1,4 +1,4 @@
-"""``ensemble why`` and ``ensemble replay``: a run decided anew, with a witness."""
+"""``ensemble why`` and ``ensemble replay``: the engine re-run on a journal, with a tracer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MAKER = maker_of(versions(REGISTRY))
 
 
 class Kept(Story):
-    """A story that is written into a journal below ``state``, and shown to a tracing engine."""
+    """Story that is written to a journal below ``state`` and passed to a tracing engine."""
 
     def __init__(self, state: Path, text: str, traced: str = "", tag: str = "told") -> None:
         super().__init__(text)
@@ -51,7 +51,7 @@ class Kept(Story):
     def tell(self, event: Event) -> list[Decision]:
         decisions = super().tell(event)
         self.writer.append(event, decisions)
-        # A witness must not change what it sees.
+        # The tracer must not change the decisions.
         assert decisions_text(self.traced.handle(event)) == decisions_text(decisions)
         self.verdicts += [(self.writer.seq, verdict) for verdict in self.tracer.verdicts]
         return decisions
@@ -97,7 +97,7 @@ LOG = "action: {name: log, message: hello}}"
 # -- verdicts --------------------------------------------------------------------------------------
 
 
-def test_a_metric_out_of_reach_of_every_rule_is_told_with_its_values(tmp_path: Path) -> None:
+def test_unreached_metric_is_shown_with_its_values(tmp_path: Path) -> None:
     told = story(
         tmp_path, f'  - {{id: r, trigger: metric, name: mean.sim-duration, when: "> 60", {LOG}'
     )
@@ -105,7 +105,7 @@ def test_a_metric_out_of_reach_of_every_rule_is_told_with_its_values(tmp_path: P
     for job, duration in enumerate((2.0, 40.0, 6.0)):
         told.play(f"sim.{job}", duration=duration)
     told.keep()
-    # The index does not read such a metric, and the report knows the last value only.
+    # The index does not read such a metric, and the report has the last value only.
     engine = Engine(told.ensemble)
     for event in told.events:
         engine.handle(event)
@@ -122,7 +122,7 @@ def test_a_metric_out_of_reach_of_every_rule_is_told_with_its_values(tmp_path: P
     assert "'> 60' was false 3 times (values 2 to 21)" in found["conclusion"]
 
 
-def test_a_rule_that_fires_and_is_exhausted_is_told_in_order(tmp_path: Path) -> None:
+def test_firings_and_exhaustion_are_shown_in_order(tmp_path: Path) -> None:
     told = story(tmp_path, f"  - {{id: r, trigger: metric, name: count.sim.success, when: 2, {LOG}")
     told.start()
     for job in range(4):
@@ -135,7 +135,7 @@ def test_a_rule_that_fires_and_is_exhausted_is_told_in_order(tmp_path: Path) -> 
     assert "it may fire once, so its limit is reached" in found["conclusion"]
 
 
-def test_backoff_by_matches_and_by_time_holds_back_and_says_for_how_long(tmp_path: Path) -> None:
+def test_backoff_is_shown_with_its_remaining_length(tmp_path: Path) -> None:
     rule = "  - {id: r, trigger: job-finish, name: sim, repetitions: 9, backoff: %s, " + LOG
     told = story(tmp_path / "a", rule % "2")
     told.start()
@@ -155,7 +155,7 @@ def test_backoff_by_matches_and_by_time_holds_back_and_says_for_how_long(tmp_pat
     assert "its backoff held it back 3 times" in answer(tmp_path / "b")["conclusion"]
 
 
-def test_an_expression_that_lacks_a_value_is_not_the_same_as_one_that_is_false(
+def test_missing_value_differs_from_a_false_condition(
     tmp_path: Path,
 ) -> None:
     told = story(
@@ -172,7 +172,7 @@ def test_an_expression_that_lacks_a_value_is_not_the_same_as_one_that_is_false(
     assert "mean.amg-duration has no value" in answer(tmp_path)["conclusion"]
 
 
-def test_a_rule_that_was_never_woken_is_told_what_happened_instead(tmp_path: Path) -> None:
+def test_never_triggered_rule_shows_what_happened_instead(tmp_path: Path) -> None:
     told = story(tmp_path, f"  - {{id: r, trigger: job-fail, name: sim, {LOG}")
     told.start()
     told.play("sim.0")
@@ -185,8 +185,8 @@ def test_a_rule_that_was_never_woken_is_told_what_happened_instead(tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", ["name: ising, ", "name: [ising, amg], ", ""])
-def test_why_names_the_open_jobs_that_a_rule_waits_for(tmp_path: Path, name: str) -> None:
-    """Another rule has fired for each T whose jobs are over: that is no other group's doing."""
+def test_why_counts_the_open_jobs_that_a_rule_waits_for(tmp_path: Path, name: str) -> None:
+    """Firings of another rule of the same group must not be listed as other groups."""
     told = Kept(
         tmp_path,
         "jobs:\n  - {name: ising, command: 'ising {T}', parameters: {T: [1, 2, 3]}}\n"
@@ -207,7 +207,7 @@ def test_why_names_the_open_jobs_that_a_rule_waits_for(tmp_path: Path, name: str
     told.keep()
 
 
-def test_a_rule_for_the_wrong_group_is_told_of_the_others(tmp_path: Path) -> None:
+def test_rule_for_the_wrong_group_shows_the_other_groups(tmp_path: Path) -> None:
     told = story(tmp_path, f"  - {{id: r, trigger: job-success, name: amg, {LOG}")
     told.start()
     told.play("sim.0")
@@ -215,7 +215,7 @@ def test_a_rule_for_the_wrong_group_is_told_of_the_others(tmp_path: Path) -> Non
     assert "only for other groups: sim 1" in answer(tmp_path)["conclusion"]
 
 
-def test_a_disabled_rule_is_told_who_disabled_it_and_what_it_missed(tmp_path: Path) -> None:
+def test_disabled_rule_shows_who_disabled_it_and_what_it_missed(tmp_path: Path) -> None:
     told = story(
         tmp_path,
         "  - {id: stop, trigger: job-start, name: sim, action: {name: disable, rules: [r]}}\n"
@@ -227,14 +227,14 @@ def test_a_disabled_rule_is_told_who_disabled_it_and_what_it_missed(tmp_path: Pa
     told.play("sim.1")
     told.keep()
     assert told.kinds == ["disabled", "disabled"]
-    assert "rule stop did that at event 7" in answer(tmp_path)["conclusion"]
-    # The other has never been in the index; what it would have seen is told all the same.
+    assert "by rule stop at event 7" in answer(tmp_path)["conclusion"]
+    # The other rule was never in the index, but its verdicts are shown too.
     found = answer(tmp_path, "m")
     assert [(span["verdict"], span["count"]) for span in found["spans"]] == [("disabled", 2)]
     assert "the file says so" in found["conclusion"]
 
 
-def test_a_chain_that_is_cut_says_why(tmp_path: Path) -> None:
+def test_cut_chain_is_explained(tmp_path: Path) -> None:
     told = Kept(
         tmp_path,
         "jobs: [{name: sim, command: sim}]\nlimits: {chain: 5}\nrules:\n"
@@ -249,7 +249,7 @@ def test_a_chain_that_is_cut_says_why(tmp_path: Path) -> None:
     assert "switched off" in answer(tmp_path)["conclusion"]
 
 
-def test_after_the_end_a_rule_is_not_looked_at(tmp_path: Path) -> None:
+def test_rules_are_not_considered_after_the_end(tmp_path: Path) -> None:
     told = story(
         tmp_path,
         "  - {id: end, trigger: job-success, name: sim, action: {name: terminate}}\n"
@@ -261,13 +261,13 @@ def test_after_the_end_a_rule_is_not_looked_at(tmp_path: Path) -> None:
     told.play("sim.0")
     told.end("sim.1")
     told.keep()
-    # The first end came by an earlier rule of the same event, the second found the run ended.
+    # The first rule was decided before the end by the same event, the second after it.
     assert told.kinds == ["ended", "ended"]
     assert "the run ended at event" in answer(tmp_path)["conclusion"]
     assert [span["verdict"] for span in answer(tmp_path, "m")["spans"]] == ["condition", "ended"]
 
 
-def test_heartbeats_and_intervals_and_queue_loss_are_told(tmp_path: Path) -> None:
+def test_heartbeats_intervals_and_queue_loss_are_shown(tmp_path: Path) -> None:
     told = story(
         tmp_path,
         f"  - {{id: r, trigger: interval, seconds: 4, repetitions: 2, {LOG}\n"
@@ -283,7 +283,7 @@ def test_heartbeats_and_intervals_and_queue_loss_are_told(tmp_path: Path) -> Non
     assert found["spans"][0]["event"] == "heartbeat"
 
 
-def test_a_rule_that_joined_is_found_by_its_id(tmp_path: Path) -> None:
+def test_added_rule_is_found_by_its_id(tmp_path: Path) -> None:
     told = Kept(
         tmp_path,
         "jobs: [{name: sim, command: sim, count: 3}]\nrules:\n"
@@ -330,7 +330,7 @@ def test_thousands_of_verdicts_are_a_few_lines(tmp_path: Path) -> None:
     assert len(everything) == 702
 
 
-def test_a_misspelt_rule_is_refused_with_the_nearest(tmp_path: Path) -> None:
+def test_misspelt_rule_is_rejected_with_a_suggestion(tmp_path: Path) -> None:
     told = story(tmp_path, f"  - {{id: retry, trigger: job-fail, name: sim, {LOG}")
     told.start()
     told.keep()
@@ -355,7 +355,7 @@ def played(state: Path) -> Kept:
     return told
 
 
-def test_replay_says_that_all_was_decided_alike(tmp_path: Path) -> None:
+def test_replay_reports_identical_decisions(tmp_path: Path) -> None:
     told = played(tmp_path)
     told.snapshot()
     told.play("sim.3")
@@ -402,15 +402,15 @@ def test_replay_shows_the_first_difference_with_both_lists(tmp_path: Path) -> No
     found = json.loads(ensemble(tmp_path, "replay", "last", "--json").stdout)
     assert not found["same"]
     assert found["difference"]["seq"] == seq
-    # Up to there all is well, and `why` tells as much as it can.
+    # Up to there all is identical, and `why` shows as much as possible.
     assert ensemble(tmp_path, "replay", "last", "--until", str(seq - 1)).exit_code == 0
     answer = ensemble(tmp_path, "why", "last", "r")
     assert answer.exit_code == 1
-    # It fired later, which is not known here: that it has not would be a lie.
+    # It fired later, which is unknown here, so `why` must not say that it never fired.
     assert f"Events after {seq - 1} are unknown. Until then:" in " ".join(answer.stdout.split())
 
 
-def test_replay_finds_a_snapshot_of_another_state(tmp_path: Path) -> None:
+def test_replay_finds_a_wrong_snapshot(tmp_path: Path) -> None:
     told = played(tmp_path)
     told.snapshot()
     told.keep()
@@ -435,7 +435,7 @@ def test_replay_finds_a_snapshot_of_another_state(tmp_path: Path) -> None:
     assert " by replay, " in result.stderr
 
 
-def test_replay_of_a_changed_file_goes_by_each_in_its_time(tmp_path: Path) -> None:
+def test_replay_uses_each_version_of_a_changed_file(tmp_path: Path) -> None:
     told = played(tmp_path)
     text = (
         "jobs: [{name: sim, command: sim, count: 9}, {name: amg, command: amg}]\n"
@@ -454,11 +454,11 @@ def test_replay_of_a_changed_file_goes_by_each_in_its_time(tmp_path: Path) -> No
     assert answer(tmp_path, "new")["fired"] == 1
     gone = answer(tmp_path, "r")
     assert gone["fired"] == 3
-    assert "no longer in the ensemble file" in gone["conclusion"]
+    assert "the ensemble file no longer has it" in gone["conclusion"]
 
 
 @pytest.mark.parametrize("command", [["replay", "last"], ["why", "last", "r"], ["status", "last"]])
-def test_a_damaged_or_newer_journal_is_one_clear_error(tmp_path: Path, command: list[str]) -> None:
+def test_damaged_or_newer_journal_is_one_error(tmp_path: Path, command: list[str]) -> None:
     told = played(tmp_path)
     told.keep()
     with sqlite3.connect(told.path) as connection:
@@ -474,7 +474,7 @@ def test_a_damaged_or_newer_journal_is_one_clear_error(tmp_path: Path, command: 
     assert "is damaged" in result.stderr
 
 
-def test_the_witness_sees_the_start(tmp_path: Path) -> None:
+def test_tracer_sees_the_start(tmp_path: Path) -> None:
     told = story(tmp_path, f"  - {{id: r, trigger: start, {LOG}")
     told.tell(Started(1000.0, {}))
     assert told.kinds == ["fired"]
@@ -495,7 +495,7 @@ RULES = {
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("seed", range(4))
-def test_the_witness_counts_what_the_engine_counts(tmp_path: Path, rule: str, seed: int) -> None:
+def test_tracer_counts_the_same_as_the_engine(tmp_path: Path, rule: str, seed: int) -> None:
     chance = random.Random(seed)
     told = story(tmp_path, f"  - {RULES[rule] % LOG}\n")
     told.start()
@@ -512,10 +512,10 @@ def test_the_witness_counts_what_the_engine_counts(tmp_path: Path, rule: str, se
     assert told.kinds.count("fired") == state.fired
     looked = [kind for kind in told.kinds if kind != "ended"]
     assert len(looked) == state.looked_at
-    assert told.kinds  # something came to pass in each of these
+    assert told.kinds  # each of these has events
 
 
-def test_an_end_that_a_resume_took_back_is_no_end(tmp_path: Path) -> None:
+def test_end_undone_by_a_resume_is_not_shown(tmp_path: Path) -> None:
     told = story(tmp_path, f"  - {{id: r, trigger: job-success, name: sim, {LOG}")
     told.start()
     told.tell(ExecutorLost(told.now, "fake", "it went away"))
@@ -546,7 +546,7 @@ rules:
 
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
-    """A run in which sim.0 is hot four times, sim.1 never."""
+    """Return a run in which sim.0 is hot four times, sim.1 never."""
     told = Kept(tmp_path / "state", STUDY)
     told.start()
     for job in ("sim.0", "sim.1"):
@@ -564,7 +564,7 @@ def why_last(state: Path, *words: str, code: int = 0) -> str:
     return done.output
 
 
-def test_without_a_rule_the_rules_are_listed_with_what_became_of_them(state: Path) -> None:
+def test_why_without_a_rule_lists_all_rules(state: Path) -> None:
     lines = why_last(state).splitlines()
     assert [line.split()[:3] for line in lines] == [
         ["fired", "1", "begin"],
@@ -579,7 +579,7 @@ def test_without_a_rule_the_rules_are_listed_with_what_became_of_them(state: Pat
     ]
 
 
-def test_an_instance_is_told_by_its_job_with_its_own_backoff(state: Path) -> None:
+def test_instance_is_selected_by_its_job(state: Path) -> None:
     told = json.loads(why_last(state, "hot", "--job", "sim.0", "--json"))
     assert [(span["verdict"], span["skips"], span["fired"]) for span in told["spans"]] == [
         ("fired", None, 1),
@@ -593,7 +593,7 @@ def test_an_instance_is_told_by_its_job_with_its_own_backoff(state: Path) -> Non
     assert "4 times" in other
 
 
-def test_an_instance_is_told_by_its_parameters(state: Path) -> None:
+def test_instance_is_selected_by_its_parameters(state: Path) -> None:
     told = json.loads(why_last(state, "cold", "--each", "T=2", "--json"))
     assert [span["verdict"] for span in told["spans"]] == ["fired", "exhausted"]
     assert told["spans"][0]["parameters"] == {"T": 2.0}
@@ -601,7 +601,7 @@ def test_an_instance_is_told_by_its_parameters(state: Path) -> None:
     assert [span["verdict"] for span in one["spans"]] == ["condition"]
 
 
-def test_what_was_not_considered_or_is_no_instance_is_told(state: Path) -> None:
+def test_unknown_instance_is_reported(state: Path) -> None:
     assert "not considered for sim.7" in why_last(state, "hot", "--job", "sim.7")
     assert "--each T=2.3" in why_last(state, "cold", "--each", "T", code=2)
     assert "--job and --each need a RULE" in why_last(state, "--job", "sim.0", code=2)

@@ -1,4 +1,4 @@
-"""What each built-in action decides when its rule fires."""
+"""Decisions of the built-in actions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ACTIONS = {record.name: record for record in ensemble_actions()}
 
 
 class Firing:
-    """Writes down what a plan asks for."""
+    """Firing that records the requests of a plan."""
 
     def __init__(self, job: str | None = "a.0", fields: Mapping[str, Any] | None = None) -> None:
         self.job = job
@@ -47,7 +47,7 @@ class Firing:
         ("log", {"message": "no {job} {{job}}"}, [("log", "no a.7 {job}", "info")]),
     ],
 )
-def test_an_action_decides_what_it_says(
+def test_action_returns_the_expected_decisions(
     name: str, options: dict[str, Any], decided: list[Any]
 ) -> None:
     plan = ACTIONS[name].plan
@@ -58,7 +58,7 @@ def test_an_action_decides_what_it_says(
     assert list(plan(firing, options)) == decided
 
 
-def test_cancel_without_any_job_says_so_instead_of_doing_nothing() -> None:
+def test_cancel_without_a_job_logs_a_warning() -> None:
     plan = ACTIONS["cancel"].plan
     assert plan is not None
     firing: Any = Firing(job=None)

@@ -1,5 +1,5 @@
-"""Mistakes in ``generators:``: each is told with its place and the nearest right word, before
-anything is submitted."""
+"""Mistakes in ``generators:``: each is reported with its place and a suggestion, and nothing is
+submitted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ensemble_core.plugin.registry import LoadedPlugin, Registry
 
 REGISTRY = discover()
 
-#: What is to be replaced by something wrong, each once.
+#: Parts of the study that a mistake replaces.
 STUDY = """\
 jobs:
   - name: sim
@@ -86,7 +86,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("text", "words"), WRONG)
-def test_what_is_wrong_is_told_with_its_place(text: str, words: tuple[str, ...]) -> None:
+def test_mistake_is_reported_with_its_place(text: str, words: tuple[str, ...]) -> None:
     text, place = unmarked(text)
     with pytest.raises(FileErrors) as caught:
         load_text(text, REGISTRY)
@@ -96,7 +96,7 @@ def test_what_is_wrong_is_told_with_its_place(text: str, words: tuple[str, ...])
         assert word in told, told
 
 
-def test_a_study_that_nothing_ends_is_refused_unless_a_limit_does() -> None:
+def test_endless_generator_is_rejected_without_a_limit() -> None:
     endless = STUDY.replace(f"    {UNTIL}\n", "")
     with pytest.raises(FileErrors, match="the generator 'search' would never end"):
         load_text(endless, REGISTRY)
@@ -105,8 +105,8 @@ def test_a_study_that_nothing_ends_is_refused_unless_a_limit_does() -> None:
     assert load_text(grid, REGISTRY).generators["search"].until is None
 
 
-def test_a_variable_with_very_many_steps_needs_no_memory() -> None:
-    """A billion values, each worked out when it is asked for."""
+def test_variable_with_a_billion_values_needs_no_memory() -> None:
+    """A billion values, each calculated on demand."""
     text = STUDY.replace(X, "x: {from: 0, to: 1000000000, step: 1}")
     (x, _) = load_text(text, REGISTRY).generators["search"].vocs.variables
     assert len(x.steps) == 1_000_000_001
@@ -116,14 +116,14 @@ def test_a_variable_with_very_many_steps_needs_no_memory() -> None:
         load_text(grid, REGISTRY)
 
 
-def test_a_latin_hypercube_of_too_many_points_is_refused() -> None:
+def test_latin_hypercube_with_too_many_points_is_rejected() -> None:
     text = STUDY.replace("use: random", "use: latin-hypercube")
     with pytest.raises(FileErrors, match="'points' is 2000000, it must be at most"):
         load_text(text.replace("{seed: 1}", "{points: 2000000}"), REGISTRY)
 
 
 @pytest.mark.parametrize("use", ["sobol", "latin-hypercube"])
-def test_without_scipy_a_generator_that_needs_it_says_what_to_install(
+def test_missing_scipy_is_reported_with_an_install_hint(
     use: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
@@ -137,7 +137,7 @@ def test_without_scipy_a_generator_that_needs_it_says_what_to_install(
     assert "pip install scipy" in str(error.hint)
 
 
-def test_what_must_be_there_is_asked_for() -> None:
+def test_missing_key_is_reported() -> None:
     for key in ("use", "group", "variables", "objectives"):
         lines = [line for line in STUDY.splitlines() if not line.strip().startswith(f"{key}:")]
         with pytest.raises(FileErrors, match=f"has no '{key}'"):
@@ -147,13 +147,13 @@ def test_what_must_be_there_is_asked_for() -> None:
         load_text(hypercube, REGISTRY)
 
 
-def test_a_group_that_is_spelt_wrong_is_told_once_and_its_placeholders_are_not() -> None:
+def test_misspelt_group_is_reported_once_without_its_placeholders() -> None:
     with pytest.raises(FileErrors) as caught:
         load_text(STUDY.replace("group: sim", "group: smi"), REGISTRY)
     assert [each.what for each in caught.value.errors] == ["there is no job group 'smi'"]
 
 
-def test_a_parameter_that_nobody_gives_a_value_is_told() -> None:
+def test_parameter_without_a_value_is_reported() -> None:
     text = STUDY.replace("command: sim {x} {n}", "command: sim {x} {n} {T}").replace(
         "    observe:", "    parameters: {T: null}\n    observe:"
     )
@@ -163,7 +163,7 @@ def test_a_parameter_that_nobody_gives_a_value_is_told() -> None:
         load_text(text, REGISTRY)
 
 
-def test_names_that_are_taken_are_refused() -> None:
+def test_duplicate_names_are_rejected() -> None:
     entry = STUDY[STUDY.index("  - name: search") : STUDY.index("rules:")]
     with pytest.raises(FileErrors, match="duplicate generator 'search'"):
         load_text(STUDY.replace("rules:", f"{entry}rules:"), REGISTRY)
@@ -192,7 +192,7 @@ rules:
     ],
 )
 @pytest.mark.parametrize("section", ["", "generators: []\n"])
-def test_a_rule_on_generators_where_there_is_none_is_refused(
+def test_rule_on_generators_is_rejected_in_a_file_without_one(
     rule: str, told: str, section: str
 ) -> None:
     text, place = unmarked(f"{NO_GENERATORS}  - {rule}\n{section}")
@@ -201,7 +201,7 @@ def test_a_rule_on_generators_where_there_is_none_is_refused(
     assert f"ensemble.yaml:{place}: " in str(caught.value)
     assert told in str(caught.value)
     assert "hint: " in str(caught.value)
-    load_text(NO_GENERATORS, REGISTRY)  # and nothing else is wrong with it
+    load_text(NO_GENERATORS, REGISTRY)  # and the rest is valid
 
 
 SECOND = """\
@@ -232,7 +232,7 @@ def second(variables: str = f"{X}, {N}", objectives: str = "E: minimize", to: st
         (second(objectives="S: minimize"), "near}", "they have no value of 'S'"),
     ],
 )
-def test_a_switch_to_what_is_not_there_or_cannot_learn_is_refused_with_its_place(
+def test_invalid_switch_of_generators_is_rejected_with_its_place(
     text: str, word: str, told: str
 ) -> None:
     text = text.replace("peak: max.stress}", "peak: max.stress, S: last.stress}")
@@ -247,7 +247,7 @@ def test_a_switch_to_what_is_not_there_or_cannot_learn_is_refused_with_its_place
     load_text(second("x: [0.0, 1.0], n: {values: [8]}"), REGISTRY)
 
 
-def test_a_generator_with_the_name_of_an_instance_is_refused() -> None:
+def test_generator_with_the_name_of_an_instance_is_rejected() -> None:
     use = "use:\n  - {as: search, rules: [{trigger: start, action: {name: log, message: a}}]}\n"
     with pytest.raises(
         FileErrors, match=("the name 'search' is already used by an instance under 'use'")
@@ -255,7 +255,7 @@ def test_a_generator_with_the_name_of_an_instance_is_refused() -> None:
         load_text(STUDY + use, REGISTRY)
 
 
-def test_set_changes_a_generator_by_its_name() -> None:
+def test_set_finds_a_generator_by_name() -> None:
     changed = load_text(STUDY, REGISTRY, overrides=["generators.search.at_once=9"])
     assert changed.generators["search"].at_once == 9
     assert load_text(STUDY, REGISTRY, overrides=["generators.0.at_once=9"])
@@ -263,7 +263,7 @@ def test_set_changes_a_generator_by_its_name() -> None:
         load_text(STUDY, REGISTRY, overrides=["generators.serch.at_once=9"])
 
 
-def test_a_result_that_is_wrong_where_it_stands_is_not_told_a_second_time() -> None:
+def test_wrong_result_is_reported_once() -> None:
     with pytest.raises(FileErrors) as caught:
         load_text(STUDY.replace("E: last.energy", "E: last.enrgy"), REGISTRY)
     (error,) = caught.value.errors
@@ -276,7 +276,7 @@ PICKY = STUDY.replace("use: random", "use: picky").replace(
 
 
 def picky(told: str, checks: bool) -> Registry:
-    """With a generator that refuses its options: when the file is checked, or only when built."""
+    """Registry with a generator that rejects its options in ``check`` or only in ``build``."""
 
     def refuse(vocs: Any, options: Any) -> Any:
         raise EnsembleError(told, hint="leave it out", code="bad-value")
@@ -305,7 +305,7 @@ def picky(told: str, checks: bool) -> Registry:
         ("'depth' stands beside 'class', not in it", "3}}"),
     ],
 )
-def test_what_a_generator_refuses_is_told_at_the_option_that_it_names(told: str, word: str) -> None:
+def test_error_of_a_generator_is_reported_at_the_option_that_it_names(told: str, word: str) -> None:
     with pytest.raises(FileErrors) as caught:
         load_text(PICKY, picky(told, checks=True))
     before = PICKY[: PICKY.index(word)]
@@ -313,7 +313,7 @@ def test_what_a_generator_refuses_is_told_at_the_option_that_it_names(told: str,
     assert str(caught.value).startswith(f"ensemble.yaml:{place}: {told}")
 
 
-def test_what_it_refuses_only_when_it_is_built_has_its_place_too() -> None:
+def test_error_of_a_generators_build_is_reported_with_its_place() -> None:
     spec = load_text(PICKY, picky("no 'depth' here", checks=False)).generators["search"]
     with pytest.raises(EnsembleError) as caught:
         spec.build("check")

@@ -1,4 +1,4 @@
-"""Every kind of bad ensemble file: a clear error with its place, and all of them at once."""
+"""Invalid ensemble files: each error has its place, and all errors are reported at once."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def the_error(text: str, registry: Registry) -> EnsembleError:
 
 
 def error_at(text: str, registry: Registry) -> EnsembleError:
-    """Return the one error of this text, which is where the sign « stands."""
+    """Return the only error of this text, which must be at the sign «."""
     text, expected = unmarked(text)
     error = the_error(text, registry)
     assert str(error.where) == f"f.yaml:{expected}"
@@ -50,7 +50,7 @@ def error_at(text: str, registry: Registry) -> EnsembleError:
 
 
 def job(fields: str) -> str:
-    """Return a file whose group has these fields as well."""
+    """Return a file whose group also has these fields."""
     return JOBS.replace("}", f", {fields}}}") + START
 
 
@@ -75,7 +75,7 @@ def place(error: EnsembleError) -> tuple[int, int]:
         (JOBS + START.replace("label: sleep", "label: sleep, with: {«cuont: 1}"), "'count'"),
     ],
 )
-def test_an_unknown_key_at_any_level_is_an_error_with_the_nearest(
+def test_unknown_key_is_an_error_with_a_suggestion(
     registry: Registry, text: str, hint: str
 ) -> None:
     error = error_at(text, registry)
@@ -99,7 +99,7 @@ def test_an_unknown_key_at_any_level_is_an_error_with_the_nearest(
         ("count: «.inf", [".inf", "a whole number"]),
     ],
 )
-def test_a_wrong_type_says_what_was_found_and_expected(
+def test_wrong_type_is_reported_with_the_expected_one(
     registry: Registry, field: str, words: list[str]
 ) -> None:
     error = error_at(job(field), registry)
@@ -108,7 +108,9 @@ def test_a_wrong_type_says_what_was_found_and_expected(
 
 
 @pytest.mark.parametrize("value", ["yes", "no", "on", "off", "true"])
-def test_a_boolean_where_text_is_meant_says_to_quote_it(registry: Registry, value: str) -> None:
+def test_boolean_in_place_of_a_string_gets_a_hint_to_quote_it(
+    registry: Registry, value: str
+) -> None:
     error = the_error(job(f"workdir: {value}"), registry)
 
     assert error.hint == f'quote it: "{value}"'
@@ -116,11 +118,11 @@ def test_a_boolean_where_text_is_meant_says_to_quote_it(registry: Registry, valu
 
 @pytest.mark.parametrize("field", ["count", "nodes", "tasks", "cores_per_task"])
 @pytest.mark.parametrize("value", [0, -1])
-def test_zero_and_negative_counts_are_refused(registry: Registry, field: str, value: int) -> None:
+def test_zero_and_negative_counts_are_rejected(registry: Registry, field: str, value: int) -> None:
     assert error_at(job(f"{field}: «{value}"), registry).code == "out-of-range"
 
 
-def test_what_is_missing_is_told_where_it_is_missed(registry: Registry) -> None:
+def test_missing_key_is_reported_at_its_mapping(registry: Registry) -> None:
     errors = errors_of("jobs:\n  - {name: a}\nrules:\n  - {trigger: start}\n", registry)
 
     assert [(place(e), e.code) for e in errors] == [
@@ -130,7 +132,7 @@ def test_what_is_missing_is_told_where_it_is_missed(registry: Registry) -> None:
     assert "'command'" in errors[0].what
 
 
-def test_an_empty_action_is_refused(registry: Registry) -> None:
+def test_empty_action_is_rejected(registry: Registry) -> None:
     error = error_at(JOBS + "rules:\n  - trigger: start\n    action: «{}\n", registry)
 
     assert error.code == "missing-key"
@@ -163,9 +165,7 @@ def test_an_empty_action_is_refused(registry: Registry) -> None:
         ),
     ],
 )
-def test_a_name_that_refers_to_nothing_is_an_error(
-    registry: Registry, rule: str, code: str, hint: str
-) -> None:
+def test_unknown_reference_is_an_error(registry: Registry, rule: str, code: str, hint: str) -> None:
     rule = rule.replace("END", "action: {name: terminate}")
     error = error_at(f"{JOBS}rules:\n  - {{{rule}}}\n", registry)
 
@@ -181,14 +181,16 @@ def test_a_name_that_refers_to_nothing_is_an_error(
         ("options: {«loacl: {}}", "no-such-executor"),
     ],
 )
-def test_a_group_names_only_what_is_installed(registry: Registry, field: str, code: str) -> None:
+def test_group_with_an_unknown_executor_or_observer_is_an_error(
+    registry: Registry, field: str, code: str
+) -> None:
     error = error_at(job(field), registry)
 
     assert error.code == code
     assert "did you mean" in (error.hint or "")
 
 
-def test_a_statistic_that_does_not_exist_is_an_error(registry: Registry) -> None:
+def test_unknown_statistic_is_an_error(registry: Registry) -> None:
     text = JOBS + START + "statistics: {recent: {statistic: «maen}}\n"
     error = error_at(text, registry)
 
@@ -196,7 +198,7 @@ def test_a_statistic_that_does_not_exist_is_an_error(registry: Registry) -> None
     assert "'mean'" in (error.hint or "")
 
 
-def test_two_rules_of_one_name_are_an_error_that_shows_both(registry: Registry) -> None:
+def test_duplicate_rule_id_is_an_error_that_shows_both(registry: Registry) -> None:
     rule = "  - {id: SIGNa, trigger: start, action: {name: submit, label: sleep}}\n"
     twice = rule.replace("SIGN", "") + rule.replace("SIGN", "«")
     error = error_at(f"{JOBS}rules:\n{twice}", registry)
@@ -212,7 +214,7 @@ def _never(options: object) -> Executor:
     raise AssertionError("checking a file builds no executor")
 
 
-def test_grow_on_an_executor_that_cannot_resize_says_which_can(registry: Registry) -> None:
+def test_grow_without_resize_names_executors_that_can(registry: Registry) -> None:
     text = JOBS + "rules:\n  - {trigger: start, action: {name: grow}}\n"
     queue = ExecutorPlugin(name="queue", summary="cannot resize", build=_never)
 
@@ -243,7 +245,9 @@ def test_cancel_without_a_label_needs_a_trigger_with_a_job(registry: Registry) -
         "action: [{name: cancel}, {name: cancel, «backoff: 2}]",
     ],
 )
-def test_repetitions_and_backoff_stand_in_one_place(registry: Registry, action: str) -> None:
+def test_repetitions_and_backoff_on_rule_and_action_are_an_error(
+    registry: Registry, action: str
+) -> None:
     error = error_at(f"{JOBS}rules:\n  - trigger: job-fail\n    {action}\n", registry)
 
     assert error.code == "bad-pace"
@@ -253,7 +257,7 @@ def test_repetitions_and_backoff_stand_in_one_place(registry: Registry, action: 
 
 
 def metric_rule(when: str) -> str:
-    """Return a file with a rule on a count, and this condition."""
+    """Return a file with a rule on a count and this condition."""
     rule = f"trigger: metric, name: count.sleep.success, when: «{when}, action: {{name: terminate}}"
     return f"{JOBS}rules:\n  - {{{rule}}}\n"
 
@@ -265,19 +269,17 @@ def metric_rule(when: str) -> str:
         "'nope > 1'", "[]",
     ],
 )  # fmt: skip
-def test_a_condition_that_does_not_parse_or_reaches_out_is_refused(
-    registry: Registry, when: str
-) -> None:
+def test_invalid_or_unsafe_condition_is_rejected(registry: Registry, when: str) -> None:
     error_at(metric_rule(when), registry)
 
 
 @pytest.mark.parametrize("when", ["2.5", "'== -1'", "'< 0'", "'<= -0.5'"])
-def test_a_count_that_can_never_be_is_refused(registry: Registry, when: str) -> None:
+def test_impossible_count_is_rejected(registry: Registry, when: str) -> None:
     assert error_at(metric_rule(when), registry).code == "never-holds"
 
 
 @pytest.mark.parametrize("trigger", ["job-start", "start"])
-def test_how_a_job_ended_cannot_be_asked_before_it_ends(registry: Registry, trigger: str) -> None:
+def test_fields_of_a_jobs_end_are_rejected_before_it(registry: Registry, trigger: str) -> None:
     rule = f"trigger: {trigger}, when: «exit_code == 3, action: {{name: terminate}}"
     error = error_at(f"{JOBS}rules:\n  - {{{rule}}}\n", registry)
 
@@ -287,26 +289,26 @@ def test_how_a_job_ended_cannot_be_asked_before_it_ends(registry: Registry, trig
 # -- sweeps, commands, durations ---------------------------------------------------------------
 
 
-def test_a_placeholder_without_a_parameter_is_told_where_it_stands(registry: Registry) -> None:
+def test_placeholder_without_a_parameter_is_reported_at_its_place(registry: Registry) -> None:
     error = error_at(JOBS.replace("sleep 1", "'run --t «{T}'") + START, registry)
 
     assert error.code == "no-such-parameter"
     assert "{{T}}" in (error.hint or "")
 
 
-def test_a_parameter_that_is_used_nowhere_is_an_error(registry: Registry) -> None:
+def test_unused_parameter_is_an_error(registry: Registry) -> None:
     assert error_at(job("parameters: {«T: [1, 2]}"), registry).code == "unused-parameter"
 
 
 @pytest.mark.parametrize("name", ["group", "index", "id", "here"])
-def test_a_parameter_cannot_take_a_built_in_name(registry: Registry, name: str) -> None:
+def test_parameter_with_a_built_in_name_is_an_error(registry: Registry, name: str) -> None:
     text = f"jobs:\n  - {{name: sleep, command: 'x {{{name}}}', parameters: {{{name}: [1]}}}}\n"
     error = the_error(text + START, registry)
 
     assert error.code == "bad-name"
 
 
-def test_a_with_is_checked_like_the_group_itself(registry: Registry) -> None:
+def test_with_is_checked_like_a_group(registry: Registry) -> None:
     fields = "with: {command: 'run {T}', duration: «1:30}"
     text = JOBS + START.replace("label: sleep", f"label: sleep, {fields}")
 
@@ -316,22 +318,20 @@ def test_a_with_is_checked_like_the_group_itself(registry: Registry) -> None:
 @pytest.mark.parametrize(
     ("duration", "hint"), [("1:30", '"1m30s" or "1h30m"'), ("ten", "1h30m"), ("5 weeks", "2d")]
 )
-def test_a_duration_that_is_none_says_how_to_write_one(
-    registry: Registry, duration: str, hint: str
-) -> None:
+def test_invalid_duration_gets_a_hint(registry: Registry, duration: str, hint: str) -> None:
     error = error_at(job(f"duration: «{duration}"), registry)
 
     assert error.code == "bad-duration"
     assert hint in (error.hint or "")
 
 
-def test_a_quote_that_is_never_closed_is_told(registry: Registry) -> None:
+def test_unclosed_quote_is_reported(registry: Registry) -> None:
     text = "jobs:\n  - name: sleep\n    command: «echo \"it's\n" + START
 
     assert error_at(text, registry).code == "bad-command"
 
 
-def test_custom_python_that_does_not_parse_is_told_at_its_line_in_the_file(
+def test_invalid_python_is_reported_at_its_line(
     registry: Registry,
 ) -> None:
     error = the_error(JOBS + START + "custom: |\n  def f():\n      return 1 +\n", registry)
@@ -364,7 +364,7 @@ def test_custom_python_that_does_not_parse_is_told_at_its_line_in_the_file(
         ("«- a\n", "wrong-type"),
     ],
 )
-def test_what_is_no_ensemble_file_is_refused_at_its_place(
+def test_file_that_is_not_an_ensemble_is_rejected_at_its_place(
     registry: Registry, text: str, code: str
 ) -> None:
     assert error_at(text, registry).code == code
@@ -372,7 +372,7 @@ def test_what_is_no_ensemble_file_is_refused_at_its_place(
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("pattern", ["[{}]", "{{<<: [{}]}}"])
-def test_anchors_that_explode_are_refused(registry: Registry, pattern: str) -> None:
+def test_alias_bomb_is_rejected(registry: Registry, pattern: str) -> None:
     lines = ["a0: &a0 " + ("[x, x]" if pattern[0] == "[" else "{x: y}")]
     lines += [
         f"a{level}: &a{level} " + pattern.format(", ".join([f"*a{level - 1}"] * 9))
@@ -382,7 +382,7 @@ def test_anchors_that_explode_are_refused(registry: Registry, pattern: str) -> N
     assert the_error("\n".join(lines), registry).code == "alias-bomb"
 
 
-def test_a_file_of_a_hundred_megabytes_is_not_even_read(registry: Registry, tmp_path: Path) -> None:
+def test_huge_file_is_rejected_unread(registry: Registry, tmp_path: Path) -> None:
     file = tmp_path / "big.yaml"
     with file.open("wb") as stream:
         stream.truncate(100 * 1024 * 1024)
@@ -391,7 +391,7 @@ def test_a_file_of_a_hundred_megabytes_is_not_even_read(registry: Registry, tmp_
         load(file, registry)
 
 
-def test_a_folder_and_a_missing_file_name_what_is_near(registry: Registry, tmp_path: Path) -> None:
+def test_missing_file_suggests_similar_ones(registry: Registry, tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text(JOBS + START)
 
     with pytest.raises(UsageError) as folder:
@@ -405,7 +405,9 @@ def test_a_folder_and_a_missing_file_name_what_is_near(registry: Registry, tmp_p
     assert "study.yaml" in (missing.value.hint or "")
 
 
-def test_a_file_that_is_not_utf8_says_at_which_byte(registry: Registry, tmp_path: Path) -> None:
+def test_file_that_is_not_utf8_is_reported_with_the_byte(
+    registry: Registry, tmp_path: Path
+) -> None:
     file = tmp_path / "f.yaml"
     file.write_bytes("name: é\n".encode() + b"x: caf\xe9\n")
 
@@ -416,7 +418,7 @@ def test_a_file_that_is_not_utf8_says_at_which_byte(registry: Registry, tmp_path
     assert caught.value.where == Location(str(file), 2, 7)
 
 
-def test_a_pipe_is_refused_without_waiting_for_a_writer(registry: Registry, tmp_path: Path) -> None:
+def test_named_pipe_is_rejected_without_blocking(registry: Registry, tmp_path: Path) -> None:
     pipe = tmp_path / "f.yaml"
     os.mkfifo(pipe)
     found: list[str] = []
@@ -435,7 +437,7 @@ def test_a_pipe_is_refused_without_waiting_for_a_writer(registry: Registry, tmp_
 
 
 @pytest.mark.usefixtures("permissions_hold")
-def test_a_file_without_permission_is_refused(registry: Registry, tmp_path: Path) -> None:
+def test_unreadable_ensemble_file_is_rejected(registry: Registry, tmp_path: Path) -> None:
     file = tmp_path / "f.yaml"
     file.write_text(JOBS + START)
     file.chmod(0)
@@ -447,7 +449,7 @@ def test_a_file_without_permission_is_refused(registry: Registry, tmp_path: Path
 # -- all at once -------------------------------------------------------------------------------
 
 
-def test_all_errors_of_a_file_are_reported_at_once_in_the_order_of_their_places(
+def test_all_errors_of_a_file_are_reported_in_order(
     registry: Registry,
 ) -> None:
     errors = errors_of(
@@ -473,7 +475,7 @@ def test_all_errors_of_a_file_are_reported_at_once_in_the_order_of_their_places(
     ]
 
 
-def test_what_was_set_on_the_command_line_is_the_place_of_its_errors(registry: Registry) -> None:
+def test_errors_in_set_options_are_reported_there(registry: Registry) -> None:
     errors = errors_of(
         JOBS + START,
         registry,
@@ -504,22 +506,20 @@ def executor_error(registry: Registry, name: str, chosen: str | None) -> Ensembl
 
 @pytest.mark.checkout
 @pytest.mark.parametrize("name", ["left", "left/right", "local", "remote", "a-1"])
-def test_a_group_may_name_a_member_where_the_executor_has_members(
-    registry: Registry, name: str
-) -> None:
+def test_group_may_name_a_member_if_the_executor_has_members(registry: Registry, name: str) -> None:
     assert executor_error(registry, name, "remote") is None
 
 
 @pytest.mark.checkout
 @pytest.mark.parametrize("name", ["Left", "a/b/c", "/a", "a/", "a_b", "-a", "a" * 64])
-def test_a_name_that_no_member_can_have_is_refused(registry: Registry, name: str) -> None:
+def test_invalid_member_name_is_rejected(registry: Registry, name: str) -> None:
     error = executor_error(registry, name, "remote")
     assert error is not None
     assert error.code == "bad-member"
 
 
 @pytest.mark.checkout
-def test_a_member_named_for_an_executor_without_members_is_refused(registry: Registry) -> None:
+def test_member_is_rejected_if_the_executor_has_no_members(registry: Registry) -> None:
     error = executor_error(registry, "left", "local")
     assert error is not None
     assert error.code == "no-such-executor"

@@ -1,5 +1,4 @@
-"""Mistakes in a study: each is told with its place and the nearest right word, before
-anything is submitted."""
+"""Mistakes in a study: each is reported with its place and a suggestion, and nothing is submitted."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from marked_places import unmarked
 
 from ensemble_core.cli.main import main
 
-#: What is to be replaced by something wrong, each once.
+#: Parts of the study that a mistake replaces.
 STUDY = """\
 jobs:
   - name: sim
@@ -29,7 +28,7 @@ rules:
 results:
   best: {of: sim, order: E, top: 5}
 """
-#: The rule, without the action that follows it.
+#: The rule without its action.
 IDLE = "trigger: idle, name: sim, each: [T]"
 #: The action of that rule.
 VARY = "name: vary, label: post"
@@ -97,7 +96,7 @@ FORMATS = [
     wrong(VARY, "name: log, message: '«{T:q}'", "invalid format in {T:q}: 'q'"),
 ]
 CONTRADICTIONS = [
-    # null that nobody gives
+    # null without a value
     wrong(
         "{name: vary, label: post}",
         "«{name: submit, label: post}",
@@ -106,7 +105,7 @@ CONTRADICTIONS = [
     ),
     # a sweep of ten million jobs
     wrong("parameters: {T: [1, 2]", "parameters: «{T: {from: 1, to: 10000000}", "10000000 jobs"),
-    # each where the trigger has no job
+    # each with a trigger without job
     wrong("name: sim, each: [T]", "name: sim, each: «job", "'idle' has no job", "job-done"),
     wrong(IDLE, "trigger: start, each: «job", "'start' has no job"),
     wrong(IDLE, "trigger: metric, name: count.sim.done, when: 3, each: «[T]", "concerns a job"),
@@ -130,7 +129,7 @@ CONTRADICTIONS = [
 
 
 def ran(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What ``ensemble run`` says of a wrong file. Nothing of it may have begun."""
+    """Return the output of ``ensemble run`` for an invalid file, which must submit nothing."""
     monkeypatch.chdir(folder)
     Path("f.yaml").write_text(text)
     files = sorted(folder.iterdir())
@@ -141,7 +140,7 @@ def ran(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.parametrize(("text", "words"), [*TYPES, *NAMES, *FORMATS, *CONTRADICTIONS])
-def test_what_is_wrong_is_told_at_its_place_and_nothing_is_submitted(
+def test_mistake_in_a_study_is_reported_and_nothing_is_submitted(
     text: str, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, place = unmarked(text)
@@ -153,9 +152,7 @@ def test_what_is_wrong_is_told_at_its_place_and_nothing_is_submitted(
     assert all(word in plain for word in words), told
 
 
-def test_the_study_without_what_is_wrong_is_right(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_study_without_mistakes_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("f.yaml").write_text(STUDY)
     done = CliRunner().invoke(main, ["validate", "f.yaml"])
@@ -175,10 +172,10 @@ def test_the_study_without_what_is_wrong_is_right(
         "hunter2 \ud800\n1\n",
     ],
 )
-def test_the_content_of_a_file_without_points_is_not_printed(
+def test_content_of_an_invalid_points_file_is_not_printed(
     content: str, columns: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stranger's ensemble file may name any file, and error messages may go to a log."""
+    """An untrusted ensemble file may name any file, and error messages may end up in a log."""
     (tmp_path / "secret").write_text(content, "utf-8", "surrogatepass")
     text = STUDY.replace("{T: [1, 2], d: 0.5}", "{d: 0.5}")
     told = ran(text.replace(GROUP, f"points: {{file: secret{columns}}}"), tmp_path, monkeypatch)
@@ -186,7 +183,7 @@ def test_the_content_of_a_file_without_points_is_not_printed(
     assert "hunter2" not in told
 
 
-def test_the_content_of_a_file_that_is_not_python_is_not_printed(
+def test_content_of_an_invalid_python_file_is_not_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "secret").write_text("password = hunter2 hunter3\n")
@@ -195,7 +192,7 @@ def test_the_content_of_a_file_that_is_not_python_is_not_printed(
     assert "hunter" not in told
 
 
-def test_a_table_of_points_without_a_column_that_is_asked_for_is_told_with_those_it_has(
+def test_missing_column_of_points_is_reported_with_the_existing_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "points.csv").write_text("T,e\n1,2\n")

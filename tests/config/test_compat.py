@@ -25,13 +25,13 @@ needs_files = pytest.mark.skipif(not _FOLDER, reason="ENSEMBLE_COMPAT_DIR is not
 
 
 @needs_files
-def test_the_folder_has_files() -> None:
+def test_folder_of_old_files_is_not_empty() -> None:
     assert FILES
 
 
 @needs_files
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
-def test_a_file_of_the_first_implementation_loads(file: Path) -> None:
+def test_file_of_the_first_implementation_loads(file: Path) -> None:
     registry = discover()
 
     ensemble = load(file, registry, executor=registry.executors["local"])
@@ -44,7 +44,7 @@ def test_a_file_of_the_first_implementation_loads(file: Path) -> None:
 
 @needs_files
 @pytest.mark.parametrize("file", [f for f in FILES if f.name == "backoff-example.yaml"])
-def test_repetitions_and_backoff_on_the_action_are_the_rules(file: Path) -> None:
+def test_repetitions_and_backoff_of_the_action_apply_to_the_rule(file: Path) -> None:
     _, first, second = load(file, discover()).rules
 
     assert (first.repetitions, first.backoff) == (3, 0)
@@ -54,7 +54,7 @@ def test_repetitions_and_backoff_on_the_action_are_the_rules(file: Path) -> None
 
 @needs_files
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
-def test_a_file_of_the_first_implementation_is_played_to_its_end_without_an_error(
+def test_file_of_the_first_implementation_runs_without_errors(
     file: Path,
 ) -> None:
     told = Story(load(file, discover()))
@@ -69,7 +69,7 @@ def test_a_file_of_the_first_implementation_is_played_to_its_end_without_an_erro
     assert told.engine.report().errors == 0
 
 
-def test_what_else_a_file_of_the_first_implementation_may_have_means_what_it_did() -> None:
+def test_other_features_of_the_first_implementation_keep_their_meaning() -> None:
     text = """
 logging: {debug: true}
 jobs:
@@ -81,7 +81,7 @@ rules:
 """
     story = Story(text)
 
-    # A submit without a label is of every group, and two groups of one name are one.
+    # A submit without a label submits every group; groups with the same name are one.
     assert story.submitted(story.start()) == ["sim.0", "sim.1", "sim.2", "post.0"]
     commands = [job.command[1] for job in story.ensemble.groups["sim"].jobs(0)]
     assert commands == ["1", "3", "3"]

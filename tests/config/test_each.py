@@ -1,4 +1,4 @@
-"""``each``, ``for`` and ``repetitions`` of rules: what the file may say, and what it is told."""
+"""``each``, ``for`` and ``repetitions`` of rules: valid uses and errors."""
 
 from __future__ import annotations
 
@@ -73,7 +73,9 @@ def told(rule: str) -> list[str]:
         ("trigger: idle, name: sim, each: [T], action: {name: log, message: '{sed}'}", "message: '", "no field 'sed'", ""),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_told_at_its_place(rule: str, at: str, what: str, hint: str) -> None:
+def test_wrong_each_for_or_repetitions_is_reported_at_its_place(
+    rule: str, at: str, what: str, hint: str
+) -> None:
     line = f"  - {{{rule}}}"
     found = told(rule)
     assert len(found) == 1, found
@@ -85,7 +87,7 @@ def test_what_is_wrong_is_told_at_its_place(rule: str, at: str, what: str, hint:
     assert hint in rest
 
 
-def test_the_rule_knows_its_instances_looks_and_repetitions() -> None:
+def test_rule_is_bound_with_its_instances_looks_and_repetitions() -> None:
     one, two = load(
         f"""
   - {{trigger: idle, name: [sim, post], each: [T], repetitions: unlimited, when: count.done > T, {LOG}}}
@@ -100,7 +102,7 @@ def test_the_rule_knows_its_instances_looks_and_repetitions() -> None:
     assert two.looks == 5
 
 
-def test_an_idle_rule_that_may_submit_for_ever_is_warned_of() -> None:
+def test_endless_idle_rule_causes_a_warning() -> None:
     rule = (
         "  - {trigger: idle, name: sim, repetitions: unlimited, action: {name: submit, label: sim}}"
     )
@@ -125,7 +127,7 @@ def again(trigger: str, more: str = "") -> str:
         (again("job-fail"), False),
     ],
 )  # fmt: skip
-def test_two_rules_that_retry_at_one_end_are_warned_of(rules: str, warned: bool) -> None:
+def test_two_rules_that_retry_the_same_job_cause_a_warning(rules: str, warned: bool) -> None:
     assert any("both retry the same job" in one for one in load(rules).warnings) == warned
 
 
@@ -136,9 +138,9 @@ def test_two_rules_that_retry_at_one_end_are_warned_of(rules: str, warned: bool)
         ("trigger: job-start, action: {name: retry}", "'job-start' does not report ends of jobs"),
     ],
 )
-def test_a_retry_has_a_limit_and_an_end(rule: str, what: str) -> None:
+def test_retry_needs_a_limit_and_an_end_of_a_job(rule: str, what: str) -> None:
     assert [one for one in told(rule) if what in one]
 
 
-def test_a_rule_that_retries_has_a_memory_for_each_job() -> None:
+def test_rule_that_retries_has_an_instance_for_each_job() -> None:
     assert load(again("job-fail")).rules[1].each == "job"

@@ -1,4 +1,4 @@
-"""Names that no row will have: what the file's author is told to write instead."""
+"""Hints for names that no row will have."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ LOG = 'action: {name: log, message: "%s"}'
         "trigger: metric, name: mean.sim-loss, when: '> 1', " + LOG % "high",
     ],
 )
-def test_a_name_that_the_fields_leave_out_is_to_be_added_to_them(rule: str) -> None:
+def test_hint_says_to_add_a_column_to_the_fields(rule: str) -> None:
     (error,) = errors(FINAL, rule)
     assert error.hint == "add 'loss' to the fields of json-lines"
 
@@ -58,24 +58,24 @@ def test_a_name_that_the_fields_leave_out_is_to_be_added_to_them(rule: str) -> N
         ("trigger: observed, name: sim, " + LOG % "{indx}", "did you mean {index}?"),
     ],
 )
-def test_a_misspelt_name_is_no_field_to_be_added(rule: str, hint: str) -> None:
+def test_misspelt_name_gets_a_suggestion_instead(rule: str, hint: str) -> None:
     (error,) = errors(FINAL, rule)
     assert error.hint is not None
     assert error.hint.startswith(hint)
 
 
-def test_without_an_observer_a_rows_field_wants_one_and_not_literal_braces() -> None:
+def test_hint_for_a_group_without_observer_says_to_add_one() -> None:
     (error,) = errors("", "trigger: observed, name: sim, " + LOG % "{loss}")
     assert error.hint is not None
     assert error.hint.startswith("give the job group an observer that yields it ('observe:')")
 
 
-def test_a_rows_field_at_the_end_of_a_job_is_said_to_be_in_rows_only() -> None:
+def test_hint_says_that_a_column_is_in_rows_only() -> None:
     (error,) = errors(FINAL, "trigger: job-finish, name: sim, " + LOG % "{final}")
     assert error.hint is not None
     assert error.hint.startswith("only rows of output have 'final' (trigger: observed)")
 
 
-def test_without_fields_any_name_may_come() -> None:
+def test_any_name_is_accepted_without_fields() -> None:
     rule = "trigger: observed, name: sim, when: loss > 1, " + LOG % "{loss}"
     assert errors("observe: {json-lines: {}},", rule) == []

@@ -1,4 +1,4 @@
-"""What a good ensemble file means."""
+"""Meaning of valid ensemble files."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def rule_of(rule: str, registry: Registry) -> Any:
 # -- job groups --------------------------------------------------------------------------------
 
 
-def test_numbers_that_are_text_to_a_job_stay_as_they_are_written(registry: Registry) -> None:
+def test_numbers_for_jobs_keep_their_spelling(registry: Registry) -> None:
     group = group_of(
         "command: [run, 1.10, 1e3, 007]\n    environment: {V: 1.20, N: 0x1F}", registry
     )
@@ -53,13 +53,13 @@ def test_numbers_that_are_text_to_a_job_stay_as_they_are_written(registry: Regis
     assert group.environment == {"V": "1.20", "N": "0x1F"}
 
 
-def test_a_command_is_split_as_a_shell_would_split_it(registry: Registry) -> None:
+def test_command_is_split_like_in_a_shell(registry: Registry) -> None:
     group = group_of("""command: echo 'a b' "c d" e\\ f""", registry)
 
     assert group.command == ("echo", "a b", "c d", "e f")
 
 
-def test_a_command_that_hopes_for_a_shell_is_warned_about(registry: Registry) -> None:
+def test_shell_operators_in_a_command_cause_a_warning(registry: Registry) -> None:
     ensemble = load_text("jobs:\n  - {name: a, command: echo hi > out.txt}\n" + START, registry)
 
     assert len(ensemble.warnings) == 1
@@ -73,17 +73,17 @@ def test_a_command_that_hopes_for_a_shell_is_warned_about(registry: Registry) ->
         ("2d", 172800.0), ("500ms", 0.5), ("1h 30m 5s", 5405.0), (0, 0.0), ("1e3", 1000.0),
     ],
 )  # fmt: skip
-def test_durations_are_read_as_people_write_them(text: object, expected: float) -> None:
+def test_durations_are_parsed(text: object, expected: float) -> None:
     assert seconds(text) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("value", [-1, float("nan"), float("inf"), "inf", "", "1:30", "m", 10**400])
-def test_what_is_no_duration_is_refused(value: object) -> None:
+def test_invalid_duration_is_rejected(value: object) -> None:
     with pytest.raises(EnsembleError):
         seconds(value)
 
 
-def test_a_sweep_fills_its_placeholders_and_leaves_doubled_braces(registry: Registry) -> None:
+def test_sweep_fills_placeholders_and_keeps_doubled_braces(registry: Registry) -> None:
     group = group_of(
         "command: run {T} {{T}} {index}\n    count: 2\n    parameters: {T: [0.5, hot]}", registry
     )
@@ -103,7 +103,7 @@ def test_here_is_the_folder_of_the_file(registry: Registry, tmp_path: Path) -> N
     assert next(iter(ensemble.groups["a"].jobs(0))).command == ("run", f"{tmp_path}/x")
 
 
-def test_merge_keys_take_what_a_group_does_not_say_itself(registry: Registry) -> None:
+def test_merge_keys_provide_missing_fields(registry: Registry) -> None:
     ensemble = load_text(
         "x-base: &base {nodes: 2, tasks: 8}\n"
         "jobs:\n  - {name: a, command: run, <<: *base, tasks: 4}\n" + START,
@@ -128,7 +128,7 @@ def test_every_event_state_and_outcome_of_a_job_is_a_trigger(name: str, registry
     assert rule.label == f"job-{name} (a)"
 
 
-def test_rules_say_how_people_know_them(registry: Registry) -> None:
+def test_rules_have_readable_labels(registry: Registry) -> None:
     labels = [
         rule_of(f"{{{text}, action: {{name: terminate}}}}", registry).label
         for text in (
@@ -145,7 +145,7 @@ def test_rules_say_how_people_know_them(registry: Registry) -> None:
 @pytest.mark.parametrize(
     ("backoff", "matches", "wait"), [("2", 2, 0.0), ("30s", 0, 30.0), ("1m30s", 0, 90.0)]
 )
-def test_backoff_counts_matches_or_waits(
+def test_backoff_is_a_number_of_matches_or_a_duration(
     registry: Registry, backoff: str, matches: int, wait: float
 ) -> None:
     for text in (
@@ -169,7 +169,7 @@ def test_backoff_counts_matches_or_waits(
         ("trigger: job-finish", False, None),
     ],
 )
-def test_rules_about_failure_are_known(
+def test_rules_that_handle_failures_are_recognized(
     registry: Registry, text: str, concerns: bool, group: str | None
 ) -> None:
     rule = rule_of(f"{{{text}, action: {{name: terminate}}}}", registry)
@@ -177,7 +177,7 @@ def test_rules_about_failure_are_known(
     assert (rule.concerns_failure, rule.failure_group) == (concerns, group)
 
 
-def test_a_condition_may_use_the_sweeps_parameters(registry: Registry) -> None:
+def test_condition_may_use_parameters(registry: Registry) -> None:
     rule = rule_of("{trigger: job-fail, name: a, when: T > 1, action: {name: cancel}}", registry)
 
     assert rule.condition.names == {"T"}
@@ -185,7 +185,7 @@ def test_a_condition_may_use_the_sweeps_parameters(registry: Registry) -> None:
 
 @pytest.mark.parametrize("logging", ["", "logging: {heartbeat: 0}\n"])
 @pytest.mark.parametrize("action", ["grow", "shrink"])
-def test_grow_and_shrink_turn_the_heartbeat_on(
+def test_grow_and_shrink_enable_the_heartbeat(
     registry: Registry, logging: str, action: str
 ) -> None:
     text = "jobs:\n  - {name: a, command: run}\n" + logging + START
@@ -195,7 +195,7 @@ def test_grow_and_shrink_turn_the_heartbeat_on(
     assert load_text(more, registry).heartbeat == 60
 
 
-def test_a_heartbeat_rule_never_waits_for_a_heartbeat_that_is_off(registry: Registry) -> None:
+def test_heartbeat_rule_is_rejected_if_the_heartbeat_is_off(registry: Registry) -> None:
     text = "jobs:\n  - {name: a, command: run}\n" + START
     text += "  - {trigger: heartbeat, action: {name: terminate}}\n"
 
@@ -204,7 +204,7 @@ def test_a_heartbeat_rule_never_waits_for_a_heartbeat_that_is_off(registry: Regi
         load_text(text + "logging: {heartbeat: 0}\n", registry)
 
 
-def test_a_statistic_of_ones_own_can_be_used_in_paths(registry: Registry) -> None:
+def test_statistic_of_the_file_can_be_used_in_paths(registry: Registry) -> None:
     ensemble = load_text(
         "jobs:\n  - {name: a, command: run}\n"
         "statistics: {p75: {statistic: quantile, q: 0.75}}\n"
@@ -218,7 +218,7 @@ def test_a_statistic_of_ones_own_can_be_used_in_paths(registry: Registry) -> Non
     assert statistic.get() == pytest.approx(75, abs=1)
 
 
-def test_what_an_observer_yields_is_a_metric_and_what_it_does_not_is_refused(
+def test_metrics_of_unknown_columns_are_rejected(
     registry: Registry,
 ) -> None:
     def text(variable: str) -> str:
@@ -275,7 +275,7 @@ PING = ActionPlugin(
 )
 
 
-def test_a_plugins_action_is_checked_by_its_own_schema(registry: Registry) -> None:
+def test_action_of_a_plugin_is_checked_by_its_schema(registry: Registry) -> None:
     mine = with_plugin(registry, action=(PING,))
     text = "jobs:\n  - {name: a, command: run}\nrules:\n  - {trigger: start, action: {name: ping"
 
@@ -294,7 +294,7 @@ def test_a_plugins_action_is_checked_by_its_own_schema(registry: Registry) -> No
         assert [error.code for error in caught.value.errors] == [code]
 
 
-def test_a_qualified_name_works_as_the_bare_one(registry: Registry) -> None:
+def test_qualified_name_works_like_the_bare_one(registry: Registry) -> None:
     mine = with_plugin(registry, action=(PING,))
 
     rule = load_text(
@@ -306,7 +306,7 @@ def test_a_qualified_name_works_as_the_bare_one(registry: Registry) -> None:
     assert rule.actions[0].options["to"] == "ann"
 
 
-def test_a_trigger_that_fails_to_build_is_an_error_of_the_file(registry: Registry) -> None:
+def test_trigger_that_cannot_be_built_is_an_error_of_the_file(registry: Registry) -> None:
     def build(name: str | None, options: Mapping[str, Any]) -> Trigger:
         raise RuntimeError("out of order")
 
@@ -326,7 +326,7 @@ def test_a_trigger_that_fails_to_build_is_an_error_of_the_file(registry: Registr
     assert "out of order" in (error.cause or "")
 
 
-def test_a_statistics_bad_option_is_told_with_the_file(registry: Registry) -> None:
+def test_invalid_option_of_a_statistic_is_an_error_of_the_file(registry: Registry) -> None:
     def build(options: Mapping[str, Any]) -> Any:
         raise ValueError("needs a prime number")
 
@@ -347,7 +347,7 @@ def test_a_statistics_bad_option_is_told_with_the_file(registry: Registry) -> No
 # -- the schema --------------------------------------------------------------------------------
 
 
-def test_the_schema_is_valid_and_describes_every_property(registry: Registry) -> None:
+def test_schema_is_valid_and_describes_every_property(registry: Registry) -> None:
     made = schema(registry)
 
     jsonschema_rs.meta.validate(made)
@@ -362,7 +362,7 @@ def test_the_schema_is_valid_and_describes_every_property(registry: Registry) ->
     assert bare == []
 
 
-# -- while a run is under way ------------------------------------------------------------------
+# -- during a run ------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -370,7 +370,7 @@ def ensemble(registry: Registry) -> Ensemble:
     return load_text("jobs:\n  - {name: a, command: run, count: 3}\n" + START, registry)
 
 
-def test_a_rule_that_arrives_in_a_run_is_bound_like_one_of_the_file(ensemble: Ensemble) -> None:
+def test_rule_that_arrives_during_a_run_is_bound_like_the_files(ensemble: Ensemble) -> None:
     rule = Rule(trigger="job-fail", name="a", action=Action(name="submit", label="a"))
 
     bound = ensemble.binder.rule(rule.spec, "late-1")
@@ -381,7 +381,7 @@ def test_a_rule_that_arrives_in_a_run_is_bound_like_one_of_the_file(ensemble: En
         ensemble.binder.rule({**rule.spec, "name": "b"}, "late-2")
 
 
-def test_a_group_changes_only_where_it_is_said(ensemble: Ensemble) -> None:
+def test_change_of_a_group_keeps_other_fields(ensemble: Ensemble) -> None:
     group = ensemble.groups["a"]
 
     changed = ensemble.binder.group(group, {"nodes": 2, "environment": {"A": 1}})
@@ -394,7 +394,7 @@ def test_a_group_changes_only_where_it_is_said(ensemble: Ensemble) -> None:
 
 
 @pytest.mark.parametrize("command", ["run {p} {T:.2f}", "run {p} {T}"])
-def test_parameters_given_in_a_run_are_checked_as_those_of_the_file(command: str) -> None:
+def test_parameters_given_during_a_run_are_checked(command: str) -> None:
     text = f"jobs: [{{name: a, command: '{command}', parameters: {{p: x, T: 2}}}}]\n"
     text += "rules: [{trigger: start, action: {name: submit, label: a}}]\n"
     ensemble = load_text(text, discover())
@@ -413,17 +413,17 @@ def test_parameters_given_in_a_run_are_checked_as_those_of_the_file(command: str
             ensemble.binder.group(group, {"parameters": {"p": "y"}})
 
 
-def test_what_is_no_plain_data_is_refused_in_a_run(ensemble: Ensemble) -> None:
+def test_specification_that_is_not_plain_data_is_rejected(ensemble: Ensemble) -> None:
     with pytest.raises(EnsembleError, match="not plain data"):
         ensemble.binder.action({"name": print})
     with pytest.raises(EnsembleError):
         ensemble.binder.rule([], "late-1")  # type: ignore[arg-type]  # on purpose
 
 
-# -- the command line's changes ----------------------------------------------------------------
+# -- overrides ---------------------------------------------------------------------------------
 
 
-def test_values_can_be_set_by_group_and_rule(registry: Registry) -> None:
+def test_set_changes_values_of_groups_and_rules(registry: Registry) -> None:
     ensemble = load_text(
         "jobs:\n  - {name: a, command: run}\n" + START,
         registry,
@@ -437,10 +437,10 @@ def test_values_can_be_set_by_group_and_rule(registry: Registry) -> None:
     assert (ensemble.heartbeat, ensemble.name) == (5.0, "other")
 
 
-# -- the price ---------------------------------------------------------------------------------
+# -- import cost -------------------------------------------------------------------------------
 
 
-def test_importing_the_config_imports_nothing_heavy() -> None:
+def test_import_of_config_imports_nothing_heavy() -> None:
     code = (
         "import sys, ensemble_core.config\n"
         "heavy = {'river', 'numpy', 'rich', 'jsonschema_rs', 'yaml'}\n"
@@ -469,7 +469,7 @@ def test_loading_a_file_imports_no_statistics_library() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_a_rule_on_waiting_times_without_a_heartbeat_is_warned_of() -> None:
+def test_rule_on_waiting_times_without_heartbeat_causes_a_warning() -> None:
     rule = '{trigger: metric, name: mean.a-pending, when: "> 300", action: {name: log, message: x}}'
     start = "{trigger: start, action: {name: submit, label: a}}"
     text = f"jobs: [{{name: a, command: a}}]\nrules: [{start}, {rule}]\n"

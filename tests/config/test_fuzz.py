@@ -1,4 +1,4 @@
-"""Whatever stands in a file, the answer is an ensemble or an EnsembleError, and soon."""
+"""Fuzz tests: any file gives an ensemble or an EnsembleError, in limited time."""
 
 from __future__ import annotations
 
@@ -57,22 +57,22 @@ def registry() -> Registry:
 
 
 def answer(text: str, registry: Registry) -> bool:
-    """Whether it is a good file; anything but an EnsembleError fails the test."""
+    """Return whether the file is valid; any error but an EnsembleError fails the test."""
     try:
         load_text(text, registry)
     except EnsembleError as error:
-        print(error)  # which must not raise, either
+        print(error)  # which must not raise either
         return False
     return True
 
 
-def test_the_file_that_is_mutated_below_is_good(registry: Registry) -> None:
+def test_base_file_of_the_mutations_is_valid(registry: Registry) -> None:
     assert answer(VALID, registry)
 
 
 @SETTINGS
 @given(data=st.binary(max_size=400))
-def test_any_bytes_are_answered(registry: Registry, data: bytes) -> None:
+def test_random_bytes_give_a_file_or_an_error(registry: Registry, data: bytes) -> None:
     try:
         text = decode(data, "f.yaml")
     except EnsembleError:
@@ -93,7 +93,7 @@ def test_any_bytes_are_answered(registry: Registry, data: bytes) -> None:
         ),
     ),
 )  # fmt: skip
-def test_a_damaged_file_is_answered(
+def test_damaged_file_gives_a_file_or_an_error(
     registry: Registry, start: int, length: int, insert: str
 ) -> None:
     answer(VALID[:start] + insert + VALID[start + length :], registry)
@@ -126,7 +126,7 @@ TREES = st.recursive(
 
 @SETTINGS
 @given(tree=st.one_of(TREES, st.fixed_dictionaries({"jobs": TREES, "rules": TREES})))
-def test_any_structure_is_answered(registry: Registry, tree: object) -> None:
+def test_random_structure_gives_a_file_or_an_error(registry: Registry, tree: object) -> None:
     answer(yaml.safe_dump(tree, allow_unicode=True), registry)
 
 
@@ -137,7 +137,7 @@ def test_any_structure_is_answered(registry: Registry, tree: object) -> None:
     action=st.dictionaries(KEYS, TREES, max_size=4),
     more=st.dictionaries(KEYS, TREES, max_size=3),
 )
-def test_wrong_parts_of_a_file_that_is_right_in_shape_are_answered(
+def test_random_values_in_a_valid_structure_give_a_file_or_an_error(
     registry: Registry,
     group: dict[str, object],
     rule: dict[str, object],
@@ -156,7 +156,7 @@ def test_wrong_parts_of_a_file_that_is_right_in_shape_are_answered(
 
 @SETTINGS
 @given(spec=TREES, fields=TREES)
-def test_what_functions_return_is_answered(
+def test_random_return_values_give_a_decision_or_an_error(
     registry: Registry, spec: object, fields: object
 ) -> None:
     ensemble = load_text(VALID, registry)

@@ -1,4 +1,4 @@
-"""Limits in the file: what a run may cost, and what is wrong with that."""
+"""Checks of ``limits:``."""
 
 from __future__ import annotations
 
@@ -35,9 +35,7 @@ rules: [{trigger: start, action: {name: submit, label: a}}]
         ("node_hours: 0.5", ["1 node for 3600 s are 1 node-hours", "lower the duration of 'a'"]),
     ],
 )
-def test_a_wrong_limit_is_told_with_its_place_and_what_to_write(
-    limit: str, told: list[str]
-) -> None:
+def test_wrong_limit_is_reported_with_its_place_and_a_hint(limit: str, told: list[str]) -> None:
     with pytest.raises(FileErrors) as caught:
         load_text(f"limits: {{{limit}}}" + JOBS, discover(), file="f.yaml")
     (error,) = caught.value.errors
@@ -45,7 +43,7 @@ def test_a_wrong_limit_is_told_with_its_place_and_what_to_write(
         assert words in str(error)
 
 
-def test_a_single_job_that_is_as_large_as_the_limit_may_run() -> None:
+def test_job_as_large_as_the_limit_is_accepted() -> None:
     text = "limits: {core_hours: 4, node_hours: 1, gpu_hours: 4.0, jobs: 1}" + JOBS
     limits = load_text(text, discover()).limits
     assert (limits.core_hours, limits.node_hours, limits.gpu_hours) == (4, 1, 4)

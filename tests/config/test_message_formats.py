@@ -1,4 +1,4 @@
-"""Formats in messages, as Python has them."""
+"""Python's format specifications in messages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ rules:
     ("placeholder", "shown"),
     [("{Temp:.2f}", "300.12"), ("{Temp:8.3}", "   3e+02"), ("{index:03d}", "000")],
 )
-def test_a_message_shows_a_field_in_its_format(placeholder: str, shown: str) -> None:
+def test_message_formats_a_field(placeholder: str, shown: str) -> None:
     story = Story(FILE.replace("MESSAGE", f"it is {placeholder} now"))
     story.start()
     decisions = story.observe("md.0", Temp=300.125)
@@ -31,7 +31,7 @@ def test_a_message_shows_a_field_in_its_format(placeholder: str, shown: str) -> 
 
 
 @pytest.mark.parametrize("placeholder", ["{Temp:.2q}", "{Temp:d.2}", "{index:99999d}"])
-def test_what_is_no_format_is_refused(placeholder: str) -> None:
+def test_invalid_format_is_rejected(placeholder: str) -> None:
     with pytest.raises(FileErrors) as caught:
         load_text(FILE.replace("MESSAGE", f"it is {placeholder} now"), REGISTRY)
     (error,) = caught.value.errors
@@ -42,5 +42,5 @@ def test_what_is_no_format_is_refused(placeholder: str) -> None:
 @pytest.mark.parametrize(
     "text", ["{Temp}: 1", "{{Temp:.2f}}", "${Temp:1}", "{other:.2f}", "{a: 1}"]
 )
-def test_other_braces_are_text(text: str) -> None:
+def test_other_braces_are_plain_text(text: str) -> None:
     load_text(FILE.replace("MESSAGE", text), REGISTRY)

@@ -1,4 +1,4 @@
-"""Mistakes that a new user makes in a file: the whole message, and where it points."""
+"""Typical mistakes of new users: the whole message and its place."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ END = "action: {name: terminate}"
 
 
 class Mistake(NamedTuple):
-    """A mistake: text that replaces a part of the study, with ``«`` where the message points."""
+    """A mistake: text that replaces a part of the study, with ``«`` at the place of the error."""
 
     instead: str
     of: str
@@ -201,7 +201,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
-def test_a_mistake_has_one_error_that_says_what_to_write(mistake: Mistake) -> None:
+def test_mistake_gives_one_error_with_a_hint(mistake: Mistake) -> None:
     assert STUDY.count(mistake.of) == 1
     text = STUDY.replace(mistake.of, mistake.instead)
     before, _, after = text.partition("«")
@@ -214,7 +214,7 @@ def test_a_mistake_has_one_error_that_says_what_to_write(mistake: Mistake) -> No
     assert caught.value.exit_code == 2
 
 
-def test_the_study_itself_is_right() -> None:
+def test_base_study_is_valid() -> None:
     assert load_text(STUDY, REGISTRY, file="study.yaml", must_begin=True).warnings == ()
 
 
@@ -239,7 +239,7 @@ rules:
         "trigger: metric, name: mean.queue.sched, when: '== 0'",
     ],
 )
-def test_a_file_whose_rule_can_fire_before_any_job_is_right(rule: str) -> None:
+def test_file_whose_rule_can_fire_first_is_valid(rule: str) -> None:
     assert load_text(WAITS.replace("RULE", rule), REGISTRY, must_begin=True)
 
 
@@ -256,7 +256,7 @@ def test_a_file_whose_rule_can_fire_before_any_job_is_right(rule: str) -> None:
         "trigger: start, enabled: false",
     ],
 )
-def test_a_file_without_a_rule_that_can_fire_first_is_an_error_unless_allowed(
+def test_file_without_a_rule_that_can_fire_first_is_an_error(
     rule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -268,7 +268,7 @@ def test_a_file_without_a_rule_that_can_fire_first_is_an_error_unless_allowed(
         assert [path.name for path in tmp_path.iterdir()] == ["f.yaml"]
         allowed = CliRunner().invoke(main, [words[0], "--allow-idle", *words[1:]])
         assert allowed.exit_code == 0, allowed.output
-        if words is run:  # what began is not asked for its beginning again
+        if words is run:  # a resume does not check again whether a rule can fire first
             again = CliRunner().invoke(main, ["status", "last", "--state", "state"])
             assert again.exit_code == 0, again.output
             replayed = CliRunner().invoke(main, ["replay", "last", "--state", "state"])
@@ -288,7 +288,7 @@ def test_allow_idle_works_from_python() -> None:
     assert ensemble_core.run(source, keep=False, executor="local", allow_idle=True).exit_code == 0
 
 
-# -- loops -----------------------------------------------------------------------------------------
+# -- endless loops ---------------------------------------------------------------------------------
 
 LOOP = """\
 jobs: [{name: a, command: 'true'}, {name: b, command: 'true'}]
@@ -328,7 +328,7 @@ WAY_OUT = "add a condition ('when') or repetitions, or set limits.jobs"
     ],
     ids=["one rule", "two rules", "any group", "each job", "a count"],
 )
-def test_an_endless_loop_is_warned_about_with_its_rules(rules: str, said: str) -> None:
+def test_endless_loop_causes_a_warning_that_names_its_rules(rules: str, said: str) -> None:
     told = load_text(LOOP + rules, REGISTRY).warnings
     assert [each for each in told if "endless" in each] == [said + WAY_OUT]
 
@@ -350,7 +350,7 @@ def test_an_endless_loop_is_warned_about_with_its_rules(rules: str, said: str) -
         AGAIN.replace("label: a}", "label: a, rows: t}") + "results: {t: {of: a}}\n",
     ],
 )
-def test_rules_that_can_end_are_not_called_a_loop(rules: str) -> None:
+def test_rules_that_can_end_cause_no_warning(rules: str) -> None:
     assert not [each for each in load_text(LOOP + rules, REGISTRY).warnings if "endless" in each]
 
 
@@ -366,7 +366,7 @@ def test_rules_that_can_end_are_not_called_a_loop(rules: str) -> None:
         ("./prog.py", "prog.py", "did you mean {here}/prog.py?"),
     ],
 )
-def test_a_program_next_to_the_file_is_suggested_with_its_folder(
+def test_program_next_to_the_file_is_suggested(
     command: str, file: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "study" / file
@@ -400,7 +400,7 @@ def test_a_program_next_to_the_file_is_suggested_with_its_folder(
         ("{here}/{group}.py", None, ""),
     ],
 )
-def test_a_program_in_the_folder_of_the_file_must_be_there_and_executable(
+def test_program_in_here_must_exist_and_be_executable(
     command: str, mode: int | None, problem: str, tmp_path: Path
 ) -> None:
     program = tmp_path / ("prog.py" if "prog.py" in command else "prog")
@@ -416,7 +416,7 @@ def test_a_program_in_the_folder_of_the_file_must_be_there_and_executable(
     assert load(study, REGISTRY).warnings == ((said,) if problem else ())
 
 
-def test_a_program_that_only_another_machine_needs_may_be_missing_here(tmp_path: Path) -> None:
+def test_program_for_another_machine_may_be_missing(tmp_path: Path) -> None:
     members = replace(REGISTRY.executors["local"], name="members", members=True)
     plugin = LoadedPlugin(
         name="mine", distribution="mine", version="1", module="m", records={"executor": (members,)}
@@ -434,7 +434,7 @@ def test_a_program_that_only_another_machine_needs_may_be_missing_here(tmp_path:
     assert load(study, registry).warnings == ()
 
 
-def test_a_program_in_the_jobs_own_folder_is_found(
+def test_program_in_the_jobs_folder_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = tmp_path / "study.yaml"

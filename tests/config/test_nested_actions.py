@@ -1,4 +1,4 @@
-"""Actions that hold actions: checked with the file, done when the outer one says so."""
+"""Nested actions: checked with the file, carried out by the outer action."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def ensemble(registry: Registry, rule: str) -> Ensemble:
 
 
 def complaints(registry: Registry, rule: str) -> dict[str, tuple[str, str | None]]:
-    """What is wrong with the rule by where, the line left out."""
+    """Return the errors of a rule by place, without the line."""
     with pytest.raises(FileErrors) as caught:
         ensemble(registry, rule)
     found = {}
@@ -122,7 +122,7 @@ JUDGE = (
 )
 
 
-def test_the_action_that_the_outer_one_chooses_is_done(registry: Registry) -> None:
+def test_selected_nested_action_is_carried_out(registry: Registry) -> None:
     told = Story(ensemble(registry, JUDGE))
     told.start()
     told.begin("sim.0")
@@ -136,7 +136,7 @@ def test_the_action_that_the_outer_one_chooses_is_done(registry: Registry) -> No
     assert [one.message for one in bad if isinstance(one, Log)] == ["sim.1 bad (3) after 7"]
 
 
-def test_what_is_wrong_inside_is_told_with_its_place(registry: Registry) -> None:
+def test_mistake_in_a_nested_action_is_reported_with_its_place(registry: Registry) -> None:
     found = complaints(
         registry,
         "{trigger: job-finish, name: sim, action: {name: judge, "
@@ -170,7 +170,9 @@ def test_what_is_wrong_inside_is_told_with_its_place(registry: Registry) -> None
         ("{name: judge, good: {name: log, message: x, repetitions: 2}}", "not allowed here"),
     ],
 )
-def test_what_could_never_work_is_refused(registry: Registry, action: str, complaint: str) -> None:
+def test_impossible_nested_action_is_rejected(
+    registry: Registry, action: str, complaint: str
+) -> None:
     with pytest.raises(FileErrors) as caught:
         ensemble(registry, f"{{trigger: start, action: {action}}}")
     (error,) = caught.value.errors
@@ -178,7 +180,7 @@ def test_what_could_never_work_is_refused(registry: Registry, action: str, compl
 
 
 @pytest.mark.checkout
-def test_an_executor_must_be_able_to_do_what_is_inside(registry: Registry) -> None:
+def test_nested_action_needs_the_executors_capability(registry: Registry) -> None:
     rule = "{trigger: start, action: {name: judge, good: {name: grow}}}"
     cannot = [
         record for record in registry.executors.values() if "resize" not in record.capabilities
@@ -188,7 +190,7 @@ def test_an_executor_must_be_able_to_do_what_is_inside(registry: Registry) -> No
         load_text(f"{JOBS}  - {rule}\n", registry, executor=cannot[0])
 
 
-def test_a_group_that_only_an_inner_action_submits_is_not_warned_about(registry: Registry) -> None:
+def test_group_submitted_by_a_nested_action_causes_no_warning(registry: Registry) -> None:
     assert ensemble(registry, JUDGE).warnings == ()
 
 
@@ -202,7 +204,7 @@ def test_a_group_that_only_an_inner_action_submits_is_not_warned_about(registry:
         ("trigger: job-finish, name: sim, action: {name: judge}", False),
     ],
 )
-def test_failures_are_the_business_of_a_rule_that_acts_by_how_any_job_ended(
+def test_rule_with_an_action_by_outcome_handles_failures(
     registry: Registry, rule: str, concerned: str | bool | None
 ) -> None:
     bound = ensemble(registry, f"{{{rule}}}").rules[-1]
@@ -211,7 +213,7 @@ def test_failures_are_the_business_of_a_rule_that_acts_by_how_any_job_ended(
         assert bound.failure_group == concerned
 
 
-def test_editors_can_check_inner_actions_by_the_schema(registry: Registry) -> None:
+def test_schema_covers_nested_actions(registry: Registry) -> None:
     validator = jsonschema_rs.validator_for(schema(registry))
     data: dict[str, Any] = {
         "jobs": [{"name": "sim", "command": "x"}],
@@ -239,8 +241,8 @@ SLOWLY = (
 )
 
 
-def test_a_resumed_run_does_what_was_inside_a_call_under_way(registry: Registry) -> None:
-    """The state is kept while the call is under way; decisions are those of the journal."""
+def test_resumed_run_carries_out_nested_actions_of_an_interrupted_call(registry: Registry) -> None:
+    """The state is saved during the call, and the decisions equal those of the journal."""
     checked = ensemble(registry, SLOWLY)
     told = Story(checked)
     told.start()
@@ -263,7 +265,7 @@ def test_a_resumed_run_does_what_was_inside_a_call_under_way(registry: Registry)
     )
 
 
-def test_a_slow_action_knows_what_the_job_ran_and_where(tmp_path: Path, plugin: Path) -> None:
+def test_slow_action_gets_the_jobs_command_and_folder(tmp_path: Path, plugin: Path) -> None:
     file = tmp_path / "e.yaml"
     file.write_text(
         f"""
@@ -292,7 +294,7 @@ rules:
     assert said == {"sim.0: melted-0", "sim.1: melted-3, 3"}
 
 
-def test_a_firing_knows_the_whole_job_and_the_group_as_it_is_now() -> None:
+def test_firing_has_the_job_and_the_current_group() -> None:
     seen: dict[str, Any] = {}
 
     def look(firing: Firing, options: Mapping[str, Any]) -> Iterator[Decision]:
@@ -307,7 +309,7 @@ def test_a_firing_knows_the_whole_job_and_the_group_as_it_is_now() -> None:
     assert (seen["job"].id, seen["nodes"], seen["nothing"]) == ("sim.1", 4, None)
 
 
-def test_groups_are_seen_as_rules_have_set_them(registry: Registry) -> None:
+def test_firing_sees_groups_as_changed_by_rules(registry: Registry) -> None:
     told = Story(
         """
 jobs: [{name: sim, command: x, tasks: 2}]
@@ -323,7 +325,7 @@ rules:
     assert group.tasks == 3
 
 
-def test_a_file_may_name_the_package_of_an_inner_action(registry: Registry) -> None:
+def test_nested_action_may_be_qualified_by_its_package(registry: Registry) -> None:
     rule = (
         "{trigger: job-finish, name: sim, action: {name: judging:judge, "
         "good: {name: judging:judge, good: {name: 'judging:judge-slowly'}}}}"
@@ -333,7 +335,7 @@ def test_a_file_may_name_the_package_of_an_inner_action(registry: Registry) -> N
     assert [each.name for each in bound.actions[0].flat()] == ["judge", "judge", "judge-slowly"]
 
 
-def test_what_a_function_returns_may_hold_actions(registry: Registry) -> None:
+def test_function_may_return_nested_actions(registry: Registry) -> None:
     binder = ensemble(registry, JUDGE).binder
     inner = {"name": "submit", "label": "next"}
 
@@ -348,7 +350,7 @@ def test_what_a_function_returns_may_hold_actions(registry: Registry) -> None:
     assert caught.value.hint == "did you mean 'submit'?"
 
 
-def test_actions_nested_beyond_reason_are_refused_and_nothing_worse(registry: Registry) -> None:
+def test_too_deeply_nested_actions_are_rejected(registry: Registry) -> None:
     deep = "{name: cancel, label: sim}"
     for _ in range(400):
         deep = f"{{name: judge, good: {deep}}}"
@@ -356,7 +358,7 @@ def test_actions_nested_beyond_reason_are_refused_and_nothing_worse(registry: Re
         ensemble(registry, f"{{trigger: start, action: {deep}}}")
 
 
-def test_a_cancel_inside_stops_the_events_job_alone(registry: Registry) -> None:
+def test_nested_cancel_cancels_only_the_events_job(registry: Registry) -> None:
     told = Story(
         ensemble(
             registry,
@@ -373,7 +375,7 @@ def _outer(firing: Firing, options: Mapping[str, Any]) -> Iterator[Decision]:
 
 
 class TestAnActionThatHoldsOthers(ActionContract):
-    """The published suite serves such actions too."""
+    """The public contract suite covers such actions."""
 
     plugin = ActionPlugin(
         name="outer",
@@ -395,13 +397,13 @@ class TestAnActionThatHoldsOthers(ActionContract):
         assert cancel.jobs == ("sim.0",)
 
 
-def test_an_action_with_what_it_knows_is_not_the_same_as_without() -> None:
+def test_actions_with_different_fields_are_not_equal() -> None:
     plain = Action(name="log", message="{x}")
     assert plain.knowing({"x": 1}) == plain.knowing({"x": 1})
     assert plain.knowing({"x": 1}) != plain
 
 
-def test_what_is_done_by_default_is_checked_and_done_as_well(tmp_path: Path) -> None:
+def test_default_nested_actions_are_checked_and_carried_out(tmp_path: Path) -> None:
     file = tmp_path / "fallback.py"
     file.write_text(
         """
@@ -436,7 +438,7 @@ def ensemble_actions():
         ensemble(registry, "{trigger: start, action: {name: fallback}}")
 
 
-def test_a_schema_may_say_by_reference_that_an_option_holds_actions(
+def test_schema_may_annotate_nested_actions_by_reference(
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "refer.py"
@@ -472,7 +474,7 @@ def ensemble_actions():
         ensemble(registry, rule % "nxt")
 
 
-def test_an_annotation_that_nobody_knows_is_refused_with_the_plugin() -> None:
+def test_unknown_annotation_breaks_the_plugin() -> None:
     record = ActionPlugin(
         name="x",
         summary="x",

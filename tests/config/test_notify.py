@@ -1,4 +1,4 @@
-"""What is wrong with a rule on ``end`` or with the addresses of ``notify`` is told before a run."""
+"""Errors in rules on ``end`` and in the addresses of ``notify``."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def to(address: str) -> str:
         ("{mail: -Cfile}", "is not a mail address", ""),
     ],
 )
-def test_a_wrong_address_is_told_with_its_place(address: str, words: str, hint: str) -> None:
+def test_wrong_address_is_reported_with_its_place(address: str, words: str, hint: str) -> None:
     told = problem(to(address))
     assert words in told
     assert hint in told
@@ -71,11 +71,11 @@ def test_a_wrong_address_is_told_with_its_place(address: str, words: str, hint: 
         ("{trigger: start, action: {name: notify, to: bell}}", "has no 'message'"),
     ],
 )
-def test_a_wrong_rule_is_told_with_its_place(rule: str, words: str) -> None:
+def test_wrong_rule_on_end_is_reported_with_its_place(rule: str, words: str) -> None:
     assert words in problem(rule)
 
 
-def test_a_file_whose_only_rule_waits_for_the_end_begins_nothing() -> None:
+def test_file_with_only_an_end_rule_cannot_start() -> None:
     text = """
 jobs: [{name: g, command: "true"}]
 rules: [{trigger: end, action: {name: log, message: x}}]

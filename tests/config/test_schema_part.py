@@ -1,4 +1,4 @@
-"""A file that is checked by the part of the schema that it names is judged as by the whole one."""
+"""The partial schema, with only the names in a file, gives the same result as the whole one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def places(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def damaged(data: Any, chance: random.Random) -> Any:
-    """The data with one key renamed, one value replaced or one thing left out."""
+    """Return the data with a key renamed, a value replaced or a part removed."""
     again = copy.deepcopy(data)
     *path, last = chance.choice(list(places(again)))
     here = again
@@ -45,7 +45,7 @@ def damaged(data: Any, chance: random.Random) -> Any:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_file_is_right_by_what_it_names_exactly_where_it_is_by_the_whole_schema(
+def test_partial_schema_accepts_the_same_files_as_the_whole_one(
     name: str,
 ) -> None:
     data = yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text())
@@ -60,7 +60,7 @@ def test_a_file_is_right_by_what_it_names_exactly_where_it_is_by_the_whole_schem
     _SHARED.pop(REGISTRY, None)
 
 
-def test_the_second_file_of_a_process_is_checked_by_the_whole_schema() -> None:
+def test_second_file_of_a_process_is_checked_by_the_whole_schema() -> None:
     data = yaml.safe_load((EXAMPLES / "hello-world.yaml").read_text())
     _SHARED.pop(REGISTRY, None)
     assert Validators(REGISTRY).hold(data)

@@ -1,4 +1,4 @@
-"""What a file that speaks of ``STAT.NAME`` is told where there can be no such thing."""
+"""Errors in uses of ``STAT.NAME`` that can never have a value."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ REGISTRY = discover()
 
 
 def loaded(rule: str) -> list[str]:
-    """The errors of a file with this rule: where, what and hint."""
+    """Return the errors of a file with this rule: where, what and hint."""
     text = f"""
 jobs:
   - {{name: sim, command: sim, observe: {{json-lines: {{fields: [E]}}}}}}
@@ -53,7 +53,7 @@ LOG = "action: {name: log, message: x}"
         (f"trigger: job-done, name: [sim, post], {LOG}", "7:31", "expected a string", ""),
     ],
 )  # fmt: skip
-def test_what_can_have_no_value_is_refused_at_its_place(
+def test_name_that_can_never_have_a_value_is_rejected_at_its_place(
     rule: str, place: str, what: str, hint: str
 ) -> None:
     told = loaded(rule)
@@ -76,7 +76,7 @@ def test_columns_durations_and_counts_are_known(when: str) -> None:
     assert loaded(f"trigger: observed, name: sim, when: {when}, {LOG}") == []
 
 
-def test_names_are_kept_of_the_condition_and_of_all_actions() -> None:
+def test_rule_records_the_names_in_its_condition_and_actions() -> None:
     ensemble = load_text(
         """
 jobs: [{name: sim, command: sim, observe: {json-lines: {}}}]

@@ -1,4 +1,4 @@
-"""Jobs that would overwrite the very file which rules read are warned of before they start."""
+"""Warnings about jobs that would overwrite each other's observed file."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def warnings(group: str) -> list[str]:
 
 
 @pytest.mark.parametrize("workdir", ["workdir: runs", "workdir: 'runs/{group}/.'", "urgency: 16"])
-def test_jobs_that_share_an_observed_file_are_warned_of(workdir: str) -> None:
+def test_jobs_that_share_an_observed_file_cause_a_warning(workdir: str) -> None:
     (warning,) = warnings(f"{workdir}, observe: {{json-lines: {{path: out.json}}}}")
     assert warning.startswith("md.0 and md.1 would both write ")
     assert "out.json, which the observer 'json-lines' reads" in warning
     assert "workdir: runs/{run}/{group}/{index}" in warning
 
 
-def test_replicas_in_the_folder_of_their_parameter_share_it() -> None:
+def test_replicas_in_the_same_folder_cause_a_warning() -> None:
     (warning,) = warnings("count: 2, workdir: 'runs/{T}', observe: {json-lines: {path: out.json}}")
     assert warning.startswith("md.0 and md.1 would both write runs/1/out.json")
 
@@ -41,5 +41,5 @@ def test_replicas_in_the_folder_of_their_parameter_share_it() -> None:
         "workdir: runs",
     ],
 )
-def test_jobs_that_share_none_are_not(group: str) -> None:
+def test_jobs_with_separate_files_cause_no_warning(group: str) -> None:
     assert warnings(group) == []

@@ -1,4 +1,4 @@
-"""Slips: what users write by mistake, and the right form that they are told."""
+"""Typical mistakes in rules, keys and conditions, and their hints."""
 
 from __future__ import annotations
 
@@ -46,9 +46,7 @@ def when(condition: str) -> str:
         ('T = 1 and group = "a && b"', 'T == 1 and group == "a && b"'),
     ],
 )
-def test_a_condition_of_another_language_is_told_as_it_is_written_here(
-    condition: str, right: str
-) -> None:
+def test_condition_in_another_languages_syntax_gets_a_hint(condition: str, right: str) -> None:
     assert error(when(condition)).hint == f"write {right!r}"
 
 
@@ -88,7 +86,7 @@ def test_a_condition_of_another_language_is_told_as_it_is_written_here(
         ),
     ],
 )
-def test_a_slip_in_a_rule_is_told_with_the_right_form(rule: str, hint: str) -> None:
+def test_typical_mistake_in_a_rule_gets_a_hint(rule: str, hint: str) -> None:
     assert hint in (error(rule).hint or "")
 
 
@@ -96,7 +94,7 @@ def test_a_slip_in_a_rule_is_told_with_the_right_form(rule: str, hint: str) -> N
     ("key", "right"),
     [("cores", "cores_per_task"), ("gpus", "gpus_per_task"), ("walltime", "duration")],
 )
-def test_a_key_of_other_programs_is_suggested_by_its_name_here(key: str, right: str) -> None:
+def test_key_of_another_program_gets_our_name_as_a_hint(key: str, right: str) -> None:
     assert error(job=f"{{name: a, command: x, {key}: 4}}").hint == f"did you mean {right!r}?"
 
 
@@ -130,7 +128,7 @@ def test_an_everyday_word_in_a_rule_is_answered_with_ours(rule: str, right: str)
         ('group in ("a", "b") or T > 1', ""),
     ],
 )
-def test_a_condition_that_never_or_always_holds_is_warned_of(condition: str, warned: str) -> None:
+def test_constant_condition_causes_a_warning(condition: str, warned: str) -> None:
     (rule,) = [
         f"  - {{trigger: observed, name: a, when: {condition!r}, action: {{name: terminate}}}}"
     ]
@@ -151,7 +149,7 @@ def test_a_condition_that_never_or_always_holds_is_warned_of(condition: str, war
         (JOB, "5", "  - {trigger: heartbeat, action: {name: set, label: a, with: {count: 9}}}\n", False),
     ],
 )  # fmt: skip
-def test_a_count_that_can_never_come_is_warned_of(
+def test_unreachable_count_causes_a_warning(
     job: str, condition: str, rest: str, warned: bool
 ) -> None:
     rule = f"  - {{trigger: metric, name: count.a.success, when: {condition}, action: {{name: terminate}}}}\n"  # fmt: skip
@@ -186,7 +184,7 @@ def test_a_count_of_one_job_that_is_meant_for_the_group_gets_a_warning(
     assert [text.rpartition("write ")[2] for text in said] == ([written] if written else [])
 
 
-def test_a_program_that_is_not_there_is_told_with_where_it_is(
+def test_missing_program_is_reported_with_where_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = tmp_path / "start"
@@ -215,7 +213,7 @@ def test_a_program_that_is_not_there_is_told_with_where_it_is(
     assert warnings("'{here}/ising'", "local") == []
 
 
-def test_a_submit_without_a_label_is_of_every_group() -> None:
+def test_submit_without_a_label_submits_every_group() -> None:
     text = "jobs:\n  - {name: a, command: x}\n  - {name: b, command: y, count: 2}\nrules:\n  - {trigger: start, action: {name: submit}}\n"  # fmt: skip
     ensemble = load_text(text, REGISTRY)
     assert [text for text in ensemble.warnings if "submit" in text] == []

@@ -1,4 +1,4 @@
-"""Entries under ``jobs:`` that name a source: what it makes of them is checked like the file."""
+"""Entries under ``jobs:`` that name a source: their expansion is checked like the file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def registry(expand: Any, name: str = "listed") -> Registry:
 
 
 def lines(options: Any, view: Any) -> Fragment:
-    """A job group for each line of the file, submitted at the start."""
+    """Source with a job group for each line of a file, submitted at the start."""
     jobs: list[dict[str, Any]] = []
     rules, places = [], {}
     name = options["listed"]
@@ -61,7 +61,7 @@ def errors(file: Path, expand: Any = lines, **given: Any) -> list[str]:
     return [text.replace(f"{file.parent}/", "") for text in shown]
 
 
-def test_job_groups_stand_where_the_entry_stood_and_rules_come_after_the_files(
+def test_groups_of_a_source_replace_its_entry_and_rules_are_appended(
     tmp_path: Path,
 ) -> None:
     text = (
@@ -74,11 +74,11 @@ def test_job_groups_stand_where_the_entry_stood_and_rules_come_after_the_files(
     assert any("two lines" in text and "study.yaml:3:5" in text for text in ensemble.warnings)
 
 
-def test_a_file_without_rules_of_its_own_has_those_that_a_source_brings(tmp_path: Path) -> None:
+def test_file_without_rules_gets_those_of_its_source(tmp_path: Path) -> None:
     assert len(load(in_folder(tmp_path, ENTRY), registry(lines)).rules) == 2
 
 
-def test_a_run_goes_by_the_file_as_it_was_and_never_asks_the_plugin_again(tmp_path: Path) -> None:
+def test_resume_uses_the_stored_expansion(tmp_path: Path) -> None:
     file = in_folder(tmp_path, ENTRY)
     before = load(file, registry(lines))
     (tmp_path / "list.txt").unlink()
@@ -98,25 +98,25 @@ def test_a_run_goes_by_the_file_as_it_was_and_never_asks_the_plugin_again(tmp_pa
     assert kept["version"] == "ensemble-t 2.0"
 
 
-def test_set_changes_a_job_group_that_a_source_brings(tmp_path: Path) -> None:
+def test_set_changes_a_job_group_of_a_source(tmp_path: Path) -> None:
     file = in_folder(tmp_path, ENTRY)
     ensemble = load(file, registry(lines), overrides=["jobs.p-b.count=3"])
     assert ensemble.groups["p-b"].count == 3
 
 
-def test_the_entrys_own_options_may_be_set(tmp_path: Path) -> None:
+def test_set_changes_options_of_a_source(tmp_path: Path) -> None:
     ensemble = load(
         in_folder(tmp_path, ENTRY), registry(lines), overrides=["jobs.listed.prefix=q-"]
     )
     assert list(ensemble.groups) == ["first", "q-a", "q-b"]
 
 
-def test_a_mistake_in_what_was_read_is_told_where_it_stands(tmp_path: Path) -> None:
+def test_mistake_in_a_sources_file_is_reported_there(tmp_path: Path) -> None:
     file = in_folder(tmp_path, ENTRY, "a echo 'a\nb echo {here\n")
     assert errors(file)[0].startswith("list.txt:1:1: 'command'")
 
 
-def test_a_mistake_that_has_no_place_is_told_as_the_plugins_fault(tmp_path: Path) -> None:
+def test_mistake_without_a_place_is_reported_as_the_plugins(tmp_path: Path) -> None:
     def wrong(options: Any, view: Any) -> Fragment:
         return Fragment(jobs=[{"name": "x", "comand": "true"}], rules=[{"trigger": "strat"}])
 
@@ -126,14 +126,14 @@ def test_a_mistake_that_has_no_place_is_told_as_the_plugins_fault(tmp_path: Path
     assert f"{whose}there is no trigger 'strat' [no-such-trigger]" in told
 
 
-def test_the_entry_is_checked_before_the_source_is_asked(tmp_path: Path) -> None:
+def test_entry_of_a_source_is_checked_before_expansion(tmp_path: Path) -> None:
     file = in_folder(tmp_path, ENTRY.replace("prefix", "prefx"))
     assert errors(file) == [
         "study.yaml:4:5: unknown key 'prefx' in the entry of 'listed' [unknown-key]"
     ]
 
 
-def test_places_of_what_stands_after_the_entry_are_still_right(tmp_path: Path) -> None:
+def test_places_after_a_sources_entry_are_correct(tmp_path: Path) -> None:
     file = in_folder(tmp_path, ENTRY + "  - {name: last, comand: 'true'}\n")
     assert errors(file) == [
         "study.yaml:5:18: unknown key 'comand' in the job group 'last' [unknown-key]",
@@ -149,14 +149,14 @@ def test_places_of_what_stands_after_the_entry_are_still_right(tmp_path: Path) -
         (Fragment(rules=[{"trigger": print}]), "is not plain data"),
     ],
 )
-def test_a_source_that_returns_what_is_no_fragment_is_told(
+def test_source_that_returns_no_fragment_is_reported(
     returned: Any, told: str, tmp_path: Path
 ) -> None:
     (error,) = errors(in_folder(tmp_path, ENTRY), lambda options, view: returned)
     assert told in error
 
 
-def test_a_source_that_raises_is_told_with_the_place_in_it(tmp_path: Path) -> None:
+def test_source_that_raises_is_reported_with_its_place(tmp_path: Path) -> None:
     def broken(options: Any, view: Any) -> Fragment:
         raise ZeroDivisionError("by zero")
 
@@ -165,7 +165,7 @@ def test_a_source_that_raises_is_told_with_the_place_in_it(tmp_path: Path) -> No
     assert "[plugin-failed]" in error
 
 
-def test_all_that_a_source_finds_wrong_is_told(tmp_path: Path) -> None:
+def test_all_errors_of_a_source_are_reported(tmp_path: Path) -> None:
     def strict(options: Any, view: Any) -> Fragment:
         wrong = [UsageError(text, where=Location("list.txt", 7, 2), code="x") for text in "ab"]
         raise FileErrors(wrong)
@@ -176,13 +176,13 @@ def test_all_that_a_source_finds_wrong_is_told(tmp_path: Path) -> None:
     ]
 
 
-def test_a_file_that_is_not_there_is_told_where_it_is_named(tmp_path: Path) -> None:
+def test_missing_file_is_reported_where_it_is_named(tmp_path: Path) -> None:
     file = in_folder(tmp_path, ENTRY)
     (tmp_path / "list.txt").unlink()
     assert errors(file) == ["study.yaml:3:13: there is no file 'list.txt' [no-such-file]"]
 
 
-def test_an_entry_of_two_sources_is_refused(tmp_path: Path) -> None:
+def test_entry_with_two_sources_is_rejected(tmp_path: Path) -> None:
     both = Registry([*registry(lines).plugins, *registry(lines, "list").plugins[-1:]])
     file = in_folder(tmp_path, ENTRY + "    list: x\n")
     with pytest.raises(FileErrors) as caught:
@@ -190,7 +190,7 @@ def test_an_entry_of_two_sources_is_refused(tmp_path: Path) -> None:
     assert "'listed' and 'list', expected one source" in caught.value.errors[0].what
 
 
-def test_the_schema_for_editors_lets_an_entry_name_a_source() -> None:
+def test_schema_allows_entries_of_sources() -> None:
     import jsonschema_rs
 
     whole = schema(registry(lines))
@@ -199,7 +199,7 @@ def test_the_schema_for_editors_lets_an_entry_name_a_source() -> None:
     assert not jsonschema_rs.is_valid(whole, {"jobs": [{"name": "a", "command": "b"}]})
 
 
-def test_what_a_source_brings_runs(tmp_path: Path) -> None:
+def test_expanded_source_runs(tmp_path: Path) -> None:
     story = Story(load(in_folder(tmp_path, ENTRY), registry(lines)))
     story.start()
     assert story.submitted() == ["p-a.0", "p-b.0"]

@@ -1,4 +1,4 @@
-"""Sweeps: what a user writes under ``parameters``, ``points`` and ``replicas``, and the jobs it is."""
+"""Sweeps: ``parameters``, ``points`` and ``replicas``, and the resulting jobs."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def commands(fields: str, **files: str) -> list[str]:
         ("fast", ["fast"]),
     ],
 )
-def test_a_parameter_has_the_values_that_its_range_says(written: str, values: list[Any]) -> None:
+def test_range_gives_the_expected_values(written: str, values: list[Any]) -> None:
     found = [job.parameters["T"] for job in group(f"command: 'x {{T}}', parameters: {{T: {written}}}").jobs(0)]  # fmt: skip
     assert found == values
     assert [type(value) for value in found] == [type(value) for value in values]
@@ -85,23 +85,19 @@ def test_a_parameter_has_the_values_that_its_range_says(written: str, values: li
 
 
 @given(st.integers(-1000, 1000), st.integers(1, 50), st.integers(0, 200))
-def test_a_range_of_decimal_steps_has_the_numbers_as_a_person_writes_them(
-    first: int, step: int, steps: int
-) -> None:
+def test_decimal_steps_give_exact_decimal_numbers(first: int, step: int, steps: int) -> None:
     found = list(by_step(first / 100, (first + step * steps) / 100, step / 100))
     assert found == [(first + step * at) / 100 for at in range(steps + 1)]
 
 
 @given(st.integers(-(10**20), 10**20), st.integers(1, 10**18), st.integers(0, 100))
-def test_a_range_of_integers_is_exact(first: int, step: int, steps: int) -> None:
+def test_range_of_integers_is_exact(first: int, step: int, steps: int) -> None:
     values = by_step(first, first + step * steps, step)
     assert list(values) == list(range(first, first + step * steps + 1, step))
 
 
 @given(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6), st.integers(2, 100))
-def test_a_range_of_a_count_has_both_ends_and_so_many_values(
-    first: float, last: float, count: int
-) -> None:
+def test_range_with_a_count_includes_both_ends(first: float, last: float, count: int) -> None:
     values = by_count(first, last, count)
     assert len(values) == len(list(values)) == count
     assert (values[0], values[-1]) == (float(f"{first:.12g}"), float(f"{last:.12g}"))
@@ -127,9 +123,7 @@ def test_a_range_of_a_count_has_both_ends_and_so_many_values(
         ("[]", "empty", "empty"),
     ],
 )
-def test_a_range_that_says_nothing_is_refused_in_its_line(
-    written: str, code: str, word: str
-) -> None:
+def test_invalid_range_is_rejected_at_its_line(written: str, code: str, word: str) -> None:
     (error,) = errors(f"command: 'x {{T}}', parameters: {{T: {written}}}")
     assert (error.code, error.where and error.where.line) == (code, 2)
     assert word in error.what
@@ -145,11 +139,11 @@ def test_a_range_that_says_nothing_is_refused_in_its_line(
         ("'np.arange(0, 1, 0.1)'", "{from: 1, to: 4}"),
     ],
 )
-def test_pythons_range_is_told_how_it_is_written_here(written: str, hint: str) -> None:
+def test_python_range_gets_our_notation_as_a_hint(written: str, hint: str) -> None:
     assert hint in str(errors(f"command: 'x {{T}}', parameters: {{T: {written}}}")[0].hint)
 
 
-def test_a_sweep_of_ten_million_jobs_is_told_with_the_number_before_any_is_made() -> None:
+def test_sweep_of_ten_million_jobs_is_rejected_before_it_is_built() -> None:
     began = time.process_time()
     (error,) = errors("command: 'x {T}', parameters: {T: {from: 1, to: 10000000}}")
     spent = time.process_time() - began
@@ -160,10 +154,10 @@ def test_a_sweep_of_ten_million_jobs_is_told_with_the_number_before_any_is_made(
     assert spent < 10 * (time.process_time() - began) + 1
 
 
-# -- the order of the index --------------------------------------------------------------------
+# -- order of the index ------------------------------------------------------------------------
 
 
-def test_points_come_first_then_parameters_in_the_files_order_and_replicas_last() -> None:
+def test_index_order_is_points_then_parameters_then_replicas() -> None:
     fields = "command: '{s} {T} {q} {replica} {index}', points: p.csv, parameters: {T: [1, 2], q: [a, b]}, replicas: 2"  # fmt: skip
     assert commands(fields, p_csv="s\nx\ny\n") == [
         f"{s} {T} {q} {replica} {index}"
@@ -173,14 +167,14 @@ def test_points_come_first_then_parameters_in_the_files_order_and_replicas_last(
     ]
 
 
-def test_replicas_and_count_are_one_thing() -> None:
+def test_replicas_and_count_mean_the_same() -> None:
     (error,) = errors("command: x, count: 2, replicas: 2")
     assert "'count' and 'replicas'" in error.what
     assert commands("command: 'x {replica}', count: 2") == ["x 0", "x 1"]
     assert [job.replica for job in group("command: x, replicas: 2").jobs(0)] == [0, 1]
 
 
-def test_a_group_that_changed_keeps_its_sweep_over_a_snapshot() -> None:
+def test_changed_group_keeps_its_sweep_in_a_snapshot() -> None:
     text = f"jobs: [{{name: sim, command: 'x {{T}}', parameters: {{T: {{from: 0, to: 1, count: 4}}}}}}]\n{RULES}"  # fmt: skip
     story = Story(
         text + "  - {trigger: start, action: {name: set, label: sim, with: {nodes: 2}}}\n"
@@ -196,7 +190,7 @@ def test_a_group_that_changed_keeps_its_sweep_over_a_snapshot() -> None:
     assert [job.nodes for job in first] == [2] * 4
 
 
-def test_several_groups_of_one_name_are_submitted_together() -> None:
+def test_groups_with_the_same_name_are_submitted_together() -> None:
     text = f"jobs:\n  - {{name: sim, command: a}}\n  - {{name: sim, command: 'b {{T}}', parameters: {{T: [1, 2]}}, count: 2}}\n{RULES}"  # fmt: skip
     ensemble = load_text(text, REGISTRY)
     assert ["duplicate job group 'sim'" in text for text in ensemble.warnings] == [True]
@@ -209,14 +203,14 @@ def test_several_groups_of_one_name_are_submitted_together() -> None:
 # -- points ------------------------------------------------------------------------------------
 
 
-def test_a_column_of_points_is_of_numbers_if_all_its_cells_are() -> None:
+def test_column_of_points_is_numeric_if_all_cells_are() -> None:
     text = 'a,b,c,d,e\n1,2.50,007,x,"1,5"\n2,-3e2,8,1,\n'
     jobs = list(group("command: '{a} {b} {c} {d} {e}', points: p.csv", p_csv=text).jobs(0))
     assert jobs[0].parameters == {"a": 1, "b": 2.5, "c": "007", "d": "x", "e": "1,5"}
     assert jobs[1].parameters == {"a": 2, "b": -300.0, "c": "8", "d": "1", "e": ""}
 
 
-def test_points_may_be_some_columns_of_a_table() -> None:
+def test_points_may_use_some_columns_of_a_file() -> None:
     text = "name,E (eV),n\nx,1,2\ny,3,4\n"
     fields = "command: '{name} {n}', points: {file: p.csv, columns: [n, name]}"
     assert commands(fields, p_csv=text) == ["x 2", "y 4"]
@@ -238,7 +232,7 @@ def test_points_may_be_some_columns_of_a_table() -> None:
         ("p.csv", "T,a\n1,2\n", ("f.yaml", 2), "'T' is both a parameter and a column"),
     ],
 )
-def test_a_file_of_points_that_is_no_table_is_refused_at_its_line(
+def test_invalid_points_file_is_rejected_at_its_line(
     points: str, text: str, where: tuple[str, int], what: str
 ) -> None:
     fields = f"command: 'x {{a}} {{T}}', points: {points}, parameters: {{T: 1}}"
@@ -248,7 +242,7 @@ def test_a_file_of_points_that_is_no_table_is_refused_at_its_line(
     assert (error.where.file, error.where.line) == where
 
 
-def test_points_are_found_beside_the_ensemble_file_and_kept_with_it(tmp_path: Path) -> None:
+def test_points_file_is_found_next_to_the_ensemble_file_and_stored(tmp_path: Path) -> None:
     file = tmp_path / "study.yaml"
     file.write_text(f"jobs:\n  - {{name: sim, command: 'x {{a}}', points: p.csv}}\n{RULES}")
     (tmp_path / "p.csv").write_text("a\n1\n")
@@ -269,7 +263,7 @@ def test_points_are_found_beside_the_ensemble_file_and_kept_with_it(tmp_path: Pa
 NULL = "jobs:\n  - {name: sim, command: 'x {start}', parameters: {start: null}}\n"
 
 
-def test_a_submit_that_leaves_a_parameter_without_a_value_is_a_load_error() -> None:
+def test_submit_without_a_value_for_a_null_parameter_is_rejected() -> None:
     with pytest.raises(FileErrors) as caught:
         load_text(NULL + RULES, REGISTRY)
     (error,) = caught.value.errors
@@ -279,7 +273,7 @@ def test_a_submit_that_leaves_a_parameter_without_a_value_is_a_load_error() -> N
     )
 
 
-def test_a_submit_that_gives_no_value_in_a_run_is_an_error_of_the_run() -> None:
+def test_submit_without_a_value_during_a_run_is_an_error() -> None:
     rules = RULES + "  - {trigger: heartbeat, action: {name: set, label: sim, with: {parameters: {start: b}}}}\n"  # fmt: skip
     story = Story(NULL + rules)
     decisions = story.start()
@@ -292,7 +286,7 @@ def test_a_submit_that_gives_no_value_in_a_run_is_an_error_of_the_run() -> None:
 # -- placeholders ------------------------------------------------------------------------------
 
 
-def test_formats_of_placeholders_are_those_of_python() -> None:
+def test_placeholder_formats_are_those_of_python() -> None:
     fields = "command: '{T:.2f} {T:d} {index:03d} {s:>3} {{T:.2f}} {T}', parameters: {T: [2.0, 3], s: x}"  # fmt: skip
     assert commands(fields) == ["2.00 2 000   x {T:.2f} 2.0", "3.00 3 001   x {T:.2f} 3"]
 
@@ -300,7 +294,7 @@ def test_formats_of_placeholders_are_those_of_python() -> None:
 @pytest.mark.parametrize(
     "command", ["{T:.2q}", "{T:d}", "{s:.2f}", "{index:s}", "{T:99999}", "{here:d}"]
 )
-def test_a_format_that_does_not_fit_is_a_load_error_at_its_place(command: str) -> None:
+def test_unsuitable_format_is_rejected_at_its_place(command: str) -> None:
     found = errors(f"command: 'x {{T}} {{s}} {command}', parameters: {{T: [1.5, 2.0], s: x}}")
     (error,) = found
     assert error.code == "bad-format"
@@ -308,24 +302,24 @@ def test_a_format_that_does_not_fit_is_a_load_error_at_its_place(command: str) -
     assert error.where.column == len("  - {name: sim, command: 'x {T} {s} ") + 1
 
 
-def test_braces_of_other_languages_are_left_alone() -> None:
+def test_braces_of_other_languages_are_unchanged() -> None:
     command = """python -c 'd = {a:1}; f"{x:.2f}"; {{y:3}}'"""
     assert commands(f"command: {command!r}".replace("\\'", "''")) == [
         """python -c d = {a:1}; f"{x:.2f}"; {{y:3}}"""
     ]
 
 
-def test_a_run_fills_its_tag_and_the_folder_where_it_was_started() -> None:
+def test_run_and_cwd_placeholders_are_filled() -> None:
     text = f"jobs: [{{name: sim, command: 'x {{cwd}} {{attempt}}', workdir: 'r/{{run}}'}}]\n{RULES}"
     (job,) = load_text(text, REGISTRY).begun("tag-1", "/home/me").groups["sim"].jobs(0)
     assert (job.workdir, job.command) == ("r/tag-1", ("x", "/home/me", "0"))
 
 
-def test_a_parameter_of_a_new_placeholders_name_wins() -> None:
+def test_parameter_overrides_a_newer_built_in_placeholder() -> None:
     assert commands("command: 'x {run}', parameters: {run: [a, b]}") == ["x a", "x b"]
 
 
-def test_a_parameter_that_only_a_rule_speaks_of_is_used() -> None:
+def test_parameter_used_only_by_a_rule_counts_as_used() -> None:
     text = "jobs: [{name: sim, command: x, parameters: {T: [1, 2]}}]\n" + RULES
     with pytest.raises(FileErrors):
         load_text(text, REGISTRY)

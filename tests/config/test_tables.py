@@ -1,4 +1,4 @@
-"""Tables of results: what is wrong with them is said when the file is checked."""
+"""Checks of ``results:``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ results:
 
 
 def the_error(tables: str) -> EnsembleError:
-    """Return the one error of these tables, which is where the sign « stands."""
+    """Return the only error of these tables, which must be at the sign «."""
     text, place = unmarked(_JOBS + tables)
     with pytest.raises(FileErrors) as caught:
         load_text(text, REGISTRY, file="study.yaml")
@@ -57,7 +57,7 @@ def the_error(tables: str) -> EnsembleError:
         ("a: «[]", "'a' is a list", "", "wrong-type"),
     ],
 )
-def test_a_wrong_table_is_one_error_with_its_place(
+def test_wrong_table_is_one_error_with_its_place(
     table: str, said: str, hint: str, code: str
 ) -> None:
     error = the_error(f"  {table}")
@@ -79,7 +79,7 @@ def test_a_wrong_table_is_one_error_with_its_place(
         ("where: T > «mean.bast.T", "mean.bast.T", "'mean.best.T'"),
     ],
 )
-def test_an_unknown_name_in_a_table_is_an_error_with_the_nearest(
+def test_unknown_name_in_a_table_is_an_error_with_a_suggestion(
     table: str, name: str, hint: str
 ) -> None:
     error = the_error(f"  best: {{of: sim}}\n  a: {{of: sim, {table}}}")
@@ -88,28 +88,28 @@ def test_an_unknown_name_in_a_table_is_an_error_with_the_nearest(
     assert error.code == "no-such-column"
 
 
-def test_tables_that_refer_to_one_another_in_a_circle_are_an_error() -> None:
+def test_circular_tables_are_an_error() -> None:
     tables = "  «a: {of: sim, columns: {x: sum.b.y}}\n  b: {of: sim, columns: {y: sum.a.x}}"
     error = the_error(tables)
     assert error.what.endswith("in a circle: a -> b -> a")
     assert "remove one of the references" in (error.hint or "")
 
 
-def test_an_unknown_column_of_another_table_is_an_error_with_the_nearest() -> None:
+def test_unknown_column_of_another_table_is_an_error_with_a_suggestion() -> None:
     error = the_error("  a: {of: sim}\n  b: {of: sim, where: T > «mean.a.durations}")
     assert "the table 'a' has no column 'durations'" in error.what
     assert "'mean.a.duration'" in (error.hint or "")
     assert error.code == "no-such-column"
 
 
-def test_a_table_over_a_metric_is_an_error_that_says_what_to_write() -> None:
+def test_metric_in_a_table_is_an_error_with_a_hint() -> None:
     error = the_error("  a: {of: sim, where: «'metric(\"count.sim.done\") > 1'}")
     assert "a table can use only its rows" in error.what
     assert "STAT.TABLE.COLUMN" in (error.hint or "")
     assert error.code == "bad-condition"
 
 
-def test_a_table_knows_what_it_shows() -> None:
+def test_table_has_its_columns_and_plot() -> None:
     tables = load_text(
         f"{_JOBS}  all: {{of: sim}}\n"
         "  some: {of: sim, columns: {x: T * d}, order: -x, top: 5%}\n"
@@ -129,7 +129,7 @@ _PIVOT = "of: sim, by: [d], pivot: T, columns: {E: mean.duration"
 
 
 def _ruled(rule: str) -> str:
-    """The file with one more rule, and a table ``best``."""
+    """Return the file with another rule and a table ``best``."""
     start, _, rest = _JOBS.partition("rules: [")
     first, _, _ = rest.partition("]\nresults")
     return f"{start}rules:\n  - {first}\n{rule}results:\n  best: {{of: sim}}\n"
@@ -163,7 +163,7 @@ def _ruled(rule: str) -> str:
         ("of: sim, by: [T], columns: {E: mean.duration, x: '«E[1]'}", "unknown name 'E[1]'", "'pivot:'"),
     ],
 )  # fmt: skip
-def test_a_wrong_filter_pivot_or_column_is_one_error_that_says_what_to_write(
+def test_wrong_filter_pivot_or_column_is_one_error_with_a_hint(
     table: str, said: str, hint: str
 ) -> None:
     error = the_error(f"  a: {{{table}}}")
@@ -171,7 +171,7 @@ def test_a_wrong_filter_pivot_or_column_is_one_error_that_says_what_to_write(
     assert hint in (error.hint or "")
 
 
-def test_a_pivot_of_too_many_values_is_an_error_before_anything_runs() -> None:
+def test_pivot_with_too_many_values_is_an_error() -> None:
     jobs = _JOBS.replace("T: [1, 2]", "T: {from: 1, to: 201}")
     text, place = unmarked(jobs + "  a: {of: sim, by: [d], pivot: «T}\n")
     with pytest.raises(FileErrors) as caught:
@@ -183,7 +183,7 @@ def test_a_pivot_of_too_many_values_is_an_error_before_anything_runs() -> None:
     assert len(few.tables["a"].values) == 99
 
 
-def test_a_value_that_the_pivot_does_not_have_is_a_warning() -> None:
+def test_unknown_value_of_a_pivot_causes_a_warning() -> None:
     table = f"  a: {{{_PIVOT}, x: 'E[3] - E[1]'}}}}\n"
     assert "T has no value 3; known: 1, 2" in load_text(_JOBS + table, REGISTRY).warnings
 
@@ -202,9 +202,7 @@ def test_a_value_that_the_pivot_does_not_have_is_a_warning() -> None:
         ("when: metric(«\"mean.sim-E(T == 1)\") > 2", "takes no filter", "mean.E(T == 1)"),
     ],
 )  # fmt: skip
-def test_a_wrong_filter_of_a_rule_is_one_error_that_says_what_to_write(
-    rule: str, said: str, hint: str
-) -> None:
+def test_wrong_filter_of_a_rule_is_one_error_with_a_hint(rule: str, said: str, hint: str) -> None:
     what, _, condition = rule.partition(": ")
     rule = f"  - {{trigger: idle, name: sim, {what}: '{condition}', action: {{name: log, message: x}}}}\n"
     if condition.startswith("«"):
@@ -229,7 +227,7 @@ def test_a_wrong_filter_of_a_rule_is_one_error_that_says_what_to_write(
         ("«best(T >", "'rows' does not parse", "best(CONDITION)"),
     ],
 )
-def test_wrong_rows_are_one_error_that_says_what_to_write(rows: str, said: str, hint: str) -> None:
+def test_wrong_rows_are_one_error_with_a_hint(rows: str, said: str, hint: str) -> None:
     rule = f"  - {{trigger: idle, name: sim, action: {{name: submit, label: sim, rows: {rows}}}}}\n"
     text, place = unmarked(_ruled(rule))
     with pytest.raises(FileErrors) as caught:
@@ -244,9 +242,7 @@ def test_wrong_rows_are_one_error_that_says_what_to_write(rows: str, said: str, 
     ("columns", "name"),
     [("{T: d, x: T}", "T"), ("{d: T + 1, x: d}", "d"), ("{T: T, d: d, x: T + d}", "")],
 )
-def test_a_column_with_the_name_of_another_value_of_its_row_is_warned_of(
-    columns: str, name: str
-) -> None:
+def test_column_with_the_name_of_a_row_value_causes_a_warning(columns: str, name: str) -> None:
     ensemble = load_text(f"{_JOBS}  a: {{of: sim, columns: {columns}}}", REGISTRY)
     said = [text for text in ensemble.warnings if "is both a column and the row's" in text]
     assert len(said) == bool(name)

@@ -1,4 +1,4 @@
-"""``use:``: algorithms and named rules of the file's own become rules that are checked like it."""
+"""``use:``: instances of algorithms and of rules in the file are expanded and checked."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OPTIONS = {
 
 
 def build(options: Any, view: Any) -> Fragment:
-    """Submits a group, and another for each that ends, with what the options say at the end."""
+    """Algorithm that submits a group, then another job for each end, with an action at the end."""
     group = options["group"]
     rules: list[dict[str, Any]] = [
         {"id": "begin", "trigger": "start", "action": {"name": "submit", "label": group}},
@@ -74,7 +74,7 @@ def use(entry: str) -> str:
     return f"{HEAD}use:\n  - {entry}\n"
 
 
-def test_an_instance_becomes_rules_behind_the_files_own() -> None:
+def test_rules_of_an_instance_come_after_the_files() -> None:
     text = use("{algorithm: again, as: one, with: {group: sim}}") + (
         "rules: [{trigger: job-success, name: sim, action: {name: submit, label: post}}]\n"
     )
@@ -86,14 +86,14 @@ def test_an_instance_becomes_rules_behind_the_files_own() -> None:
     assert ensemble.heartbeat == 20
 
 
-def test_a_file_may_have_no_rules_of_its_own() -> None:
+def test_file_with_an_instance_needs_no_rules() -> None:
     story = Story(load_text(use("{algorithm: again, with: {group: sim}}"), registry()))
     story.start()
     story.play("sim.0")
     assert story.submitted() == ["sim.0", "sim.1"]
 
 
-def test_rules_of_an_instance_speak_of_one_another_by_their_own_names() -> None:
+def test_references_between_rules_of_an_instance_are_translated() -> None:
     text = f"{HEAD}use:\n" + "".join(
         f"  - {{algorithm: again, as: {name}, with: {{group: {group}, "
         f"then: {{name: log, message: m}}}}}}\n"
@@ -107,7 +107,7 @@ def test_rules_of_an_instance_speak_of_one_another_by_their_own_names() -> None:
     assert {"one_recent", "two_b_recent"} <= set(ensemble.statistics)
 
 
-def test_an_algorithm_may_be_named_with_its_distribution() -> None:
+def test_algorithm_may_be_qualified_by_its_distribution() -> None:
     for name in ("ensemble-a:again", "Ensemble_A:again"):
         ensemble = load_text(use(f"{{algorithm: '{name}', with: {{group: sim}}}}"), registry())
         assert [rule.id for rule in ensemble.rules] == ["again-begin", "again-next"]
@@ -115,7 +115,7 @@ def test_an_algorithm_may_be_named_with_its_distribution() -> None:
     assert list(load_text(text, registry()).instances) == ["random-selection"]
 
 
-def test_options_are_checked_where_they_stand() -> None:
+def test_options_of_an_algorithm_are_checked_at_their_place() -> None:
     told = {
         "{algorithm: again, with: {group: sim, mots: 3}}": (
             "e.yaml:5:43: unknown key 'mots' in 'with' [unknown-key]"
@@ -144,7 +144,7 @@ def test_options_are_checked_where_they_stand() -> None:
         assert not any("invalid output of" in text for text in found), (entry, found)
 
 
-def test_an_option_that_is_wrong_is_told_once_with_what_to_write_or_what_it_means() -> None:
+def test_wrong_option_of_an_algorithm_is_reported_once_with_a_hint() -> None:
     told = {
         "groups: sim, at_once: 2": ["write a list: [sim]"],
         "groups: [sim], at_once: many": ["at_once: Number of concurrent jobs."],
@@ -161,7 +161,7 @@ def test_an_option_that_is_wrong_is_told_once_with_what_to_write_or_what_it_mean
     assert "expected one of next, smallest, largest, random or a whole number" in said
 
 
-def test_a_mistake_of_the_algorithm_names_who_made_it_and_where_it_is_used() -> None:
+def test_mistake_in_an_algorithm_names_its_distribution_and_the_entry() -> None:
     def wrong(options: Any, view: Any) -> Fragment:
         submit = {"name": "submit", "label": "smi"}
         return Fragment(rules=[{"id": "begin", "trigger": "start", "action": submit}])
@@ -173,7 +173,7 @@ def test_a_mistake_of_the_algorithm_names_who_made_it_and_where_it_is_used() -> 
     )
 
 
-def test_an_algorithm_that_raises_is_told_with_its_place() -> None:
+def test_algorithm_that_raises_is_reported_with_its_place() -> None:
     def broken(options: Any, view: Any) -> Fragment:
         raise KeyError("x")
 
@@ -181,10 +181,10 @@ def test_an_algorithm_that_raises_is_told_with_its_place() -> None:
     assert "the algorithm 'again' (plugin 'a' of ensemble-a 2.0) cannot be built" in told
     with pytest.raises(FileErrors) as caught:
         load_text(use("{algorithm: again, with: {group: sim}}"), registry(broken))
-    assert "this is your plugin" in str(caught.value)
+    assert "fix your plugin" in str(caught.value)
 
 
-def test_instances_have_names_of_their_own() -> None:
+def test_instances_need_unique_names() -> None:
     twice = use(
         "{algorithm: again, with: {group: sim}}\n  - {algorithm: again, with: {group: post}}"
     )
@@ -199,7 +199,7 @@ def test_instances_have_names_of_their_own() -> None:
     ]
 
 
-def test_what_an_executor_cannot_do_is_told_when_the_file_is_checked() -> None:
+def test_missing_capability_for_an_algorithm_is_reported() -> None:
     text = use("{algorithm: again, with: {group: sim}}")
     local = ExecutorPlugin(name="local", summary="fixed", build=lambda options: None)
     with pytest.raises(FileErrors, match="needs an executor that can resize"):
@@ -208,14 +208,14 @@ def test_what_an_executor_cannot_do_is_told_when_the_file_is_checked() -> None:
         load_text(text, registry(supports=frozenset({"remote"})), executor=local)
 
 
-def test_switch_names_instances_that_there_are() -> None:
+def test_switch_to_an_unknown_instance_is_an_error() -> None:
     text = use("{algorithm: again, as: one, with: {group: sim}}") + (
         "rules: [{trigger: job-fail, name: sim, action: {name: switch, to: oen}}]\n"
     )
     assert errors(text) == ["e.yaml:6:67: there is no instance 'oen' [no-such-instance]"]
 
 
-def test_a_run_goes_by_what_the_algorithm_made_when_it_began() -> None:
+def test_resume_uses_the_stored_rules_of_an_algorithm() -> None:
     text = use("{algorithm: again, as: one, with: {group: sim}}")
     before = load_text(text, registry())
 
@@ -244,7 +244,7 @@ def test_set_changes_options_and_rules_of_an_instance() -> None:
         )
 
 
-def test_the_expanded_file_runs_the_same() -> None:
+def test_expanded_file_runs_the_same() -> None:
     text = use(
         "{algorithm: again, as: one, enabled: false, with: {group: sim, "
         "then: {name: log, message: m}}}\n"
@@ -267,7 +267,7 @@ def test_the_expanded_file_runs_the_same() -> None:
     "value",
     ["1e3", "yes", "", "010", "a: b", "x # y", "two\nlines\n", "{T}", "= 3", "~", "é", 'q"'],
 )
-def test_written_yaml_reads_the_same(value: str) -> None:
+def test_written_yaml_reads_back_the_same(value: str) -> None:
     data = {"k": value, "l": [value, {"m": value}], "n": 1.5, "o": None, "p": True}
     assert read_text(write_yaml(data), "f").data == data
 
@@ -301,7 +301,7 @@ def in_folder(folder: Path, demand: str, entry: str) -> Path:
 USED = "{algorithm: ./demand.yaml, with: {group: sim, often: 2, done: count.sim.success}}"
 
 
-def test_a_file_is_an_algorithm_with_typed_options(tmp_path: Path) -> None:
+def test_algorithm_file_has_typed_options(tmp_path: Path) -> None:
     story = Story(load(in_folder(tmp_path, DEMAND, USED), registry()))
     story.start()
     story.play("sim.0")
@@ -333,7 +333,7 @@ def test_a_file_is_an_algorithm_with_typed_options(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_mistake_in_an_algorithms_file_is_told_where_it_stands(
+def test_mistake_in_an_algorithm_file_is_reported_there(
     change: tuple[str, str], entry: str, told: str, tmp_path: Path
 ) -> None:
     file = in_folder(tmp_path, DEMAND.replace(*change), entry)
@@ -344,7 +344,7 @@ def test_a_mistake_in_an_algorithms_file_is_told_where_it_stands(
     assert any(text.startswith(told) for text in found), found
 
 
-def test_two_instances_that_both_end_the_run_are_warned_of() -> None:
+def test_two_instances_that_end_the_run_cause_a_warning() -> None:
     end = {"name": "terminate"}
 
     def ending(options: Any, view: Any) -> Fragment:

@@ -1,4 +1,4 @@
-"""Texts that are worked out when a rule fires, and what is refused of them when the file is read."""
+"""Expressions that are evaluated when a rule fires, and their checks in the file."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def refused(rule: str, jobs: str = JOBS) -> str:
 # -- vary --------------------------------------------------------------------------------------
 
 
-def test_a_grid_is_refined_around_a_job_each_combination_once() -> None:
+def test_vary_submits_each_combination_once() -> None:
     told = story(
         success(
             "{name: vary, parameters: {T: ['= T - d', '= T + d'], d: '= d / 2'}}", repetitions="9"
@@ -67,19 +67,19 @@ def test_a_grid_is_refined_around_a_job_each_combination_once() -> None:
     assert [(job.id, job.parameters["T"], job.parameters["d"]) for job in first + second] == [
         ("sim.2", 0.5, 0.25),
         ("sim.3", 1.5, 0.25),
-        ("sim.4", 2.5, 0.25),  # 1.5 was there
+        ("sim.4", 2.5, 0.25),  # 1.5 existed already
     ]
     assert all(job.parameters["tag"] == "a" for job in first + second)
 
 
-def test_a_job_of_another_group_takes_the_parameters_that_both_have() -> None:
+def test_vary_of_another_group_uses_shared_parameters() -> None:
     told = story(success("{name: vary, label: post}", repetitions="9"))
 
     assert [job.parameters for job in jobs(told.play("sim.1"))] == [{"T": 2.0}]
     assert jobs(told.play("sim.0"))[0].command == ("post", "1.0")
 
 
-def test_combinations_that_were_there_come_again_where_that_is_asked_for() -> None:
+def test_vary_again_repeats_combinations() -> None:
     again = story(success("{name: vary, again: true}", repetitions="9"))
     once = story(success("{name: vary}", repetitions="9"))
 
@@ -89,7 +89,7 @@ def test_combinations_that_were_there_come_again_where_that_is_asked_for() -> No
     assert once.exit_code is None
 
 
-def test_as_many_replicas_come_again_as_are_asked_for_also_where_some_numbers_were_had() -> None:
+def test_vary_again_adds_the_requested_number_of_replicas() -> None:
     told = story(
         "{trigger: job-success, name: sim, action: {name: vary, label: post}}",
         "{trigger: job-fail, name: sim, action: {name: submit, label: post, rows: all, again: true}}",
@@ -106,7 +106,7 @@ def test_as_many_replicas_come_again_as_are_asked_for_also_where_some_numbers_we
     assert [job.replica for job in further] == [0, 2], "post has two replicas for each submit"
 
 
-def test_a_function_may_vary_a_job() -> None:
+def test_function_may_return_a_vary_action() -> None:
     told = story(
         "{trigger: job-success, name: sim, action: {name: custom, label: f}}",
         jobs="custom: |\n  def f(): return Action(name='vary', parameters={'T': '= T + 5'})\n"
@@ -124,7 +124,7 @@ def test_a_function_may_vary_a_job() -> None:
 # -- retry -------------------------------------------------------------------------------------
 
 
-def test_each_job_is_submitted_again_as_often_as_the_repetitions_say() -> None:
+def test_each_job_is_retried_up_to_its_repetitions() -> None:
     told = story("{trigger: job-fail, name: sim, repetitions: 2, action: {name: retry}}")
 
     first = jobs(told.play("sim.0", status=256)) + jobs(told.play("sim.1", status=256))
@@ -139,7 +139,7 @@ def test_each_job_is_submitted_again_as_often_as_the_repetitions_say() -> None:
     assert told.metric("count.sim.submitted") == 6
 
 
-def test_a_retry_changes_fields_and_they_stay_changed() -> None:
+def test_changes_of_a_retry_apply_to_later_attempts() -> None:
     told = story(
         "{trigger: job-fail, name: sim, repetitions: 9, action: {name: retry, "
         "with: {parameters: {d: '= d / 2'}, duration: '= min(2 * limit, 200)', "
@@ -155,7 +155,7 @@ def test_a_retry_changes_fields_and_they_stay_changed() -> None:
     assert first.environment["FROM"] == "/story/runs/1"
 
 
-def test_a_retry_waits_as_long_as_is_worked_out() -> None:
+def test_wait_of_a_retry_may_be_an_expression() -> None:
     told = story(
         "{trigger: job-fail, name: sim, repetitions: 9, "
         "action: {name: retry, wait: '= 30 * 2 ** attempt'}}"
@@ -170,7 +170,7 @@ def test_a_retry_waits_as_long_as_is_worked_out() -> None:
     assert [job.id for job in jobs(told.wait(2))] == ["sim.0-2"]
 
 
-def test_a_group_submits_failed_attempts_again_by_itself() -> None:
+def test_groups_retry_policy_retries_failed_attempts() -> None:
     grouped = JOBS.replace(
         "    result:",
         "    retry: {times: 2, when: 'cause == \"signal\" and max.E > 1', with: {nodes: '= 2 * T'}}\n"
@@ -183,13 +183,13 @@ def test_a_group_submits_failed_attempts_again_by_itself() -> None:
     (again,) = jobs(told.end("sim.1", status=9))
 
     assert (again.id, again.nodes) == ("sim.1-1", 4)
-    assert jobs(told.play("sim.1-1", status=9)) == []  # it gave no row
+    assert jobs(told.play("sim.1-1", status=9)) == []  # the attempt had no row
     assert jobs(told.play("sim.0", status=256)) == []
     assert told.exit_code == 1
 
 
 @pytest.mark.parametrize("by", ["rule", "group"])
-def test_statistics_of_an_attempt_begin_anew_unless_it_goes_on(by: str) -> None:
+def test_statistics_of_an_attempt_restart_unless_it_continues(by: str) -> None:
     for word, expected in (("false", "5"), ("true", "2")):
         rules = [success("{name: log, message: '{min.E}'}")]
         grouped = f"    retry: {{times: 1, continue: {word}}}\n    result:"
@@ -210,7 +210,7 @@ def test_statistics_of_an_attempt_begin_anew_unless_it_goes_on(by: str) -> None:
 
 
 @pytest.mark.parametrize("each", ["", ", each: [T]"])
-def test_there_is_no_variance_of_one_value_and_the_metric_is_zero(each: str) -> None:
+def test_variance_of_one_value_is_none_but_the_metric_is_zero(each: str) -> None:
     told = story(
         "{trigger: job-done, name: sim, repetitions: 9, when: variance.E < 1 or variance.E >= 1,"
         " action: {name: log, message: 'v = {variance.E}'}}".replace(", rep", f"{each}, rep")
@@ -233,10 +233,10 @@ def test_there_is_no_variance_of_one_value_and_the_metric_is_zero(each: str) -> 
     assert said == ["v = 2"]
 
 
-# -- what is worked out ------------------------------------------------------------------------
+# -- expressions -------------------------------------------------------------------------------
 
 
-def test_a_text_that_is_one_placeholder_keeps_its_type() -> None:
+def test_value_of_a_single_placeholder_keeps_its_type() -> None:
     told = story(
         success(
             "{name: submit, label: sim, with: {parameters: "
@@ -251,7 +251,7 @@ def test_a_text_that_is_one_placeholder_keeps_its_type() -> None:
     assert job.parameters == {"T": 2.0, "d": 0.3, "tag": "after sim.1 at 2.00"}
 
 
-def test_how_many_is_worked_out_and_none_submits_nothing() -> None:
+def test_calculated_count_of_zero_submits_nothing() -> None:
     told = story(
         success(
             "{name: submit, label: post, with: {parameters: {T: '= T'}, replicas: '= 2 * T - 2'}}",
@@ -264,7 +264,7 @@ def test_how_many_is_worked_out_and_none_submits_nothing() -> None:
     assert [job.replica for job in jobs(told.play("sim.1"))] == [0, 1]
 
 
-def test_so_many_nodes_are_asked_for_as_are_worked_out() -> None:
+def test_number_of_requested_nodes_may_be_an_expression() -> None:
     told = story(success("[{name: grow, value: '= T'}, {name: shrink, value: '= 1 - T'}]"))
 
     assert [one.delta for one in told.play("sim.1") if isinstance(one, Resize)] == [2]
@@ -280,9 +280,7 @@ def test_so_many_nodes_are_asked_for_as_are_worked_out() -> None:
         ("{last.E}", "last.E has no value yet"),
     ],
 )
-def test_without_a_value_nothing_is_submitted_and_rule_and_job_are_named(
-    text: str, why: str
-) -> None:
+def test_missing_value_is_reported_with_rule_and_job(text: str, why: str) -> None:
     for action in ("vary", "submit, label: post"):
         fields = "parameters" if action == "vary" else "with: {parameters"
         close = "}" if action != "vary" else ""
@@ -300,14 +298,14 @@ def test_without_a_value_nothing_is_submitted_and_rule_and_job_are_named(
         assert why in error
 
 
-def test_a_groups_own_fields_are_texts_as_they_stand() -> None:
+def test_fields_of_the_group_are_not_evaluated() -> None:
     told = story(jobs="jobs: [{name: sim, command: [echo, '= 2 * 2'], environment: {A: '=1'}}]\n")
 
     (job,) = jobs(told.decisions)
     assert (job.command, job.environment) == (("echo", "= 2 * 2"), {"A": "=1"})
 
 
-def test_results_are_variables_of_the_group_and_fields_of_its_jobs() -> None:
+def test_results_are_variables_and_fields() -> None:
     told = story(
         success("{name: log, message: 'E={E} cost={cost}'}", repetitions="9", when="E > 2.5"),
         "{trigger: job-done, name: sim, repetitions: 9, action: {name: log, message: 'done {E}'}}",
@@ -319,7 +317,7 @@ def test_results_are_variables_of_the_group_and_fields_of_its_jobs() -> None:
     said = [one.message for one in told.end("sim.0", duration=4) if isinstance(one, Log)]
 
     assert said == ["E=3 cost=4", "done 3"]
-    assert told.metric("mean.sim-cost") is None  # nothing asks for it
+    assert told.metric("mean.sim-cost") is None  # nothing uses it
 
 
 # -- bad input ---------------------------------------------------------------------------------
@@ -355,7 +353,7 @@ def test_results_are_variables_of_the_group_and_fields_of_its_jobs() -> None:
         (success("{name: grow, value: many}"), ["'value'"]),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_nearest(rule: str, words: list[str]) -> None:
+def test_impossible_expression_is_rejected_with_a_suggestion(rule: str, words: list[str]) -> None:
     told = refused(rule)
     assert all(word in told for word in words), told
 
@@ -378,13 +376,13 @@ def test_what_cannot_be_is_refused_with_the_nearest(rule: str, words: list[str])
         ("retry: {times: 1, with: {nodes: '= TT'}}", ["'TT'"]),
     ],
 )
-def test_a_groups_keys_are_refused_where_they_are_wrong(key: str, words: list[str]) -> None:
+def test_wrong_result_or_retry_is_rejected_at_its_place(key: str, words: list[str]) -> None:
     jobs = JOBS.replace("result: {E: last.E, cost: duration}", key)
     told = refused("{trigger: start, action: {name: submit, label: sim}}", jobs)
     assert all(word in told for word in words), told
 
 
-def test_a_rule_that_retries_is_told_in_the_decision() -> None:
+def test_retry_decision_names_its_rule() -> None:
     told = story("{trigger: job-fail, name: sim, action: {name: retry, wait: 5}}")
 
     (decision,) = [one for one in told.play("sim.0", status=256) if isinstance(one, Retry)]
@@ -392,7 +390,7 @@ def test_a_rule_that_retries_is_told_in_the_decision() -> None:
     assert (decision.job, decision.wait, decision.rule) == ("sim.0", 5, "rule-2")
 
 
-def test_a_slice_is_refined_with_the_groups_replicas() -> None:
+def test_vary_of_a_slice_uses_the_groups_replicas() -> None:
     told = story(
         "{trigger: idle, name: sim, each: [T], when: mean.E > 1, "
         "action: {name: vary, parameters: {T: '= T / 4'}}}",

@@ -1,4 +1,4 @@
-"""What a run looks like in lines, as JSON, and at its end."""
+"""Output of a run: event lines, JSON, and the summary."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def job(name: str, which: str = "sleep.0", at: float = 1.0, **context: Any) -> J
     return JobEvent(at, which, name, context)
 
 
-def test_a_start_rule_looks_as_in_ensemble_python() -> None:
+def test_start_rule_is_printed_as_in_ensemble_python() -> None:
     assert texts(fired(), submit()) == [
         " => trigger start",
         "   submit sleep (name:sleep),(command:sleep 10),(count:5),(nodes:1)",
@@ -130,7 +130,7 @@ def test_on_a_terminal_triggers_are_blue_actions_cyan_and_fields_purple() -> Non
             "   set sleep: nodes=2, count=1",
         ),
         (
-            # As expressions are worked out.
+            # As expressions are evaluated.
             SetGroup(group="sleep", fields={"tasks": 2.0, "duration": 0.5}),
             "   set sleep: tasks=2, duration=0.5",
         ),
@@ -160,20 +160,20 @@ def test_on_a_terminal_triggers_are_blue_actions_cyan_and_fields_purple() -> Non
         ),
     ],
 )
-def test_each_action_has_its_line(decision: Decision, line: str) -> None:
+def test_each_action_prints_a_line(decision: Decision, line: str) -> None:
     assert told(decision) == [OutputLine(line)]
 
 
-def test_the_runs_own_end_is_left_to_the_summary() -> None:
+def test_natural_end_of_the_run_prints_no_line() -> None:
     assert told(Terminate(natural=True), Terminate(exit_code=130)) == []
 
 
-def test_a_repeated_firing_says_which_it_is_with_its_job_and_value() -> None:
+def test_repeated_firing_shows_its_number_job_and_value() -> None:
     again = fired(rule="again", count=2, job="sleep.3", value=0.25)
     assert texts(again) == [" => trigger start  (2 of 3, value 0.25, sleep.3)"]
 
 
-def test_a_submit_shows_what_is_not_as_usual_and_the_sweep() -> None:
+def test_submit_shows_non_default_fields_and_the_sweep() -> None:
     group = JobGroup(
         name="melt", command=("lmp", "{T}"), text="lmp {T}", tasks=4, parameters={"T": (0.5, 1.0)}
     )
@@ -182,7 +182,7 @@ def test_a_submit_shows_what_is_not_as_usual_and_the_sweep() -> None:
     assert line.endswith("(command:lmp {T}),(count:2),(nodes:1),(tasks:4),(T:0.5, 1.0)")
 
 
-def test_a_sweep_that_the_rule_changed_is_shown_as_changed() -> None:
+def test_sweep_changed_by_the_rule_is_shown() -> None:
     group = JobGroup(
         name="melt", command=("lmp", "{T}"), text="lmp {T}", parameters={"T": (0.5, 1.0)}
     )
@@ -194,7 +194,7 @@ def test_a_sweep_that_the_rule_changed_is_shown_as_changed() -> None:
     assert "(command:gmx 0.7)" in lines[1]
 
 
-def test_a_number_that_was_worked_out_is_shown_with_six_digits() -> None:
+def test_calculated_number_is_shown_with_six_digits() -> None:
     group = JobGroup(
         name="melt", command=("lmp", "{T}"), text="lmp {T}", parameters={"T": (0.3**0.5, 1.25)}
     )
@@ -202,7 +202,7 @@ def test_a_number_that_was_worked_out_is_shown_with_six_digits() -> None:
     assert line.endswith("(T:0.547723, 1.25)")
 
 
-def test_a_paced_sweep_shows_all_its_values_at_once() -> None:
+def test_rate_limited_sweep_shows_all_its_values_at_once() -> None:
     group = JobGroup(
         name="melt", command=("lmp", "{T}"), text="lmp {T}", parameters={"T": (0.5, 1.0)}
     )
@@ -211,7 +211,7 @@ def test_a_paced_sweep_shows_all_its_values_at_once() -> None:
     assert texts(fired(), first, narrator=teller)[1].endswith("(nodes:1),(T:0.5, 1.0)")
 
 
-def test_rules_that_have_a_name_are_told_apart_by_it() -> None:
+def test_rules_with_an_id_are_shown_with_it() -> None:
     named = {"id": "retry", "trigger": "job-fail", "repetitions": 2}
     lines = texts(
         AddRule(id="retry", spec=named),
@@ -224,13 +224,13 @@ def test_rules_that_have_a_name_are_told_apart_by_it() -> None:
     ]
 
 
-def test_a_command_that_the_rule_changed_is_shown_as_changed() -> None:
+def test_command_changed_by_the_rule_is_shown() -> None:
     other = JobGroup(name="sleep", command=("sleep", "1 2"), text="sleep 10")
     (line,) = texts(fired(), submit(other))[1:]
     assert "(command:sleep '1 2')" in line
 
 
-def test_the_rest_of_a_paced_submit_is_not_told_of_again() -> None:
+def test_rest_of_a_rate_limited_submit_is_not_printed() -> None:
     teller = Narrator(ensemble(limits=Limits(submits_per_second=1)), PLAIN)
     jobs = tuple(SLEEP.jobs(0))
     first = Submit(firing=1, group="sleep", jobs=jobs[:2])
@@ -240,7 +240,7 @@ def test_the_rest_of_a_paced_submit_is_not_told_of_again() -> None:
     assert texts(fired(firing=2), submit(firing=2), narrator=teller)[1:] != []
 
 
-def test_what_a_function_returned_is_shown_as_its_own_and_not_as_that_of_a_later_rule() -> None:
+def test_decisions_of_a_function_are_shown_below_a_heading() -> None:
     lines = texts(
         fired(firing=1),
         Call(firing=1, call="c", kind="custom", name="decide"),
@@ -255,7 +255,7 @@ def test_what_a_function_returned_is_shown_as_its_own_and_not_as_that_of_a_later
     assert len(lines) == 6
 
 
-def test_a_failed_job_is_told_on_stderr_with_its_last_words(tmp_path: Path) -> None:
+def test_failed_job_is_printed_on_stderr_with_the_last_line_of_its_output(tmp_path: Path) -> None:
     kept = tmp_path / "sleep.0.err"
     kept.write_text("Traceback\n  ...\nFileNotFoundError: in.melt\n\n")
     lines = told(submit(), job("start", stderr=str(kept)), job("finish", status=3 << 8))
@@ -264,14 +264,14 @@ def test_a_failed_job_is_told_on_stderr_with_its_last_words(tmp_path: Path) -> N
     )
 
 
-def test_a_job_that_failed_by_an_exception_is_told_of_once() -> None:
+def test_job_with_a_fatal_exception_is_printed_once() -> None:
     note = "sleeep: not found"
     exception = job("exception", type="exec", severity=0, note=note)
     lines = told(submit(), exception, job("finish", status=127 << 8), job("clean"))[1:]
     assert lines == [OutputLine(f"   failed sleep.0: exec: {note}", error=True)]
 
 
-def test_a_failure_is_told_with_the_cause_that_its_executor_gives() -> None:
+def test_failure_is_printed_with_the_executors_cause() -> None:
     lines = texts(submit(), job("finish", status=9, cause="memory"))
     assert lines[-1] == "   failed sleep.0: memory: killed by SIGKILL (exit code 137)"
     broken = {"type": "exec", "severity": 0, "note": "node failure on n3", "cause": "node-failure"}
@@ -279,7 +279,7 @@ def test_a_failure_is_told_with_the_cause_that_its_executor_gives() -> None:
     assert lines[-1] == "   failed sleep.0: node-failure: node failure on n3"
 
 
-def test_a_file_without_a_word_is_not_pointed_at(tmp_path: Path) -> None:
+def test_empty_output_file_is_not_mentioned(tmp_path: Path) -> None:
     kept = tmp_path / "sleep.0.err"
     kept.write_text("")
     late = job("exception", type="timeout", severity=0, note="too late")
@@ -290,7 +290,7 @@ def test_a_file_without_a_word_is_not_pointed_at(tmp_path: Path) -> None:
     assert lines[-1] == OutputLine(f"   failed sleep.0: timeout: too late  ({kept})", error=True)
 
 
-def test_success_cancellation_and_warnings_are_no_failures() -> None:
+def test_success_cancellation_and_warnings_are_not_failures() -> None:
     lines = told(
         submit(),
         job("finish", status=0),
@@ -302,7 +302,7 @@ def test_success_cancellation_and_warnings_are_no_failures() -> None:
     assert len(lines) == 1
 
 
-def test_many_failures_of_one_group_are_collapsed_and_those_of_another_are_not() -> None:
+def test_many_failures_are_collapsed_per_group() -> None:
     teller = Narrator(ensemble(), PLAIN)
     lines = [
         line
@@ -323,11 +323,11 @@ def test_many_failures_of_one_group_are_collapsed_and_those_of_another_are_not()
         ("odd", "failed"),
     ],
 )
-def test_a_wait_status_is_spelled_as_a_shell_reports_it(status: object, words: str) -> None:
+def test_wait_status_is_described_as_by_a_shell(status: object, words: str) -> None:
     assert describe_status(status) == words
 
 
-def test_an_error_is_one_line_on_stderr_and_has_its_traceback_under_debug() -> None:
+def test_error_is_one_line_and_debug_adds_the_traceback() -> None:
     raised = (
         Call(call="1", kind="custom", name="decide"),
         CallFailed(2.0, "1", "KeyError: 'x'", "Traceback:\n  line 3\nKeyError: 'x'"),
@@ -342,7 +342,7 @@ def test_an_error_is_one_line_on_stderr_and_has_its_traceback_under_debug() -> N
     assert "   decide raised:\n  Traceback:\n    line 3\n  KeyError: 'x'" in debugged
 
 
-def test_a_resize_that_was_refused_is_a_warning_and_a_granted_one_a_line() -> None:
+def test_denied_resize_is_a_warning_and_a_granted_one_a_line() -> None:
     teller = Narrator(ensemble(), PLAIN)
     asked = Resize(request="7", delta=2)
     lines = told(
@@ -376,7 +376,7 @@ def test_debug_prints_every_event_with_its_time_since_the_start() -> None:
     assert texts(TimerElapsed(1.0, "heartbeat"), narrator=ascii_only)[0].isascii()
 
 
-def test_what_jobs_and_users_write_cannot_steer_the_terminal() -> None:
+def test_control_characters_are_escaped() -> None:
     lines = texts(
         Log(message="\x1b[2Jgone\r\u202e"),
         job("exception", type="exec", severity=0, note="\x07\x1b]0;title\x07"),
@@ -385,7 +385,7 @@ def test_what_jobs_and_users_write_cannot_steer_the_terminal() -> None:
     assert printable("plain é 日本") == "plain é 日本"
 
 
-def test_jobs_that_are_over_are_forgotten() -> None:
+def test_finished_jobs_are_forgotten() -> None:
     teller = Narrator(ensemble(), PLAIN)
     for round_ in range(100):
         told(submit(firing=round_), narrator=teller)
@@ -413,7 +413,7 @@ class Terminal(io.StringIO):
         ({"NO_COLOR": "1", "FORCE_COLOR": "1"}, False),
     ],
 )
-def test_color_follows_the_terminal_and_the_users_wish(
+def test_color_depends_on_the_terminal_and_the_environment(
     environ: Mapping[str, str], color: bool
 ) -> None:
     assert style_of(Terminal(), environ).color is color
@@ -440,7 +440,7 @@ def test_a_pipe_has_no_color_unless_forced() -> None:
         (90000, "1d 01h"),
     ],
 )
-def test_times_are_spelled_for_people(seconds: float | None, words: str) -> None:
+def test_durations_are_readable(seconds: float | None, words: str) -> None:
     assert format_duration(seconds) == words
 
 
@@ -457,7 +457,7 @@ def test_every_json_line_is_valid_json_on_one_line(value: object) -> None:
     assert json.loads(line, parse_constant=refuse)["text"] == "a\nb\u2028"
 
 
-def test_json_of_a_structure_that_contains_itself_ends() -> None:
+def test_json_of_a_recursive_structure_terminates() -> None:
     loop: dict[str, Any] = {}
     loop["self"] = loop
     assert json.loads(to_json({"type": "x", "loop": loop}))["type"] == "x"
@@ -470,7 +470,7 @@ GROUPS = (
 
 
 @pytest.mark.parametrize("width", [None, 200, 100, 79, 60, 40, 30, 20, 10])
-def test_the_group_table_fits_and_keeps_what_matters_most(width: int | None) -> None:
+def test_group_table_fits_and_keeps_the_most_important_columns(width: int | None) -> None:
     lines = group_table(GROUPS, PLAIN, width, GROUPS)
     assert len(lines) == 4
     if width is not None:
@@ -481,7 +481,7 @@ def test_the_group_table_fits_and_keeps_what_matters_most(width: int | None) -> 
         assert lines[3].split()[0] == "all"
 
 
-def test_rules_that_never_fired_say_why() -> None:
+def test_rules_that_never_fired_have_a_reason() -> None:
     rules = [
         RuleReport(id="a", label="start", fired=2, state="fired", woken=2),
         RuleReport(id="b", label="job-fail", state="never woken"),
@@ -515,7 +515,7 @@ def test_rules_that_never_fired_say_why() -> None:
         (3, 0, "tol > 1", "triggered 3 times, but 'tol > 1' was false; it last saw tol=0.5"),
     ],
 )
-def test_a_rule_whose_trigger_refused_the_events_says_so_and_not_that_its_condition_was_false(
+def test_reason_distinguishes_trigger_mismatch_from_false_condition(
     woken: int, refused: int, when: str, said: str
 ) -> None:
     seen = "tol=0.5" if woken > refused else ""
@@ -527,7 +527,7 @@ def test_a_rule_whose_trigger_refused_the_events_says_so_and_not_that_its_condit
     assert line.endswith(said)
 
 
-def test_what_a_triggers_match_refused_is_counted() -> None:
+def test_events_rejected_by_a_triggers_match_are_counted() -> None:
     story = Story("""
 jobs: [{name: sim, command: sim, observe: {json-lines: {fields: [tol]}}}]
 rules:
@@ -545,14 +545,14 @@ rules:
     assert (rule.woken, rule.refused, rule.last_seen) == (3, 2, "tol=0.5")
 
 
-def test_on_a_narrow_terminal_reasons_have_lines_of_their_own() -> None:
+def test_reasons_get_separate_lines_on_a_narrow_terminal() -> None:
     rules = [RuleReport(id="rule-1", label="job-fail (sleep)", state="never woken")]
     lines = "\n".join(rule_lines(rules, PLAIN, 40)).splitlines()
     assert len(lines) > 1
     assert max(map(len, lines)) <= 40
 
 
-def test_below_the_table_stands_by_what_jobs_failed_unless_all_did_by_themselves() -> None:
+def test_causes_of_failures_are_shown_unless_all_are_exit() -> None:
     causes = {"exit": 1, "timeout": 3, "memory": 1}
     groups = (
         GroupReport(name="sim", submitted=5, failed=5, causes=causes),
@@ -562,7 +562,7 @@ def test_below_the_table_stands_by_what_jobs_failed_unless_all_did_by_themselves
     assert lines[-1] == " failed of sim: 3 by timeout, 1 by exit, 1 by memory"
 
 
-def test_the_summary_ends_with_the_exit_code_and_its_reason() -> None:
+def test_summary_ends_with_the_exit_code_and_its_reason() -> None:
     lines = summary(
         Report(groups=GROUPS),
         name="study",
@@ -577,7 +577,7 @@ def test_the_summary_ends_with_the_exit_code_and_its_reason() -> None:
     assert lines[-1] == " exit code 1: 1 job failed and no rule concerns itself with failure"
 
 
-def test_an_error_shows_its_line_with_a_caret_below_the_column(tmp_path: Path) -> None:
+def test_error_shows_its_line_with_a_caret_below_the_column(tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
     file.write_text("jobs:\n\t- name: é\x1b\n")
     error = EnsembleError("odd", where=Location(str(file), 2, 10), hint="mend\nit", cause="why")
@@ -591,7 +591,7 @@ def test_an_error_shows_its_line_with_a_caret_below_the_column(tmp_path: Path) -
     ]
 
 
-def test_a_long_line_is_shown_around_its_column(tmp_path: Path) -> None:
+def test_long_line_is_shown_around_its_column(tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
     file.write_text("x" * 5000 + "!" + "y" * 5000)
     shown = format_error(
@@ -602,14 +602,14 @@ def test_a_long_line_is_shown_around_its_column(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", [Location("nowhere.yaml", 3, 1), Location("--set a=b"), None])
-def test_an_error_without_a_readable_line_is_shown_without_one(place: Location | None) -> None:
+def test_error_without_a_readable_line_is_shown_without_it(place: Location | None) -> None:
     assert "|" not in format_error(EnsembleError("odd", where=place), PLAIN)
 
 
-# -- what has changed, and when ------------------------------------------------------------------
+# -- changes and times ---------------------------------------------------------------------------
 
 
-def test_a_repeated_submit_says_what_has_changed_and_not_the_command_again() -> None:
+def test_repeated_submit_shows_only_changes() -> None:
     group = JobGroup(
         name="sim",
         command=("sim", "{T}", "{U}"),
@@ -629,7 +629,7 @@ def test_a_repeated_submit_says_what_has_changed_and_not_the_command_again() -> 
     ]
 
 
-def test_more_replicas_and_another_attempt_do_not_say_the_command_again() -> None:
+def test_more_replicas_and_retries_do_not_repeat_the_command() -> None:
     group = JobGroup(
         name="sim",
         command=("sim", "{replica}", "{attempt}"),
@@ -656,7 +656,7 @@ def test_more_replicas_and_another_attempt_do_not_say_the_command_again() -> Non
     ],
 )
 @pytest.mark.parametrize("by_rule", [True, False], ids=["by a rule", "by the group's retry"])
-def test_a_retry_is_shown_with_its_attempt_and_why_the_last_one_failed(
+def test_retry_is_shown_with_its_attempt_and_the_last_failure(
     end: tuple[str, dict[str, Any]], why: str, by_rule: bool
 ) -> None:
     group = JobGroup(name="ising", command=("ising", "{T}"), text="ising {T}", parameters={"T": 2})
@@ -691,7 +691,7 @@ def greenwich() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("greenwich")
-def test_the_time_of_day_is_told_where_a_minute_has_passed() -> None:
+def test_time_of_day_is_shown_after_a_minute() -> None:
     noon = 43200.0
     teller = Narrator(ensemble(), PLAIN)
     lines = [
@@ -708,7 +708,7 @@ def test_the_time_of_day_is_told_where_a_minute_has_passed() -> None:
     ]
 
 
-# -- how far it has come -------------------------------------------------------------------------
+# -- progress and costs --------------------------------------------------------------------------
 
 PROGRESS = """
 jobs:
@@ -719,7 +719,7 @@ rules:
 """
 
 
-def test_the_progress_is_jobs_done_of_planned_with_the_time_to_go_once_a_mean_is_known() -> None:
+def test_progress_shows_done_and_planned_jobs_and_the_remaining_time() -> None:
     told = Story(PROGRESS)
     assert progress_text(told.engine.report().progress) == "no jobs yet"
     told.start()
@@ -730,7 +730,7 @@ def test_the_progress_is_jobs_done_of_planned_with_the_time_to_go_once_a_mean_is
         told.begin(each)
     told.wait(40)
     told.job("a.1", "memo")
-    # Three jobs of 100 s, of which two have run for 40 s, two at a time.
+    # Three jobs of 100 s, two at a time; the first two have run for 40 s.
     assert told.engine.report().progress.to_go == (300 - 80) / 2
     assert progress_text(told.engine.report().progress) == "jobs 1 of 4, about 1m 50s to go"
     told.end("a.1", duration=60)
@@ -739,25 +739,25 @@ def test_the_progress_is_jobs_done_of_planned_with_the_time_to_go_once_a_mean_is
     assert progress_text(told.engine.report().progress) == "jobs 4 of 4"
 
 
-def test_where_rules_may_add_jobs_nobody_says_how_many_there_will_be() -> None:
+def test_progress_without_total_if_rules_may_add_jobs() -> None:
     rule = "  - {trigger: job-fail, action: {name: submit, label: b}}\n"
     told = Story(PROGRESS + rule)
     told.start()
     told.play("a.0", duration=100)
     told.begin("a.1")
     assert progress_text(told.engine.report().progress) == "jobs 1 of 4 so far"
-    told.end("a.1", status=256)  # it has fired now
+    told.end("a.1", status=256)  # the rule has fired now
     assert progress_text(told.engine.report().progress) == "jobs 2 of 5"
 
 
-def test_retries_do_not_make_the_number_of_jobs_unknown() -> None:
+def test_retries_do_not_make_the_total_unknown() -> None:
     told = Story(PROGRESS + "  - {trigger: job-fail, each: job, action: {name: retry}}\n")
     told.start()
     told.play("a.0", status=256)
     assert progress_text(told.engine.report().progress) == "jobs 0 of 4"
 
 
-def test_the_cost_is_told_with_its_limit_and_what_is_held() -> None:
+def test_cost_is_shown_with_its_limit_and_held_jobs() -> None:
     told = Story(
         "limits: {core_hours: 2}" + PROGRESS.replace("tasks: 2", "tasks: 2, duration: 30m")
     )

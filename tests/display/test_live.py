@@ -1,4 +1,4 @@
-"""The live table and the lines above it, on a terminal that is played by a few lines of Python."""
+"""The live table and the lines above it, on a terminal simulated in Python."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _TOKEN = re.compile(r"\x1b\[([0-9;]*)([A-Za-z])|(.)", re.DOTALL)
 
 
 class Screen(io.StringIO):
-    """A terminal with what the output uses: wrap, scroll, cursor up, erase below and to the end.
+    """Simulated terminal with the features that are used: wrap, scroll, cursor up, erase.
 
-    ``rows`` holds everything since the beginning, ``top`` is the first row that can be reached.
+    ``rows`` has everything since the start; ``top`` is the first row that the cursor can reach.
     """
 
     encoding = "utf-8"
@@ -75,7 +75,7 @@ class Screen(io.StringIO):
             self.rows.append("")
 
     def resize(self, columns: int, lines: int = 24) -> None:
-        """Make it narrower, as terminals do that wrap what they show anew."""
+        """Make it narrower, like a terminal that rewraps its lines."""
         rows: list[str] = []
         for number, row in enumerate(self.rows):
             if number == self.row:
@@ -111,7 +111,7 @@ def write_above(screen: Screen, table: LiveTable, text: str) -> None:
     screen.write(table.erase() + text + table.draw())
 
 
-def test_lines_go_above_the_table_which_stays_at_the_foot() -> None:
+def test_lines_go_above_the_table() -> None:
     screen = Screen()
     table = block(screen)
     for number in range(50):
@@ -125,7 +125,7 @@ def test_lines_go_above_the_table_which_stays_at_the_foot() -> None:
     assert text[55:] == [""]
 
 
-def test_long_lines_above_the_table_wrap_and_lose_nothing() -> None:
+def test_long_lines_above_the_table_wrap() -> None:
     screen = Screen(columns=40)
     table = block(screen)
     long = "x" * 40 + "y" * 40 + "z"
@@ -136,16 +136,16 @@ def test_long_lines_above_the_table_wrap_and_lose_nothing() -> None:
 
 
 @pytest.mark.parametrize("columns", [200, 80, 60, 40, 25])
-def test_the_table_never_wraps(columns: int) -> None:
+def test_table_never_wraps(columns: int) -> None:
     screen = Screen(columns=columns)
     table = block(screen)
     screen.write(table.refresh())
-    assert len(screen.text) == 6  # head, two groups, all, foot, and the cursor's line
+    assert len(screen.text) == 6  # heading, two groups, total, foot, and the cursor's line
     assert max(map(len, screen.text)) < columns
 
 
 @pytest.mark.parametrize("columns", [120, 60, 41, 33])
-def test_a_terminal_that_becomes_narrower_keeps_the_lines_and_one_table(columns: int) -> None:
+def test_narrowed_terminal_keeps_the_lines_and_one_table(columns: int) -> None:
     screen = Screen(columns=100)
     table = block(screen)
     for number in range(5):
@@ -158,7 +158,7 @@ def test_a_terminal_that_becomes_narrower_keeps_the_lines_and_one_table(columns:
     assert sum(line.startswith(" group-0") for line in screen.text) == 1
 
 
-def test_hundreds_of_groups_fit_a_low_terminal_busy_ones_first() -> None:
+def test_hundreds_of_groups_fit_with_busy_ones_first() -> None:
     screen = Screen(lines=10)
     table = block(screen)
     groups = [GroupReport(name=f"g{number}", submitted=1, success=1) for number in range(300)]
@@ -172,14 +172,14 @@ def test_hundreds_of_groups_fit_a_low_terminal_busy_ones_first() -> None:
     assert "300" in total
 
 
-def test_a_terminal_too_small_for_a_table_shows_none() -> None:
+def test_small_terminal_shows_no_table() -> None:
     screen = Screen(columns=80, lines=3)
     table = block(screen)
     write_above(screen, table, "line\n")
     assert screen.text == ["line", ""]
 
 
-def test_the_table_leaves_nothing_behind() -> None:
+def test_table_is_erased_at_the_end() -> None:
     screen = Screen()
     table = block(screen)
     write_above(screen, table, "line\n")
@@ -187,7 +187,7 @@ def test_the_table_leaves_nothing_behind() -> None:
     assert screen.text == ["line", ""]
 
 
-def test_a_refresh_writes_over_the_table_without_emptying_it_first() -> None:
+def test_refresh_overwrites_the_table_without_erasing_it() -> None:
     screen = Screen()
     table = block(screen)
     screen.write(table.refresh())
@@ -195,7 +195,7 @@ def test_a_refresh_writes_over_the_table_without_emptying_it_first() -> None:
     assert "\x1b[J" not in again[: again.rindex("elapsed")]
 
 
-def test_no_table_on_pipes_and_dumb_terminals() -> None:
+def test_pipes_and_dumb_terminals_have_no_table() -> None:
     assert can_be_live(Screen(), {"TERM": "xterm"})
     assert not can_be_live(Screen(), {"TERM": "dumb"})
     assert not can_be_live(Screen(), {})
@@ -207,7 +207,7 @@ def words(item: Event | Decision) -> Iterator[OutputLine]:
     yield OutputLine(item.message, item.level == "error")
 
 
-def test_what_functions_print_in_pieces_and_threads_is_never_torn() -> None:
+def test_lines_printed_in_pieces_by_threads_stay_whole() -> None:
     screen = Screen()
     table = block(screen)
     before = sys.stdout
@@ -256,7 +256,7 @@ class Broken(io.StringIO):
         raise OSError(self._number, os.strerror(self._number))
 
 
-def test_a_reader_that_went_away_is_nothing_to_speak_of() -> None:
+def test_closed_pipe_is_no_error() -> None:
     err = io.StringIO()
     with Output(words, Broken(errno.EPIPE), err) as output:
         for number in range(10):
@@ -266,7 +266,7 @@ def test_a_reader_that_went_away_is_nothing_to_speak_of() -> None:
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
-def test_a_full_disk_or_lost_terminal_does_not_end_the_run(number: int) -> None:
+def test_full_disk_or_lost_terminal_does_not_end_the_run(number: int) -> None:
     err = io.StringIO()
     with Output(words, Broken(number), err) as output:
         output.put(Log(message="one"))
@@ -276,7 +276,7 @@ def test_a_full_disk_or_lost_terminal_does_not_end_the_run(number: int) -> None:
     assert "trouble" in err.getvalue()
 
 
-def test_an_item_that_cannot_be_told_does_not_silence_the_rest() -> None:
+def test_item_that_cannot_be_formatted_does_not_hide_the_rest() -> None:
     def tell(item: Event | Decision) -> Iterator[OutputLine]:
         assert isinstance(item, Log)
         if item.message == "bad":
@@ -291,7 +291,7 @@ def test_an_item_that_cannot_be_told_does_not_silence_the_rest() -> None:
     assert "cannot show" in err.getvalue()
 
 
-def test_text_that_the_encoding_lacks_is_escaped_not_fatal() -> None:
+def test_text_that_cannot_be_encoded_is_escaped() -> None:
     raw = io.BytesIO()
     out = io.TextIOWrapper(raw, encoding="ascii")
     with Output(words, out, out) as output:
@@ -299,7 +299,7 @@ def test_text_that_the_encoding_lacks_is_escaped_not_fatal() -> None:
     assert raw.getvalue() == b"\\xe9 \\udcff\n"
 
 
-def test_the_elapsed_time_is_that_of_the_run_and_not_of_loading_it() -> None:
+def test_elapsed_time_excludes_loading() -> None:
     times = iter([100.0, 103.0, 105.5])
     block = LiveTable(
         TextStyle(unicode=True), lambda: os.terminal_size((80, 24)), clock=lambda: next(times)

@@ -1,4 +1,4 @@
-"""``--show TABLE`` and ``--metrics``: a table of results in sight, every metric at the end."""
+"""``--show TABLE`` and ``--metrics``: a results table during the run, all metrics at the end."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run(tmp_path: Path, *options: str) -> Result:
     return CliRunner().invoke(main, ["run", str(file), *state, *options])
 
 
-def test_the_table_stands_in_the_summary(tmp_path: Path) -> None:
+def test_table_is_in_the_summary(tmp_path: Path) -> None:
     result = run(tmp_path, "--show", "energies")
     assert result.exit_code == 0
     lines = [line.split() for line in result.stdout.splitlines()]
@@ -48,7 +48,7 @@ def test_the_table_stands_in_the_summary(tmp_path: Path) -> None:
     ]
 
 
-def test_a_table_that_is_not_there_is_refused_before_anything_begins(tmp_path: Path) -> None:
+def test_unknown_table_is_rejected_before_the_run(tmp_path: Path) -> None:
     result = run(tmp_path, "--show", "energy")
     assert result.exit_code == 2
     assert "did you mean 'energies'?" in result.stderr
@@ -56,16 +56,14 @@ def test_a_table_that_is_not_there_is_refused_before_anything_begins(tmp_path: P
 
 
 @pytest.mark.parametrize("option", ["--metrics", "--debug"])
-def test_every_metric_stands_in_the_summary_where_it_is_asked_for(
-    tmp_path: Path, option: str
-) -> None:
+def test_metrics_option_adds_all_metrics_to_the_summary(tmp_path: Path, option: str) -> None:
     assert "count.sim.success" not in run(tmp_path).stdout
     lines = [line.split() for line in run(tmp_path, option).stdout.splitlines()]
     assert ["count.sim.success", "3"] in lines
     assert any(line[:1] == ["mean.sim-duration"] and len(line) == 2 for line in lines)
 
 
-def test_the_live_table_has_as_much_of_it_as_there_is_room_for() -> None:
+def test_live_display_shows_as_many_rows_as_fit() -> None:
     rows = 20
     block = LiveTable(TextStyle(unicode=True), lambda: os.terminal_size((60, rows)))
     block.report = Report(groups=(GroupReport(name="sim", submitted=3),))
@@ -79,11 +77,11 @@ def test_the_live_table_has_as_much_of_it_as_there_is_room_for() -> None:
     assert all("T  E" not in line for line in block.draw().splitlines()[5:])
 
 
-def test_a_table_that_takes_long_is_worked_out_seldom() -> None:
+def test_slow_table_is_calculated_less_often() -> None:
     engine = Engine(load_text(STUDY, discover()))
     times = iter([0.0, 1.0, 2.0, 60.0, 60.5, 70.0])
     shown = ResultsTable(engine, "energies", lambda: next(times))
-    assert shown.lines() is not None  # takes a second
+    assert shown.lines() is not None  # takes one second
     assert shown.lines() is None  # a second later
     assert shown.lines() is not None  # after 59
     assert shown.lines() is None

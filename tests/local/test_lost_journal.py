@@ -102,7 +102,7 @@ def test_jobs_of_a_run_without_a_journal_are_reported_and_can_be_ended(
     assert "lost" in resumed.output or "damaged" in resumed.output
 
     cleaned = left.ensemble("clean", "--all", "--yes")
-    assert "may still be alive" in cleaned.output
+    assert "may still be running" in cleaned.output
     assert f"ensemble cancel {tag}" in cleaned.output
     assert left.run.exists()
     assert all(map(alive, left.jobs))
@@ -124,7 +124,7 @@ def test_without_a_supervisor_leftover_jobs_are_found_in_the_ledger(left: Left) 
     os.kill(supervisor, signal.SIGKILL)
     wait_until(lambda: not alive(supervisor))
     left.lose(empty)
-    assert "2 jobs may still be alive" in left.ensemble("clean", "--all", "--yes").output
+    assert "2 jobs may still be running" in left.ensemble("clean", "--all", "--yes").output
     assert left.ensemble("cancel", tag).exit_code == 0
     assert not any(map(alive, left.jobs))
     left.ensemble("clean", "--all", "--yes")

@@ -1,4 +1,4 @@
-"""Metrics by path: which paths there can be, and what a series makes of its values."""
+"""Paths of metrics, and results of series."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STATISTICS = ("mean", "p90")
 
 
 class Largest:
-    """A statistic of a plugin's."""
+    """A plugin's statistic."""
 
     def __init__(self) -> None:
         self.value = -math.inf
@@ -36,7 +36,7 @@ class Largest:
         ("mean.sim-duration", ("series", "sim", "duration", "mean")),
         ("p90.sim-duration.failed", ("series", "sim", "duration.failed", "p90")),
         ("p90.sim-pending.cancelled", ("series", "sim", "pending.cancelled", "p90")),
-        # The longest group that fits, and what an observer calls its column.
+        # The longest matching group, and an observer's column.
         ("mean.sim-long-Temp", ("series", "sim-long", "Temp", "mean")),
         ("mean.sim-c_msd[4].x", ("series", "sim", "c_msd[4].x", "mean")),
         # Gauges, and statistics over them.
@@ -47,20 +47,20 @@ class Largest:
         ("p90.backlog.sim", ("series", "", "backlog.sim", "p90")),
     ],
 )
-def test_a_path_says_kind_group_variable_and_statistic(
+def test_path_is_parsed_into_kind_group_variable_and_statistic(
     text: str, expected: tuple[str, ...]
 ) -> None:
     path = parse_path(text, GROUPS, STATISTICS)
     assert (path.kind, path.group, path.variable, path.statistic) == expected
 
 
-def test_a_job_group_called_rule_keeps_its_counts() -> None:
+def test_job_group_named_rule_keeps_its_counts() -> None:
     groups = (*GROUPS, "rule")
     assert parse_path("count.rule.success", groups, STATISTICS).kind == "count"
     assert parse_path("count.rule.grow", groups, STATISTICS).kind == "gauge"
 
 
-def test_a_count_of_a_rule_that_is_not_there_is_refused_with_the_nearest() -> None:
+def test_unknown_rule_in_a_count_is_rejected_with_a_suggestion() -> None:
     with pytest.raises(EnsembleError) as error:
         parse_path("count.rule.gorw", GROUPS, STATISTICS, ("grow", "shrink"))
     assert "'count.rule.grow'" in (error.value.hint or "")
@@ -77,13 +77,13 @@ def test_a_count_of_a_rule_that_is_not_there_is_refused_with_the_nearest() -> No
         ("backlog.sin", "backlog.sim"),
     ],
 )
-def test_a_path_that_can_never_exist_is_refused_with_the_nearest(text: str, meant: str) -> None:
+def test_invalid_path_is_rejected_with_a_suggestion(text: str, meant: str) -> None:
     with pytest.raises(EnsembleError) as error:
         parse_path(text, GROUPS, STATISTICS)
     assert meant in str(error.value.hint)
 
 
-def test_a_series_passes_over_what_is_no_finite_number() -> None:
+def test_series_skips_values_that_are_not_finite() -> None:
     series = Series([StatisticSpec(name="largest", build=Largest)])
     for value in (1.0, math.nan, 3.0, math.inf, 2.0):
         series.record(value, 0.0)
@@ -92,7 +92,7 @@ def test_a_series_passes_over_what_is_no_finite_number() -> None:
 
 
 @pytest.mark.parametrize("value", [3, 2.5, None, float("nan")])
-def test_numbers_of_any_class_are_values(value: float | None) -> None:
+def test_statistic_may_return_numbers_of_any_class(value: float | None) -> None:
     class Says(Largest):
         def get(self) -> Any:
             return value

@@ -1,5 +1,5 @@
-"""Discovery of plugins in real distributions: folders with metadata on the path, as pip leaves
-them. Broken ones are listed with their reason and keep nobody from working."""
+"""Discovery of plugins in real distributions: folders with metadata on the path, as pip creates
+them. Broken plugins are listed with the reason and do not affect others."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_installed_plugin_is_found(site: Site) -> None:
     assert not [text for text in registry.warnings if "ping" in text]
 
 
-def test_built_ins_come_through_the_same_door() -> None:
+def test_built_ins_are_registered_like_plugins() -> None:
     registry = discover()
     assert [plugin for plugin in registry.broken if plugin.builtin] == []
     assert {"submit", "cancel", "terminate"} <= set(registry.actions)
@@ -118,7 +118,7 @@ def test_built_ins_come_through_the_same_door() -> None:
     assert registry.lookup("action", "ensemble-core:submit") is registry.actions["submit"]
 
 
-#: The beginning of a hook that returns, raises or does what follows.
+#: Start of a hook; the test adds what it returns or raises.
 HOOK = "from ensemble_core import *\n\n@hookimpl\ndef ensemble_actions():\n    "
 NO_MARK = "ensemble_actions is not marked with @hookimpl"
 BROKEN: dict[str, tuple[str, str]] = {
@@ -230,7 +230,7 @@ def test_broken_plugin_is_listed_with_its_reason(site: Site, fault: str) -> None
     assert "submit" in registry.actions
 
 
-def test_what_a_hook_raises_is_told_with_its_place_and_spoils_no_other_plugin(site: Site) -> None:
+def test_error_in_a_hook_is_reported_with_its_place_and_other_plugins_load(site: Site) -> None:
     site.install("ensemble-bad", BROKEN["hook raises"][0])
     site.install("ensemble-worse", BROKEN["generator hook raises"][0])
     site.install("ensemble-yet", ACTION.format(name="yet", summary="works"))
@@ -268,7 +268,7 @@ def test_hooks_under_other_names_are_called_and_optional_ones_may_be_unknown(sit
     assert {"action", "statistic"} == set(plugin.records)
 
 
-def test_a_broken_plugin_does_not_stay_registered(site: Site) -> None:
+def test_broken_plugin_is_unregistered(site: Site) -> None:
     site.install(
         "ensemble-first",
         """
@@ -294,14 +294,14 @@ def test_a_broken_plugin_does_not_stay_registered(site: Site) -> None:
 
 
 @pytest.mark.parametrize("source", ["None", "3", "type('Odd', (), {'x': property(print)})()"])
-def test_an_entry_point_of_no_plugin_is_reported(site: Site, source: str) -> None:
+def test_entry_point_without_hooks_is_reported(site: Site, source: str) -> None:
     site.install(
         "ensemble-odd", f"odd = {source}\n", entry_points="[ensemble]\na = ensemble_odd:odd\n"
     )
     assert "no hook found" in (found(discover(), "ensemble-odd").error or "")
 
 
-def test_two_entry_points_of_one_name_are_two_plugins(site: Site) -> None:
+def test_two_entry_points_with_the_same_name_are_two_plugins(site: Site) -> None:
     for name in ("one", "two"):
         source = textwrap.dedent(ACTION.format(name=name, summary="x"))
         (site.folder / f"ensemble_{name}.py").write_text(source)
@@ -397,7 +397,7 @@ def test_missing_object_and_wrong_entry_point_are_reported(site: Site) -> None:
         (b"[ensemble]\n= odd\n", True),
     ],
 )
-def test_unreadable_metadata_of_one_does_not_hide_the_others(
+def test_unreadable_metadata_does_not_hide_other_plugins(
     site: Site, content: bytes, listed: bool
 ) -> None:
     site.install("ensemble-good", ACTION.format(name="good", summary="works"))
@@ -412,7 +412,7 @@ def test_unreadable_metadata_of_one_does_not_hide_the_others(
     ]
 
 
-def test_object_may_be_the_plugin(site: Site) -> None:
+def test_an_object_can_be_a_plugin(site: Site) -> None:
     site.install(
         "ensemble-object",
         """
@@ -434,7 +434,7 @@ def test_object_may_be_the_plugin(site: Site) -> None:
     assert {"first", "second"} <= set(registry.actions)
 
 
-def test_near_miss_beside_a_good_hook_is_warned_about(site: Site) -> None:
+def test_misspelt_hook_beside_a_valid_one_causes_a_warning(site: Site) -> None:
     site.install(
         "ensemble-near",
         ACTION.format(name="near", summary="x") + "\n    def ensemble_trigger():\n        pass\n",
@@ -444,7 +444,7 @@ def test_near_miss_beside_a_good_hook_is_warned_about(site: Site) -> None:
     assert any("'ensemble_triggers'" in text for text in registry.warnings)
 
 
-def test_two_entry_points_of_one_module_are_one_plugin(site: Site) -> None:
+def test_two_entry_points_for_one_module_are_one_plugin(site: Site) -> None:
     site.install(
         "ensemble-twice",
         ACTION.format(name="twice", summary="x"),
@@ -455,7 +455,7 @@ def test_two_entry_points_of_one_module_are_one_plugin(site: Site) -> None:
     assert registry.lookup("action", "twice").name == "twice"
 
 
-def test_hooks_that_a_package_imports_from_its_module_count_once(site: Site) -> None:
+def test_reexported_hooks_are_called_once(site: Site) -> None:
     site.install(
         "ensemble-inner",
         ACTION.format(name="inner", summary="x"),
@@ -470,7 +470,7 @@ def test_hooks_that_a_package_imports_from_its_module_count_once(site: Site) -> 
     ]
 
 
-def test_hook_of_a_broken_plugin_still_counts_where_it_is_imported(site: Site) -> None:
+def test_reexported_hook_of_a_broken_plugin_is_called(site: Site) -> None:
     site.install(
         "ensemble-inner",
         ACTION.format(name="inner", summary="x") + "\n    @hookimpl\n    def ensemble_x(): ...\n",
@@ -505,7 +505,7 @@ def test_same_distribution_twice_in_one_folder_does_not_clash(site: Site) -> Non
 
 
 def build_wheel(folder: Path) -> Path:
-    """A wheel of one module, as any build tool makes it."""
+    """Return a wheel with one module, as any build tool makes it."""
     files = {
         "ensemble_wheel.py": textwrap.dedent(ACTION.format(name="wheel", summary="from a wheel")),
         "ensemble_wheel-2.0.dist-info/METADATA": (
@@ -546,7 +546,7 @@ def test_plugin_in_a_wheel_is_found_in_a_fresh_interpreter(tmp_path: Path) -> No
         assert done.stdout == "from a wheel\n"
 
 
-def test_discovery_is_the_same_each_time(site: Site) -> None:
+def test_discovery_is_deterministic(site: Site) -> None:
     for name in ("zeta", "alpha", "mid"):
         site.install(f"ensemble-{name}", ACTION.format(name=name, summary="x"))
     first, second = discover(), discover()
@@ -571,7 +571,7 @@ def clash(look: Callable[[], object]) -> PluginError:
     return caught.value
 
 
-def test_two_plugins_of_one_name_name_both_and_how_to_choose(site: Site) -> None:
+def test_name_clash_names_both_plugins_and_how_to_choose(site: Site) -> None:
     site.install("ensemble-foo", ACTION.format(name="nightly", summary="foo's"))
     site.install("ensemble_bar", ACTION.format(name="nightly", summary="bar's"))
     registry = discover()
@@ -594,7 +594,7 @@ def test_two_plugins_of_one_name_name_both_and_how_to_choose(site: Site) -> None
     assert not [text for text in registry.warnings if "nightly" in text]
 
 
-def test_built_in_keeps_its_name(site: Site) -> None:
+def test_built_in_keeps_its_bare_name(site: Site) -> None:
     own = discover().lookup("action", "submit")
     site.install("ensemble-greedy", ACTION.format(name="submit", summary="mine"))
     registry = discover()
@@ -605,7 +605,7 @@ def test_built_in_keeps_its_name(site: Site) -> None:
     assert "ensemble-greedy:submit" in set(registry.actions)
 
 
-def test_one_distribution_that_claims_a_name_twice_is_told_of(site: Site) -> None:
+def test_distribution_that_claims_a_name_twice_is_reported(site: Site) -> None:
     site.install(
         "ensemble-pair",
         ACTION.format(name="pair", summary="one"),
@@ -621,13 +621,13 @@ def test_one_distribution_that_claims_a_name_twice_is_told_of(site: Site) -> Non
         assert "ensemble-pair" in said
 
 
-def test_same_name_of_different_kinds_is_no_clash(site: Site) -> None:
+def test_records_of_different_kinds_may_share_a_name(site: Site) -> None:
     site.install("ensemble-one", ACTION.format(name="local", summary="an action"))
     registry = discover()
     assert registry.lookup("action", "local").summary == "an action"
 
 
-def test_every_name_that_is_listed_can_be_looked_up(site: Site) -> None:
+def test_every_listed_name_can_be_looked_up(site: Site) -> None:
     site.install("ensemble-foo", ACTION.format(name="nightly", summary="foo's"))
     site.install("ensemble-bar", ACTION.format(name="nightly", summary="bar's"))
     site.install("ensemble-greedy", ACTION.format(name="submit", summary="mine"))
@@ -640,7 +640,7 @@ def test_every_name_that_is_listed_can_be_looked_up(site: Site) -> None:
     assert len(records) == len(set(records))
 
 
-def test_unknown_name_has_the_nearest_spelling(site: Site) -> None:
+def test_unknown_name_suggests_the_most_similar_one(site: Site) -> None:
     site.install("ensemble-ping", ACTION.format(name="ping", summary="x"))
     registry = discover()
     with pytest.raises(EnsembleError) as caught:
@@ -693,7 +693,7 @@ def test_a_plugin_for_another_version_of_the_core_is_listed_as_broken(
     assert plugin.error in str(caught.value.hint)
 
 
-def test_unknown_name_mentions_what_is_broken(site: Site) -> None:
+def test_unknown_name_mentions_broken_plugins(site: Site) -> None:
     site.install("ensemble-bad", "import no_such_module_anywhere")
     hint = discover().explain_missing("action", "frobnicate")
     assert "plugin 'ensemble-bad' of ensemble-bad 1.2 is broken" in hint
@@ -702,7 +702,7 @@ def test_unknown_name_mentions_what_is_broken(site: Site) -> None:
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plugin that is known to exist, whatever is installed here."""
+    """Make an uninstalled plugin known."""
     file = tmp_path / "known.json"
     file.write_text(
         '{"ensemble-cluster": {"install": "ensemble-cluster", "executor": ["cluster"]}}'
@@ -711,14 +711,14 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("elsewhere")
-def test_known_plugin_that_is_not_installed_is_named() -> None:
+def test_hint_names_a_known_plugin_that_is_not_installed() -> None:
     hint = discover().explain_missing("executor", "cluster")
     assert "pip install ensemble-cluster" in hint
 
 
 @pytest.mark.usefixtures("elsewhere")
 @pytest.mark.parametrize("editable", [True, False])
-def test_the_hint_for_a_missing_plugin_works_from_a_checkout(
+def test_install_hint_works_from_a_checkout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, editable: bool
 ) -> None:
     home = tmp_path / "a check%out"
@@ -742,7 +742,7 @@ def test_the_hint_for_a_missing_plugin_works_from_a_checkout(
 
 
 @pytest.mark.usefixtures("elsewhere")
-def test_known_plugin_that_is_installed_but_broken_is_not_to_be_installed_again(
+def test_hint_does_not_reinstall_a_broken_plugin(
     site: Site,
 ) -> None:
     site.install("ensemble-cluster", "import no_such_cluster")
@@ -752,7 +752,7 @@ def test_known_plugin_that_is_installed_but_broken_is_not_to_be_installed_again(
     assert "no_such_cluster" in hint
 
 
-def test_an_executor_is_found_by_name_for_one_that_composes_it(site: Site) -> None:
+def test_executor_record_returns_an_installed_executor(site: Site) -> None:
     site.install("ensemble-cluster", EXECUTOR)
     assert executor_record("elsewhere").summary == "runs elsewhere"
     assert executor_record("ensemble-cluster:elsewhere").summary == "runs elsewhere"
@@ -765,7 +765,7 @@ def test_an_executor_is_found_by_name_for_one_that_composes_it(site: Site) -> No
         executor_record("elsewhere")
 
 
-def test_an_executor_of_a_file_is_found_while_one_that_composes_it_is_built(site: Site) -> None:
+def test_executor_record_finds_plugin_files_while_an_executor_is_built(site: Site) -> None:
     file = site.folder / "there.py"
     file.write_text(textwrap.dedent(EXECUTOR))
     with pytest.raises(PluginError, match="no executor 'elsewhere'"):
@@ -777,7 +777,7 @@ def test_an_executor_of_a_file_is_found_while_one_that_composes_it_is_built(site
         executor_record("elsewhere")
 
 
-#: As one that comes while a class is made is raised before Python 3.12.
+#: How Python before 3.12 raises a Ctrl-C during the creation of a class.
 CTRL_C = "raise RuntimeError('in a class') from KeyboardInterrupt()"
 
 
@@ -788,7 +788,7 @@ CTRL_C = "raise RuntimeError('in a class') from KeyboardInterrupt()"
         f"from ensemble_core import hookimpl\n\n@hookimpl\ndef ensemble_actions():\n    {CTRL_C}\n",
     ],
 )
-def test_a_ctrl_c_while_a_plugin_is_loaded_is_no_broken_plugin(site: Site, source: str) -> None:
+def test_ctrl_c_during_a_load_is_not_reported_as_a_broken_plugin(site: Site, source: str) -> None:
     file = site.folder / "there.py"
     file.write_text(source)
     with pytest.raises(KeyboardInterrupt):
@@ -798,7 +798,7 @@ def test_a_ctrl_c_while_a_plugin_is_loaded_is_no_broken_plugin(site: Site, sourc
         discover()
 
 
-def test_listing_is_plain_data(site: Site) -> None:
+def test_plugin_list_is_plain_data(site: Site) -> None:
     site.install("ensemble-ping", ACTION.format(name="ping", summary="x"))
     assert found(discover(), "ensemble-ping").to_dict() == {
         "name": "ensemble-ping",

@@ -1,5 +1,5 @@
-"""Each function that a plugin's record may have, when it raises or returns what it must not: the
-message names the plugin and the line, and Ensemble takes no blame for it."""
+"""Functions of plugins' records that raise or return something wrong: the message names the plugin
+and the line, and does not report an internal error."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from ensemble_core.cli.main import main
 from ensemble_core.plugin import fragments, records
 from ensemble_core.plugin.validation import _FUNCTIONS
 
-#: The rest of a record that has one function at fault, and a file that uses it. "{odd}" is that
-#: function.
+#: The rest of a record with one faulty function, and a file that uses it. "{odd}" is that function.
 PLUGIN = """
 from ensemble_core import *
 from ensemble_core import hookimpl
@@ -71,7 +70,7 @@ class Chooser(Generator):
 def ensemble_{hook}():
     return [{record}(name="odd", summary="-", {given})]
 """
-#: Runs jobs where it is not the executor that is at fault.
+#: An executor that runs the jobs if another record is faulty.
 QUICK = """
 
 @hookimpl
@@ -92,7 +91,7 @@ GENERATORS = (
     "objectives: {E: minimize}, until: count.done >= 1}]\n"
 )
 BUILT = "build=lambda *given: {}"
-#: By kind and function: what else the record has, the file, and further words of the command line.
+#: By kind and function: the rest of the record, the file, and further command-line arguments.
 USES: dict[tuple[str, str], tuple[str, str, list[str]]] = {
     ("executor", "build"): ("", study(), ["run", "--executor", "odd"]),
     ("executor", "available"): (BUILT.format("Quick()"), study(), ["run", "--executor", "odd"]),
@@ -154,7 +153,7 @@ USES: dict[tuple[str, str], tuple[str, str, list[str]]] = {
         [],
     ),
 }
-#: Where nothing is reported: what is not asked for here, and what may return anything.
+#: Cases without an error: functions that are not called here, or may return anything.
 UNASKED = {
     ("resizer", "build"),
     ("executor", "available"),
@@ -165,7 +164,7 @@ ANYTHING = {("generator", "check"), ("generator", "finite"), ("statistic", "time
 MAYBE_NONE = {("action", "run"), ("trigger", "needs_variables"), ("observer", "variables")}
 
 
-def test_each_function_of_each_record_is_tried() -> None:
+def test_every_function_of_every_record_has_a_case() -> None:
     classes = [
         getattr(module, name)
         for module in (records, fragments)
@@ -184,7 +183,7 @@ def test_each_function_of_each_record_is_tried() -> None:
 
 @pytest.mark.parametrize(("kind", "function"), USES)
 @pytest.mark.parametrize("body", ["return None", "return 3", "raise KeyError('seed')"])
-def test_a_function_at_fault_is_reported_as_its_plugins(
+def test_faulty_function_is_reported_with_its_plugin(
     kind: str, function: str, body: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given, text, words = USES[kind, function]

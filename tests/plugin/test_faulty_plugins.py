@@ -1,5 +1,5 @@
-"""Plugins that are wrong: who does not use them is not disturbed, and who does is told which of
-them it is and what to write."""
+"""Faulty plugins: they do not affect runs that do not use them; otherwise the message names the
+plugin and says what to write."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def ensemble_statistics():
     ]
 """
 
-#: A run whose function may ask for any metric, so that every statistic is kept.
+#: A run with a function, which may read any metric, so that every statistic is kept.
 WITH_FUNCTION = """
 jobs: [{name: a, command: "true"}]
 rules:
@@ -117,7 +117,7 @@ def asking(path: str, statistics: str = "{}") -> str:
     )
 
 
-def test_a_statistic_that_needs_options_disturbs_no_run_that_does_not_name_it(
+def test_unused_statistic_with_required_options_does_not_affect_a_run(
     tmp_path: Path,
 ) -> None:
     done = run(tmp_path, BELOW, WITH_FUNCTION)
@@ -126,7 +126,7 @@ def test_a_statistic_that_needs_options_disturbs_no_run_that_does_not_name_it(
     assert "below" not in done.output
 
 
-def test_a_path_that_names_a_statistic_without_its_options_is_told_what_to_write(
+def test_path_of_a_statistic_without_its_options_gets_a_hint(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "odd.py").write_text(BELOW, encoding="utf-8")
@@ -140,7 +140,7 @@ def test_a_path_that_names_a_statistic_without_its_options_is_told_what_to_write
     assert error.hint is not None
     assert "statistics: {below: {statistic: below, target: …}}" in error.hint
     assert "'below.a-duration'" in error.hint
-    # And so it works, under that name or another.
+    # As the hint says, under the same name or another.
     for name in ("below", "short"):
         text = asking(f"{name}.a-duration", f"{{{name}: {{statistic: below, target: 3}}}}")
         story = Story(load_text(text, registry))
@@ -150,7 +150,7 @@ def test_a_path_that_names_a_statistic_without_its_options_is_told_what_to_write
         assert "seen" in story.fired()
 
 
-def test_a_misspelt_group_is_told_before_a_missing_option(tmp_path: Path) -> None:
+def test_misspelt_group_is_reported_before_a_missing_option(tmp_path: Path) -> None:
     (tmp_path / "odd.py").write_text(BELOW, encoding="utf-8")
 
     error = refused(asking("below.b-duration"), discover([tmp_path / "odd.py"]))
@@ -158,7 +158,7 @@ def test_a_misspelt_group_is_told_before_a_missing_option(tmp_path: Path) -> Non
     assert "unknown metric 'below.b-duration'" in error.what
 
 
-def test_a_rule_that_a_function_returns_is_told_of_the_missing_option(tmp_path: Path) -> None:
+def test_missing_option_in_a_returned_rule_is_reported(tmp_path: Path) -> None:
     (tmp_path / "odd.py").write_text(BELOW, encoding="utf-8")
     ensemble = load_text(WITH_FUNCTION, discover([tmp_path / "odd.py"]))
     spec = {"trigger": "metric", "name": "below.a-duration", "action": {"name": "terminate"}}
@@ -167,7 +167,7 @@ def test_a_rule_that_a_function_returns_is_told_of_the_missing_option(tmp_path: 
         ensemble.binder.rule(spec, "late")
 
 
-def test_a_default_statistic_that_requires_an_option_is_refused_when_it_is_loaded() -> None:
+def test_default_statistic_with_a_required_option_is_rejected_on_loading() -> None:
     target: dict[str, Any] = {"description": "Below it.", "type": "number"}
     schema: dict[str, Any] = {"type": "object", "properties": {"target": target}}
     schema["required"] = ["target"]
@@ -211,7 +211,7 @@ def of_statistic(build: Callable[[Mapping[str, Any]], Any], **more: Any) -> Regi
     return with_records(statistic=(record,))
 
 
-def test_a_statistic_that_cannot_be_built_ends_no_run_that_does_not_ask_for_it() -> None:
+def test_unused_statistic_that_cannot_be_built_does_not_affect_a_run() -> None:
     story = Story(load_text(WITH_FUNCTION, of_statistic(no_build)))
     story.start()
     story.play("a.0")
@@ -224,14 +224,14 @@ def test_a_statistic_that_cannot_be_built_ends_no_run_that_does_not_ask_for_it()
     assert not logs(story, "error")
 
 
-def test_a_rule_on_a_statistic_that_cannot_be_built_is_refused_when_the_file_is_checked() -> None:
+def test_rule_on_a_statistic_that_cannot_be_built_is_rejected() -> None:
     error = refused(asking("odd.a-duration"), of_statistic(no_build))
 
     assert "statistic 'odd' (plugin 'odd' of ensemble-odd 1.0) cannot be built" in error.what
     assert "no licence" in (error.cause or "")
 
 
-def test_a_statistic_that_cannot_say_whether_it_is_timed_disturbs_nobody_else() -> None:
+def test_unused_statistic_whose_timed_when_raises_does_not_affect_a_run() -> None:
     registry = of_statistic(
         lambda options: Mean(), timed_when=lambda options: options["window"] > 0
     )
@@ -247,7 +247,7 @@ def test_a_statistic_that_cannot_say_whether_it_is_timed_disturbs_nobody_else() 
         (Speaks, "is faulty: get() returned 'a lot', expected a number or None"),
     ],
 )
-def test_a_statistic_at_fault_is_named_once_with_its_plugin_and_other_rules_go_on(
+def test_faulty_statistic_is_reported_once_and_other_rules_continue(
     kind: type[Mean], reason: str
 ) -> None:
     text = asking("odd.a-duration") + (
@@ -274,7 +274,7 @@ def test_a_statistic_at_fault_is_named_once_with_its_plugin_and_other_rules_go_o
     assert story.engine.state.metrics.warnings == []
 
 
-def test_a_statistic_at_fault_that_nobody_asked_for_leaves_the_exit_code_alone() -> None:
+def test_unused_faulty_statistic_does_not_change_the_exit_code() -> None:
     ensemble = load_text(
         "jobs: [{name: a, command: run}]\n"
         "rules: [{trigger: start, action: {name: submit, label: a}}]\n",
@@ -290,7 +290,7 @@ def test_a_statistic_at_fault_that_nobody_asked_for_leaves_the_exit_code_alone()
     assert len(logs(story, "warning")) == 1
 
 
-def test_a_state_with_a_statistic_at_fault_is_kept_and_read_again() -> None:
+def test_state_with_a_faulty_statistic_is_saved_and_restored() -> None:
     ensemble = load_text(asking("odd.a-duration"), of_statistic(lambda options: Speaks()))
     story = Story(ensemble)
     story.start()
@@ -304,7 +304,7 @@ def test_a_state_with_a_statistic_at_fault_is_kept_and_read_again() -> None:
     assert again.state.metric("odd.a-duration") is None
 
 
-def test_a_run_with_a_statistic_at_fault_can_be_replayed(tmp_path: Path) -> None:
+def test_run_with_a_faulty_statistic_can_be_replayed(tmp_path: Path) -> None:
     speaks = BELOW.replace("return self.number", 'return "a lot"').replace(
         ', "required": ["target"]', ""
     )
@@ -344,7 +344,7 @@ rules:
 """
 
 
-def test_the_occasions_are_those_of_the_built_in_triggers() -> None:
+def test_core_events_are_those_of_the_built_in_triggers() -> None:
     own = {name for name in INSTALLED.triggers if INSTALLED.triggers[name].name == name}
     built_in = {
         r.name for p in INSTALLED.plugins if p.builtin for r in p.records.get("trigger", ())
@@ -365,7 +365,7 @@ def test_the_occasions_are_those_of_the_built_in_triggers() -> None:
         ("interval", "every=SECONDS"),
     ],
 )
-def test_a_trigger_that_waits_for_what_nothing_reports_is_refused(name: str, meant: str) -> None:
+def test_trigger_on_an_event_that_is_never_reported_is_rejected(name: str, meant: str) -> None:
     error = refused(ODD, of_trigger(lambda: Trigger(wakes=(name,))))
 
     assert error.what == (
@@ -378,7 +378,7 @@ def test_a_trigger_that_waits_for_what_nothing_reports_is_refused(name: str, mea
 
 
 @pytest.mark.parametrize("name", ["odd", "alarm", "observed", "job-memo"])
-def test_a_trigger_may_wait_for_its_own_name_for_anothers_and_for_what_the_core_reports(
+def test_trigger_may_wait_for_its_own_name_another_trigger_and_core_events(
     name: str,
 ) -> None:
     loaded = load_text(ODD, of_trigger(lambda: Trigger(wakes=(name,)), "alarm"))
@@ -386,7 +386,7 @@ def test_a_trigger_may_wait_for_its_own_name_for_anothers_and_for_what_the_core_
     assert not [warning for warning in loaded.warnings if "waits for '" in warning]
 
 
-def test_a_name_that_nothing_installed_reports_is_warned_of() -> None:
+def test_event_that_no_installed_plugin_reports_causes_a_warning() -> None:
     loaded = load_text(ODD, of_trigger(lambda: Trigger(wakes=("sunrise",))))
 
     (said,) = [warning for warning in loaded.warnings if "sunrise" in warning]
@@ -404,7 +404,7 @@ def test_a_name_that_nothing_installed_reports_is_warned_of() -> None:
         (lambda: "observed", "built a str, expected a Trigger"),
     ],
 )
-def test_a_trigger_that_is_made_wrong_is_refused_with_words(
+def test_invalid_trigger_object_is_rejected_with_a_message(
     build: Callable[[], Any], said: str
 ) -> None:
     error = refused(ODD, of_trigger(build))
@@ -413,7 +413,7 @@ def test_a_trigger_that_is_made_wrong_is_refused_with_words(
     assert said in f"{error.what} {error.cause}"
 
 
-def test_a_list_of_occasions_is_as_good_as_a_tuple() -> None:
+def test_wakes_may_be_a_list() -> None:
     wakes: Any = ["job-finish", "observed"]
     assert Trigger(wakes=wakes).wakes == ("job-finish", "observed")
 
@@ -422,7 +422,7 @@ def raises(event: Any, fields: Mapping[str, Any]) -> bool:
     return bool(fields["no_such_field"])
 
 
-def test_a_rule_whose_match_raised_says_so_in_the_summary() -> None:
+def test_summary_mentions_an_error_in_a_rules_match() -> None:
     story = Story(load_text(ODD, of_trigger(lambda: Trigger(wakes=("job-finish",), match=raises))))
     story.start()
     story.play("a.0")
@@ -439,7 +439,7 @@ def test_a_rule_whose_match_raised_says_so_in_the_summary() -> None:
     assert story.fired() == ["rule-1", "fine"]
 
 
-def test_a_rule_that_fired_before_its_match_raised_says_that_too() -> None:
+def test_summary_mentions_firings_before_an_error_in_match() -> None:
     def at_second(event: Any, fields: Mapping[str, Any]) -> bool:
         return bool(fields["index"] == 0 or raises(event, fields))
 
@@ -485,7 +485,7 @@ def observed(variables: Callable[[Mapping[str, Any]], Any], path: str) -> Ensemb
 
 
 @pytest.mark.parametrize("kind", [list, tuple, set, frozenset, dict.fromkeys])
-def test_an_observer_may_name_its_variables_in_any_collection(kind: Callable[[Any], Any]) -> None:
+def test_observer_may_return_its_variables_in_any_collection(kind: Callable[[Any], Any]) -> None:
     assert observed(lambda options: kind(["loss"]), "mean.a-loss").warnings == ()
     with pytest.raises(FileErrors, match="nothing yields 'lose'"):
         observed(lambda options: kind(["loss"]), "mean.a-lose")
@@ -495,16 +495,14 @@ def test_an_observer_may_name_its_variables_in_any_collection(kind: Callable[[An
     ("said", "reason"),
     [("loss", "'loss', expected a set of names"), ([3], "3 is not a name"), (7, "7, expected")],
 )
-def test_an_observer_whose_variables_are_no_names_is_told_of_by_name(
-    said: Any, reason: str
-) -> None:
+def test_observer_with_invalid_variables_is_reported_by_name(said: Any, reason: str) -> None:
     (warning,) = observed(lambda options: said, "mean.a-loss").warnings
 
     assert warning.startswith("observer 'odd' (plugin 'odd' of ensemble-odd 1.0): its 'variables'")
     assert reason in warning
 
 
-def test_an_observer_that_raises_where_it_is_to_name_its_variables_is_told_of() -> None:
+def test_observer_whose_variables_raise_is_reported() -> None:
     (warning,) = observed(lambda options: options["columns"], "mean.a-loss").warnings
 
     assert "KeyError('columns') (tests/plugin/test_faulty_plugins.py:" in warning
@@ -529,7 +527,7 @@ def test_an_option_that_names_a_class_needs_its_base_class(
         check_record(record)
 
 
-def test_only_a_generators_option_may_name_a_class() -> None:
+def test_only_options_of_generators_may_name_a_class() -> None:
     named = {"type": "string", "x-ensemble": "class", "x-ensemble-base": "a.B"}
     schema = {"type": "object", "properties": {"a": named}}
     record = ActionPlugin(name="a", summary="s", run=lambda context: None, options=schema)

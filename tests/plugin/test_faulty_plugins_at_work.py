@@ -1,5 +1,5 @@
-"""A plugin that is wrong while a run is under way: it is told of with its place, and no run that
-met it ends as if all had been well."""
+"""Plugins that fail during a run: the error is reported with its place, and the run does not end
+with exit code 0."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def run(tmp_path: Path) -> Callable[[str, str], subprocess.CompletedProcess[str]
         ("return []", "1 / 0", "of job sim.0: ZeroDivisionError", 14),
     ],
 )
-def test_a_run_whose_rules_an_observer_left_asleep_does_not_end_as_if_all_were_well(
+def test_run_fails_if_a_broken_observer_kept_rules_from_firing(
     run: Callable[[str, str], subprocess.CompletedProcess[str]],
     feed: str,
     built: str,
@@ -102,7 +102,7 @@ def test_a_run_whose_rules_an_observer_left_asleep_does_not_end_as_if_all_were_w
     assert "exit code 1: 1 error" in done.stdout
 
 
-def test_the_line_of_a_plan_that_raised_is_told(
+def test_error_in_a_plan_is_reported_with_its_line(
     run: Callable[[str, str], subprocess.CompletedProcess[str]],
 ) -> None:
     study = """
@@ -117,7 +117,7 @@ rules:
 
 
 class Late(Observer):
-    """Gives one row, and then something else."""
+    """Observer that returns one row, then something else."""
 
     @property
     def path(self) -> str | None:
@@ -128,7 +128,7 @@ class Late(Observer):
         raise ValueError("after the first row")
 
 
-def test_the_rows_before_an_observers_failure_are_told_before_it(tmp_path: Path) -> None:
+def test_rows_before_an_observers_failure_are_kept(tmp_path: Path) -> None:
     told: list[str] = []
     path = tmp_path / "out.log"
     path.write_text("1\n")
@@ -147,7 +147,7 @@ def test_the_rows_before_an_observers_failure_are_told_before_it(tmp_path: Path)
     assert len(told) == 2
 
 
-def test_the_place_of_an_error_is_the_plugins_though_a_library_raised_it() -> None:
+def test_error_of_a_library_is_reported_at_the_plugins_line() -> None:
     import json
 
     try:

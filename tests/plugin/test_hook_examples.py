@@ -1,4 +1,4 @@
-"""The examples in the manual of hooks work as they stand: each is saved, loaded and used."""
+"""The examples in ``hookspecs``: each is saved to a file, loaded and used."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_an_option_of_the_executor_example_is_a_flag_of_run(tmp_path: Path) -> N
         assert result.exit_code == status, result.output
 
 
-def test_source_example_brings_tasks_and_tells_mistakes_where_they_stand(tmp_path: Path) -> None:
+def test_source_example_imports_tasks_and_reports_mistakes_with_their_place(tmp_path: Path) -> None:
     registry, tasks = install("ensemble_sources", tmp_path), tmp_path / "tasks.yaml"
     file = str(tmp_path / "study.yaml")
     text = "jobs: [{task-list: tasks.yaml, prefix: night-}]"
@@ -131,7 +131,7 @@ def test_source_example_brings_tasks_and_tells_mistakes_where_they_stand(tmp_pat
         assert f"{error.where}: {error.what}".removeprefix(f"{tmp_path}/").startswith(told)
 
 
-def test_trigger_example_wakes_for_quick_jobs(tmp_path: Path) -> None:
+def test_trigger_example_matches_short_jobs(tmp_path: Path) -> None:
     record = install("ensemble_triggers", tmp_path).lookup("trigger", "job-quick")
     end = JobEvent(9.0, "sim.0", "finish", {"status": 0})
 
@@ -168,7 +168,7 @@ def test_slow_action_example_writes_and_submits(tmp_path: Path) -> None:
     assert target.read_text("utf-8").endswith("start: half done\n")
 
 
-def test_planned_action_example_waits_its_turn(tmp_path: Path) -> None:
+def test_plan_example_submits_only_if_few_jobs_wait(tmp_path: Path) -> None:
     record = install("ensemble_actions", tmp_path, 1).lookup("action", "submit-politely")
 
     class Suite(ActionContract):
@@ -192,7 +192,7 @@ def test_statistic_example_is_a_geometric_mean(tmp_path: Path) -> None:
     check(Suite())
 
 
-def test_action_example_does_what_it_holds_by_how_long_the_job_ran(tmp_path: Path) -> None:
+def test_nested_action_example_depends_on_the_jobs_duration(tmp_path: Path) -> None:
     registry = install("ensemble_actions", tmp_path, 2)
     told = Story(
         load_text(
@@ -240,7 +240,7 @@ def test_observer_example_reads_energies(tmp_path: Path) -> None:
     check(Suite())
 
 
-def test_generator_example_comes_nearer_to_the_best_point(tmp_path: Path) -> None:
+def test_generator_example_converges(tmp_path: Path) -> None:
     plugin = install("ensemble_generators", tmp_path).generators["halving"]
     vocs = Vocs(variables=(Variable(name="x", low=-8.0, high=8.0),), objectives={"E": "minimize"})
     suite = type("Suite", (GeneratorContract,), {"plugin": plugin, "vocs": vocs, "repeats": False})

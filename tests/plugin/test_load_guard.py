@@ -1,4 +1,4 @@
-"""Plugins that misbehave while they are imported: each is named, and does no harm."""
+"""Plugins that misbehave while they are imported: messages name them, and others still work."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def single(folder: Path, code: str) -> tuple[str, str]:
 
 
 def install(folder: Path, code: str) -> Path:
-    """A distribution with a plugin, in a folder of its own."""
+    """Install a distribution with a plugin in a separate folder."""
     site = folder / "site"
     about = site / "ensemble_odd-1.0.dist-info"
     about.mkdir(parents=True)
@@ -71,7 +71,7 @@ def install(folder: Path, code: str) -> Path:
     return site
 
 
-def test_what_a_plugin_prints_does_not_spoil_json_and_is_told(tmp_path: Path) -> None:
+def test_output_of_a_plugin_goes_to_stderr_with_a_warning(tmp_path: Path) -> None:
     code, out, err = done(run(tmp_path, *single(tmp_path, PRINTS)))
     assert code == 0, err
     assert all(json.loads(line) for line in out.splitlines())
@@ -87,34 +87,32 @@ def test_what_a_plugin_prints_does_not_spoil_json_and_is_told(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("code", ["import os\nos._exit(0)\n", "import sys\nsys.exit(0)\n"])
-def test_a_plugin_that_ends_the_process_does_not_end_a_run_in_silence(
-    tmp_path: Path, code: str
-) -> None:
+def test_plugin_file_that_exits_is_an_error(tmp_path: Path, code: str) -> None:
     ended, _, err = done(run(tmp_path, *single(tmp_path, code)))
     assert ended == 2
     assert "odd.py" in err
     assert "it tried to exit the program (exit code 0)" in err
 
 
-def test_an_installed_plugin_that_ends_the_process_is_listed_as_broken(tmp_path: Path) -> None:
+def test_installed_plugin_that_exits_is_listed_as_broken(tmp_path: Path) -> None:
     site = install(tmp_path, "import os\nos._exit(0)\n")
     ended, out, err = done(run(tmp_path, path=site))
     assert ended == 0
-    assert out  # the run did not need it
+    assert out  # the run did not need the plugin
     assert "ensemble-odd" in err
     ended, out, _ = done(ensemble(tmp_path, "plugins", "list", path=site))
     assert ended == 0
     assert "it tried to exit the program (exit code 0)" in " ".join(out.split())
 
 
-def test_a_child_of_a_plugin_may_end_itself(tmp_path: Path) -> None:
+def test_child_process_of_a_plugin_may_exit(tmp_path: Path) -> None:
     fork = "import os\nchild = os.fork()\nif not child: os._exit(7)\n"
     fork += "assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7\n"
     ended, _, err = done(run(tmp_path, *single(tmp_path, fork)))
     assert ended == 0, err
 
 
-def test_a_plugin_that_hangs_is_named(tmp_path: Path) -> None:
+def test_warning_names_a_plugin_that_takes_long_to_load(tmp_path: Path) -> None:
     process = run(tmp_path, *single(tmp_path, "import time\ntime.sleep(3600)\n"))
     limit = threading.Timer(120, process.kill)
     limit.start()
@@ -128,7 +126,7 @@ def test_a_plugin_that_hangs_is_named(tmp_path: Path) -> None:
     assert "plugin 'odd.py' has been loading for" in said
 
 
-def test_a_ctrl_c_while_the_watching_thread_begins_is_a_ctrl_c(
+def test_ctrl_c_during_the_start_of_the_watchdog_is_not_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def interrupted(_: threading.Thread) -> None:

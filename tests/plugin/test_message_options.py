@@ -1,4 +1,4 @@
-"""Options of plugins' actions that hold messages: their placeholders are filled in."""
+"""Placeholders in message options of plugins' actions."""
 
 from __future__ import annotations
 
@@ -60,17 +60,17 @@ def options_of(story: Story) -> Mapping[str, Any]:
     return call.options
 
 
-def test_a_message_option_of_a_slow_action_has_its_placeholders_filled() -> None:
+def test_placeholders_in_messages_of_slow_actions_are_filled() -> None:
     options = options_of(told("{name: post, text: '{job} failed with {exit_code}, T {job.T:.2f}'}"))
     assert options["text"] == "sim.0 failed with 1, T 2.50"
 
 
-def test_a_message_option_of_a_plan_has_its_placeholders_filled() -> None:
+def test_placeholders_in_messages_of_plans_are_filled() -> None:
     (log,) = [d for d in told("{name: say, text: '{job}'}").decisions if isinstance(d, Log)]
     assert log.message == "{'text': 'sim.0'}"
 
 
-def test_messages_in_lists_and_mappings_and_by_default_are_filled_too() -> None:
+def test_placeholders_in_nested_and_default_messages_are_filled() -> None:
     options = options_of(
         told("{name: post, lines: ['{job}', '{{job}}'], card: {title: '{job}', raw: '{job}'}}")
     )
@@ -79,11 +79,11 @@ def test_messages_in_lists_and_mappings_and_by_default_are_filled_too() -> None:
     assert options["text"] == "sim.0 again"
 
 
-def test_a_message_that_its_action_fills_is_passed_unchanged() -> None:
+def test_message_of_an_action_that_fills_it_is_passed_unchanged() -> None:
     assert options_of(told("{name: post, own: '{job}'}"))["own"] == "{job}"
 
 
-def test_a_nested_action_has_its_message_filled_in_a_fake_firing_as_well() -> None:
+def test_fake_firing_fills_messages_of_nested_actions() -> None:
     firing = FakeFiring(fields={"job": "sim.0"}, actions=[SAY])
     (log,) = firing.act({"name": "say", "text": "{job}"})
     assert isinstance(log, Log)

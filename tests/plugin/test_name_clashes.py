@@ -1,4 +1,4 @@
-"""A name that two packages claim: errors and ``plugins list`` name both packages."""
+"""Names that two packages claim: errors and ``plugins list`` name both packages."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CHOOSE = "write 'ensemble-bar:NAME' or 'ensemble-foo:NAME' to choose, or uninsta
 
 @pytest.fixture
 def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with two packages on the path that claim the same names."""
+    """Return a folder, with two packages on the path that claim the same names."""
     for name in ("foo", "bar"):
         (tmp_path / f"ensemble_{name}.py").write_text(STATISTIC)
         info = tmp_path / f"ensemble_{name}-1.0.dist-info"
@@ -60,7 +60,7 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("trigger: tide", "trigger", "tide"),
     ],
 )
-def test_an_error_about_a_name_of_two_packages_names_both(
+def test_error_about_an_ambiguous_name_names_both_packages(
     rule: str, kind: str, name: str, study: Path
 ) -> None:
     (study / "f.yaml").write_text(FILE.replace("RULE", rule))
@@ -75,7 +75,7 @@ def test_an_error_about_a_name_of_two_packages_names_both(
         assert CliRunner().invoke(main, ["validate", "f.yaml"]).exit_code == 0
 
 
-def test_a_statistic_of_the_file_may_have_a_name_of_two_packages(study: Path) -> None:
+def test_statistic_of_the_file_may_use_an_ambiguous_name(study: Path) -> None:
     own = "statistics: {middle: {statistic: 'ensemble-bar:middle'}}\n"
     rule = "trigger: metric, name: middle.sim-duration, when: '> 3'"
     (study / "f.yaml").write_text(FILE.replace("RULE", rule) + own)
@@ -83,7 +83,7 @@ def test_a_statistic_of_the_file_may_have_a_name_of_two_packages(study: Path) ->
     assert told.exit_code == 0, told.output
 
 
-def test_plugins_list_names_every_clash(study: Path) -> None:
+def test_plugins_list_shows_every_clash(study: Path) -> None:
     told = CliRunner().invoke(main, ["plugins", "list"])
     words = " ".join(told.output.split())
     for kind, name in (("statistic", "middle"), ("trigger", "tide")):

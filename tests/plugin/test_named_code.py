@@ -1,4 +1,4 @@
-"""Code that files name is loaded by nothing but a run, and every place of a file is decided."""
+"""Code that files name is loaded only by a run, and every option of a file is classified."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ from ensemble_core.plugin.validation import ANNOTATIONS
 pytestmark = pytest.mark.checkout
 ROOT = Path(__file__).parents[2]
 
-#: A module that tells when it is imported. In it a generator of the standard, and something else
-#: that can be called.
+#: A module that records its import, with a generator and another callable.
 CANARY = """
 import os
 open(os.environ["CANARY"], "a").write("imported")
@@ -48,13 +47,13 @@ class Canary(Generator):
 def touch(**options):
     open(os.environ["CANARY"], "a").write("called")
 """
-#: What a place that names code might take.
+#: Values that an option that names code might accept.
 NAMES = ("canary_module.touch", "canary_module:touch", "canary_module", "./canary_module.py")
 
 
 @pytest.fixture
 def canary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The file that is there once code was loaded."""
+    """Return the file that exists once code was loaded."""
     monkeypatch.chdir(tmp_path)
     Path("canary_module.py").write_text(CANARY)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -63,16 +62,16 @@ def canary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop("canary_module", None)
 
 
-# -- every place of the schema ---------------------------------------------------------------------
+# -- every option of the schema --------------------------------------------------------------------
 
-#: What may be marked as a name of code, and how it is loaded: by ``named_code`` alone, or as a
-#: function of ``custom:``, which ``named_code`` loads.
+#: Annotations of options that name code: loaded by ``named_code``, or a function of ``custom:``,
+#: which ``named_code`` loads.
 CODE: Mapping[str, Kind] = {"source": "source", "function": "source", "class": "class"}
 
-#: Places whose text is data: a name, a path of a file that is read as data, a text that is handed
-#: to a queue or a job, an expression of the whitelisted language. Whoever adds a place to the
-#: schema, or an option to a plugin, says here that nothing of it is imported, executed or called;
-#: what does name code is marked ("x-ensemble": "class"), and ``named_code`` loads it.
+#: Options whose text is data: a name, the path of a data file, text for a queue or a job, or an
+#: expression. A new option of the schema or a plugin must be added here, which states that its value
+#: is never imported, executed or called. Options that name code are annotated ("x-ensemble":
+#: "class"), and ``named_code`` loads it.
 PLAIN = """
 action-jobspec-files.files.content action-jobspec-files.files.name action-jobspec-files.files.source
   action-jobspec-files.folder action-jobspec-files.task
@@ -115,7 +114,7 @@ variable.values
 
 
 def places(schema: Mapping[str, Any]) -> dict[str, str]:
-    """Every place of the schema that takes a text of the user's choice, with its mark."""
+    """Yield every option of the schema that takes free text, with its annotation."""
     found: dict[str, str] = {}
 
     def walk(node: Any, name: str, around: str = "") -> None:
@@ -139,7 +138,7 @@ def places(schema: Mapping[str, Any]) -> dict[str, str]:
                     walk(value, name, mark)
 
     walk(schema, "file")
-    # A record is known with its distribution too, and an action may have the fields of a job.
+    # Skip qualified names, and the fields of a job in actions.
     return {
         name: mark
         for name, mark in found.items()
@@ -160,7 +159,7 @@ def _takes_names(node: Mapping[str, Any]) -> bool:
 
 
 def test_every_text_option_is_classified_as_code_or_not() -> None:
-    """A new place fails here until somebody has said what it is."""
+    """A new option fails here until it is classified."""
     found = places(compose(discover()))
     plain = set(PLAIN.split())
     undecided = {name for name, mark in found.items() if not mark} - plain
@@ -176,7 +175,7 @@ def test_every_text_option_is_classified_as_code_or_not() -> None:
     }
 
 
-def test_a_place_that_names_code_is_found_wherever_a_plugin_puts_it() -> None:
+def test_options_that_name_code_are_found_in_any_plugin() -> None:
     option = {"type": "string"}
     for schema in (
         {"properties": {"a": option}},
@@ -188,16 +187,16 @@ def test_a_place_that_names_code_is_found_wherever_a_plugin_puts_it() -> None:
         assert set(places(schema).values()) == {""}, schema
 
 
-def test_code_is_loaded_only_for_a_run_or_with_consent() -> None:
+def test_code_is_loaded_only_for_a_run_or_with_run_code() -> None:
     assert not any(is_loaded(kind, "check") for kind in CODE.values())
     assert not is_loaded("plugin", "check")
     assert not any(is_loaded(kind, "look") for kind in CODE.values())
     assert all(is_loaded(kind, "run") for kind in (*CODE.values(), "plugin"))  # type: ignore[arg-type]
 
 
-# -- every place of files, with a canary in it -----------------------------------------------------
+# -- every option of files, with a canary -----------------------------------------------------------
 
-#: A study that names code in every way there is.
+#: A study that names code in all possible ways.
 STUDY = """
 name: study
 jobs:
@@ -220,7 +219,7 @@ simulate: {jobs: {sim: 10s, more: 10s}, functions: {decide: 1s}}
 
 
 def leaves(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The path of every text in a document."""
+    """Yield the path of every text in a document."""
     if isinstance(data, (dict, list)):
         for key, inner in data.items() if isinstance(data, dict) else enumerate(data):
             yield from leaves(inner, (*path, key))
@@ -229,7 +228,7 @@ def leaves(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def with_text(data: Any, path: tuple[Any, ...], text: str) -> Any:
-    """The document with another text at this path."""
+    """Return the document with another text at this path."""
     if not path:
         return text
     copied = dict(data) if isinstance(data, dict) else list(data)
@@ -245,9 +244,7 @@ FILES = sorted(
 
 
 @pytest.mark.parametrize("file", [None, *FILES], ids=lambda file: file.name if file else "study")
-def test_checking_a_file_imports_and_calls_nothing_that_it_names(
-    file: Path | None, canary: Path
-) -> None:
+def test_check_of_a_file_loads_none_of_its_code(file: Path | None, canary: Path) -> None:
     registry = discover()
     text = STUDY if file is None else file.read_text("utf-8")
     data = yaml.safe_load(text)
@@ -264,14 +261,14 @@ def test_checking_a_file_imports_and_calls_nothing_that_it_names(
 
 # -- every command ---------------------------------------------------------------------------------
 
-#: What each command is tried with: FILE is a study that names code, TEST a test of it, RUN a kept
-#: run of it. ``None``: it reads no such file, or is asked to run one.
+#: Arguments for each command: FILE is a study that names code, TEST a rule test of it, RUN a stored
+#: run of it. ``None``: it reads no such file, or its purpose is to run one.
 COMMANDS: Mapping[str, Sequence[Sequence[str]] | None] = {
     "algorithms": [["list"]],
     "cancel": [["RUN"]],
     "clean": [["--dry-run"]],
     "completion": [["bash"]],
-    "dashboard": None,  # serves until it is stopped; shows what "report" does
+    "dashboard": None,  # serves until it is stopped; shows the same as "report"
     "disable": [["RUN", "asks"]],
     "enable": [["RUN", "asks"]],
     "events": [["RUN"]],
@@ -279,7 +276,7 @@ COMMANDS: Mapping[str, Sequence[Sequence[str]] | None] = {
     "jobs": [["RUN"]],
     "jobspec": [["validate", "FILE"], ["convert", "FILE", "--to", "script"]],
     "logs": [["RUN"]],
-    "member": None,  # speaks to the service
+    "member": None,  # calls the service
     "metrics": [["RUN"]],
     "plot": [["RUN", "-o", "plot.svg"], ["RUN", "s", "-o", "points.svg"]],
     "plugins": [["list"]],
@@ -290,7 +287,7 @@ COMMANDS: Mapping[str, Sequence[Sequence[str]] | None] = {
     "run": [["--dry-run", "FILE"], ["--dry-run", "--debug", "FILE"], ["--help"]],
     "runs": [[]],
     "schema": [[]],
-    "server": None,  # steers no run
+    "server": None,  # no run to steer
     "set": [["RUN", "more", "duration=1m"]],
     "simulate": [["FILE"], ["--runs", "2", "FILE"], ["--model-from", "RUN", "FILE"]],
     "status": [["RUN"]],
@@ -299,7 +296,7 @@ COMMANDS: Mapping[str, Sequence[Sequence[str]] | None] = {
     "test": [["TEST"], ["--record", "RUN"], ["--json", "TEST"]],
     "validate": [["FILE"], ["--expanded", "FILE"], ["--json", "FILE"]],
     "version": [[]],
-    "watch": None,  # follows what a run tells
+    "watch": None,  # reads what a run publishes
     "why": [["RUN", "asks"], ["RUN", "given"]],
 }
 
@@ -316,7 +313,7 @@ def test_every_command_is_classified_by_whether_it_runs_code_of_a_file() -> None
     assert set(main.list_commands(click.Context(main))) == COMMANDS.keys()
 
 
-def test_no_command_but_a_run_imports_or_calls_what_a_file_names(canary: Path) -> None:
+def test_only_run_and_resume_load_code_of_a_file(canary: Path) -> None:
     Path("study.yaml").write_text(STUDY)
     Path("study.ensemble-test.yaml").write_text(TEST)
     state = ["--state", "state"]
@@ -325,7 +322,7 @@ def test_no_command_but_a_run_imports_or_calls_what_a_file_names(canary: Path) -
         main, ["run", "-q", "--executor", "local", *state, "--tag", "one", "study.yaml"]
     )
     assert ran.exit_code == 0, ran.output
-    assert canary.read_text() == "importedexecuted"  # only so is it known that it sings
+    assert canary.read_text() == "importedexecuted"  # shows that the canary works
     for command, lines in COMMANDS.items():
         for line in lines or ():
             canary.unlink(missing_ok=True)
@@ -340,7 +337,7 @@ def test_no_command_but_a_run_imports_or_calls_what_a_file_names(canary: Path) -
     assert "imported" in canary.read_text(), allowed.output
 
 
-def test_shell_completion_runs_no_code_of_a_file(canary: Path) -> None:
+def test_shell_completion_loads_no_code_of_a_file(canary: Path) -> None:
     Path("study.yaml").write_text(STUDY)
     for line in ("ensemble run study.yaml --", "ensemble validate st", "ensemble simulate st"):
         environment = {"_ENSEMBLE_COMPLETE": "bash_complete", "COMP_WORDS": line}
@@ -349,7 +346,7 @@ def test_shell_completion_runs_no_code_of_a_file(canary: Path) -> None:
         assert not canary.exists(), line
 
 
-def test_checking_a_file_from_python_runs_none_of_its_code(canary: Path) -> None:
+def test_check_from_python_loads_none_of_the_files_code(canary: Path) -> None:
     Path("study.yaml").write_text(STUDY)
     assert ensemble_core.load("study.yaml").generators["s"].classes == ("canary_module.Canary",)
     assert ensemble_core.load(yaml.safe_load(STUDY)).functions == {"next_T", "decide"}
@@ -357,9 +354,7 @@ def test_checking_a_file_from_python_runs_none_of_its_code(canary: Path) -> None
 
 
 @pytest.mark.parametrize("path", ["canary_module.touch", "logging.basicConfig"])
-def test_a_run_rejects_a_class_that_is_not_a_generator_and_submits_nothing(
-    path: str, canary: Path
-) -> None:
+def test_run_rejects_a_class_that_is_not_a_generator(path: str, canary: Path) -> None:
     Path("thesis").write_text("written in three years")
     options = "{filename: thesis, filemode: w, force: true}"
     text = STUDY.replace("canary_module.Canary", path).replace("{filename: thesis}", options)
@@ -380,9 +375,7 @@ def test_a_run_rejects_a_class_that_is_not_a_generator_and_submits_nothing(
         ("no_such_module.Class", "cannot import the module 'no_such_module'"),
     ],
 )
-def test_the_path_of_a_class_is_checked_without_importing_it(
-    path: str, said: str, canary: Path
-) -> None:
+def test_path_of_a_class_is_checked_without_an_import(path: str, said: str, canary: Path) -> None:
     Path("study.yaml").write_text(STUDY.replace("canary_module.Canary", path))
     result = CliRunner().invoke(main, ["validate", "--json", "study.yaml"])
     assert result.exit_code == 2

@@ -1,4 +1,4 @@
-"""``--plugin FILE.py``: single files as plugins, and what is said of those that do not work."""
+"""``--plugin FILE.py``: files as plugins, and the errors of broken ones."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def refused(path: Path) -> PluginError:
     return caught.value
 
 
-def test_file_is_a_plugin(tmp_path: Path) -> None:
+def test_file_is_loaded_as_a_plugin(tmp_path: Path) -> None:
     file = write(tmp_path / "ping.py", PING.format(summary="tell somebody"))
     registry = discover([file])
     assert registry.lookup("action", "ping").summary == "tell somebody"
@@ -54,7 +54,7 @@ def test_file_is_a_plugin(tmp_path: Path) -> None:
     assert (plugin.name, plugin.distribution, plugin.module) == ("ping", "ping", str(file))
 
 
-def test_file_is_read_anew_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+def test_file_is_compiled_each_time_without_cached_bytecode(tmp_path: Path) -> None:
     file = tmp_path / "ping.py"
     for summary in ("one", "two"):
         write(file, PING.format(summary=summary))
@@ -62,12 +62,12 @@ def test_file_is_read_anew_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["ping.py"]
 
 
-def test_file_needs_no_py_at_its_end(tmp_path: Path) -> None:
+def test_file_needs_no_py_suffix(tmp_path: Path) -> None:
     file = write(tmp_path / "ping.txt", PING.format(summary="x"))
     assert "ping" in discover([file]).actions
 
 
-def test_same_file_twice_is_one_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_given_twice_is_loaded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write(tmp_path / "ping.py", PING.format(summary="x"))
     (tmp_path / "link.py").symlink_to(file)
     monkeypatch.chdir(tmp_path)
@@ -75,7 +75,7 @@ def test_same_file_twice_is_one_plugin(tmp_path: Path, monkeypatch: pytest.Monke
     assert registry.lookup("action", "ping").summary == "x"
 
 
-def test_two_files_of_one_name_clash_and_name_each_other(tmp_path: Path) -> None:
+def test_two_files_with_the_same_name_clash(tmp_path: Path) -> None:
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         write(tmp_path / folder / "ping.py", PING.format(summary=folder))
@@ -95,24 +95,24 @@ def test_file_cannot_pose_as_a_built_in(tmp_path: Path) -> None:
     assert any("built-in" in text for text in registry.warnings)
 
 
-def test_missing_file(tmp_path: Path) -> None:
+def test_missing_file_is_an_error(tmp_path: Path) -> None:
     error = refused(tmp_path / "nowhere.py")
     assert "nowhere.py" in error.what
     assert "does not exist" in error.what
     assert "needs the plugin files that the run was started with" in (error.hint or "")
 
 
-def test_folder(tmp_path: Path) -> None:
+def test_folder_is_an_error(tmp_path: Path) -> None:
     assert "is a folder" in refused(tmp_path).what
 
 
-def test_a_pipe_is_refused_and_nobody_waits_for_it(tmp_path: Path) -> None:
+def test_pipe_is_rejected_without_blocking(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.py")
     assert "is not a regular file" in refused(tmp_path / "pipe.py").what
     assert "is not a regular file" in refused(Path("/dev/zero")).what
 
 
-def test_syntax_error_has_its_place(tmp_path: Path) -> None:
+def test_syntax_error_is_reported_with_its_place(tmp_path: Path) -> None:
     file = write(tmp_path / "bad.py", "x = 1\ny = (2\ndef f(:\n    pass\n")
     error = refused(file)
     assert error.where is not None
@@ -123,7 +123,7 @@ def test_syntax_error_has_its_place(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"x = '\xff'\n", b"x = 1\0\n"])
-def test_file_that_is_no_text(tmp_path: Path, content: bytes) -> None:
+def test_binary_file_is_an_error(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "bad.py"
     file.write_bytes(content)
     error = refused(file)
@@ -132,7 +132,7 @@ def test_file_that_is_no_text(tmp_path: Path, content: bytes) -> None:
     assert error.where.file == str(file)
 
 
-def test_import_error_has_its_place_and_a_hint(tmp_path: Path) -> None:
+def test_import_error_is_reported_with_its_place_and_a_hint(tmp_path: Path) -> None:
     error = refused(write(tmp_path / "bad.py", "import os\n\nimport no_such_module.deep\n"))
     assert error.where is not None
     assert error.where.line == 3
@@ -140,20 +140,20 @@ def test_import_error_has_its_place_and_a_hint(tmp_path: Path) -> None:
     assert error.hint == "install the package that provides the module 'no_such_module'"
 
 
-def test_import_of_a_neighbour_is_explained(tmp_path: Path) -> None:
+def test_import_of_a_module_in_the_same_folder_gets_a_hint(tmp_path: Path) -> None:
     write(tmp_path / "neighbor.py", "")
     error = refused(write(tmp_path / "bad.py", "import neighbor\n"))
     assert "cannot import modules of its folder" in (error.hint or "")
 
 
-def test_error_while_it_runs_has_its_place(tmp_path: Path) -> None:
+def test_error_during_the_import_is_reported_with_its_place(tmp_path: Path) -> None:
     error = refused(write(tmp_path / "bad.py", "def f():\n    return 1 / 0\n\nf()\n"))
     assert error.where is not None
     assert error.where.line == 2
     assert "ZeroDivisionError" in error.what
 
 
-def test_exit_while_it_is_loaded_does_not_end_the_program(tmp_path: Path) -> None:
+def test_exit_during_a_load_does_not_end_the_program(tmp_path: Path) -> None:
     assert (
         "tried to exit the program"
         in refused(write(tmp_path / "bad.py", "raise SystemExit(3)\n")).what
@@ -171,12 +171,12 @@ def test_exit_while_it_is_loaded_does_not_end_the_program(tmp_path: Path) -> Non
         ),
     ],
 )
-def test_file_that_registers_nothing_is_refused(tmp_path: Path, source: str, reason: str) -> None:
+def test_file_that_registers_nothing_is_rejected(tmp_path: Path, source: str, reason: str) -> None:
     assert reason in refused(write(tmp_path / "bad.py", source)).what
 
 
 @pytest.mark.usefixtures("permissions_hold")
-def test_unreadable_file(tmp_path: Path) -> None:
+def test_unreadable_file_is_an_error(tmp_path: Path) -> None:
     file = write(tmp_path / "bad.py", "")
     file.chmod(0)
     assert "cannot be read" in refused(file).what

@@ -1,8 +1,8 @@
 """The tutorial for plugin authors, followed step by step: each file is written, each command run.
 
-What a command prints in the page is what it prints here, but for times, tags and temporary folders.
-``…`` on a line of its own stands for any lines. ``pip install -e`` is played, since a test has no
-network: the entry points of ``pyproject.toml`` are made known as an editable installation does.
+Each command must print what the page shows, except times, tags and temporary folders. A line ``…``
+matches any lines. ``pip install -e`` is simulated, because a test has no network: the entry points
+of ``pyproject.toml`` are registered as by an editable installation.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ensemble_core.model.rules import Firing, Trigger
 from ensemble_core.plugin.records import CallContext
 
 DOCS = Path(__file__).parents[2] / "docs"
-#: The pages of the tutorial, one after another.
+#: The pages of the tutorial in order.
 PAGES = [
     DOCS / f"{name}.md"
     for name in ("plugin-tutorial", "plugin-tutorial-rules", "plugin-tutorial-study")
@@ -31,7 +31,7 @@ PAGES = [
 _FENCE = re.compile(
     r"^(?:`(?P<path>[\w./-]+)`:\n\n)?```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.M | re.S
 )
-#: What an editable installation leaves behind, as far as entry points go.
+#: Metadata of an editable installation, as far as needed for entry points.
 _PIP = """
 import configparser, pathlib, re, sys
 assert sys.argv[1:] == ["install", "-q", "-e", ".[test]"], sys.argv
@@ -49,7 +49,7 @@ points = points.replace("[project.entry-points.", "[")
 
 @dataclass(frozen=True)
 class Command:
-    """A command of the page, and what the page says that it prints."""
+    """A command of the page with the output that the page shows."""
 
     place: str
     text: str
@@ -65,7 +65,7 @@ class File:
 
 
 def steps(page: Path) -> Iterator[File | Command]:
-    """What the page has its reader do, in order."""
+    """Yield the steps of the page in order."""
     text = page.read_text("utf-8")
     for found in _FENCE.finditer(text):
         if found["path"] is not None:
@@ -78,7 +78,7 @@ def steps(page: Path) -> Iterator[File | Command]:
 
 
 class Reader:
-    """Somebody who does what the page says, in a folder of their own."""
+    """Reader that follows the page in a separate folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, site, programs = folder / "ensemble-anneal", folder / "site", folder / "bin"
@@ -100,7 +100,7 @@ class Reader:
             "XDG_STATE_HOME": str(folder / "state"),
             "HYPOTHESIS_STORAGE_DIRECTORY": str(folder / "hypothesis"),
             "PYTEST_ADDOPTS": "-p no:cacheprovider",
-            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # none is needed, and they take their time
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # not needed, and slow
             "COLUMNS": "120",
         }
 
@@ -110,7 +110,7 @@ class Reader:
         path.write_text(file.text, encoding="utf-8")
 
     def run(self, command: str) -> str:
-        """What the command prints on either stream."""
+        """Return what the command prints on both streams."""
         done = subprocess.run(
             ["sh", "-c", command],
             cwd=self.folder,
@@ -124,19 +124,19 @@ class Reader:
 
 
 def plain(printed: str) -> str:
-    """Without what differs from one time to the next."""
+    """Return output without the parts that differ each time."""
     text = re.sub(r"\b\d+\.\d+ ?s\b", "N s", printed)
     text = re.sub(r"\b\d+ events gave|after event \d+", "N events", text)  # rows of cancelled jobs
     text = re.sub(r", at \d\d:\d\d:\d\d$", "", text, flags=re.M)
     text = re.sub(r"\d{8}T\d{6}-[0-9a-f]+", "TAG", text)
     text = re.sub(r"\S+/ensemble/runs/", "~/.local/state/ensemble/runs/", text)
-    text = re.sub(r"(?m)^(executor local \(slots=1\)): .*", r"\1", text)  # and why not others
+    text = re.sub(r"(?m)^(executor local \(slots=1\)): .*", r"\1", text)  # and why others did not
     return "".join(re.sub(r" +", " ", line).strip() + "\n" for line in text.splitlines())
 
 
 def fits(told: str, printed: str) -> bool:
-    """Whether the page's text is what was printed. Of a run, the same lines: what a function answers
-    and how another job ends meanwhile come in either order."""
+    """Return whether the output is as shown. The lines of a run may be in another order, because a
+    function's result and the end of a job can arrive in either order."""
     lines = plain(told).splitlines()
     if lines and lines[0].startswith("executor local") and "…" not in lines:
         return sorted(lines) == sorted(plain(printed).splitlines())
@@ -144,7 +144,7 @@ def fits(told: str, printed: str) -> bool:
     return re.fullmatch(pattern, plain(printed)) is not None
 
 
-def test_whoever_follows_the_tutorial_sees_what_it_shows(tmp_path: Path) -> None:
+def test_commands_of_the_tutorial_print_what_it_shows(tmp_path: Path) -> None:
     reader, commands = Reader(tmp_path), 0
     for step in (step for page in PAGES for step in steps(page)):
         if isinstance(step, File):
@@ -168,11 +168,13 @@ def test_whoever_follows_the_tutorial_sees_what_it_shows(tmp_path: Path) -> None
         ("", "error\n", False),
     ],
 )
-def test_only_times_and_tags_may_differ(told: str, printed: str, same: bool) -> None:
+def test_only_times_and_tags_are_ignored_in_comparisons(
+    told: str, printed: str, same: bool
+) -> None:
     assert fits(told, printed) == same
 
 
-def test_commands_that_are_not_followed_are_those_that_need_the_network() -> None:
+def test_only_commands_that_need_the_network_are_skipped() -> None:
     shown = [
         found["text"]
         for page in PAGES
@@ -184,8 +186,8 @@ def test_commands_that_are_not_followed_are_those_that_need_the_network() -> Non
 
 
 @pytest.mark.parametrize("kind", [Trigger, Firing, CallContext, Story])
-def test_everything_that_an_authors_code_is_given_has_a_line(kind: type) -> None:
-    """All attributes and methods, and no other, in the order of what one wants to do."""
+def test_reference_lists_all_attributes_and_methods(kind: type) -> None:
+    """The page must list all attributes and methods, and no others."""
     head = f"| | of a `{kind.__name__}"
     table = (
         (DOCS / "plugin-reference.md").read_text("utf-8").partition(head)[2].partition("\n\n")[0]

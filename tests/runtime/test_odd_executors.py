@@ -256,7 +256,7 @@ def test_an_executors_error_is_reported_with_its_name_type_and_place(
     (message,) = [problem.message for problem in told.problems if problem.level == "error"]
     assert f"executor local raised KeyError({method!r}) in {method} (" in message
     assert "test_odd_executors.py:" in message
-    assert "hint: this is your plugin: " in message
+    assert "hint: fix your plugin: " in message
     assert outcome.report.groups[0].failed == (1 if method == "submit" else 0)
 
 
@@ -445,7 +445,7 @@ def test_events_in_the_future_get_the_current_time_and_name_the_executor_once(
         "executor local violates its contract: submit of a.0 is 3600 s in the future"
         in problem.message
     )
-    assert "this is your plugin: " in problem.message
+    assert "fix your plugin: " in problem.message
     assert "test_odd_executors.py:" in problem.message
     (group,) = outcome.report.groups
     assert group.success == 1

@@ -106,7 +106,7 @@ def clean(
             jobs = 0 if kept else _queued(info)
             if jobs and info.state in ("new", "unreadable"):
                 alive = count_of(jobs, "job")
-                kept = f"{alive} may still be alive: 'ensemble cancel {info.tag}' ends them"
+                kept = f"{alive} may still be running; 'ensemble cancel {info.tag}' ends them"
             chosen.append(_Case(info, _size(folder), jobs, kept))
         going = [case for case in chosen if not case.kept]
         if not dry_run and not _agreed(going, yes, as_json):
@@ -133,7 +133,7 @@ def _stays(info: RunInfo, named: bool, everything: bool, age: float | None) -> s
     if not named and not everything and info.state != "ended":
         return None
     if age is not None and time.time() - _newest(info) < age:
-        return "it is not that old" if named else None
+        return "it is newer than --older-than" if named else None
     if info.state == "running":
         who = info.controller or {}
         return f"in use by process {who.get('pid')} on {who.get('host')}" if named else None
@@ -207,14 +207,14 @@ def _agreed(going: list[_Case], yes: bool, as_json: bool) -> bool:
     if unreadable:
         raise UsageError(
             f"{len(unreadable)} of these runs cannot be read: {in_one_line(str(unreadable[0]))}",
-            cause="their jobs may still be alive",
-            hint="inspect the folder; --yes removes it anyway",
+            cause="their jobs may still be running",
+            hint="inspect the folder, or add --yes to remove it anyway",
             code="unreadable-run",
         )
     if busy:
         raise UsageError(
             f"{len(busy)} of these runs may still have jobs in their queue",
-            hint="cancel them first, or use --yes to forget them",
+            hint="cancel them first, or add --yes to remove the runs anyway",
             code="jobs-queued",
         )
     return True
@@ -224,7 +224,7 @@ def _remove(folder: Path) -> str:
     """Remove a run's folder; return why it could not be removed, or an empty text."""
     lock = Lock(folder)
     try:
-        lock.acquire()  # so that nobody resumes it meanwhile
+        lock.acquire()  # prevents a resume meanwhile
     except EnsembleError as error:
         return error.what
     try:

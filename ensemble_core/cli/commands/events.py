@@ -44,7 +44,7 @@ _Cannot = Callable[[int, str, "int | None"], None]
 @click.option(
     "--decisions/--no-decisions",
     default=True,
-    help="Show decisions.  [default: show it]",
+    help="Show or hide decisions.  [default: show]",
 )
 @click.option(
     "--since",

@@ -11,7 +11,7 @@ from ensemble_core.errors import UsageError
 
 __all__ = ["TEMPLATES", "init"]
 
-#: The templates, and what each shows.
+#: The templates, with a description of each.
 TEMPLATES: dict[str, str] = {
     "sweep": "one job per combination of parameters",
     "watch": "rules that react to the output of running jobs",

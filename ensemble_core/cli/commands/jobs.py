@@ -65,7 +65,7 @@ def jobs(
             if group is not None and group not in history.groups:
                 raise UsageError(
                     f"the run has no job group {group!r}",
-                    hint=f"it has {', '.join(history.groups)}",
+                    hint=f"its groups are {', '.join(history.groups)}",
                     code="no-such-group",
                 )
             if condition is not None:

@@ -48,11 +48,11 @@ class _Job:
     named: Mapping[str, Any] = field(default_factory=dict)
     paths: Mapping[str, str | None] = field(default_factory=dict)
     trouble: str = ""
-    #: Where its member says the output is, on the member's machine.
+    #: Path of the output on its member's machine, as reported by the member.
     at_member: str = ""
 
     def files(self) -> Iterator[tuple[str, Path]]:
-        """Return the file of each stream; one entry if both share a file."""
+        """Yield the file of each stream; once if both share a file."""
         out, err = self.paths.get("stdout"), self.paths.get("stderr")
         if err is None and out is not None and out.endswith(f"{self.id}.out"):
             beside = Path(self.workdir, out[:-3] + "err")  # default for a job that names no file
@@ -159,7 +159,7 @@ def _submitted(decisions: str | None) -> Iterator[_Job]:
             yield _Job(job["id"], named={name: job.get(name) for name in _STREAMS})
 
 
-# -- telling -----------------------------------------------------------------------------------
+# -- output ------------------------------------------------------------------------------------
 
 
 def _much(outputs: list[_Output]) -> bool:
@@ -185,11 +185,11 @@ def _absent(kept: KeptRun, job: _Job) -> str:
     if job.at_member:
         return f"its output is on its member's machine, in {job.at_member}"
     if name == "flux":
-        return "its output is in Flux's own store: " + (
-            f"flux job attach {id_}" if id_ else f"flux jobs -a --name={job.id} has its id"
+        return "its output is in Flux's KVS: " + (
+            f"flux job attach {id_}" if id_ else f"find its id with flux jobs -a --name={job.id}"
         )
-    known = f", which knows it as {id_}" if id_ else ""
-    return f"executor {name} did not report where its output goes: ask the queue{known}"
+    known = f" about job {id_}" if id_ else ""
+    return f"executor {name} did not report where its output is; ask the queue{known}"
 
 
 def _missing(path: Path, job: _Job) -> str:
@@ -197,7 +197,9 @@ def _missing(path: Path, job: _Job) -> str:
         return "not a regular file"
     if job.at_member:
         return f"no such file here; its member reports {job.at_member}"
-    return "no such file: the job wrote nothing, or it was removed" if job.over else "no such file"
+    if job.over:
+        return "no such file: the job wrote nothing, or the file was removed"
+    return "no such file"
 
 
 def _outputs(kept: KeptRun, job: _Job, alone: bool) -> Iterator[_Output]:

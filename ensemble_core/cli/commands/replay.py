@@ -119,7 +119,7 @@ class _Check:
                 f"{error.row.seq} differs from the journal"
             )
 
-    # -- telling ---------------------------------------------------------------------------------
+    # -- output ----------------------------------------------------------------------------------
 
     def tell(self, as_json: bool) -> int:
         if as_json:
@@ -173,7 +173,7 @@ class _Check:
         for problem in self.wrong:
             print_error(EnsembleError(problem, hint=hint))
         if self.difference is not None:
-            print_error(_readably(self.difference))
+            print_error(_error_of(self.difference))
 
 
 def _jobs(engine: Engine) -> list[tuple[object, ...]]:
@@ -208,8 +208,8 @@ def _data_of(difference: Difference) -> dict[str, Any]:
     }
 
 
-def _readably(difference: Difference) -> EnsembleError:
-    """Return a difference as text: its event and both lists of decisions side by side."""
+def _error_of(difference: Difference) -> EnsembleError:
+    """Return a difference as an error with its event and both lists of decisions."""
     row, data = difference.row, _data_of(difference)
     journal, engine = data["journal"], data["engine"]
     lines = []

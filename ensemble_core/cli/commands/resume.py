@@ -145,7 +145,7 @@ def _go_to(folder: str, tag: str) -> None:
         raise UsageError(
             f"cannot enter the folder in which run {tag} was started: {folder}",
             cause=error.strerror,
-            hint="restore it: relative paths of jobs refer to it",
+            hint="restore the folder: relative paths of jobs refer to it",
             code="no-folder",
         ) from error
 
@@ -189,8 +189,8 @@ def _changed_file(past: kept_run.KeptRun, text: Text, accept: bool) -> Text | No
     if not accept:
         raise UsageError(
             f"{text.file} has changed since run {past.tag} read it",
-            hint="--accept-changes resumes with the current file; jobs, counts and unchanged "
-            "rules keep their state",
+            hint="restore the file, or add --accept-changes to resume with the current one; jobs, "
+            "counts and unchanged rules keep their state",
             code="file-changed",
         )
     return Text(past.journal.last(), text.file, now, text.overrides)

@@ -119,8 +119,7 @@ def run(
     """
     if reuse and dry_run:
         raise click.UsageError(
-            "--reuse cannot be combined with --dry-run: 'ensemble validate FILE --reuse RUN' says "
-            "what would be reused"
+            "--reuse cannot be combined with --dry-run; use 'ensemble validate FILE --reuse RUN'"
         )
     write_page = None if page is None else _page_writer(page, state, no_journal or dry_run)
     with record_exit_code(exit_file, tag, state, or_resume=or_resume) as note:

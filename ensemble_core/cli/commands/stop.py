@@ -83,12 +83,12 @@ def _cancel_left(folder: Path, state: str | None, display: Display) -> None:
 
 
 def _said(info: RunInfo, held: bool) -> str:
-    goes_on = f"'ensemble resume {info.tag}' resumes it"
+    resume = f"'ensemble resume {info.tag}' resumes it"
     if info.state == "ended":
         already = "" if held else " already"
         return f"run {info.tag} has ended{already}, with exit code {info.exit_code}"
     if info.state == "stopped":
-        return f"run {info.tag} is stopped; {goes_on}"
+        return f"run {info.tag} is stopped; {resume}"
     if held:
-        return f"the controller of run {info.tag} has exited; {goes_on}"
-    return f"run {info.tag} has no controller: it is already {info.state}; {goes_on}"
+        return f"the controller of run {info.tag} has exited; {resume}"
+    return f"run {info.tag} has no controller: it is already {info.state}; {resume}"

@@ -1,4 +1,4 @@
-"""Stands for a simulation with a transition at x = 2.3, near which it fluctuates."""
+"""Example program: a quantity with a transition at x = 2.3 and fluctuations near it."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Stands for a solver: Newton's method for a square root, which needs iterations enough."""
+"""Example program: a square root by Newton's method, which fails with too few iterations."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Stands for a calculation: the energy at x, the more exact the more samples it takes."""
+"""Example program: the energy at x, which is more accurate with more samples."""
 
 import json
 import random

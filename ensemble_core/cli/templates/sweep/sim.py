@@ -1,4 +1,4 @@
-"""Stands for a simulation: the energy at x, with a little noise. Put your own program here."""
+"""Example program: the energy at x, with some noise. Replace it with your own program."""
 
 import json
 import random
