@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import gc
 import json
-import re
 import time
-from array import array
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from itertools import accumulate, chain, islice, pairwise
+from itertools import chain, islice, pairwise
 from typing import TYPE_CHECKING, Any
 
 from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.session.capacity import Capacity
+from ensemble_core.session.failure_kinds import LOOKED, count_ends, failure_kinds
+from ensemble_core.session.job_timeline import running_and_waiting
 from ensemble_core.session.log_tail import log_tail
-from ensemble_core.session.suspects import suspects
 
 if TYPE_CHECKING:
     from ensemble_core.engine.engine import Engine
@@ -34,17 +33,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Inspection"]
 
-#: Limits for each kind of failed jobs: examples; examples whose output and node are read; lines of
-#: output and nodes in the counts.
-_EXAMPLES, _READ, _COUNTED = 50, 20, 5
 #: Largest run whose nodes are returned. Charts of larger runs have no bar for each job.
 _PLACED = 2000
 #: Largest part of a log that is returned, and longest line, in bytes.
 _LOG, _LINE = 65_536, 500
 #: Points of one curve, curves of one variable.
 _POINTS, _CURVES = 400, 60
-_FAILED = ("failed", "cancelled")
-_NUMBER = re.compile(r"\d+")
 #: Fields of a job's events that locate its output.
 _PLACES = ("workdir", "stdout", "stderr", "host", "nodes")
 #: Size of the cache of these fields, in jobs.
@@ -409,51 +403,14 @@ class Inspection:
         run: they have their node and last line of output. ``lines`` and ``nodes`` count these;
         lines that differ only in numbers count as one.
         """
-        jobs = self._jobs()
-        kinds: dict[tuple[Any, ...], list[int]] = {}
-        parameters: dict[str, dict[str, Sequence[Any]]] = {}
-        for group in jobs.ranges:
-            columns = [list(jobs.column(n, group)) for n in ("outcome", "cause", "exit_code")]
-            failed = [at for at, outcome in enumerate(columns[0]) if outcome in _FAILED]
-            for at in failed:
-                kinds.setdefault((group, *(column[at] for column in columns)), []).append(at)
-            if failed:
-                names = self._parameters(group)
-                parameters[group] = {name: list(jobs.column(name, group)) for name in names}
-        found: list[dict[str, Any]] = []
-        read: dict[str, dict[str, Any]] = {}
-        for (group, outcome, cause, code), places in kinds.items():
-            first = jobs.ranges[group].start
-            rows = [
-                dict(zip(jobs.names, jobs.row(first + at), strict=True)) for at in _sample(places)
-            ]
-            names = [f"{group}.{row['index']}" for row in rows]
-            examples = [
-                {"id": name, "attempt": _newest(name, row["attempts"])}
-                for name, row in zip(names, rows, strict=True)
-            ]
-            read |= {example["attempt"]: example for example in examples[:_READ]}
-            found.append(
-                {
-                    "group": group,
-                    "outcome": outcome,
-                    "cause": cause,
-                    "exit_code": code,
-                    "count": len(places),
-                    "of": len(jobs.ranges[group]),
-                    "parameters": suspects(parameters[group], places),
-                    "examples": examples,
-                    "looked": len(examples[:_READ]),
-                }
-            )
+        found = failure_kinds(self._jobs(), self._parameters)
+        read = {one["attempt"]: one for kind in found for one in kind["examples"][:LOOKED]}
         starts = self._starts(read)
         for job, example in read.items():
             example |= self._end_of_job(job, starts.get(job, {}))
         for kind in found:
-            looked = kind["examples"][:_READ]
-            kind["lines"] = _counted("line", (each["line"] for each in looked))
-            kind["nodes"] = _counted("node", (each["node"] for each in looked if each["node"]))
-        return sorted(found, key=lambda each: -each["count"])
+            count_ends(kind)
+        return found
 
     def _parameters(self, group: str) -> Sequence[str]:
         engine = self._engine
@@ -667,29 +624,8 @@ class Inspection:
         ``began`` and the ``width`` of a part are in seconds. For each group, ``running`` and
         ``waiting`` have the mean number of jobs in each part.
         """
-        jobs = self._jobs()
         began = self._began if self._began is not None else 0.0
-        end = max(self._until() or began, began + 1e-6)
-        width = (end - began) / bins
-        groups: dict[str, dict[str, list[float]]] = {}
-        for group in jobs.ranges:
-            columns = ("submitted", "started", "finished", "outcome")
-            values = zip(*(jobs.column(name, group) for name in columns), strict=True)
-            begins, starts, stops = array("d"), array("d"), array("d")
-            for submitted, start, stop, outcome in values:
-                # The waiting time of a job that was cancelled before its start is unknown.
-                if start is not None or outcome == "active":
-                    first = end if start is None else start
-                    begins.append(min(submitted, first) - began)
-                    starts.append(first - began)
-                    last = end if stop is None or start is None else max(start, stop)
-                    stops.append(last - began)
-            sums = [_elapsed(moments, width, bins) for moments in (begins, starts, stops)]
-            groups[group] = {
-                "running": _means(sums[1], sums[2], width),
-                "waiting": _means(sums[0], sums[1], width),
-            }
-        return {"began": began, "width": width, "groups": groups}
+        return running_and_waiting(self._jobs(), began, self._until() or began, bins)
 
     def nodes(self) -> dict[str, str]:
         """Return the node of each job's last attempt, by the job's name (``sim.3``), if the
@@ -712,23 +648,6 @@ def _node(reported: Mapping[str, Any]) -> str:
     return ",".join(map(str, nodes)) if isinstance(nodes, list) else str(nodes)
 
 
-def _sample(places: Sequence[int]) -> list[int]:
-    """Return ``_EXAMPLES`` of these places, evenly spaced. The first ``_READ`` of the result are
-    evenly spaced, too."""
-    chosen = places[:: -(-len(places) // _EXAMPLES)]
-    first = chosen[:: -(-len(chosen) // _READ)]
-    return [*first, *(at for at in chosen if at not in first)]
-
-
-def _counted(name: str, texts: Iterable[str]) -> list[dict[str, Any]]:
-    """Count equal texts, the most frequent first. Lines that differ only in numbers are equal."""
-    kinds: dict[str, list[str]] = {}
-    for text in texts:
-        kinds.setdefault(text if name == "node" else _NUMBER.sub("0", text), []).append(text)
-    often = sorted(kinds.values(), key=len, reverse=True)[:_COUNTED]
-    return [{name: same[0], "count": len(same)} for same in often]
-
-
 @contextmanager
 def _without_gc() -> Iterator[None]:
     """Disable garbage collection while many lists are created; saves a third of the time."""
@@ -739,36 +658,6 @@ def _without_gc() -> Iterator[None]:
     finally:
         if collects:
             gc.enable()
-
-
-def _elapsed(moments: Iterable[float], width: float, bins: int) -> list[float]:
-    """Return, for each edge of ``bins`` parts of a time, the summed times since these moments.
-
-    Moments before the first edge count as being at it.
-    """
-    counts, sums = [0] * (bins + 1), [0.0] * (bins + 1)
-    for moment in moments:
-        if moment < 0:
-            moment = 0.0
-        at = int(moment / width)
-        if at > bins:
-            at = bins
-        counts[at] += 1
-        sums[at] += moment
-    before = zip(accumulate(counts), accumulate(sums), strict=True)
-    later = enumerate(before, start=1)
-    return [0.0, *(width * at * count - total for at, (count, total) in later)][: bins + 1]
-
-
-def _means(starts: Sequence[float], stops: Sequence[float], width: float) -> list[float]:
-    """Return the mean number of intervals in each part of a time, from :func:`_elapsed` of their
-    starts and stops."""
-    covered = [start - stop for start, stop in zip(starts, stops, strict=True)]
-    return [round((b - a) / width, 6) for a, b in pairwise(covered)]
-
-
-def _newest(job: str, attempts: int) -> str:
-    return job if attempts == 1 else f"{job}-{attempts - 1}"
 
 
 def _is_of(job: str | None, name: str) -> bool:

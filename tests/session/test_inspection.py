@@ -21,6 +21,7 @@ from ensemble_core.journal.stored_jobs import StoredJobs
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.events import Event, Resources, Started
 from ensemble_core.plugin.discovery import discover
+from ensemble_core.session import failure_kinds
 from ensemble_core.session import inspection as inspection_module
 from ensemble_core.session.capacity import Capacity
 from ensemble_core.session.inspection import Inspection
@@ -354,11 +355,11 @@ def test_failures_count_last_lines_and_nodes_whatever_numbers_lines_have(tmp_pat
 
 
 def test_examples_of_many_failures_are_from_all_parts_of_the_run() -> None:
-    assert inspection_module._sample(range(7)) == list(range(7))
-    chosen = inspection_module._sample(range(1000))
+    assert failure_kinds._sample(range(7)) == list(range(7))
+    chosen = failure_kinds._sample(range(1000))
     assert len(chosen) == 50
     assert len(set(chosen)) == 50
-    looked = chosen[: inspection_module._READ]
+    looked = chosen[: failure_kinds.LOOKED]
     assert min(looked) == 0
     assert max(looked) >= 900
 

@@ -1,0 +1,90 @@
+"""Kinds of failures: failed jobs by group, cause and exit code, with examples.
+
+Used by ``inspection``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ensemble_core.session.suspects import suspects
+
+if TYPE_CHECKING:
+    from ensemble_core.session.job_columns import JobColumns
+
+__all__ = ["LOOKED", "count_ends", "failure_kinds"]
+
+#: Limits for each kind: examples; examples whose output and node are read; lines of output and
+#: nodes in the counts.
+_EXAMPLES, LOOKED, _COUNTED = 50, 20, 5
+_FAILED = ("failed", "cancelled")
+_NUMBER = re.compile(r"\d+")
+
+
+def failure_kinds(
+    jobs: JobColumns, parameters_of: Callable[[str], Sequence[str]]
+) -> list[dict[str, Any]]:
+    """Return the kinds of failures, the most frequent first, without what ``count_ends`` adds.
+
+    ``parameters_of`` returns the names of a group's parameters.
+    """
+    found: list[dict[str, Any]] = []
+    for group, own in jobs.ranges.items():
+        columns = [list(jobs.column(n, group)) for n in ("outcome", "cause", "exit_code")]
+        kinds: dict[tuple[Any, ...], list[int]] = {}
+        for at, outcome in enumerate(columns[0]):
+            if outcome in _FAILED:
+                kinds.setdefault(tuple(column[at] for column in columns), []).append(at)
+        if not kinds:
+            continue
+        parameters = {name: list(jobs.column(name, group)) for name in parameters_of(group)}
+        for (outcome, cause, code), places in kinds.items():
+            examples = [_example(jobs, own.start + at) for at in _sample(places)]
+            found.append(
+                {
+                    "group": group,
+                    "outcome": outcome,
+                    "cause": cause,
+                    "exit_code": code,
+                    "count": len(places),
+                    "of": len(own),
+                    "parameters": suspects(parameters, places),
+                    "examples": examples,
+                    "looked": len(examples[:LOOKED]),
+                }
+            )
+    return sorted(found, key=lambda each: -each["count"])
+
+
+def count_ends(kind: dict[str, Any]) -> None:
+    """Add the counts of last lines and nodes of a kind, which its first examples have."""
+    looked = kind["examples"][:LOOKED]
+    kind["lines"] = _counted("line", (each["line"] for each in looked))
+    kind["nodes"] = _counted("node", (each["node"] for each in looked if each["node"]))
+
+
+def _example(jobs: JobColumns, at: int) -> dict[str, Any]:
+    """Return the name of the job at a position, and that of its newest attempt."""
+    row = dict(zip(jobs.names, jobs.row(at), strict=True))
+    name = f"{row['group']}.{row['index']}"
+    attempts = row["attempts"]
+    return {"id": name, "attempt": name if attempts == 1 else f"{name}-{attempts - 1}"}
+
+
+def _sample(places: Sequence[int]) -> list[int]:
+    """Return ``_EXAMPLES`` of these places, evenly spaced. The first ``LOOKED`` of the result are
+    evenly spaced, too."""
+    chosen = places[:: -(-len(places) // _EXAMPLES)]
+    first = chosen[:: -(-len(chosen) // LOOKED)]
+    return [*first, *(at for at in chosen if at not in first)]
+
+
+def _counted(name: str, texts: Iterable[str]) -> list[dict[str, Any]]:
+    """Count equal texts, the most frequent first. Lines that differ only in numbers are equal."""
+    kinds: dict[str, list[str]] = {}
+    for text in texts:
+        kinds.setdefault(text if name == "node" else _NUMBER.sub("0", text), []).append(text)
+    often = sorted(kinds.values(), key=len, reverse=True)[:_COUNTED]
+    return [{name: same[0], "count": len(same)} for same in often]
