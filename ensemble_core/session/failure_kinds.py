@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from heapq import nsmallest
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 from ensemble_core.session.suspects import suspects
 
@@ -74,11 +76,12 @@ def _example(jobs: JobColumns, at: int) -> dict[str, Any]:
 
 
 def _sample(places: Sequence[int]) -> list[int]:
-    """Return ``_EXAMPLES`` of these places, evenly spaced. The first ``LOOKED`` of the result are
-    evenly spaced, too."""
-    chosen = places[:: -(-len(places) // _EXAMPLES)]
-    first = chosen[:: -(-len(chosen) // LOOKED)]
-    return [*first, *(at for at in chosen if at not in first)]
+    """Return at most ``_EXAMPLES`` of these places, of which the first ``LOOKED`` are a sample too.
+
+    By checksum, so that new places change little, and no period of parameters or nodes shows.
+    """
+    chosen = nsmallest(_EXAMPLES, places, key=lambda at: crc32(b"%d" % at))
+    return [*sorted(chosen[:LOOKED]), *sorted(chosen[LOOKED:])]
 
 
 def _counted(name: str, texts: Iterable[str]) -> list[dict[str, Any]]:
