@@ -1,13 +1,11 @@
-"""Benchmark of the checks on the way in: this checkout against the one before them, in pairs.
+"""Cost of input checks: this checkout against the revision before them, in pairs.
 
-Events a second from a member through the service to its run (``service_rate.py``): both services
-are there at once, with the packages of this checkout and of an earlier revision, and one client
-sends to them by turns, in short blocks, of which the median counts: so both have the same of a
-machine that is not idle.
-Jobs a second of the local executor (``local_rate.py``): each in a process of its own; the first of
-a pair is now the one, now the other. Prints the medians of the ratios; the exit code is 1 where
-less than 0.95 of the rate is left. Beside it, how much of the processor's time each took. What else
-changed since that revision is in the ratios as well.
+Events per second from a member through the service to its run (``service_rate.py``): both services
+run at the same time, with the packages of this checkout and of an earlier revision, and one client
+sends to them alternately in short blocks. The median counts, so both suffer equally on a busy
+machine. Jobs per second of the local executor (``local_rate.py``): each in a separate process, in
+alternating order. Prints the medians of the ratios and the CPU time of each; the exit code is 1 if
+less than 0.95 of the rate is left. The ratios include all other changes since that revision.
 
     python benchmarks/check_cost.py [--pairs 10] [--only events,jobs] [--base REVISION]
 """
@@ -27,24 +25,24 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("", "plugins/ensemble-service")
-#: The last revision without the checks: of members' events and their streams, and of the ledger.
+#: The last revision without the checks of members' events and streams, and of the ledger.
 BASES = {"events": "a109f59~1", "jobs": "58cf0f6~1"}
 LEAST = 0.95
 COUNTS = {"events": 100_000, "jobs": 2_000}
-#: Events to the one service before it is the other's turn.
+#: Events per block.
 BLOCK = 4_000
 
-#: Of this checkout and of the earlier one: the rate, and seconds of processor time.
+#: Rate and CPU seconds, for this checkout and for the earlier one.
 Pair = tuple[tuple[float, float], tuple[float, float]]
 
 
 def events_in_pairs(base: Path, pairs: int) -> Iterator[Pair]:
-    """Events a second, and seconds of the service's processor time."""
+    """Return events per second and the service's CPU seconds."""
     import service_rate
     from ensemble_service.tokens import TokenFile
 
     class Server(service_rate.Server):
-        """A service with its packages from a tree."""
+        """Service with its packages from a tree."""
 
         def __init__(self, tree: Path, state: Path) -> None:
             self.tree = tree
@@ -68,7 +66,7 @@ def events_in_pairs(base: Path, pairs: int) -> Iterator[Pair]:
         lines = [service_rate.Relayed() for _ in servers]
         for line, server in zip(lines, servers, strict=True):
             await line.begin(server)
-            await line.seconds(BLOCK)  # warm
+            await line.seconds(BLOCK)  # warm-up
         used = [-server.used() for server in servers]
         seconds: list[list[float]] = [[], []]
         for number in range(COUNTS["events"] // BLOCK):
@@ -91,14 +89,14 @@ def events_in_pairs(base: Path, pairs: int) -> Iterator[Pair]:
 
 
 def serve(pipe: Connection, state: Path) -> None:
-    """A service with the packages that this process has."""
+    """Run a service with this process's packages."""
     import service_rate
 
     service_rate.serve("ours", state, pipe)
 
 
 def jobs(count: int) -> tuple[float, float]:
-    """Jobs a second, and seconds of the controller's and the supervisor's processor time."""
+    """Return jobs per second and the CPU seconds of the controller and the supervisor."""
     import local_rate
 
     with tempfile.TemporaryDirectory(prefix="ensemble-cost-") as folder:
@@ -114,13 +112,13 @@ def jobs_in_pairs(base: Path, pairs: int) -> Iterator[Pair]:
 
 
 def environment(tree: Path) -> dict[str, str]:
-    """The environment of a process that has its packages from this tree."""
+    """Return the environment of a process with its packages from this tree."""
     paths = [str(tree / package) for package in PACKAGES]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def measure(tree: Path) -> tuple[float, float]:
-    """Figures of jobs that a process with its packages from this tree measures."""
+    """Return figures of jobs, measured by a process with its packages from this tree."""
     done = subprocess.run(
         [sys.executable, __file__, "--measure"],
         env=environment(tree),

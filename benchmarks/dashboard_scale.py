@@ -3,10 +3,10 @@
 ``size`` makes the journal of a run of ``--jobs`` jobs, of which those at T = 2.3 fail, and measures
 ``ensemble report`` (seconds, peak memory, size of the file), the seconds from the command
 ``ensemble dashboard`` to its first overview, the time of each request (95th percentile, first and
-later), when the data of each view were there, and the share of a core that the dashboard uses while
-nobody looks. ``--state`` keeps the run for another round. ``live`` runs jobs with ``--rate`` events
-a second and compares the CPU time of the controller for each event while three viewers look with
-that while they pause, by turns.
+later), when the data of each view were available, and the share of a core that the idle dashboard
+uses. ``--state`` keeps the run for another round. ``live`` runs jobs with ``--rate`` events per
+second and compares the controller's CPU time per event with three active and three pausing viewers,
+alternately.
 
     python benchmarks/dashboard_scale.py size [--jobs N] [--state FOLDER]
     python benchmarks/dashboard_scale.py live [--rate N] [--seconds N] [--rounds N]

@@ -1,4 +1,4 @@
-"""Engine: what rules cost, as ratios measured in one run.
+"""Engine: the cost of rules, as ratios measured in one run.
 
 Prints, for 0 … 10,000 metric rules over 10 groups with every statistic kept, how long the engine
 takes for a job's ten events against the engine without rules, and against a bare loop that makes
@@ -30,7 +30,7 @@ from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.rules import BoundAction, BoundRule, Trigger
 
 GROUPS = [f"group{number}" for number in range(10)]
-#: Paths that rules ask for, by turns, with a threshold that they do not reach.
+#: Metrics of the rules, alternately, with thresholds that are not reached.
 PATHS = [
     ("count.{}.success", "== 1000000000"),
     ("mean.{}-duration", "> 1e9"),
@@ -47,7 +47,7 @@ def _refuse(*_: Any) -> Any:
 
 
 def specs() -> dict[str, StatisticSpec]:
-    """Every built-in statistic that needs no option."""
+    """Return every built-in statistic without required options."""
     found = {}
     for record in ensemble_statistics():
         if not record.options.get("required"):
@@ -123,7 +123,7 @@ def measure_engine(rules: int, jobs: int, everything: bool) -> float:
     return (time.process_time() - began) / len(ids)
 
 
-#: What reduces the values of our statistics in river, where it has the same.
+#: river's equivalents of our statistics.
 RIVER: dict[str, Callable[[], Any]] = {
     "variance": stats.Var,
     "mean": stats.Mean,
@@ -142,7 +142,7 @@ RIVER: dict[str, Callable[[], Any]] = {
 
 
 def measure_floor(jobs: int, everything: bool) -> float:
-    """Seconds per job of nothing but the same updates of the same statistics."""
+    """Return seconds per job for only the same updates of the same statistics."""
     kept = [spec for spec in specs().values() if everything or spec.default]
     variables = ["duration", "pending", *(["duration.success"] if everything else [])]
     updates: list[tuple[list[Callable[[float], Any]], list[Callable[[float, float], Any]]]] = []

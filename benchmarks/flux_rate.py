@@ -1,6 +1,6 @@
-"""What the Flux executor costs, against what Flux itself can do in the same instance.
+"""Cost of the Flux executor, compared with Flux itself in the same instance.
 
-Prints ratios; what is compared takes turns, and each ratio is the median over the rounds.
+Prints ratios, each the median over rounds in which both alternate.
 
 - submission: jobs a second until the last is accepted, against a bare loop of
   flux.job.submit_async with the same jobspec, written once. Jobs of urgency 0 are used, which do

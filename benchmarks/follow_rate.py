@@ -1,9 +1,9 @@
-"""From a row that a job writes to the rule that it fires: inotify against looking, in one run.
+"""Delay from a row that a job writes to the rule that fires: inotify against polling, in one run.
 
-For each of the two, after one another: 100 logs that grow at once, 10 rows a second each, written
-by another process; how long after it was written a row has reached the engine, and how long until
-the decision of the rule that it wakes; and the share of a core that this process took for it. The
-same of 99 logs beside one that grows by 100 MB/s. Then what 1,000 files cost that nobody writes to.
+For each of the two: 100 logs that grow by 10 rows per second each, written by another process.
+Prints the time from the writing of a row to its arrival in the engine and to the decision of its
+rule, and the share of a core that this process uses. Then the same for 99 logs while another grows
+by 100 MB/s, and the cost of 1,000 idle files.
 
     python benchmarks/follow_rate.py [--logs 100] [--rate 10] [--seconds 8] [--idle 1000]
                                      [--rounds 1]
@@ -32,8 +32,7 @@ from ensemble_core.runtime import output_tracking
 from ensemble_core.runtime.controller import Runtime, Watcher
 from ensemble_core.runtime.tail import Follower
 
-#: Writes rows to logs by turns, each with the time of its writing; into the last one, if so asked,
-#: as much as 100 MB/s.
+#: Writes rows with the current time to logs alternately; optionally 100 MB/s to the last one.
 WRITER = """
 import os, sys, time
 folder, logs, rate, seconds, flood = sys.argv[1], *map(float, sys.argv[2:])
@@ -62,7 +61,7 @@ rules:
 
 
 class Delays(Watcher):
-    """How old rows are when the engine gets them, and when their rule has fired."""
+    """Recorder of the age of rows in the engine and at the firing of their rule."""
 
     def __init__(self) -> None:
         self.told: list[float] = []
@@ -122,7 +121,7 @@ def growing(name: str, options: argparse.Namespace, *, flood: bool) -> None:
         share = (time.process_time() - cpu) / (time.monotonic() - began)
         rows, poured = map(int, done.stdout.split())
         until(lambda: len(delays.fired) == rows)
-        if flood:  # or all of it would be read, now that the job ends
+        if flood:  # otherwise all of it would be read at the end of the job
             (Path(folder) / f"{options.logs - 1}.log").write_text("")
         runtime.stop()
         thread.join()
@@ -161,7 +160,7 @@ def main() -> None:
     options = parser.parse_args()
 
     class Looking(Follower):
-        """One that does without inotify."""
+        """Tracking without inotify."""
 
         def __init__(self, *args: object, **named: object) -> None:
             super().__init__(*args, **named, inotify=False)  # type: ignore[arg-type]

@@ -1,5 +1,5 @@
-"""Generators side by side with plain Optuna and with libEnsemble: the same problem, generator and
-seeds, in one run.
+"""Generators compared with plain Optuna and libEnsemble: the same problem, generator and seeds, in
+one run.
 
 Each row is a study of ``--points`` points on Branin, Hartmann-6 or an Ising model, ``--at-once``
 at a time, over ``--seeds`` seeds: points, the median of the regret with its quartiles, wall time,

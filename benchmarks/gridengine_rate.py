@@ -1,14 +1,13 @@
-"""Jobs a second through Grid Engine, beside a bare array job of the same commands in the same cell.
+"""Jobs per second through Grid Engine, compared with a bare array job in the same cell.
 
     python benchmarks/gridengine_rate.py [--jobs N] [--rounds N]
 
-It begins a cell of its own (as the plugin's tests do, so as root, with Debian's packages) of eight
-slots. Each round runs both in turn: ``qsub -sync y -t 1-N`` of a script that runs ``true``, and the
-executor with N jobs that do. What counts is the ratio of the two; how many requests qmaster had for
-them, scaled to 1,000 jobs (its own count of what came in: requests and acknowledgements of clients,
-and all with the reports of nodes; what an idle cell has in the same time is taken off); how many
-commands of Grid Engine the executor ran for its jobs (the bare array is one); and how long after
-the end of a job's command our event of it came.
+It starts a temporary cell with eight slots (like the plugin's tests: as root, with Debian's
+packages). Each round runs ``qsub -sync y -t 1-N`` of a script that runs ``true``, and the executor
+with N such jobs. Prints the ratio of the two; the requests to qmaster per 1,000 jobs (as counted by
+qmaster, with and without the reports of nodes, minus those of an idle cell); the number of Grid
+Engine commands that the executor ran (the bare array is one); and the delay from the end of a job's
+command to our event.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Journal: what it costs a run, and how long a run takes to be taken up again.
+"""Journal: its cost for a run, and the time to recover a run.
 
-In one run, as ratios: events a second of a run with its journal against the same run without;
-time to recover the engine after 1,000, 100,000 and (``--jobs 1000000``) more finished jobs, each
-against the first; bytes on disk for each job. The queue is an executor that tells ten events of
-each job as fast as they are taken, so that nothing but Ensemble itself is measured.
+In one run, as ratios: events a second of a run with its journal against the same run without; time
+to recover the engine after 1,000, 100,000 and (``--jobs 1000000``) more finished jobs, each against
+the first; bytes on disk for each job. The queue is an executor that emits ten events per job as
+fast as they are taken, so that only Ensemble is measured.
 
     python benchmarks/journal_rate.py [--jobs N] [--rounds N] [--state DIR]
 """

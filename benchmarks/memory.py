@@ -32,7 +32,7 @@ def resident() -> int:
 
 
 def again() -> BoundRule:
-    """A rule that submits all groups once more."""
+    """Return a rule that submits all groups again."""
 
     def submit(firing: Any, options: Any) -> Any:
         for group in GROUPS:

@@ -1,11 +1,12 @@
-"""How the operator does with many Ensembles: 200 with 3 members each, against the stand-in.
+"""The operator with many Ensembles: 200 with 3 members each, on the stand-in.
 
     python benchmarks/operator_scale.py [ENSEMBLES [SECONDS]]
 
-The operator is a process of its own; services are played (each member beats, no figure changes),
-and so are Deployments and first pods. Prints the time until all are ready, the requests a second
-while nothing changes, and in the busiest minute (Secrets are looked at every half hour, which 2,400
-seconds show), how soon a changed image is at its Deployment, and the operator's memory.
+The operator runs in a separate process; services (heartbeats of members without changes),
+Deployments and first pods are simulated. Prints the time until all are ready, the requests per
+second while nothing changes and in the busiest minute (Secrets are checked every half hour, which
+2,400 seconds include), the delay until a changed image is in its Deployment, and the operator's
+memory.
 """
 
 from __future__ import annotations

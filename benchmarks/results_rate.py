@@ -1,11 +1,10 @@
-"""Results: what tables of a million jobs cost, and what keeping them costs a run.
+"""Results: the cost of tables of a million jobs, and of storing their rows during a run.
 
-The journal is one of a real run of ``--jobs`` jobs (an executor that tells their events as fast as
-they are taken; parameters, a result, a printed column), whose rows of jobs are then copied under
-further indices until there are ``--rows``. Measured, each in a process of its own: seconds and
-memory of ``ensemble results`` as Parquet and as CSV, and for comparison what it takes to read as
-many events. With ``--rounds`` also events/s of a run that keeps rows against one that keeps none,
-in pairs.
+The journal is that of a real run of ``--jobs`` jobs (an executor that emits events as fast as they
+are taken; parameters, a result, a printed column). Its job rows are then copied under further
+indices up to ``--rows``. Measured, each in a separate process: seconds and memory of ``ensemble
+results`` as Parquet and as CSV, and for comparison of reading as many events. With ``--rounds``
+also events/s of a run with job rows against one without, in pairs.
 
     python benchmarks/results_rate.py [--rows N] [--jobs N] [--rounds N]
 """
@@ -143,7 +142,7 @@ def multiply(path: Path, rows: int) -> None:
 
 
 def cost(state: Path, *arguments: str) -> str:
-    """Wall time, processor time and most memory of a command in a process of its own."""
+    """Return wall time, CPU time and peak memory of a command in a separate process."""
     code = "from ensemble_core.cli.main import main; main()"
     command = [sys.executable, "-c", code, *arguments, "--state", str(state)]
     began = time.perf_counter()

@@ -1,9 +1,9 @@
-"""Scale, by simulation: time and memory of a run over its size, each size in a process of its own.
+"""Scale, by simulation: time and memory of a run over its size, each size in a separate process.
 
 - ``waves``: N jobs, 1,000 in the queue at a time;
 - ``at once``: N jobs, all in the queue from the start;
-- ``members``: M job groups of ten jobs, each group for a member of its own, and two rules for each
-  group. The simulator has one cluster and no network: this is what members cost the controller.
+- ``members``: M job groups of ten jobs, each for a different member, and two rules for each group.
+  The simulator has one cluster and no network: this is what members cost the controller.
 
 Prints seconds of CPU time to read the file and to play it, microseconds for each event, and the
 peak of the process's memory. ``--json FILE`` adds the same to

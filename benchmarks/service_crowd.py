@@ -1,11 +1,10 @@
-"""The ensemble service with many members at once, beside bare gRPC with as many streams.
+"""The ensemble service with many members, compared with bare gRPC with as many streams.
 
-So many members send ten events a second each, one event in a message, from processes of their own,
-and one run takes them all, and acknowledges each member's once a second. The bare server hands each
-message back on the stream it came from: per message it reads one and writes one, as the service
-does where it hands on each by itself. Said of both: how long it took from the first event to the
-last, how late they were, and what processor time the processes took, for on a small machine the
-clients may be the limit.
+Each member sends ten events per second, one per message, from separate processes; one run takes
+them all and acknowledges each member's once per second. The bare server returns each message on its
+stream, so per message it reads one and writes one, like the service without batching. Prints for
+both the time from the first event to the last, the delays, and the CPU time of the processes,
+because on a small machine the clients may be the limit.
 
     python benchmarks/service_crowd.py [--members N] [--seconds S] [--processes N] [--only KIND]
 """
@@ -40,7 +39,7 @@ APART = (("grpc.use_local_subchannel_pool", 1),)
 
 
 class Crowd:
-    """Some of the members, in a process of their own."""
+    """Some of the members, in a separate process."""
 
     def __init__(
         self, server: Server, kind: str, numbers: range, count: int, offset: float
@@ -138,7 +137,7 @@ def play(
             *(member(number, each, start) for number, each in zip(numbers, streams, strict=True))
         )
         pipe.send((time.process_time() - used, late))
-        await asyncio.to_thread(pipe.poll, 60)  # the run has what it needs
+        await asyncio.to_thread(pipe.poll, 60)  # the run is complete
         for stream in streams:
             stream.cancel()
         for channel in channels:
@@ -174,7 +173,7 @@ async def receive(run: Any, members: int, count: int, late: list[float]) -> tupl
 
 
 async def crowd(server: Server, kind: str, options: argparse.Namespace) -> None:
-    """One of the two, and what is said of it."""
+    """Run one of the two and return its figures."""
     members, count = options.members, int(options.seconds / PERIOD)
     shares = [
         range(members * at // options.processes, members * (at + 1) // options.processes)

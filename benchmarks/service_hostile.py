@@ -5,10 +5,10 @@ status, one a second each. Beside them there are a thousand idle connections, th
 hostile ones (``plugins/ensemble-service/tests/hostile_crowd.py``: slow, endless, huge, with wrong
 tokens, and with the tokens of ten members and a controller), in turn and in the same run; the
 hostile ones run at the lowest priority, since they share the cores. Said is the time of honest
-requests as a ratio of medians, and the memory of the service: at its end and at its highest. The
-exit code is 1 where the ratio or the memory is above its bound, or an honest request failed.
-With ``--bare`` the server is no service but one of grpc.aio that compares tokens, with the same
-options, and relays nothing: what gRPC in Python alone makes of such a crowd.
+requests as a ratio of medians, and the memory of the service: at its end and at its peak. The exit
+code is 1 if the ratio or the memory is above its limit, or an honest request failed. With
+``--bare`` the server is a bare grpc.aio server that compares tokens, with the same options, and
+relays nothing.
 
     python benchmarks/service_hostile.py [--rounds N] [--seconds S] [--connections N] [--hours H]
         [--kinds KIND,KIND …] [--bare]
@@ -101,7 +101,7 @@ asyncio.run(main())
 
 
 class Server:
-    """The service, or another ``program``, in a process of its own."""
+    """The service, or another ``program``, in a separate process."""
 
     def __init__(self, folder: Path, program: str = SERVER) -> None:
         self._process = subprocess.Popen(

@@ -1,9 +1,9 @@
-"""The ensemble service: what its requests and its streams cost beside bare gRPC.
+"""The ensemble service: cost of its requests and streams compared with bare gRPC.
 
 In one run, as ratios of medians over alternating rounds: status and resize requests a second
 against a unary echo of the same messages (resizes by a resizer that never waits, and by one that is
 called in threads), and events a second from a member through the service to its run against a
-bidirectional stream that hands the same messages back. The servers are processes of their own,
+bidirectional stream that returns the same messages. The servers are separate processes,
 without TLS; the clients are the same. Beside the rates, the processor time that the servers took
 for each request: it says more where the machine is not idle. Many members at once are in
 ``service_crowd.py``.
@@ -91,7 +91,7 @@ class Slow(Willing):
 
 
 def serve(kind: str, state: Path, pipe: Connection) -> None:
-    """A server in a process of its own; tells its port, and ends with the pipe."""
+    """Run a server in a separate process; print its port; end with the pipe."""
 
     async def main() -> None:
         if kind == "bare":
@@ -266,7 +266,7 @@ class Relayed:
     """A member and a run of a service, and the events that go from the one to the other."""
 
     async def begin(self, server: Server) -> None:
-        """Connect both, each by a connection of its own."""
+        """Connect both, each with a separate connection."""
         self._channels = [grpc.aio.insecure_channel(server.target) for _ in range(2)]
         one, other = (api.EnsembleStub(channel) for channel in self._channels)
         self._member: Any = one.Member(metadata=server.metadata(MEMBER))

@@ -1,10 +1,10 @@
 """Simulation: events a second against those of the engine alone, memory, and many runs.
 
 One study of ``--jobs`` jobs in ten groups, each submitted by the one before, on a virtual cluster.
-The same events that a simulated run made are then handed to a new engine by themselves: the ratio
-of both times, paired in one process, is what the virtual queue and the model cost beside it. With
-``--memory N`` a run of so many jobs is played in a process of its own, and its peak is printed;
-with ``--runs N`` a study of 100 jobs is played so often, as ``ensemble simulate --runs`` does.
+The events of a simulated run are then passed to a new engine alone: the ratio of both times, paired
+in one process, is the cost of the virtual queue and the model. ``--memory N`` simulates a run of N
+jobs in a separate process and prints its peak memory; ``--runs N`` simulates a study of 100 jobs N
+times, like ``ensemble simulate --runs``.
 
     python benchmarks/simulate_rate.py [--jobs N] [--rounds N] [--memory N] [--runs N]
 """

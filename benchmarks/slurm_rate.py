@@ -1,6 +1,6 @@
-"""What the Slurm executor costs, against what Slurm itself can do on the same cluster.
+"""Cost of the Slurm executor, compared with Slurm itself on the same cluster.
 
-Prints ratios; what is compared takes turns, and each ratio is the median over the rounds.
+Prints ratios, each the median over rounds in which both alternate.
 
 - end to end: jobs a second of a whole `ensemble run` with one group of /bin/true, against a bare
   `sbatch --array` of as many, until `squeue` shows none; both with their start-up.

@@ -1,4 +1,4 @@
-"""Start-up: the command line against a bare click program, each in a process of its own.
+"""Start-up: the command line against a bare click program, each in a separate process.
 
 Measures ``ensemble --help`` against the bare program's ``--help``, and ``ensemble validate
 hello-world.yaml`` and ``ensemble run`` of one ``/bin/true`` against its command, and

@@ -1,4 +1,4 @@
-"""Studies: what instances of rules, results and slices cost, as ratios measured in one run.
+"""Studies: the cost of instances of rules, results and slices, as ratios measured in one run.
 
 Four things, each beside the same without: rows of 1,000 keys with ten rules, with ``each`` and
 without; the life of jobs with a ``result``, a table of them and three rules with ``each``, by 1,000

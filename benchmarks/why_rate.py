@@ -1,9 +1,9 @@
-"""Why: what ``ensemble why`` costs of rules that were looked at many times.
+"""Cost of ``ensemble why`` for rules that were considered many times.
 
-A journal with ``--looks`` rows that one job printed, and two rules that are looked at for each of
-them and never fire: one on ``observed`` that compares a column and a mean, one on a metric.
-Measured, each command in a process of its own: its time on the clock and of the processor, and for
-comparison that of ``ensemble replay``, which decides the same anew.
+A journal with ``--looks`` rows of one job, and two rules that are considered for each row and never
+fire: one on ``observed`` that compares a column and a mean, one on a metric. Measured, each command
+in a separate process: its wall and CPU time, and for comparison those of ``ensemble replay``, which
+repeats the decisions.
 
     python benchmarks/why_rate.py [--looks N] [--rounds N]
 """

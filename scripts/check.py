@@ -1,11 +1,10 @@
-"""Everything a change must pass, part by part: what ``make test`` and ``make lint`` run.
+"""All checks of a change, in parts: run by ``make test`` and ``make lint``.
 
     python scripts/check.py [--list] [PART …]      (``lint`` is short for the first four)
 
-Every part runs, also after one has failed. If tests are among them, parts run side by side, since
-most tests wait most of the time; when one has ended it is shown: whole if it failed, as a line if
-it passed.
-The last section says which tests were skipped and why, how each part ended, and which tests failed
+All parts run, even after a failure. If they include tests, several parts run at a time, because
+tests mostly wait. When a part has ended, its whole output is shown if it failed, otherwise a line.
+The last section shows the skipped tests with reasons, the result of each part, and the failed tests
 with the first lines of their errors. The exit code is 0 if every part passed.
 """
 
@@ -38,21 +37,21 @@ BUILD = ROOT / "build" / f"check-{os.getpid()}"
 DIST = BUILD / "dist"
 PLUGINS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
 LINT = ("ruff", "format", "types", "layers")
-#: What the tests need where nothing else of the development environment is.
+#: Requirements of the tests in a fresh environment.
 TEST_TOOLS = ("pytest", "pytest-timeout", "pytest-xdist", "hypothesis")
-#: The same of ours: contract suites and fakes, with the virtual runtime of rule tests.
+#: Our distributions that tests need: contract suites, fakes, the virtual runtime of rule tests.
 OUR_TEST_TOOLS = ("ensemble-testing", "ensemble-simulate")
-#: And what those of one part need beside that.
+#: Further requirements of single parts.
 MORE_TOOLS: dict[str, tuple[str, ...]] = {
     "core": ("river", "scipy"),
     "ensemble-dashboard": ("axe-playwright-python", "httpx", "playwright"),
     "ensemble-gest": ("numpy",),
     "ensemble-lammps": ("numpy",),
 }
-#: Processes that share the tests of a part, and parts that run at once: tests mostly wait.
+#: Processes per part, and concurrent parts: tests mostly wait.
 WORKERS = min(4, len(os.sched_getaffinity(0)))
 PARTS_AT_ONCE = 3
-#: Parts that take long, the longest first, so that none of them is begun last.
+#: Slow parts, the slowest first, so that they start early.
 LONGEST = (
     "core",
     "checkout",
@@ -69,7 +68,7 @@ LONGEST = (
     "ensemble-plot",
     "ensemble-jobspec",
 )
-#: The line that pytest ends with, with or without its frame.
+#: The last line of pytest, with or without its frame.
 CLOSING = re.compile(r"^=* ?((?:\d+ [a-z]+(?:, )?)+ in [\d.]+s.*?|no tests ran in .*?) ?=*$")
 
 
@@ -79,7 +78,7 @@ class Results:
 
     failed: list[str] = field(default_factory=list)
     took: dict[str, float] = field(default_factory=dict)
-    #: Seconds of CPU time of each part's commands, with all that they waited for.
+    #: CPU seconds of each part's commands and their children.
     cpu: Counter[str] = field(default_factory=Counter)
     closing: dict[str, str] = field(default_factory=dict)
     #: For each run of pytest: the reason and the test of each skip.
@@ -92,10 +91,10 @@ RESULTS = Results()
 
 
 class Failed(Exception):
-    """A part did not pass; it has printed why."""
+    """Raised if a part fails; it has printed the reason."""
 
 
-#: The part that runs, and where one that does not run alone puts what it prints.
+#: The running part, and its output if several parts run at a time.
 _PART: ContextVar[str] = ContextVar("part", default="")
 _SINK: ContextVar[list[str] | None] = ContextVar("sink", default=None)
 
@@ -116,7 +115,7 @@ def heading(text: str) -> None:
 def show(
     *command: str | Path, env: dict[str, str] | None = None, cwd: Path = ROOT
 ) -> tuple[int, list[str]]:
-    """Run a command, show what it prints as it comes; its exit code and its lines."""
+    """Run a command and show its output; return its exit code and lines."""
     process = subprocess.Popen(
         [str(word) for word in command],
         cwd=cwd,
@@ -147,10 +146,10 @@ def run(*command: str | Path, cwd: Path = ROOT) -> None:
 
 
 def environment(programs: Path = BIN) -> dict[str, str]:
-    """This environment, with the programs of one folder first and those of ours nowhere else.
+    """Return this environment with the programs of another folder first, without our own ones.
 
-    Compiled modules are kept as in an installation, also where the machine's setting is otherwise:
-    compiling is two thirds of the time of an ``ensemble validate`` that finds none.
+    Bytecode is written even if the machine's settings disable that: compiling takes two thirds of
+    the time of ``ensemble validate`` without it.
     """
     ours = ("PYTHONPATH", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE")
     env = {k: v for k, v in os.environ.items() if k not in ours}
@@ -161,7 +160,7 @@ def environment(programs: Path = BIN) -> dict[str, str]:
 
 
 def pytest(name: str, programs: Path, where: Path, *arguments: str) -> None:
-    """One run of pytest; its skips and its closing line go into the last section."""
+    """Run pytest; its skips and its last line go into the last section."""
     report = BUILD / f"{name}.xml"
     report.parent.mkdir(parents=True, exist_ok=True)
     env = {**environment(programs), "ENSEMBLE_DIST": str(DIST), "UV": str(UV)}
@@ -181,7 +180,7 @@ def pytest(name: str, programs: Path, where: Path, *arguments: str) -> None:
 
 
 def reported(cases: ET.Element, outcome: str) -> list[tuple[str, str]]:
-    """The message and the name of each test in a JUnit report that had an outcome."""
+    """Return the message and name of each test with this outcome in a JUnit report."""
     return [
         (each.get("message", "no reason"), f"{case.get('classname')}::{case.get('name')}")
         for case in cases.iter("testcase")
@@ -190,12 +189,12 @@ def reported(cases: ET.Element, outcome: str) -> list[tuple[str, str]]:
 
 
 def packages() -> list[Path]:
-    """The import packages of this workspace: the core's and each plugin's."""
+    """Return the import packages of this workspace: the core's and each plugin's."""
     return [path.parent for path in sorted(ROOT.glob("plugins/*/*/__init__.py"))]
 
 
 def types() -> None:
-    """Strict types of the core, the plugins, a sample of the public API's use, and the tools."""
+    """Check strict types of the core, the plugins, typed uses of the public API, and the tools."""
     core = ROOT / "ensemble_core"
     tests = (ROOT / "tests" / "typing", ROOT / "tests" / "shared" / "kubernetes_stand_in")
     run(BIN / "mypy", "--strict", core, *packages(), *tests, Path(__file__))
@@ -203,7 +202,7 @@ def types() -> None:
 
 @cache
 def built() -> bool:
-    """Build every distribution, the wheels from the source distributions; say whether it worked."""
+    """Build all distributions, the wheels from the source distributions; return success."""
     try:
         run(UV, "build", "-q", "--all-packages", "--out-dir", DIST, "--python", sys.executable)
         constraints = BUILD / "constraints.txt"
@@ -217,7 +216,7 @@ def built() -> bool:
 
 
 def build() -> None:
-    """Build what is published; the tests look into it."""
+    """Build what is published; tests inspect it."""
     if not built():
         raise Failed
     run(sys.executable, ROOT / "scripts" / "proto.py", "--check")
@@ -226,8 +225,8 @@ def build() -> None:
 
 
 def checkout() -> None:
-    """Runs the tests that wheels leave out."""
-    built()  # the tests look into the distributions where there are any
+    """Run the tests that need a checkout."""
+    built()  # tests inspect the distributions if they exist
     pytest("checkout", BIN, ROOT, "-m", "checkout", "tests", "plugins")
 
 
@@ -237,10 +236,10 @@ def wheel(distribution: str) -> Path:
 
 
 def alone(name: str, plugin: Path | None) -> None:
-    """Tests in a fresh environment that has the core's wheel, one plugin's at most, and no more but
-    what tests are made with.
+    """Run tests in a fresh environment with the core's wheel, at most one plugin's, and the tests'
+    requirements.
 
-    They run on a copy of the tests, so that nothing of the checkout can be imported by mistake.
+    They run on a copy of the tests, so that nothing of the checkout is imported by mistake.
     """
     if not built():
         say("nothing to install: the distributions could not be built")
@@ -251,7 +250,7 @@ def alone(name: str, plugin: Path | None) -> None:
     ours = {"ensemble-core", *OUR_TEST_TOOLS}
     install = []
     if plugin is not None:
-        # With what it may be used with: LAMMPS itself, for instance, where it can be had.
+        # With optional programs, such as LAMMPS, if available.
         install.append(f"{plugin.name}{extras(plugin)} @ {wheel(plugin.name).as_uri()}")
         ours = {*ours, *required(plugin)} - {plugin.name}
     install += [f"{name} @ {wheel(name).as_uri()}" for name in sorted(ours)]
@@ -278,7 +277,7 @@ def alone(name: str, plugin: Path | None) -> None:
 
 
 def link_compiled_modules(venv: Path) -> None:
-    """Give a fresh environment what was compiled in this one and in that of the core's tests.
+    """Copy bytecode from this environment and that of the core's tests to a fresh one.
 
     All have links to the same files of uv's cache. If a source file differs nevertheless, Python
     compiles it again. Each process of a part would otherwise spend three seconds on that.
@@ -289,12 +288,12 @@ def link_compiled_modules(venv: Path) -> None:
             link = venv / place / compiled.relative_to(other)
             if link.parent.parent.is_dir():
                 link.parent.mkdir(exist_ok=True)
-                with suppress(OSError):  # it is there already, or has just been replaced
+                with suppress(OSError):  # it exists already, or has just been replaced
                     link.hardlink_to(compiled)
 
 
 def extras(plugin: Path) -> str:
-    """The plugin's extras that this machine's environment has, as they are asked for."""
+    """Return the plugin's extras that this environment has, as requirements."""
     lines = metadata(wheel(plugin.name)).splitlines()
     offered = [line.partition(": ")[2] for line in lines if line.startswith("Provides-Extra: ")]
     found = [name for name in offered if list(SITE.glob(f"{name.replace('-', '_')}-*.dist-info"))]
@@ -302,7 +301,7 @@ def extras(plugin: Path) -> str:
 
 
 def required(plugin: Path) -> list[str]:
-    """The plugins of ours that this one needs."""
+    """Return the plugins of this repository that this one needs."""
     names = {other.name for other in PLUGINS}
     found = re.findall(r"(?m)^Requires-Dist: ([\w-]+)(?!.*extra ==)", metadata(wheel(plugin.name)))
     return sorted(names.intersection(found))
@@ -315,7 +314,7 @@ def metadata(file: Path) -> str:
 
 
 def parts() -> dict[str, tuple[str, Callable[[], object]]]:
-    """Every part by name, in order, with its title."""
+    """Return every part by name, in order, with its title."""
     found: dict[str, tuple[str, Callable[[], object]]] = {
         "ruff": ("ruff check", partial(run, BIN / "ruff", "check", ".")),
         "format": ("ruff format --check", partial(run, BIN / "ruff", "format", "--check", ".")),
@@ -353,41 +352,41 @@ def skips(missing: Sequence[str]) -> None:
 
 
 def flux() -> str:
-    """Which Flux the tests of ensemble-flux ran with, or that there was none."""
+    """Return the line about the Flux that the tests of ensemble-flux used."""
     if any(why.startswith("no Flux") for each in RESULTS.skipped.values() for why, _ in each):
         return "!! Flux: NO test with a real Flux was run, for want of one"
     prefix = os.environ.get("ENSEMBLE_FLUX_PREFIX")
     command = str(Path(prefix, "bin", "flux")) if prefix else shutil.which("flux")
     if command is None:
-        return "!! Flux: there is none here"
+        return "!! Flux: not found"
     done = subprocess.run([command, "version"], capture_output=True, text=True, check=False)
     version = re.search(r"libflux-core:\s*(\S+)", done.stdout)
     return f"Flux: tests ran with {version[1] if version else 'an unknown version'} ({command})"
 
 
 def slurm() -> str:
-    """Which Slurm the tests of ensemble-slurm ran with, or that there was none."""
+    """Return the line about the Slurm that the tests of ensemble-slurm used."""
     if any(why.startswith("no Slurm") for each in RESULTS.skipped.values() for why, _ in each):
         return "!! Slurm: NO test with a real Slurm was run, for want of one"
     command = shutil.which("slurmctld", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
     if command is None:
-        return "!! Slurm: there is none here"
-    # Of all its programs, this one needs no configuration to say that.
+        return "!! Slurm: not found"
+    # This program prints the version without a configuration.
     done = subprocess.run([command, "-V"], capture_output=True, text=True, check=False)
     return f"Slurm: tests ran with {done.stdout.strip() or 'an unknown version'} ({command})"
 
 
 def gridengine() -> str:
-    """The line about the tests of ensemble-gridengine: whether they ran with a real Grid Engine."""
+    """Return the line about the Grid Engine that the tests of ensemble-gridengine used."""
     if any(
         why.startswith("no Grid Engine") for each in RESULTS.skipped.values() for why, _ in each
     ):
         return "!! Grid Engine: NO test with a real Grid Engine was run, for want of one"
-    return "Grid Engine: tests ran with a cell of their own"
+    return "Grid Engine: tests ran with a temporary cell"
 
 
 def pbs() -> str:
-    """The line about the tests of ensemble-pbs: whether they ran with a real PBS."""
+    """Return the line about the PBS that the tests of ensemble-pbs used."""
     if any(why.startswith("no PBS") for each in RESULTS.skipped.values() for why, _ in each):
         return "!! PBS: NO test with a real PBS was run, for want of one"
     return "PBS: tests ran with the complex of this machine"
@@ -433,13 +432,13 @@ def last_section(whole: float) -> None:
 
 
 def perform(name: str, title: str, work: Callable[[], object]) -> None:
-    """Run one part; what came of it goes into the results."""
+    """Run one part and record its result."""
     heading(title)
     _PART.set(name)
     began = time.monotonic()
     try:
         work()
-    except Exception as error:  # no part may hide what the others find
+    except Exception as error:  # a broken part must not hide the results of others
         if not isinstance(error, Failed):
             say(traceback.format_exc())
         RESULTS.failed.append(name)
@@ -448,7 +447,7 @@ def perform(name: str, title: str, work: Callable[[], object]) -> None:
 
 
 def together(wanted: Mapping[str, tuple[str, Callable[[], object]]]) -> None:
-    """Run parts at the same time; show each when it has ended, whole only if it failed."""
+    """Run parts concurrently; show each when it has ended, in full only if it failed."""
     longest = sorted(wanted, key=lambda name: (*LONGEST, name).index(name))
 
     def kept(name: str) -> str:
@@ -483,7 +482,7 @@ def main(arguments: Sequence[str]) -> int:
         else:
             if "build" in wanted:
                 perform("build", *known["build"])
-            built()  # once, before parts ask for it at the same time
+            built()  # once, before parts need it concurrently
             together({name: known[name] for name in wanted if name != "build"})
     finally:
         shutil.rmtree(BUILD, ignore_errors=True)

@@ -55,7 +55,7 @@ Data = dict[str, Any]
 
 
 def values(data: Data, work: str, figure: str) -> dict[str, list[float]]:
-    """The values of a figure in all rounds, by peer, ordered by their median."""
+    """Return the values of a figure in all rounds, by peer, ordered by median."""
     found: dict[str, list[float]] = {}
     for one in data["works"][work]["rounds"]:
         for name, measured in one.items():
@@ -68,7 +68,7 @@ def values(data: Data, work: str, figure: str) -> dict[str, list[float]]:
 
 
 def work_table(data: Data, work: str) -> Iterator[str]:
-    """A row for each peer: the median of each figure, with minimum and maximum."""
+    """Return a row for each peer: the median of each figure, with minimum and maximum."""
     columns = COLUMNS[work]
     yield "| | " + " | ".join(heading for _, heading, _ in columns) + " |"
     yield "|---" * (len(columns) + 1) + "|"
@@ -125,7 +125,7 @@ def machine_table(data: Data) -> Iterator[str]:
 
 
 def peers_table(data: Data) -> Iterator[str]:
-    """How each peer was set up, from the files of the benchmark."""
+    """Return how each peer was set up, from the benchmark's files."""
     sys.path.insert(0, str(ROOT / "benchmarks" / "peers"))
     yield "| peer | how it was set up | output of jobs | durable |"
     yield "|---|---|---|---|"
@@ -157,7 +157,7 @@ TABLES: dict[str, Callable[[Data], Iterator[str]]] = {
 
 
 def filled(page: str, data: Data) -> str:
-    """The page with its tables made anew."""
+    """Return the page with new tables."""
 
     def table(found: re.Match[str]) -> str:
         name = found[1]
@@ -171,7 +171,7 @@ def filled(page: str, data: Data) -> str:
 
 
 def bars(data: Data, work: str, figure: str, label: str) -> Figure:
-    """A bar for each peer: the median, with a line from the least to the greatest round."""
+    """Draw a bar for each peer: the median, with a line from the minimum to the maximum."""
     found = values(data, work, figure)
     drawn = new_figure((6.4, 0.55 + 0.32 * len(found)))
     axes = drawn.subplots()
@@ -196,7 +196,7 @@ def bars(data: Data, work: str, figure: str, label: str) -> Figure:
 def lines(
     panels: Sequence[tuple[str, str, dict[str, list[tuple[float, float]]], bool]],
 ) -> Figure:
-    """Panels side by side: labels of both axes, curves by name, and whether y is logarithmic."""
+    """Draw panels side by side: axis labels, curves by name, and whether y is logarithmic."""
     drawn = new_figure((3.6 * len(panels) + 0.6, 3.0))
     for axes, (across, up, curves, logarithmic) in zip(
         drawn.subplots(1, len(panels), squeeze=False)[0], panels, strict=True

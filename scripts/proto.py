@@ -1,5 +1,5 @@
-"""Rebuild what is generated from ``protos/``: what ``make proto`` runs. ``--check`` only says
-whether what is committed is what the protos give (exit code 1 if not)."""
+"""Regenerates the modules from ``protos/``: run by ``make proto``. ``--check`` only compares them
+with the committed ones (exit code 1 if they differ)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 from grpc_tools import protoc
 
 ROOT = Path(__file__).resolve().parents[1]
-#: Where the package of the generated modules begins, and where in it they are.
+#: Parent folder of the package, and the generated modules' folder in it.
 PACKAGE = ROOT / "plugins" / "ensemble-service"
 HOME = "ensemble_service/proto"
-#: Each proto with the name it is generated under.
+#: Each proto file with the name of its module.
 PROTOS = {
     "protos/ensemble_operator.proto": "ensemble_operator.proto",
     "protos/ensemble/v1/ensemble.proto": "ensemble.proto",
@@ -23,7 +23,7 @@ PROTOS = {
 
 
 def generate(target: Path) -> None:
-    # protoc finds what writes the .pyi files on the PATH.
+    # protoc finds the generator of .pyi files on the PATH.
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / HOME

@@ -1,11 +1,11 @@
-"""Examples run for real on this machine and simulated with a model of that run: the same decisions?
+"""Compares the decisions of real runs of examples with simulations by a model of these runs.
 
     python scripts/same_as_simulated.py [--rounds 5] [EXAMPLE …]
 
-Each is run ``--rounds`` times; the decisions of each run and of its simulation are the same, in the
-same order but for those within 50 ms of one another: which of these comes first is chance.
-The length of the simulated run is that of the real one within 15 % in the median. The exit code is
-1 where any differs. Part of ``make soak``, where EXAMPLE is left out: all that run on this machine.
+Each example runs ``--rounds`` times. The decisions of a run and of its simulation must be the same
+and in the same order, except for decisions within 50 ms, whose order is random. The median length
+of the simulated runs must be within 15 % of the real ones. The exit code is 1 if any differs.
+Default: all examples that run on this machine. Part of ``make soak``.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
 COMMAND = (sys.executable, "-m", "ensemble_core.cli")
 PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-#: Decisions that are no further apart may come in any order, in seconds.
+#: Seconds within which decisions may be in any order.
 RACING = 0.05
-#: How much longer or shorter a simulated run may be.
+#: Allowed relative difference in length.
 LONGER = 0.15
 
 
@@ -43,8 +43,8 @@ MACHINE = ("--cores-per-node", "2")
 
 
 class Example(NamedTuple):
-    """An example that runs on this machine: options of its ``run``, of the cluster that it is
-    simulated on, and of both; the program or the module that it ``needs``."""
+    """An example that runs on this machine: options of ``run``, of the simulated cluster, and of
+    both; ``needs`` is a required program or module."""
 
     run: Sequence[str] = ("--slots", "2")
     machine: Sequence[str] = MACHINE
@@ -53,7 +53,7 @@ class Example(NamedTuple):
 
 
 def _growing(slots: int, most: int, *run: str) -> Example:
-    """On so many slots, that rules may make more."""
+    """Return an example with a number of slots that rules can increase."""
     words = ("--slots", str(slots), "--max-slots", str(most), *run)
     return Example(
         words, ("--nodes", str(slots), "--cores-per-node", "1", "--max-nodes", str(most))
@@ -64,7 +64,7 @@ def _shorter(*sets: str, needs: str = "") -> Example:
     return Example(both=[word for each in sets for word in ("--set", each)], needs=needs)
 
 
-#: Where it is not the usual one: less work where an example takes more than ten seconds.
+#: Exceptions: less work for examples that take more than ten seconds.
 SPECIAL = {
     "grow-shrink.yaml": _growing(1, 4, "--min-slots", "1"),
     "shape/rate.yaml": _growing(2, 4),
@@ -75,7 +75,7 @@ SPECIAL = {
     ),
     "studies/peaks/ensemble.yaml": _shorter("jobs.ising.parameters.clusters=50"),
     "studies/peaks/fixed.yaml": _shorter("jobs.ising.parameters.T={from: 2.0, to: 2.6, step: 0.1}"),
-    # Their functions read what jobs wrote.
+    # Their functions read jobs' output.
     "branches/ensemble.yaml": Example(machine=(*MACHINE, "--functions", "recorded")),
     "retrain/online.yaml": Example(machine=(*MACHINE, "--functions", "recorded")),
     "potential/ensemble.yaml": _shorter(
@@ -90,25 +90,25 @@ SPECIAL = {
     "retrain/ensemble.yaml": Example(needs="sklearn"),
     "parameters/optimise.yaml": Example(needs="sklearn"),
 }
-#: Those that need another queue than this machine.
+#: Examples that need a queue.
 ELSEWHERE = frozenset({"minicluster.yaml", "workload-demand.yaml", "two-members.yaml"})
 
 
 @cache
 def studies() -> Mapping[str, Sequence[str]]:
-    """The settings that shorten each study, as their own tests have it."""
+    """Return the settings that shorten each study in its tests."""
     spec = importlib.util.spec_from_file_location("studies", ROOT / "tests/project/studies.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["studies"] = module  # its dataclasses look for it there
+    sys.modules["studies"] = module  # its dataclasses look themselves up there
     spec.loader.exec_module(module)
     return {name: study.shorter for name, study in module.STUDIES.items()}
 
 
 @cache
 def local() -> dict[str, Example]:
-    """Every example that runs on this machine, by its file."""
+    """Return every example that runs on this machine, by file."""
     found = {}
     for file in sorted(EXAMPLES.rglob("*.yaml")):
         name = file.relative_to(EXAMPLES).as_posix()
@@ -122,7 +122,7 @@ def local() -> dict[str, Example]:
 
 
 def lacking(example: Example) -> bool:
-    """True where the program or module that it needs is not here."""
+    """Return whether a required program or module is missing."""
     needs = example.needs
     return (
         bool(needs) and not shutil.which(needs, path=PATH) and not importlib.util.find_spec(needs)
@@ -130,14 +130,14 @@ def lacking(example: Example) -> bool:
 
 
 class Decided(NamedTuple):
-    """A decision, and when it was taken, in seconds after the begin."""
+    """A decision and its time in seconds since the start."""
 
     at: float
     what: tuple[str, ...]
 
 
 class Compared(NamedTuple):
-    """One real run and its simulation; ``difference`` is empty where they decided the same."""
+    """A real run and its simulation; ``difference`` is empty if their decisions are the same."""
 
     difference: str
     real: float
@@ -175,18 +175,18 @@ def _call(folder: Path, *words: str) -> str:
         capture_output=True,
         text=True,
     )
-    # A signal's exit code is negative, or 128 and it where the command heard it.
+    # After a signal the code is negative, or 128 + N if the command handled it.
     if done.returncode in (2, 70) or not 0 <= done.returncode < 128:
         raise RuntimeError(f"{' '.join(words)}: exit code {done.returncode}\n{done.stderr}")
     return done.stdout
 
 
 def decisions(folder: Path, tag: str, state: Sequence[str]) -> list[Decided]:
-    """The decisions of a run in order: kind, rule, and the job that each is about: one for each of
-    its jobs. The last entry is the run's end.
+    """Return the decisions of a run in order, one for each affected job: kind, rule and job. The
+    last entry is the run's end.
 
-    Jobs are named by their groups and parameters, since which of two that raced has which id is
-    chance; and of a firing only the rule is told, since so is which event brought it.
+    Jobs are named by group and parameters, because the ids of racing jobs are random; a firing has
+    its rule only, because the triggering event is random too.
     """
     found: list[Decided] = []
     names: dict[str, str] = {}
@@ -217,8 +217,11 @@ def decisions(folder: Path, tag: str, state: Sequence[str]) -> list[Decided]:
 
 
 def difference(real: Sequence[Decided], simulated: Sequence[Decided]) -> str:
-    """The first place where they differ, in words; empty where they do not. Each must have been
-    taken as often; and of two that were not, the same came first in both, unless they raced."""
+    """Describe the first difference; empty if there is none.
+
+    Each decision must occur equally often, and in the same order unless two are within the
+    tolerance.
+    """
     was, now = (Counter(each.what for each in one) for one in (real, simulated))
     if was != now:
         missing, more = was - now, now - was
@@ -242,14 +245,14 @@ def difference(real: Sequence[Decided], simulated: Sequence[Decided]) -> str:
 
 
 class Judged(NamedTuple):
-    """All rounds of one example: the lines that say how they went, and whether all is well."""
+    """The result of all rounds of an example: the lines to print, and whether all are the same."""
 
     lines: Sequence[str]
     good: bool
 
 
 def judged(example: str, rounds: int) -> Judged:
-    """Play an example so often, and compare."""
+    """Run an example a number of times and compare."""
     if lacking(local()[example]):
         return Judged([f"{example}: not played, there is no {local()[example].needs}"], True)
     found = []
@@ -257,7 +260,7 @@ def judged(example: str, rounds: int) -> Judged:
         with tempfile.TemporaryDirectory() as folder:
             try:
                 found.append(compare(example, Path(folder)))
-            except Exception as error:  # of one round: the others are to be told all the same
+            except Exception as error:  # of one round; still report the others
                 what = f"{type(error).__name__}: {error}"
                 found.append(Compared(what, math.nan, math.nan))
     whole = [each for each in found if each.real > 0]
@@ -273,7 +276,7 @@ def judged(example: str, rounds: int) -> Judged:
 
 
 def main() -> int:
-    """Compare them all; the exit code."""
+    """Compare all examples; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("examples", nargs="*", metavar="EXAMPLE")
     parser.add_argument("--rounds", type=int, default=5)

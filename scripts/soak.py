@@ -1,14 +1,14 @@
 """Kills and resumes controllers for hours: ``make soak``, or ``scripts/soak.py --help``.
 
-Each round is one run whose controllers are killed with SIGKILL at chosen places or moments and
-resumed until it is over; it is then compared with what the queue knows and with a run that nobody
-killed. Prints how many jobs were lost or submitted twice, how many rules fired again and how many
-replays differ; exit code 1 if any of these is not 0. What was wrong is kept in ``--base``.
+Each round is a run whose controllers are killed with SIGKILL at chosen places or times and resumed
+until it is over. It is then compared with the queue's records and with an undisturbed run. Prints
+how many jobs were lost or submitted twice, how many rules fired again and how many replays differ;
+exit code 1 if any of these is not 0. Bad runs are kept in ``--base``.
 
-``--hours H`` goes through all parts in turn, each time with other seeds, until the time is over:
-kills, power cuts, a queue that tells rubbish, calls of a service that are nearly right, jobs on
-this machine, studies and use cases, and a service among hostile callers. It says what each part
-did, and at the end which of them found something.
+``--hours H`` repeats all parts with new seeds until the time is over: kills, power cuts, a queue
+with random events, almost valid calls of a service, jobs on this machine, studies and use cases,
+and a service with hostile callers. Prints the result of each part, and at the end which parts found
+problems.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ WORDS = {
     "replay_differences": "replays that differ",
     "other": "otherwise wrong",
 }
-#: Ensembles of the queue that is a file; each seed is one round of each.
+#: Ensembles on the file-based queue; each seed is a round of each.
 ENSEMBLES = 12
-#: Programs of their own beside those of executors.
+#: Separate programs besides those of executors.
 PROGRAMS = {
     "file": CRASH / "rounds.py",
     "power": CRASH / "power_cuts.py",
@@ -59,16 +59,16 @@ PROGRAMS = {
     "suspends": ROOT / "plugins" / "ensemble-operator" / "tests" / "suspends.py",
     "drains": ROOT / "plugins" / "ensemble-operator" / "tests" / "drains.py",
 }
-#: The parts of ``--hours``, and how many rounds of each there are in one turn.
+#: The parts of ``--hours``, with the rounds per turn.
 PARTS = {"file": 96, "power": 20, "hostile": 50, "wire": 6, "local": 20, "stops": 20,
          "algorithms": 5, "generators": 10, "members": 5, "operator": 2, "suspends": 4,
          "drains": 4,
          "studies": 1, "use-cases": 1, "service": 1}  # fmt: skip
-#: Queues that are begun for their rounds, unless one is around: the command that says so.
+#: Queues that are started for their rounds, with the command that detects an existing one.
 QUEUES = {"slurm": "sinfo", "gridengine": "qconf -sss", "pbs": "pbsnodes -a",
-          # Always the stand-in: whose cluster a kubeconfig names is not for this to use.
+          # Always the stand-in: never use the cluster of a kubeconfig.
           "kubernetes": "false", "flux": "flux uptime"}  # fmt: skip
-#: The exit code where a queue is not there.
+#: Exit code if a queue is missing.
 NOT_THERE = 77
 SERVICE = ROOT / "benchmarks" / "service_hostile.py"
 OPTIONS = {
@@ -84,7 +84,7 @@ OPTIONS = {
 }
 
 for _queue in QUEUES:
-    # The examples that have figures, on each queue: the same figures.
+    # Examples with known figures, on each queue.
     _words = ["--", "--executor", _queue, *OPTIONS.get(_queue, ())[1:]]
     PROGRAMS[f"studies-{_queue}"] = PROGRAMS["studies"]
     PROGRAMS[f"use-cases-{_queue}"] = PROGRAMS["use-cases"]
@@ -93,7 +93,7 @@ for _queue in QUEUES:
 
 
 class Soak:
-    """The results of all rounds so far. Filled by a thread for each process."""
+    """The results of all rounds so far, filled by a thread per process."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -109,7 +109,7 @@ class Soak:
                 self.counts[kind] += len(found[kind])
             if not found["good"]:
                 print(json.dumps(found, indent=1), flush=True)
-            # An example's name: there are few, and they take long.
+            # an example's name; there are few, and they are slow
             if isinstance(found.get("round"), str):
                 how = "killed" if found["killed"] else "undisturbed"
                 seconds = time.monotonic() - self._began
@@ -118,8 +118,7 @@ class Soak:
                 print(self, flush=True)
 
     def follow(self, command: list[str]) -> None:
-        """Run a process that prints a line for each round; rounds that cannot be taken in are
-        found wrong."""
+        """Run a process that prints a line for each round; invalid lines count as bad rounds."""
         try:
             self._follow(command)
         except BaseException:
@@ -135,7 +134,7 @@ class Soak:
                 found = json.loads(line)
                 good = good and found["good"]
                 self.take(found)
-        # It ends with 1 where a round was not good, and where it failed itself.
+        # It ends with 1 after a bad round, and if it fails itself.
         if process.returncode != (0 if good else 1):
             with self._lock:
                 self.counts["other"] += 1
@@ -148,7 +147,7 @@ class Soak:
 
 
 def for_hours(hours: float, seed: int, processes: int, base: Path) -> int:
-    """All parts in turn; 1 where one of them found something."""
+    """Run all parts in turn; return 1 if one found a problem."""
     end, began = time.monotonic() + 3600 * hours, time.monotonic()
     times: Counter[str] = Counter()
     found: list[str] = []
@@ -178,9 +177,9 @@ def for_hours(hours: float, seed: int, processes: int, base: Path) -> int:
 
 
 def begin(queue: str, wide: bool) -> str | None:
-    """Begin a queue as its plugin's tests do, unless this machine is of one or is in one; it ends
-    with this process. What is missing for it, if anything is. A ``wide`` one has nodes of four
-    cores, whatever this machine has: jobs that wait do not need them."""
+    """Start a queue as its plugin's tests do, unless this machine belongs to one; it ends with this
+    process. Return what is missing for it, if anything. A ``wide`` queue has nodes of four cores on
+    any machine: waiting jobs do not need real ones."""
     if queue not in QUEUES:
         return None
     ask = QUEUES[queue].split()
@@ -207,7 +206,7 @@ def begin(queue: str, wide: bool) -> str | None:
     missing = module.programs() if queue == "slurm" else module.lacking()
     if missing is None:
         if wide:
-            vars(module)["CORES"] = 4  # of each node of Slurm's
+            vars(module)["CORES"] = 4  # of each Slurm node
         cluster = module.Cluster()
         os.environ.update(cluster.environment)
         atexit.register(cluster.close)
@@ -215,7 +214,7 @@ def begin(queue: str, wide: bool) -> str | None:
 
 
 def _wide_flux() -> list[str]:
-    """Options of ``flux start`` for nodes of four cores."""
+    """Return options of ``flux start`` for nodes of four cores."""
     folder = tempfile.TemporaryDirectory(prefix="ensemble-soak-flux-")
     atexit.register(folder.cleanup)
     conf = Path(folder.name) / "wide.toml"
@@ -226,8 +225,8 @@ def _wide_flux() -> list[str]:
 
 
 def on_each_queue(rounds: int, seed: int, processes: int, base: Path) -> int:
-    """The same rounds on this machine and on each queue that is there, and the examples with
-    figures; 1 where one of them went otherwise than it does undisturbed."""
+    """Run the same rounds on this machine and on each available queue, and the examples with known
+    figures; return 1 if one differs from an undisturbed run."""
     wrong = []
     parts = [(queue, rounds) for queue in ("local", *QUEUES)]
     parts += [(f"{name}-{queue}", 1) for queue in QUEUES for name in ("use-cases", "studies")]
@@ -298,7 +297,7 @@ def main() -> int:
     soak = Soak()
     threads = []
     shares = [names] * chosen.processes
-    if names and not chosen.rounds:  # which each process would play alike
+    if names and not chosen.rounds:  # which would be the same in each process
         shares = [[name] for name in names]
     for number, share in enumerate(shares):
         program = ["-m", "ensemble_testing.crash", chosen.executor]

@@ -1,4 +1,4 @@
-"""Ensemble beside its peers: the same work on the same cores, in alternating rounds.
+"""Ensemble compared with its peers: the same work on the same cores, in alternating rounds.
 
 One command makes an environment for each peer below ``build/peers`` (PyPI; a peer that cannot be
 installed is left out with the reason), runs the works and prints, for each peer, the median with
@@ -62,7 +62,7 @@ FIGURES = {
 SECONDS = 0.1
 STAMP = ("/bin/sh", "-c", "exec date '+%s.%N {i}' >>stamps")
 NAP = ("/bin/sh", "-c", "date '+%s.%N {i}' >>stamps; exec sleep 0.1")
-#: An adult limit for one command; what takes longer is reported as such.
+#: Time limit of a command; longer ones are reported as given up.
 PATIENCE = 900.0
 
 Measured = dict[str, float]

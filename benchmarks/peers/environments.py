@@ -1,4 +1,4 @@
-"""Environments of the peers: each has one of its own, since their requirements contradict."""
+"""Environments of the peers: one for each, because their requirements conflict."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def run(task: Task) -> None:
     with cluster, Client(cluster) as client:
         if task.chain:
             last = client.submit(task.run, 0, pure=False)
-            kept = [last]  # a future that nobody holds is forgotten
+            kept = [last]  # Dask forgets futures without references
             for number in range(1, task.count):
                 last = client.submit(task.run, number, last, pure=False)
                 kept.append(last)

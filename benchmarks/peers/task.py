@@ -58,7 +58,7 @@ class Peer:
 
 
 def main(run: Callable[[Task], None]) -> None:
-    """Run the task that the first argument holds; write this process's peak memory beside it."""
+    """Run the task in the first argument; write this process's peak memory to a file next to it."""
     given = json.loads(sys.argv[1])
     task = Task(**{**given, "command": tuple(given["command"])})
     run(task)
