@@ -58,7 +58,7 @@ class JobColumns:
     def _kept(self, name: str, values: Sequence[Any]) -> Iterable[Any]:
         """Return values as their column stores them."""
         if isinstance(self._columns[name], array):
-            with suppress(TypeError):  # None, which most columns have of no job
+            with suppress(TypeError):  # not for the few columns with None
                 return array("d", values)
             return array("d", (_NAN if value is None else value for value in values))
         if name in self._only_text:

@@ -20,7 +20,7 @@ rules:
 
 
 def nothing(path: str) -> float | None:
-    """No metric has a value."""
+    """Return ``None``, as for a metric without a value."""
     return None
 
 

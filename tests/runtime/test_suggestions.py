@@ -125,7 +125,7 @@ def test_a_quick_generator_is_called_without_a_thread(kind: type[Fixed]) -> None
 
 
 class Slow(Fixed):
-    """Repeating all calls takes longer than the timeout of one call."""
+    """Generator for which all calls together take longer than the timeout of one."""
 
     def resume(self, exchanges: Sequence[Exchange]) -> None:
         threading.Event().wait(1.0)
