@@ -196,8 +196,13 @@ def add_examples(ran: Sequence[run_examples.Ran]) -> None:
         (below / f"{each.example.name}.png").write_bytes(each.picture)
         if each.example.file.parent != Path():
             readme = below / each.example.file.parent / "README.md"
-            with readme.open("a", encoding="utf-8") as file:
-                file.write(f"\n## Output of `{each.example.file.name}`\n\n{each.text}")
+            with readme.open("a", encoding="utf-8") as page:
+                page.write(f"\n## Output of `{each.example.file.name}`\n\n{each.text}")
+    for file in sorted(
+        [*run_examples.EXAMPLES.glob("*/*.yaml"), *run_examples.EXAMPLES.glob("studies/*/*.yaml")]
+    ):
+        with (place(file.parent) / "README.md").open("a", encoding="utf-8") as page:
+            page.write(f"\n## File `{file.name}`\n\n```yaml\n{file.read_text('utf-8')}```\n")
     for file in SINGLE:
         text = run_examples.page(file.relative_to(run_examples.EXAMPLES), ran)
         (below / f"{file.stem}.md").write_text(text, encoding="utf-8")

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import yaml
 from click.testing import CliRunner
+from PIL import Image
 
 from ensemble_core.cli.main import main as cli
 
@@ -139,6 +140,8 @@ def told(example: Example, folder: Path, output: str) -> Ran:
     state = str(home / STATE)
     picture = home / "timeline.png"
     called("plot", "last", "--timeline", "-o", str(picture), "--size", "800x380", "--state", state)
+    with Image.open(picture) as image:  # few colours: a third of the size
+        image.convert("RGB").quantize(48).save(picture, optimize=True)
     # Where the report was written, and which queue was chosen, is a matter of this script.
     shown = [line.rstrip() for line in output.splitlines() if "report.html" not in line]
     shown = [line.replace(": chosen with --executor;", ";") for line in shown]

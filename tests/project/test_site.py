@@ -1,6 +1,6 @@
 """The documentation site in a real browser, opened as files: no server and no other host.
 
-Building it takes about 40 seconds, looking at all pages a few minutes.
+Building it takes about a minute, looking at all pages a few minutes.
 """
 
 from __future__ import annotations
@@ -159,6 +159,13 @@ def test_the_page_of_an_example_shows_a_run_of_it(site: Path) -> None:
             assert f"/{name}.png" in source
     assert {"hello-world", "json-lines"} <= linked
     assert all((site / "reports" / f"{name}.html").is_file() for name in linked)
+
+
+def test_the_page_of_a_study_has_its_file_and_a_picture(site: Path) -> None:
+    for study in (ROOT / "examples" / "studies").glob("*/ensemble.yaml"):
+        page = site / "examples" / "studies" / study.parent.name / "README.html"
+        assert "observe:" in text_of(page), study
+        assert ".png" in page.read_text("utf-8"), study
 
 
 def test_no_page_shows_a_folder_of_the_machine_that_built_it(site: Path) -> None:
