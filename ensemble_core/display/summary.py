@@ -199,7 +199,12 @@ def _state_now(rule: RuleReport) -> str:
         each, often = rule.spec.get("each", "job"), format_times(rule.repetitions)
         of = each if isinstance(each, str) else f"[{', '.join(each)}]"
         return f"matched {format_times(rule.passed_over)} more after firing {often} (each: {of})"
-    return "" if rule.enabled else "then disabled"
+    if not rule.enabled:
+        return "then disabled"
+    # Jobs follow one another: say why the next one did not trigger it.
+    if str(rule.spec.get("trigger")).startswith("job-") and rule.fired == rule.repetitions:
+        return f"reached its limit (repetitions: {rule.repetitions})"
+    return ""
 
 
 def progress_text(progress: Progress) -> str:

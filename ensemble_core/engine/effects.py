@@ -213,8 +213,8 @@ class Effects:
         failures, errors = self.state.unhandled_failures, self.state.errors
         reasons = []
         if failures:
-            jobs = "1 job" if failures == 1 else f"{failures} jobs"
-            reasons.append(f"{jobs} failed and no rule handled it")
+            jobs, them = ("1 job", "it") if failures == 1 else (f"{failures} jobs", "them")
+            reasons.append(f"{jobs} failed and no rule handled {them}")
         if errors:
             reasons.append("1 error" if errors == 1 else f"{errors} errors")
         return "; ".join(reasons) or "nothing more can happen"

@@ -183,7 +183,7 @@ def test_exit_code_has_its_reason(folder: Path) -> None:
     Path("bad.yaml").write_text(HELLO.replace("echo hello", "/bin/false"))
     result = ensemble("run", "bad.yaml")
     assert result.returncode == 1
-    assert result.stdout.splitlines()[-1] == " exit code 1: 2 jobs failed and no rule handled it"
+    assert result.stdout.splitlines()[-1] == " exit code 1: 2 jobs failed and no rule handled them"
 
 
 def test_debug_prints_every_event(folder: Path) -> None:

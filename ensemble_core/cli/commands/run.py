@@ -107,7 +107,7 @@ def run(
 ) -> int:
     """Run an ensemble file.
 
-    The exit code is 0 for success, 1 if jobs failed and no rule handled it, 2 for a wrong file or
+    The exit code is 0 for success, 1 if jobs failed and no rule handled them, 2 for a wrong file or
     command line, 5 after 'ensemble stop' or the end of the time limit, 128 + N after signal N (130
     after Ctrl-C), or the code of the file's terminate action.
 
