@@ -1,6 +1,6 @@
 """The built-in actions, registered through the hook that plugins use.
 
-Each plan is pure: it reads the firing and the checked options, and returns decisions. The check of
+Each plan reads the firing and the checked options, and yields decisions. The check of
 the file uses the annotations in the option schemas; plugins can use them too. Values of
 ``x-ensemble``:
 

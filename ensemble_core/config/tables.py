@@ -146,7 +146,7 @@ def _pivot(
         context.report(
             place,
             f"'pivot' needs 'by', because each row gets a column for each {pivot}",
-            hint="write by: [PARAMETER] to get a row for each of its values",
+            hint="write 'by: [PARAMETER]' to get a row for each of its values",
             code="bad-value",
         )
     elif pivot in by:

@@ -1,7 +1,7 @@
 """One firing of one rule, as an action's plan sees it.
 
-A decision takes effect when the plan yields it. Created by ``rule_evaluation``; the interface for
-actions is ``model.rules.Firing``.
+A decision takes effect when the plan yields it, but a Submit reserves its indices when it is made.
+Created by ``rule_evaluation``; the interface for actions is ``model.rules.Firing``.
 """
 
 from __future__ import annotations

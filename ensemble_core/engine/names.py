@@ -18,7 +18,7 @@ from ensemble_core.model.events import Event, JobEvent, Observed
 
 __all__ = ["JobFields", "all_fields", "named_fields"]
 
-#: Fields of ``_newer`` besides the job's result.
+#: Fields of ``_overridable_fields`` besides the job's result.
 _NEWER_NAMES = frozenset({"attempt", "replica", "limit", "cause", "run"})
 #: Fields of the event itself or the job, not of the event's context.
 _NOT_CONTEXT = frozenset({"cause", "name", "timestamp"})
@@ -39,7 +39,7 @@ def all_fields(ensemble: Ensemble, occasion: Occasion) -> dict[str, Any]:
     known: dict[str, Any] = {"run": tag_of(ensemble)}
     row = type(event) is Observed
     if record is not None:
-        known.update(_newer(record))
+        known.update(_overridable_fields(record))
         if row:
             known.update(own)
         known.update(record.job.parameters)
@@ -102,7 +102,7 @@ def named_fields(
             if newer is None:
                 newer = {"run": tag_of(ensemble)}
                 if record is not None:
-                    newer.update(_newer(record))
+                    newer.update(_overridable_fields(record))
             if name in newer:
                 known[name] = newer[name]
             elif name in context:
@@ -135,8 +135,8 @@ _OF_JOB: Mapping[str, Callable[[JobRecord], Any]] = {
 }
 
 
-def _newer(record: JobRecord) -> dict[str, Any]:
-    """Return the fields that parameters and columns override."""
+def _overridable_fields(record: JobRecord) -> dict[str, Any]:
+    """Return the fields that give way to a parameter or column of the same name."""
     job = record.job
     fields: dict[str, Any] = {"attempt": job.attempt, "replica": job.replica}
     if record.source is not None:

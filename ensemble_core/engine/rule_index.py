@@ -76,8 +76,8 @@ _SWITCHED = 50
 class RuleState:
     """State of one rule: firings and backoff. With ``each``, its instances have their own.
 
-    ``order`` is its place among all rules. ``woken`` counts matches (for metric rules their
-    ``watch`` does), ``seen`` are values of a false condition, ``refused`` counts rejections by the
+    ``order`` is its place among all rules. ``woken`` counts matches (those of a metric rule
+    are counted by its ``watch``), ``seen`` are values of a false condition, ``refused`` counts rejections by the
     trigger's ``match``.
     """
 
@@ -226,8 +226,8 @@ class Watch:
     """The rules that wait for one metric.
 
     ``read`` returns the metric's value, ``updates`` counts updates, ``last`` is the last value
-    read. A value above ``floor`` and below ``ceiling`` satisfies no rule, so the metric is not read
-    (``unread``) while its series' ``bounds`` are within these.
+    read. A value above ``floor`` and below ``ceiling`` satisfies no rule. While the ``bounds`` of
+    its series lie between these, ``read`` is not called, and ``unread`` is true.
     """
 
     path: MetricPath

@@ -295,7 +295,7 @@ class State:
         return [job for job, record in active.items() if scope is None or _within(record, scope)]
 
     def standing(self, rule: BoundRule, scope: Slice | None) -> tuple[int, int]:
-        """Return the number of open indices and of all indices that a rule on ``idle`` covers."""
+        """Return how many of the indices that an ``idle`` rule covers are open, and how many there are."""
         if scope is not None:
             return scope.open, scope.ever
         groups, counts = rule.groups or self.table.groups, self.metrics.counts

@@ -73,8 +73,7 @@ class Resumption:
         return len(self._sought.keys() - self._found.keys())
 
     def _reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
-        """Ask the executor for jobs. It may know nothing about a job; that is not submitted
-        again."""
+        """Ask the executor for jobs. A job that the answer omits is not submitted again."""
         if not jobs:
             return {}
         if "reattach" not in self._guard.executor.capabilities:
@@ -92,8 +91,8 @@ class Resumption:
     def report_lost(self, cancelled: Sequence[str] = (), *, resumed: bool = True) -> None:
         """Report the end of jobs that the executor no longer knows, and of those in ``cancelled``.
 
-        The latter never reached the queue and are not submitted now. Only if ``resumed``, the
-        engine submits jobs again whose queue no longer exists; otherwise these are lost, too.
+        The latter never reached the queue and are not submitted now. Jobs of a queue that no longer
+        exists are submitted again if ``resumed``; otherwise these are lost, too.
         """
         sought, found = self._sought, self._found
         again = set(self.gone if resumed else ())

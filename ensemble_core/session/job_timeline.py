@@ -43,9 +43,9 @@ def running_and_waiting(jobs: JobColumns, began: float, end: float, bins: int) -
 
 
 def _elapsed(moments: Iterable[float], width: float, bins: int) -> list[float]:
-    """Return, for each edge of ``bins`` parts of a time, the summed times since these moments.
+    """Return, for each edge of ``bins`` bins, the sum of (edge − moment) over the moments before it.
 
-    Moments before the first edge count as being at it.
+    A moment before the first edge counts as being at it.
     """
     counts, sums = [0] * (bins + 1), [0.0] * (bins + 1)
     for moment in moments:

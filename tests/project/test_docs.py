@@ -164,3 +164,28 @@ def test_workflows_call_make_on_each_python_that_is_supported() -> None:
     assert {command.split()[-1] for command in commands} == {"test", "docs", "dist"} <= {*targets}
     supported = re.findall(r"Python :: (3\.\d+)", (ROOT / "pyproject.toml").read_text("utf-8"))
     assert files["test"]["jobs"]["test"]["strategy"]["matrix"]["python"] == supported
+
+
+@pytest.mark.checkout
+def test_the_map_of_the_code_names_files_that_exist() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    files = {path.as_posix() for path in ROOT.rglob("*.py") if ".venv" not in path.parts}
+    named = re.findall(r"`([\w/-]+\.py)`", text)
+    assert len(named) > 50
+    assert [name for name in named if not any(f"/{name}" in file for file in files)] == []
+
+
+@pytest.mark.checkout
+def test_the_map_of_the_code_names_modules_of_the_package() -> None:
+    rows = re.findall(
+        r"(?m)^\| `(\w+)/` \| (.*?) \|", (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    )
+    assert len(rows) > 9
+    others = {"run", "load", "open_run", "commands"}
+    missing = [
+        f"{package}/{name}"
+        for package, content in rows
+        for name in re.findall(r"`(\w+)/?`", content)
+        if name not in others and not (ROOT / "ensemble_core" / package / f"{name}.py").exists()
+    ]
+    assert missing == []

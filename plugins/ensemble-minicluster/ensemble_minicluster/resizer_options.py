@@ -71,5 +71,5 @@ def fixed_of(given: object) -> frozenset[str]:
     if given is None:
         return frozenset()
     if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
-        raise UsageError("the option fixed is not a list of names", hint=hint, code="bad-option")
+        raise UsageError("option 'fixed' is not a list of names", hint=hint, code="bad-option")
     return frozenset(map(member_name, given))

@@ -47,7 +47,8 @@ class Part:
     """A member or the run.
 
     ``objects`` are its objects; the last one runs. ``runs``: whether the ensemble runs in it.
-    ``container`` is the name of its container, ``given`` what the user wrote of the running object.
+    ``container`` is the name of its container, ``given`` are the
+    fields of its last object that the user wrote.
     """
 
     name: str

@@ -13,8 +13,9 @@ The path of an event from a member to a run, module by module:
    already reported in an earlier life of the agent. ``member_proxy`` calls these two and passes the
    rest to ``remote_executor``.
 
-If an event arrives twice, look at ``event_stream`` (within one life of the agent), or, if the agent
-was restarted in between, at ``member_jobs`` (job events) and ``kept_events`` (rows and problems).
+If an event arrives twice, look at ``event_stream``: ``Inbox.new`` drops repeats within one life of
+the agent, ``Inbox.is_repeated`` rows and problems that a restarted agent sends again from
+``kept_events``. Job events of a restarted agent are dropped by ``member_jobs``.
 
 The public names are those in ``__all__``, imported when first used.
 """

@@ -86,7 +86,11 @@ class KeptEvents:
                 self._file.write(b"".join(line for _, line in lines))
             except OSError as error:
                 if not self._failed:
-                    _log.warning("cannot write %s: %s", self._path, error.strerror)
+                    _log.warning(
+                        "cannot write %s: %s; rows and problems are lost if the agent is killed",
+                        self._path,
+                        error.strerror,
+                    )
                 self._failed = True
             else:
                 self._lines.extend(lines)

@@ -1,8 +1,8 @@
 """gRPC interceptor for every RPC: authentication, rate limits, deadlines and error mapping.
 
 Messages are read only after the sender is authenticated, with limits on time and number. Servicers
-get the sender from :func:`caller`. To gRPC every method is a stream, since for any other it reads
-the message before the interceptor runs. Health needs no token, and in the first implementation's
+get the sender from :func:`caller`. Every method is registered as a stream, because gRPC reads the
+message of a unary one before the interceptor runs. Health needs no token, and in the first implementation's
 protocol the message names the caller; these calls share a few places (``message_reader``). An error
 ends one call with a status and a reason, and affects no other call.
 """
@@ -75,7 +75,7 @@ class RpcGuard(grpc.aio.ServerInterceptor):
 
     ``rate`` is the number of requests a second per credential (twice that at once), 0 for no limit.
     ``deadline``, in seconds, is for single requests. ``open_services`` need no credential.
-    ``stand_ins`` identify callers of methods that may have none; ``None`` if that is off.
+    ``stand_ins`` maps a method to a function that identifies callers without a credential.
     """
 
     def __init__(
@@ -240,7 +240,9 @@ class RpcGuard(grpc.aio.ServerInterceptor):
         self._streams[identity] += 1
         stream = self._live[task] = _Stream(identity, task)
         if identity is _PROBE:
-            end = Refused("UNAVAILABLE", f"{_PROBE_AGE:g} s is the limit without a credential")
+            end = Refused(
+                "UNAVAILABLE", f"a stream without a credential is closed after {_PROBE_AGE:g} s"
+            )
             stream.age = task.get_loop().call_later(_PROBE_AGE, self._end_stream, stream, end)
         return stream
 

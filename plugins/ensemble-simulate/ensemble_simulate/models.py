@@ -247,7 +247,7 @@ class Model:
         if not (0 <= seconds < math.inf):
             raise UsageError(
                 f"the model of {job.group!r} gives {job.id} a duration of {seconds:g} s",
-                cause=f"its duration is {model.duration.text}",
+                cause=f"the model's duration is {model.duration.text}",
                 hint="lognormal(…) is never negative; max(…, 1) bounds arithmetic",
                 where=model.where,
                 code="bad-draw",

@@ -97,15 +97,18 @@ class VirtualRuntime:
     """One run of one ensemble on a virtual clock, with the interface of ``Runtime``. The arguments
     ``observers``, ``name`` and ``state`` have no effect.
 
-    ``began`` is the time of its first event and ``until`` the time of the last, both in seconds
-    since the epoch. ``wall`` is the time in seconds after which the run stops (default:
-    ``limits.wall``). ``takes`` returns the seconds of a call of a function or of a plugin's slow
-    action; ``None`` if it is not called because the executor emits its outcome. ``answers`` returns
-    the result of a call, or an error with which it failed. Without an answer, a function is called,
-    and so is an action whose record ``simulates``; other actions return nothing and are listed in
-    ``stubbed``. ``purpose`` decides whether code that the file names is loaded. ``look_up`` answers
-    look-ups in earlier runs; without it, nothing is reused. :meth:`run` raises :class:`UsageError`
-    at a call that needs code which may not be loaded. Raises as ``Runtime`` does.
+    - ``began``, ``until``: times of the first and the last event, in seconds since the epoch
+    - ``wall``: seconds after which the run stops (default: ``limits.wall``)
+    - ``takes``: returns how long a call of a function or slow action takes, in seconds; ``None`` if
+      it is not called, because the executor emits its outcome
+    - ``answers``: returns the result of a call, or the error with which it failed. Without an
+      answer, functions and actions whose record ``simulates`` are called; other actions return
+      nothing and are listed in ``stubbed``
+    - ``purpose``: decides whether code that the file names is loaded
+    - ``look_up``: answers look-ups in earlier runs; without it, nothing is reused
+
+    Raises as ``Runtime`` does; :meth:`run` also raises :class:`UsageError` at a call that needs
+    code which may not be loaded.
     """
 
     def __init__(
