@@ -77,8 +77,8 @@ class RuleState:
     """State of one rule: firings and backoff. With ``each``, its instances have their own.
 
     ``order`` is its place among all rules. ``woken`` counts matches (those of a metric rule
-    are counted by its ``watch``), ``seen`` are values of a false condition, ``refused`` counts rejections by the
-    trigger's ``match``.
+    are counted by its ``watch``), ``seen`` are values of a false condition, ``refused`` counts
+    rejections by the trigger's ``match``.
     """
 
     rule: BoundRule

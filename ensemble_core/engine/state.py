@@ -295,7 +295,7 @@ class State:
         return [job for job, record in active.items() if scope is None or _within(record, scope)]
 
     def standing(self, rule: BoundRule, scope: Slice | None) -> tuple[int, int]:
-        """Return how many of the indices that an ``idle`` rule covers are open, and how many there are."""
+        """Return how many indices an ``idle`` rule covers: the open ones, and all."""
         if scope is not None:
             return scope.open, scope.ever
         groups, counts = rule.groups or self.table.groups, self.metrics.counts

@@ -43,7 +43,7 @@ def running_and_waiting(jobs: JobColumns, began: float, end: float, bins: int) -
 
 
 def _elapsed(moments: Iterable[float], width: float, bins: int) -> list[float]:
-    """Return, for each edge of ``bins`` bins, the sum of (edge − moment) over the moments before it.
+    """Return, for each edge of ``bins`` bins, the sum of (edge - moment) over moments before it.
 
     A moment before the first edge counts as being at it.
     """

@@ -2,9 +2,9 @@
 
 Messages are read only after the sender is authenticated, with limits on time and number. Servicers
 get the sender from :func:`caller`. Every method is registered as a stream, because gRPC reads the
-message of a unary one before the interceptor runs. Health needs no token, and in the first implementation's
-protocol the message names the caller; these calls share a few places (``message_reader``). An error
-ends one call with a status and a reason, and affects no other call.
+message of a unary one before the interceptor runs. Health needs no token, and in the first
+implementation's protocol the message names the caller; these calls share a few places
+(``message_reader``). An error ends one call with a status and a reason, and affects no other call.
 """
 
 from __future__ import annotations
