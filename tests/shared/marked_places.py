@@ -1,4 +1,4 @@
-"""Texts with a mistake, in which the sign ``«`` stands where its error is to point."""
+"""Texts with a mistake, in which the sign ``«`` marks the expected place of the error."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ SIGN = "«"
 
 
 def unmarked(text: str) -> tuple[str, str]:
-    """Return the text without the sign, and the place of the sign as an error prints it."""
+    """Return the text without the sign, and the place of the sign in the format of errors."""
     before, sign, after = text.partition(SIGN)
     assert sign, text
     return before + after, f"{before.count(chr(10)) + 1}:{len(before) - before.rfind(chr(10))}"

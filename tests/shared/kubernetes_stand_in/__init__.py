@@ -1,11 +1,11 @@
-"""Kubernetes for tests, without a cluster: a stand-in for the API server over real sockets, its
-controllers, nodes, and the Flux Operator with its habits. For the tests of all plugins.
+"""Stand-in for Kubernetes in tests: an API server over real sockets, controllers, nodes, and the
+Flux Operator with its quirks. For the tests of all plugins.
 
     cluster = Cluster(definition())
     operator = Operator(cluster)
     file = cluster.kubeconfig(tmp_path / "config")
 
-A list of tests that runs unchanged against real clusters says how far it is faithful
+Its fidelity is checked by tests that also run unchanged against real clusters
 (``plugins/ensemble-minicluster/tests/kubernetes/test_conformance.py``).
 """
 
@@ -23,7 +23,7 @@ __all__ = ["Cluster", "Operator", "Player", "definition", "job_of", "pod_errors"
 
 
 def definition() -> Path:
-    """The MiniCluster's definition: the operator's own where there is one, else a small one."""
+    """Return the MiniCluster's definition: the operator's if available, otherwise a small one."""
     folder = os.environ.get("ENSEMBLE_COMPAT_DIR")
     found = Path(folder, "minicluster-crd.yaml") if folder else None
     if found is not None and found.exists():

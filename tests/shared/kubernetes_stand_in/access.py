@@ -1,5 +1,5 @@
-"""Access control of the stand-in: who asks (bearer tokens), and what they may do (Roles and
-RoleBindings, as RBAC reads them).
+"""Access control of the stand-in: authentication by bearer tokens, authorization by Roles and
+RoleBindings (RBAC).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .kinds import RBAC, Kind
 from .refusals import Refusal, named
 from .store import Store
 
-#: May do everything, as the credential that sets a cluster up.
+#: The cluster administrator, who may do everything.
 ADMIN = "system:admin"
 
 
@@ -28,7 +28,7 @@ class Access:
         self.allowed: list[tuple[str, str, str, str]] = []
 
     def token(self, user: str) -> str:
-        """A new token for a user; service accounts are system:serviceaccount:NAMESPACE:NAME."""
+        """Return a new token for a user; service accounts are system:serviceaccount:NAMESPACE:NAME."""
         token = secrets.token_urlsafe(16)
         with self._lock:
             self._users[token] = user

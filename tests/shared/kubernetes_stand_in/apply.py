@@ -1,8 +1,8 @@
-"""Server-side apply: an object as one manager wants it, merged with what others want.
+"""Server-side apply: merges the object that a manager applies with the fields of other managers.
 
-Fields belong to the managers that applied them, or that made the object in another way and said who
-they are, as kubectl does. Not as in clusters: what others wrote belongs to nobody, lists are replaced
-as a whole, and who applies what is not there needs no right to create it.
+Fields belong to the managers that applied them, or that created the object with a manager's name,
+like kubectl. Unlike in clusters, fields written by others have no owner, lists are replaced as a
+whole, and applying a new object needs no permission to create it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Path = tuple[str, ...]
 
 
 def applied(old: Object, given: Any, manager: str, *, force: bool) -> Object:
-    """The object with what this manager wants, and without what it no longer does.
+    """Return the object with this manager's fields, without those that it no longer applies.
 
     ``old`` is what there is, at least its ``metadata``. Raises :class:`Refusal` (409) for a field
     that another has applied with another value, unless it is taken by ``force``.

@@ -1,4 +1,4 @@
-"""Discovery: which groups, versions and kinds there are, as clients ask before they do anything."""
+"""Discovery of groups, versions and kinds, which clients request first."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "updat
 
 
 def discovered(store: Store, path: str) -> dict[str, Any] | None:
-    """The answer to a path of discovery; ``None`` where it is none."""
+    """Return the answer to a discovery path, or ``None`` for other paths."""
     parts = [part for part in path.split("/") if part]
     groups: dict[str, set[str]] = {}
     for kind in store.kinds.values():

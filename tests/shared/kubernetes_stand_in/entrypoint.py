@@ -1,7 +1,7 @@
 """Scripts that the Flux Operator (v1alpha2, commit 0d75cef8) starts its containers with: their habits
 in words of our own.
 
-The habits that matter: the lead broker is whoever has the host name ``NAME-0``; without
+Relevant quirks: the lead broker is the pod with the host name ``NAME-0``; without
 ``logging.strict`` nothing stops the script, so that a container ends with the exit code of its last
 line, 0, however Flux ended; ``commands.post`` runs on every node; and a quiet one silences the last
 line of what it was given.
@@ -108,7 +108,7 @@ touch {base}/flux-operator-complete.txt
 
 
 def post_script(spec: Object) -> str:
-    """What the container with Flux does once that has ended, whatever its exit code."""
+    """Return what the container does after Flux has ended, with any exit code."""
     index = next(at for at in range(len(spec["containers"])) if runs_flux(spec, at))
     return _post(spec["containers"][index], _view(spec)["mountPath"])
 

@@ -1,8 +1,8 @@
 """Job of a MiniCluster, as the Flux Operator (v1alpha2, June 2026) writes it, and what the API
 server has against it: a function of the MiniCluster alone.
 
-The habits that no schema shows: a volume of a ConfigMap is named after the ConfigMap and its mount
-after the key; an ``emptyDir`` is mounted at ``/dev/shm`` whatever its ``path``; of the pod's
+Quirks that no schema shows: a volume of a ConfigMap is named after the ConfigMap and its mount
+after the key; an ``emptyDir`` is mounted at ``/dev/shm`` regardless of its ``path``; of the pod's
 security context ``fsGroup`` alone is copied; every container has a terminal.
 """
 

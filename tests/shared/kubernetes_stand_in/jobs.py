@@ -1,7 +1,7 @@
-"""Controller of Jobs (batch/v1): makes their pods, counts how these end, and says when all is over.
+"""Controller of Jobs (batch/v1): creates their pods, counts their outcomes, and finishes the Jobs.
 
-An index of an indexed Job that has succeeded is never begun again; a pod that has failed, or was
-deleted, is, as often as ``backoffLimit`` allows. A pod that is deleted and ends well has succeeded.
+A successful index of an indexed Job is never restarted; a failed or deleted pod is, up to
+``backoffLimit`` times. A deleted pod that exits with 0 has succeeded.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class Kind:
     plural: str
     kind: str
     namespaced: bool = True
-    #: Only of custom resources: the schema, and the paths that the scale subresource stands for.
+    #: For custom resources only: the schema, and the paths of the scale subresource.
     schema: Mapping[str, Any] | None = None
     subresources: Mapping[str, Any] = field(default_factory=dict)
     #: Further names that people use.

@@ -1,5 +1,5 @@
-"""A node for the pods of Jobs: their containers are processes of this machine, from their start to
-their end, as a scheduler and a kubelet have them.
+"""Node for the pods of Jobs: a scheduler and a kubelet that run containers as processes of this
+machine.
 
 It speaks with the API server alone, over HTTP, by one watch of pods. Containers see the files of this
 machine. What happens to nodes and pods of real clusters is done to them by methods.
@@ -60,7 +60,7 @@ class Kubelet:
         self.problems: list[str] = []
         #: When the process of a Job's pod ended (seconds since the epoch), by the Job's name.
         self.ended: dict[str, float] = {}
-        #: True while the node is cut off: its containers go on, and nobody hears of them.
+        #: True while the node is disconnected: its containers run, but it reports nothing.
         self.lost = False
         self._news = threading.Condition()
         self._pods: dict[str, _Pod] = {}
@@ -355,5 +355,5 @@ class _Pod:
 
 
 def _expanded(text: str, known: Mapping[str, str]) -> str:
-    """A text with the variables that Kubernetes knows; ``$$`` stands for a dollar."""
+    """Expand a text's variables like Kubernetes; ``$$`` is a dollar sign."""
     return _REFERENCE.sub(lambda m: "$" if m[0] == "$$" else known.get(m[1], m[0]), text)

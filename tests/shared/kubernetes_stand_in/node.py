@@ -1,4 +1,4 @@
-"""A node: containers of pods become processes of this machine, which may be killed.
+"""Node that runs containers of pods as processes of this machine, which tests can kill.
 
 It speaks with the API server alone, over HTTP: it binds pods, mounts what they name, starts their
 containers, and says how they fare. So it works on the stand-in and on a real control plane that has
@@ -42,7 +42,7 @@ __all__ = ["Node", "Proxy", "python"]
 Object = dict[str, Any]
 #: The variable that all processes of a pod have, and the name of this node.
 _POD, _NODE = "POD_OF_NODE", "node-of-tests"
-#: Seconds between two times that the kubelet lists containers: of what was shorter nobody hears.
+#: Seconds between listings of containers by the kubelet, which misses shorter changes.
 _RELIST = 1.0
 _MERGE = "application/merge-patch+json"
 
@@ -85,7 +85,7 @@ class Proxy:
         class Handler(socketserver.StreamRequestHandler):
             def handle(self) -> None:
                 asked = self.rfile.readline().split()
-                if len(asked) < 2:  # whoever asked is gone
+                if len(asked) < 2:  # the client is gone
                     return
                 port = int(asked[1].rpartition(b":")[2])
                 while self.rfile.readline().strip():
@@ -253,7 +253,7 @@ class _Pod:
         if "persistentVolumeClaim" in volume:
             place = self.node.folder / "claims" / volume["persistentVolumeClaim"]["claimName"]
         elif "configMap" in volume or "secret" in volume:
-            # Of all pods that take each other's place: a run knows its file by where it is.
+            # Shared by all replacements of a pod: a run identifies its file by the path.
             place = self.node.folder / "mounts" / f"{self.job or self.name}-{self.index}" / name
             kind = "configMap" if "configMap" in volume else "secret"
             source = volume[kind]
@@ -483,20 +483,20 @@ class Node:
     # -- what is killed ----------------------------------------------------------------------------
 
     def kill_service(self, name: str) -> bool:
-        """kill -9 of the service's process; whether there was one."""
+        """Kill -9 the service's process; return whether there was one."""
         return self._each(lambda pod: not pod.job and pod.name.startswith(f"{name}-"), _kill_first)
 
     def kill_run(self, job: str) -> bool:
-        """kill -9 of the processes of a pod of a run beside its members; whether there were any."""
+        """Kill -9 the processes of a run's pod outside its members; return whether there were any."""
         return self._each(lambda pod: pod.job == job, lambda pod: _kill_all(pod.name))
 
     def kill_pod(self, job: str) -> bool:
-        """kill -9 of what Flux runs in a member's first pod; whether there was any. Its queue is
-        another's business and goes on."""
+        """Kill -9 what Flux runs in a member's first pod; return whether there was any. Its queue
+        survives."""
         return self._each(lambda pod: pod.job == job and pod.index == "0", _kill_started)
 
     def kill_container(self, job: str) -> bool:
-        """kill -9 of everything in a member's first pod; whether there was any."""
+        """Kill -9 everything in a member's first pod; return whether there was anything."""
         return self._each(
             lambda pod: pod.job == job and pod.index == "0", lambda pod: _kill_all(pod.name)
         )

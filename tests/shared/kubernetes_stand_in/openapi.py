@@ -14,7 +14,7 @@ _ROOT = "/openapi/v3"
 
 
 def described(store: Store, path: str) -> dict[str, Any] | None:
-    """The answer to a path of OpenAPI v3; ``None`` where it is none."""
+    """Return the answer to an OpenAPI v3 path, or ``None`` for other paths."""
     groups: dict[str, list[Any]] = {}
     for kind in store.kinds.values():
         root = f"apis/{kind.api_version}" if kind.group else f"api/{kind.version}"

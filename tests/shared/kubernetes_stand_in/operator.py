@@ -1,4 +1,4 @@
-"""The Flux Operator's habits, as seen in real clusters: what it does, and what it does silently.
+"""The Flux Operator with its quirks as observed in real clusters, including silent failures.
 
 It watches the store and acts a little later than it is asked: scripts, a Service, a Job, and the
 status. What a Job makes of itself is the controller's, which is at work here too.
@@ -32,7 +32,7 @@ class Operator:
     delay:
         Seconds between a change and what it does about it (0.8 in a real cluster).
     grace:
-        Seconds that a pod goes on after it was deleted (30 in a real cluster).
+        Seconds that a pod runs after it was deleted (30 in a real cluster).
     """
 
     def __init__(self, cluster: Cluster, delay: float = 0.05, grace: float = 0.5) -> None:
@@ -45,7 +45,7 @@ class Operator:
         self._endpoints = EndpointController(cluster.store)
         #: How many pods each MiniCluster really has is what its Job says.
         self._jobs = cluster.store.kinds[(BATCH, "jobs")]
-        #: What it says, and tells nobody else.
+        #: Its log messages, which appear nowhere else.
         self.log: list[str] = []
         #: Called when it is about to tell the new size: a change by others just then loses it.
         self.before_status: Callable[[], None] = lambda: None
@@ -117,7 +117,7 @@ class Operator:
         return self._store.create(self._jobs, found["metadata"]["namespace"], job)
 
     def _have(self, kind: Any, found: Object, body: Object) -> None:
-        """Make an object unless there is one of its name."""
+        """Create an object unless one with its name exists."""
         namespace = found["metadata"]["namespace"]
         try:
             self._store.get(kind, namespace, body["metadata"]["name"])

@@ -1,5 +1,5 @@
-"""Player of what else is in a cluster: Deployments that become available, Jobs that make pods, and
-pods that run, end and are killed as a test says.
+"""Simulation of the rest of a cluster: Deployments that become available, Jobs that create pods, and
+pods that run, end and are killed under a test's control.
 
 How a member's container ends is what its script makes of it: what comes after Flux is run by a
 shell.
@@ -28,7 +28,7 @@ __all__ = ["Player"]
 class Player:
     """Plays in a stand-in until it is stopped. ``delay`` is in seconds, between two rounds.
 
-    Every pod runs by itself, unless it is on a node; how that of index 0 of a Job ends is said with
+    Every pod runs on its own, unless it is on a node; tests end the pod with index 0 of a Job with
     :meth:`end`, :meth:`kill`, :meth:`kill_container` and :meth:`drain`.
     """
 
@@ -59,8 +59,8 @@ class Player:
         self._ended(namespace, job, said, 0)
 
     def kill(self, namespace: str, job: str) -> None:
-        """Have what runs in pod 0 of a Job killed. Where Flux started it, the container goes on,
-        and ends as the script of the Flux Operator does."""
+        """Kill the run in pod 0 of a Job. If Flux started it, the container continues and ends like
+        the Flux Operator's script."""
         self._ended(namespace, job, "", 137)
 
     def kill_container(self, namespace: str, job: str) -> None:

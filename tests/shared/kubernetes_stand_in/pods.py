@@ -78,5 +78,5 @@ def pod_status(
 
 
 def _native(container: Mapping[str, Any]) -> bool:
-    """A sidecar: an init container that goes on beside the others."""
+    """Return whether this is a sidecar: an init container that runs next to the others."""
     return container.get("restartPolicy") == "Always"

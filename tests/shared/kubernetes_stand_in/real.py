@@ -1,8 +1,8 @@
-"""A real control plane in place of the stand-in: what tests do to a cluster, done to one that a
-kubeconfig names. It needs an API server and a controller manager, and no node: one is played.
+"""A real control plane in place of the stand-in: the same interface for a cluster that a kubeconfig
+names. It needs an API server and a controller manager, but no node, which is simulated.
 
-Requests of what is tested pass a proxy, which plays the troubles that nobody can order from a real
-API server. The node, and the tests themselves, ask the API server directly.
+Requests of the tested code pass a proxy, which injects faults that a real API server cannot produce
+on demand. The node and the tests themselves use the API server directly.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ class _Access:
 
 
 class Gate:
-    """A proxy before the API server of a kubeconfig; what is asked of it as of the stand-in is meant
-    as there (:class:`~kubernetes_stand_in.server.Cluster`)."""
+    """Proxy in front of the API server of a kubeconfig, with the interface of the stand-in
+    (:class:`~kubernetes_stand_in.server.Cluster`)."""
 
     def __init__(self, kubeconfig: Path, namespace: str) -> None:
         self.api = _Api(kubeconfig)
@@ -142,7 +142,7 @@ class Gate:
         self._server.server_close()
 
     def cut(self) -> None:
-        """Break every connection that there is, watches among them."""
+        """Break all open connections, including watches."""
         self._server.cut()
         for each in list(self.onward):
             with contextlib.suppress(OSError, AttributeError):

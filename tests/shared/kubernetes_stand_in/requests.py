@@ -1,4 +1,4 @@
-"""Requests to the API, carried out: its paths, verbs and subresources, and nothing of HTTP."""
+"""Implementation of API requests: paths, verbs and subresources, without HTTP."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ class Target:
 
 
 def target(store: Store, path: str) -> Target:
-    """The meaning of a request's path. Raises :class:`LookupError` where there is nothing of that
-    path."""
+    """Parse a request's path. Raises :class:`LookupError` for an unknown path."""
     parts = [part for part in path.split("/") if part]
     if len(parts) >= 2 and parts[0] == "api":
         group, (version, *rest) = "", parts[1:]
@@ -55,7 +54,7 @@ def target(store: Store, path: str) -> Target:
 
 
 def verb(method: str, at: Target, watch: bool) -> str:
-    """The verb of RBAC that a request is."""
+    """Return the RBAC verb of a request."""
     if method == "GET":
         return "get" if at.name else "watch" if watch else "list"
     if method == "DELETE" and not at.name:
@@ -69,7 +68,7 @@ class Requests:
     def __init__(self, store: Store, access: Access) -> None:
         self._store = store
         self._access = access
-        #: Lists that were asked for in pages: the version, and what is still to be told.
+        #: Paged lists: the version, and the remaining objects.
         self._pages: dict[str, tuple[int, list[Object]]] = {}
 
     def answer(
@@ -144,7 +143,7 @@ class Requests:
             }
 
     def _page(self, token: str) -> tuple[int, list[Object]]:
-        """The rest of a list, as it was when its first page was asked for."""
+        """Return the rest of a list as of its first page."""
         if token not in self._pages:
             raise Refusal(400, "continue key is not valid: invalid continue token")
         version, found = self._pages[token]
@@ -174,7 +173,7 @@ class Requests:
         return self._store.create(at.kind, at.namespace, body)
 
     def _delete_all(self, at: Target, query: dict[str, str], body: Body) -> Object:
-        """Delete what a selector matches, one after the other."""
+        """Delete the objects that a selector matches, one by one."""
         found = self._list(at, {**query, "limit": ""})
         for each in found["items"]:
             one = Target(at.kind, at.namespace, each["metadata"]["name"], "")

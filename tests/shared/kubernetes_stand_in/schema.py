@@ -36,7 +36,7 @@ def _complete_object(value: dict[str, Any], schema: Schema) -> dict[str, Any]:
     found = {}
     for key, each in value.items():
         if key in properties:
-            # null stands for "not set" where there is a default for it
+            # null means "not set" if the field has a default
             if each is None and "default" in properties[key]:
                 continue
             found[key] = complete(each, properties[key])

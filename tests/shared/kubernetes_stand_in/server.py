@@ -54,7 +54,7 @@ class Cluster:
         #: Called after a request was carried out and before it is answered: for answers that are
         #: late.
         self.afterwards: Callable[[str, str], None] = lambda method, path: None
-        #: Where a node keeps the log of a pod; ``None`` if it has none.
+        #: Path of a pod's log on its node, or ``None``.
         self.logs: Callable[[str, str], Path | None] = lambda namespace, pod: None
         #: Has the ``query`` and the ``headers`` of the request that a thread of the server is at.
         self.asked = threading.local()
@@ -79,7 +79,7 @@ class Cluster:
         self._thread.start()
 
     def stop(self) -> None:
-        """From now on connections are refused."""
+        """Refuse connections from now on."""
         self.stopping.set()
         with self.store.changed:
             self.store.changed.notify_all()
@@ -88,7 +88,7 @@ class Cluster:
         self._thread.join(5)
 
     def cut(self) -> None:
-        """Break every connection that there is, watches among them."""
+        """Break all open connections, including watches."""
         self._server.cut()
 
     def kubeconfig(self, path: Path, token: str | None = None, namespace: str = "default") -> Path:
@@ -285,7 +285,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "application/json")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        # That, too, is told in the stream.
+        # That is reported in the stream too.
         old = [("ERROR", gone.body())] if version < store.forgotten else None
         for what, found in old or self._news(at, query, version, first):
             line = json.dumps({"type": what, "object": found}).encode() + b"\n"
@@ -315,7 +315,7 @@ class _Handler(BaseHTTPRequestHandler):
                 version = when
                 now = what != "DELETED" and selected(found, labels, fields, at.kind.fields)
                 was = before is not None and selected(before, labels, fields, at.kind.fields)
-                # What is no longer meant is told of as if it were gone.
+                # Objects that no longer match are reported as deleted.
                 if now or was:
                     yield "MODIFIED" if now and was else "ADDED" if now else "DELETED", found
             if not marked and time.monotonic() >= mark:

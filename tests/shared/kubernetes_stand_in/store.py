@@ -1,5 +1,5 @@
-"""Store of objects, in place of an etcd: with their uid, resourceVersion and generation, and the
-history that watches are told.
+"""Store of objects in place of an etcd, with uid, resourceVersion and generation, and the history
+for watches.
 
 Every write goes through :meth:`Store.write`, so one lock and one counter order them all.
 """
@@ -90,7 +90,7 @@ class Store:
             return [copied(each) for _, each in sorted(found, key=lambda item: item[0])]
 
     def owned(self, kind: Kind) -> dict[str, list[Object]]:
-        """Every object of a kind by the uid of its owners, as it is kept: not to be changed."""
+        """Return a kind's objects by the uid of their owners. They are not copies: don't change them."""
         found: dict[str, list[Object]] = {}
         with self.changed:
             for (group, plural, *_), each in self._objects.items():
@@ -229,8 +229,7 @@ class Store:
             self._remove(kind, self.get(kind, namespace, name))
 
     def age(self, seconds: int) -> None:
-        """Make every pod, Job and MiniCluster so much older: whoever goes by their age is to see
-        that time has passed."""
+        """Make every pod, Job and MiniCluster older, as if time had passed."""
         with self.changed:
             for (group, plural, *_), found in list(self._objects.items()):
                 if plural in ("pods", "jobs", "miniclusters"):
@@ -384,7 +383,7 @@ class Store:
                     self._keep(self.kinds[(group, plural)], "MODIFIED", changed)
 
     def _abandoned(self, found: Object) -> bool:
-        """True if it has owners, and none of them is there (any more)."""
+        """Return whether all of its owners are gone."""
         owners = {each.get("uid") for each in found["metadata"].get("ownerReferences", [])}
         return bool(owners) and not owners & {
             each["metadata"]["uid"] for each in self._objects.values()

@@ -14,7 +14,7 @@ from .store import Object
 
 __all__ = ["as_table", "wants_table"]
 
-#: Of a kind that names no columns of its own.
+#: Columns of kinds that define none.
 _AGE = {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}
 _STEP = re.compile(
     r'\.(?P<key>\w+)|\[(?P<every>\*)\]|\[\?\(@\.(?P<of>\w+)=="(?P<is>[^"]*)"\)\]|\[(?P<at>\d+)\]'
