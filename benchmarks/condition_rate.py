@@ -1,4 +1,4 @@
-"""Cost of a condition: its verdict against ``eval`` of the same text as bare Python.
+"""Cost of a condition: its verdict, compared with ``eval`` of the same text as bare Python.
 
 Bare Python has its names in a dictionary and does without bounds, without a third truth value and
 without a lookup that may find nothing: it is the floor. Prints microseconds and the ratio of both,
@@ -30,7 +30,7 @@ WITHOUT_VALUE = ("Gone > 3", "Gone > 3 or Temp > 1")
 
 
 def main() -> None:
-    """Measure in turns, and print medians."""
+    """Measure alternately and print medians."""
     parser = argparse.ArgumentParser(description="conditions against bare eval")
     parser.add_argument("--number", type=int, default=20_000)
     number = parser.parse_args().number

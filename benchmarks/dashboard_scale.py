@@ -63,7 +63,7 @@ PAGES = (
 
 
 class KeptEngine:
-    """An engine and the journal that it writes, as a controller would."""
+    """Engine with the journal that it writes, like a controller."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True)
@@ -94,7 +94,7 @@ class KeptEngine:
                 self.waiting += [(job.id, job.parameters["T"]) for job in each.jobs]
 
     def one_job(self, now: float) -> None:
-        """Four events: the life of one job."""
+        """Yield the four events of a job."""
         job, value = self.waiting.pop()
         failed = value == 2.3
         self.happen(JobEvent(now, job, "submit"))
@@ -105,7 +105,7 @@ class KeptEngine:
 
 
 def make_run(state: Path, jobs: int) -> None:
-    """The journal of a run that is over."""
+    """Write the journal of an ended run."""
     kept = KeptEngine(state / "runs" / "huge")
     for number in range(jobs):
         kept.one_job(2.0 + number * 0.01)
@@ -115,7 +115,7 @@ def make_run(state: Path, jobs: int) -> None:
 
 
 def measured(command: list[str]) -> tuple[float, float]:
-    """Seconds of a command and its peak memory in MB."""
+    """Return the seconds of a command and its peak memory in MB."""
     began = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
@@ -139,7 +139,7 @@ def dashboard(state: Path, run: str) -> Iterator[tuple[str, str, int]]:
 
 
 def asked(base: str, token: str, view: str) -> tuple[float, bytes | None]:
-    """Seconds of one request, and its answer; ``None`` while the run is being read."""
+    """Return the seconds of a request and its answer, ``None`` while the run is being read."""
     request = urllib.request.Request(base + view, headers={"Authorization": f"Bearer {token}"})
     began = time.monotonic()
     with urllib.request.urlopen(request) as answer:
@@ -148,7 +148,7 @@ def asked(base: str, token: str, view: str) -> tuple[float, bytes | None]:
 
 
 def processor(pid: int) -> float:
-    """Seconds of processor time that a process has used."""
+    """Return the CPU seconds that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -174,7 +174,7 @@ def size(chosen: argparse.Namespace) -> None:
             times: list[float] = []
             for view in (*VIEWS, *PAGES):
                 first, text = asked(base, token, view)
-                while text is None:  # not counted: the same question again
+                while text is None:  # not counted: a repeated request
                     time.sleep(0.3)
                     _, text = asked(base, token, view)
                 there = time.monotonic() - began
@@ -199,7 +199,7 @@ jobs:
 rules:
   - {trigger: start, action: {name: submit, label: sim}}
 """
-#: What a viewer does: ask for the overview and one other view each second, as the page does.
+#: A viewer: requests the overview and another view each second, like the page.
 VIEWER = """
 import itertools, sys, time
 sys.path.insert(0, sys.argv[1])
@@ -212,14 +212,14 @@ for view in itertools.cycle(d.VIEWS[1:]):
 
 
 def events_of(state: Path, run: str) -> int:
-    """The number of events in the journal of a run; 0 if it has none yet."""
+    """Return the number of events in a run's journal, 0 if it does not exist yet."""
     path = state / "runs" / run / NAME
     if not path.exists():
         return 0
     with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as journal:
         try:
             return int(journal.execute("SELECT max(last) FROM events").fetchone()[0] or 0)
-        except sqlite3.OperationalError:  # it is being made
+        except sqlite3.OperationalError:  # it is being created
             return 0
 
 

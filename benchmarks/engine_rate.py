@@ -62,7 +62,7 @@ def specs() -> dict[str, StatisticSpec]:
 
 
 def ensemble(rules: int, jobs: int) -> Ensemble:
-    """Ten groups, a rule that submits them all at the start, and ``rules`` metric rules."""
+    """Return ten groups, a rule that submits all at the start, and ``rules`` metric rules."""
 
     def submit(firing: Any, options: Any) -> Any:
         for group in GROUPS:
@@ -98,7 +98,7 @@ def ensemble(rules: int, jobs: int) -> Ensemble:
 
 
 def events_of(jobs: list[str]) -> list[Event]:
-    """Each job's ten events; jobs overlap, two at a time."""
+    """Yield the ten events of each job, with two jobs at a time."""
     events: list[Event] = []
     now = 1000.0
     for job in jobs:
@@ -111,7 +111,7 @@ def events_of(jobs: list[str]) -> list[Event]:
 
 
 def measure_engine(rules: int, jobs: int, everything: bool) -> float:
-    """Seconds per job."""
+    """Return seconds per job."""
     engine = Engine(ensemble(rules, jobs), everything=everything)
     decided = engine.handle(Started(999.0))
     ids = [job.id for one in decided if isinstance(one, Submit) for job in one.jobs]
@@ -205,7 +205,7 @@ print((time.process_time() - began) / jobs)
 
 
 def measure_peer(python: str, rules: int, jobs: int) -> float:
-    """Seconds per job of ensemble-python 0.0.16 on the same events."""
+    """Return seconds per job of ensemble-python 0.0.16 for the same events."""
     done = subprocess.run(
         [python, "-c", PEER, str(rules), str(jobs)], capture_output=True, text=True, check=True
     )
@@ -213,7 +213,7 @@ def measure_peer(python: str, rules: int, jobs: int) -> float:
 
 
 def main() -> None:
-    """Measure in turns, and print medians of ratios."""
+    """Measure alternately and print medians of ratios."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--jobs", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=5)

@@ -52,13 +52,13 @@ def median(pairs: Sequence[tuple[float, float]]) -> str:
 
 
 def drain() -> None:
-    """Cancel what waits, and wait until nothing is active."""
+    """Cancel waiting jobs, and wait until no job is active."""
     subprocess.run(["flux", "cancel", "--all"], check=True, stderr=subprocess.DEVNULL)
     subprocess.run(["flux", "queue", "idle", "--quiet"], check=True)
 
 
 def written(folder: Path) -> str:
-    """The jobspec that our executor would write for /bin/true."""
+    """Return the jobspec that our executor writes for /bin/true."""
     job = Job(id="t.0", group="t", index=0, command=(TRUE,))
     output, _, _ = Output(str(folder), "files").prepare(job, str(folder))
     return Jobspecs("bare", os.environ, str(folder), rlimits=limits()).write(job, output)
@@ -126,7 +126,7 @@ def our_run(jobs: int, folder: Path) -> float:
 
 
 def latencies(steps: Sequence[tuple[str, float]]) -> float:
-    """The median of the times from a finish to the next submit, in seconds."""
+    """Return the median seconds from a finish to the next submit."""
     waits = []
     finished: float | None = None
     for name, timestamp in steps:
@@ -185,7 +185,7 @@ def our_chain(flux: Any, jobs: int, folder: Path) -> float:
     journal.start()
     steps = []
     while not (event := journal.poll(60)).is_empty():
-        # The last job of the round before may still have been about to finish.
+        # The last job of the previous round may not have finished yet.
         if event.name == "submit" or (event.name == "finish" and steps):
             steps.append((event.name, event.timestamp))
     assert len(steps) == 2 * jobs
@@ -193,7 +193,7 @@ def our_chain(flux: Any, jobs: int, folder: Path) -> float:
 
 
 def study(groups: int, jobs: int) -> str:
-    """The ensemble of the comparison with the peer, which both read."""
+    """Return the ensemble file for the comparison, which both programs read."""
     lines = ["logging: {debug: false, heartbeat: 0}", "jobs:"]
     lines += [
         f"  - {{name: g{n}, command: {TRUE}, count: {jobs}, nodes: 1}}" for n in range(groups)
@@ -211,7 +211,7 @@ def study(groups: int, jobs: int) -> str:
 
 
 def timed(command: Sequence[str], folder: Path) -> tuple[float, float]:
-    """Wall time and CPU seconds of a command."""
+    """Return wall time and CPU seconds of a command."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     began = time.perf_counter()
     done = subprocess.run(
@@ -258,7 +258,7 @@ def main() -> None:
         if options.only in (None, part):
             pairs = []
             for turn in range(options.rounds):
-                # Who goes first changes: an instance slows down a little with each job it had.
+                # Alternate the order: an instance becomes slightly slower with each job.
                 if turn % 2:
                     second = other()
                     pairs.append((ours(), second))

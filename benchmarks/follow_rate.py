@@ -168,7 +168,7 @@ def main() -> None:
     for _ in range(options.rounds):
         for flood in (False, True):
             for name, follower in (("inotify", Follower), ("looking", Looking)):
-                setattr(output_tracking, "Follower", follower)  # noqa: B010 (it is a stranger's name there)
+                setattr(output_tracking, "Follower", follower)  # noqa: B010 (not this module's name)
                 growing(name, options, flood=flood)
     for name in ("inotify", "looking"):
         idle(name, options, inotify=name == "inotify")

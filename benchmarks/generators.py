@@ -55,7 +55,7 @@ from ensemble_core.plugin.discovery import discover
 from ensemble_core.plugin.registry import Registry
 
 Point = Mapping[str, float]
-#: The points of a study, with what the objective was.
+#: The points of a study with their objective values.
 Found = list[tuple[float, Point]]
 _A = ((10, 3, 17, 3.5, 1.7, 8), (0.05, 10, 17, 0.1, 8, 14), (3, 3.5, 1.7, 10, 17, 8),
       (17, 8, 0.05, 10, 0.1, 14))  # fmt: skip
@@ -111,7 +111,7 @@ def _near(site: int) -> tuple[int, ...]:
 
 @cache
 def _states() -> tuple[Any, Any]:
-    """The energy and the magnetisation of each state of all spins."""
+    """Return energy and magnetisation of every state of the spins."""
     import numpy as np
 
     bits = np.arange(2**_SIDE**2)[:, None] >> np.arange(_SIDE**2) & 1
@@ -121,7 +121,7 @@ def _states() -> tuple[Any, Any]:
 
 
 def ising_exact(point: Point) -> float:
-    """The same without noise, from all states."""
+    """Return the same without noise, from all states."""
     import numpy as np
 
     energy, m = _states()
@@ -136,7 +136,7 @@ PROBLEMS: dict[str, tuple[Callable[[Point], float], list[tuple[float, float]], f
     "hartmann6": (hartmann, [(0.0, 1.0)] * 6, -3.32237),
     "ising": (ising, [(1.0, 5.0)], -0.492236),
 }
-#: The objective without its noise, where it has any.
+#: The objective without noise.
 EXACT: dict[str, Callable[[Point], float]] = {"ising": ising_exact}
 GENERATORS = {
     "optuna": "use: optuna\n    with: {{sampler: tpe, seed: {seed}}}",
@@ -176,7 +176,7 @@ def ensemble_text(problem: str, generator: str, points: int, at_once: int, seed:
 
 
 class Inline(VirtualExecutor):
-    """Calls the objective of each job when its second is over."""
+    """Executor that calls the objective of each job after one simulated second."""
 
     def __init__(self, objective: Callable[[Point], float]) -> None:
         self._objective = objective
@@ -189,7 +189,7 @@ class Inline(VirtualExecutor):
         now = self._clock()
         for job in jobs:
             self._emit([JobEvent(now, job.id, name) for name in ("submit", "alloc", "start")])
-            # One after the other, as a loop that tells one result at a time has them.
+            # One at a time, like a loop that reports single results.
             last = self._ends[-1][0] if self._ends else 0.0
             self._ends.append((max(now + 1.0, last + 0.01), job))
 
@@ -212,7 +212,7 @@ class Inline(VirtualExecutor):
 
 
 def virtual(problem: str, generator: str, points: int, at_once: int, seed: int) -> Found:
-    """The ensemble on a virtual clock."""
+    """Run the ensemble on a virtual clock."""
     text = ensemble_text(problem, generator, points, at_once, seed)
     state = _played(text, PROBLEMS[problem][0]).state.generators["search"]
     return [(each.values["E"], each.parameters) for each in state.points if each.state == "done"]
@@ -235,7 +235,7 @@ def _played(text: str, objective: Callable[[Point], float]) -> Engine:
 
 
 def plain_optuna(problem: str, points: int, at_once: int, seed: int) -> Found:
-    """A loop of Optuna's own."""
+    """Run a plain Optuna loop."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -262,7 +262,7 @@ def libensemble(
     seed: int,
     objective: Callable[[Point], float] | None = None,
 ) -> Found:
-    """libEnsemble with threads, and its own generator."""
+    """Run libEnsemble with threads and its own generator."""
     import numpy as np
     from gest_api.vocs import VOCS
     from libensemble import Ensemble
@@ -341,7 +341,7 @@ def compare(options: argparse.Namespace) -> None:
                 wall, spent = time.perf_counter() - began, cores() - spent
                 _, chosen = min(found, key=itemgetter(0))
                 regret = EXACT.get(problem, objective)(chosen) - best
-                if seed >= 0:  # the first round imports what is needed
+                if seed >= 0:  # the first round includes imports
                     took[name].append((regret, wall, spent))
         for name, length, _ in studies:
             regrets, walls, spents = zip(*took[name], strict=True)
@@ -356,7 +356,7 @@ def compare(options: argparse.Namespace) -> None:
 
 
 def with_processes(rounds: int, points: int, at_once: int) -> None:
-    """Studies whose objective is a process, by libEnsemble and by a run, in turn."""
+    """Compare studies whose objective is a process: libEnsemble and a run, alternately."""
     problem, ratios = "hartmann6", []
     for seed in range(rounds):
         text = ensemble_text(problem, "libensemble", points, at_once, seed)

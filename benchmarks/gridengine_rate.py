@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def conftest() -> Any:
-    """The cluster of the plugin's tests."""
+    """Start the cluster of the plugin's tests."""
     path = ROOT / "plugins" / "ensemble-gridengine" / "tests" / "conftest.py"
     spec = importlib.util.spec_from_file_location("gridengine_conftest", path)
     assert spec is not None
@@ -46,7 +46,7 @@ def conftest() -> Any:
 
 
 class Counting(GridEngineExecutor):
-    """Counts the commands that it runs, and how late it tells of ends."""
+    """Executor that counts its commands and the delays of its events."""
 
     commands = 0
 
@@ -67,14 +67,14 @@ class Counting(GridEngineExecutor):
         return super().command(words, given)
 
 
-#: What came in by qmaster's monitor: requests, acknowledgements, event clients', nodes' reports.
+#: Messages in qmaster's monitor: requests, acknowledgements, event clients, nodes' reports.
 _LISTENED = re.compile(
     r"listener\d+: .*in \(g:([\d.]+) a:([\d.]+) e:([\d.]+) r:([\d.]+)\)/s.* time: ([\d.]+)s"
 )
 
 
 def monitored(cluster: Any) -> None:
-    """Have qmaster write down what comes in, every second."""
+    """Make qmaster log its incoming messages every second."""
     lines = (line for line in cluster.run("qconf", "-sconf").splitlines() if line[:1] != "#")
     file = cluster.base / "global"
     params = "MONITOR_TIME=0:0:1,LOG_MONITOR_MESSAGE=1"
@@ -83,8 +83,8 @@ def monitored(cluster: Any) -> None:
 
 
 def came_in(cluster: Any) -> tuple[float, float]:
-    """How many messages qmaster has had: from clients, and from all."""
-    time.sleep(3.0)  # its monitor writes a while later
+    """Return the number of messages to qmaster: from clients, and in total."""
+    time.sleep(3.0)  # the monitor writes with a delay
     text = (cluster.base / "spool" / "messages").read_text(errors="replace")
     clients = everybody = 0.0
     for found in _LISTENED.finditer(text):
@@ -95,8 +95,7 @@ def came_in(cluster: Any) -> tuple[float, float]:
 
 
 class Counted:
-    """The figures of qmaster's messages during a measurement, for 1,000 jobs, less those of an idle
-    cell."""
+    """Messages of qmaster during a measurement, per 1,000 jobs, minus those of an idle cell."""
 
     def __init__(self, cluster: Any, jobs: int) -> None:
         self._cluster = cluster
@@ -157,7 +156,7 @@ def main() -> None:
         os.environ.update(cluster.environment)
         ratios, asked = [], []
         with tempfile.TemporaryDirectory() as base:
-            bare(cluster, 4, Path(base))  # what is loaded once is loaded
+            bare(cluster, 4, Path(base))  # warm-up
             monitored(cluster)
             counted = Counted(cluster, given.jobs)
             for number in range(given.rounds):

@@ -1,5 +1,6 @@
-"""Jobspecs: how fast one is checked and converted, what its run costs beside ``ensemble run`` of
-the same job, and a group on Flux beside a ``flux batch`` written by hand.
+"""Cost of jobspecs: checks, conversion, and runs compared with ``ensemble run`` and ``flux batch``.
+
+Each run is compared with ``ensemble run`` of the same job and with a handwritten ``flux batch``.
 
     python benchmarks/jobspec_rate.py [--tasks N] [--rounds N] [--batch N] [--length SECONDS]
 
@@ -29,7 +30,7 @@ ENSEMBLE = str(Path(sys.executable).with_name("ensemble"))
 
 
 def processor(words: Sequence[str], folder: Path, environment: dict[str, str]) -> float:
-    """Seconds of processor time that a command takes."""
+    """Return the CPU seconds of a command."""
     before = os.times()
     timed(words, folder, environment)
     after = os.times()
@@ -50,7 +51,7 @@ def timed(words: Sequence[str], folder: Path, environment: dict[str, str]) -> fl
 
 
 def many(count: int) -> str:
-    """A jobspec of so many tasks, of which nine in ten depend on another."""
+    """Return a jobspec with a number of tasks, nine in ten of which depend on another."""
     lines = ["version: 1", "resources:", "  one: {type: slot, count: 1, with: [{type: core}]}"]
     lines.append("tasks:")
     for n in range(count):

@@ -33,7 +33,7 @@ from ensemble_core.runtime.controller import Runtime, Watcher
 
 REGISTRY = discover()
 MAKER = "benchmark"
-#: Jobs that are active at any time: each that ends has the next one submitted.
+#: Number of active jobs: the end of each submits the next.
 ACTIVE = 200
 GROUPS = 10
 
@@ -54,7 +54,7 @@ END = ("release", "free", "clean")
 
 
 class Flood(Executor):
-    """Tells of each job's whole life at once, until ``jobs`` of them have ended."""
+    """Executor that emits all events of a job at once, until ``jobs`` jobs have ended."""
 
     def __init__(self, jobs: int) -> None:
         self.left = jobs
@@ -87,15 +87,15 @@ class Flood(Executor):
 
 
 class Cut(BaseException):
-    """The controller is gone."""
+    """Raised to simulate a dead controller."""
 
 
 class Counter(Watcher):
-    """Counts events, and cuts the run off once the flood is over."""
+    """Watcher that counts events and kills the run after the last one."""
 
     def __init__(self, jobs: int) -> None:
         self.events = 0
-        # One event before the last snapshot would have been made: the most that can be left to do.
+        # One event before the last snapshot: the longest possible recovery.
         self._most = 10 * jobs - 1
 
     def event(self, event: Event) -> None:
@@ -105,14 +105,14 @@ class Counter(Watcher):
 
 
 class CutOff(Runtime):
-    """A run that is killed: no snapshot is made on leaving."""
+    """Killed run, without a final snapshot."""
 
     def _last_snapshot(self, journal: JournalWriter) -> None:
         return
 
 
 def flood(ensemble: Ensemble, jobs: int, folder: Path | None) -> float:
-    """Run until ``jobs`` have ended; the seconds that took."""
+    """Run until ``jobs`` have ended; return the seconds."""
     writer = None
     if folder is not None:
         folder.mkdir(parents=True)
@@ -146,7 +146,7 @@ def flood(ensemble: Ensemble, jobs: int, folder: Path | None) -> float:
 
 
 def recovered(folder: Path) -> tuple[float, int]:
-    """Seconds until the engine stands where the journal left it, and the events handled for it."""
+    """Return the seconds to recover the engine from the journal, and the events that it handled."""
     began = time.perf_counter()
     with Journal(folder / NAME) as journal:
         result = recover(

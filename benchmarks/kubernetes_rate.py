@@ -1,13 +1,12 @@
-"""Requests to the API server for jobs in Kubernetes, beside a bare Indexed Job of as many.
+"""Requests to the API server for jobs in Kubernetes, compared with a bare Indexed Job.
 
     python benchmarks/kubernetes_rate.py [--jobs N] [--rounds N] [--kubeconfig FILE]
 
-It begins the stand-in of the plugin's tests, with a node of eight cores, in this process: what it
-says of speed is of the stand-in, and only the ratio counts. With ``--kubeconfig`` it is a control
-plane without nodes, of which this process plays one. Each round runs both in turn: one
-Indexed Job with N completions of ``true`` that is watched, and the executor with N jobs that run
-it. Prints the requests of each, scaled to 1,000 jobs, by what they are; jobs a second; and how long
-after the end of a job's process our event of it came.
+It starts the stand-in of the plugin's tests in this process, with a node of eight cores; speeds are
+those of the stand-in, so only ratios count. With ``--kubeconfig``, it uses a control plane without
+nodes and simulates a node. Each round runs an Indexed Job with N completions of ``true`` that is
+watched, and the executor with N such jobs. For both, it prints requests per 1,000 jobs, by kind;
+jobs per second; and the delay from the end of a job's process to our event.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def conftest() -> Any:
-    """The cluster of the plugin's tests."""
+    """Start the cluster of the plugin's tests."""
     path = ROOT / "plugins" / "ensemble-kubernetes" / "tests" / "conftest.py"
     spec = importlib.util.spec_from_file_location("kubernetes_conftest", path)
     assert spec is not None
@@ -40,7 +39,7 @@ def conftest() -> Any:
 
 
 def requests(cluster: Any) -> Counter[str]:
-    """The requests of runs so far: not those of the node."""
+    """Return the requests so far, without those of the node."""
     return Counter(
         f"{verb} {resource}"
         for user, verb, resource, _ in cluster.cluster.access.allowed
@@ -49,7 +48,7 @@ def requests(cluster: Any) -> Counter[str]:
 
 
 def bare(cluster: Any, jobs: int) -> float:
-    """Seconds for one Indexed Job, which is watched until it is over."""
+    """Return the seconds for an Indexed Job that is watched until it is over."""
     from ensemble_kubernetes.api import Api
 
     api = Api(str(cluster.kubeconfig), None, None)
@@ -74,7 +73,7 @@ def bare(cluster: Any, jobs: int) -> float:
 
 
 def executor(cluster: Any, jobs: int, late: list[float]) -> float:
-    """Seconds for the executor with as many jobs; how late it told of their ends."""
+    """Return the seconds for the executor with as many jobs, and the delays of their end events."""
     with tempfile.TemporaryDirectory() as folder:
         session = Session(cluster.executor(), Path(folder), 600.0)
         began = time.monotonic()
@@ -103,7 +102,7 @@ def main() -> None:
     late: list[float] = []
     for number in range(1, chosen.rounds + 1):
         for name in ("bare", "executor"):
-            # A new one: the stand-in keeps all that ever was.
+            # A new one: the stand-in keeps all history.
             config = chosen.kubeconfig
             cluster = module.RealCluster(None, config) if config else module.Cluster()
             before = requests(cluster)

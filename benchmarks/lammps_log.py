@@ -38,7 +38,7 @@ Performance: 5948479.558 tau/day, 13769.629 timesteps/s, 1.487 Matom-step/s
 Total wall time: 0:16:41
 """
 
-# Each reads the file that it is named, and prints how many rows it found, and what that took.
+# Each reads the given file and prints the number of rows and the time.
 MEASURE = """
 import json, resource, sys, time
 began = time.process_time()
@@ -76,7 +76,7 @@ print('{"rows": %s, "seconds": %s, "peak": 0}' % (done.stdout.split()[0], took))
 
 
 def write(path: Path, megabytes: float, style: str) -> None:
-    """Write a log as LAMMPS does."""
+    """Write a log in LAMMPS's format."""
     source = random.Random(0)
     spread = ((1, 0.1), (-5, 0.3), (0, 0), (-4, 0.1), (0, 2))
     pool = [[source.gauss(*both) for both in spread] for _ in range(5000)]
@@ -104,7 +104,7 @@ def write(path: Path, megabytes: float, style: str) -> None:
 
 
 def measured(code: str, log: Path, python: str = sys.executable) -> dict[str, float] | None:
-    """Rows, seconds and the peak (MB) of one reader; ``None`` if it took too long."""
+    """Return rows, seconds and peak MB of a reader, or ``None`` if it took too long."""
     whole = code if code == COUNT else code + MEASURE
     try:
         done = subprocess.run(

@@ -55,7 +55,7 @@ rules:
 
 @dataclass
 class Measured:
-    """Seconds: wall time, and CPU time of everything, the controller and the supervisor."""
+    """Seconds: wall time, and CPU time in total, of the controller and of the supervisor."""
 
     wall: float
     everything: float = 0.0
@@ -122,7 +122,7 @@ def floor(jobs: int, width: int, folder: Path) -> Measured:
 
 
 def _threads_cpu(pid: int) -> float:
-    """CPU seconds of a process's threads, without those of its children."""
+    """Return the CPU seconds of a process's threads, without its children."""
     total = 0
     for thread in Path(f"/proc/{pid}/task").iterdir():
         total += int((thread / "schedstat").read_text().split()[0])
@@ -163,7 +163,7 @@ def executor(jobs: int, width: int, folder: Path) -> Measured:
 
 
 def _supervisor(tag: str) -> int:
-    """The process that watches over this run's jobs: its command line ends with tag and address."""
+    """Return this run's supervisor process: its command line ends with tag and address."""
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             if entry.name.isdigit() and tag in (entry / "cmdline").read_text().split("\0")[-3:]:
@@ -199,7 +199,7 @@ def _apart(way: Callable[[int, int, Path], Measured], jobs: int, width: int) -> 
                 traceback.print_exc()
             os._exit(1)
         os.close(writer)
-        while True:  # the child, then a supervisor that it left
+        while True:  # the child, then its supervisor
             try:
                 os.wait()
             except ChildProcessError:

@@ -26,7 +26,7 @@ WAVE = 1_000
 
 
 def resident() -> int:
-    """This process's resident size in bytes."""
+    """Return this process's resident size in bytes."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
@@ -47,7 +47,7 @@ def again() -> BoundRule:
 
 
 def main() -> None:
-    """Run the jobs and print what stays."""
+    """Run the jobs and print the memory that remains."""
     parser = argparse.ArgumentParser(description="bytes kept for each finished job")
     parser.add_argument("--jobs", type=int, default=1_000_000)
     jobs = parser.parse_args().jobs

@@ -60,7 +60,7 @@ def ensemble(index: int) -> dict[str, Any]:
 
 
 class World:
-    """The cluster, and a thread that plays what else would be in it."""
+    """Cluster with a thread that simulates its other components."""
 
     def __init__(self) -> None:
         self.cluster = Cluster(definition())
@@ -110,7 +110,7 @@ def memory(pid: int) -> float:
 
 
 def cpu(pid: int) -> float:
-    """Seconds of CPU time."""
+    """Return the CPU seconds of process ``pid``."""
     with open(f"/proc/{pid}/stat", encoding="ascii") as file:
         fields = file.read().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -51,7 +51,7 @@ END = ("release", "free", "clean")
 
 
 class Flood(Executor):
-    """Tells of each job's whole life at once, until ``jobs`` of them were submitted."""
+    """Executor that emits all events of a job at once, until ``jobs`` were submitted."""
 
     def __init__(self, jobs: int) -> None:
         self.left = jobs
@@ -84,7 +84,7 @@ class Flood(Executor):
 
 
 class WithoutRows(JournalWriter):
-    """A journal's writer that keeps no rows of jobs."""
+    """Journal writer without job rows."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -92,7 +92,7 @@ class WithoutRows(JournalWriter):
 
 
 def flood(folder: Path, jobs: int, writer_of: type[JournalWriter] = JournalWriter) -> float:
-    """A run of so many jobs; its events a second."""
+    """Run a number of jobs; return events per second."""
     folder.mkdir(parents=True)
     writer = writer_of(folder / NAME)
     executor = {"name": "local", "options": {}}
@@ -119,7 +119,7 @@ def flood(folder: Path, jobs: int, writer_of: type[JournalWriter] = JournalWrite
 
 
 def multiply(path: Path, rows: int) -> None:
-    """Copy the rows of jobs under further indices."""
+    """Copy job rows under further indices."""
     connection = sqlite3.connect(path)
     connection.create_function("job_checksum", 4, job_checksum)
     (there,) = connection.execute("SELECT max(number) + 1 FROM job_rows").fetchone()
@@ -155,7 +155,7 @@ def cost(state: Path, *arguments: str) -> str:
 
 
 def reading(path: Path) -> float:
-    """Events a second when the journal is read and nothing is made of it."""
+    """Return events per second of only reading the journal."""
     with Journal(path) as journal:
         began = time.perf_counter()
         events = sum(1 for _ in journal.rows())

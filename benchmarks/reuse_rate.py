@@ -43,7 +43,7 @@ SECONDS = 1.0
 
 
 class Flood(Executor):
-    """Tells of each job's whole life at once."""
+    """Executor that emits all events of a job at once."""
 
     def open(self, run: Run, emit: Emit) -> None:
         self._emit, self._clock = emit, run.clock
@@ -67,7 +67,7 @@ class Flood(Executor):
 
 
 def play(folder: Path, text: str, file: str, reuse: Sequence[str] = ()) -> tuple[float, Runtime]:
-    """Play a run; its seconds."""
+    """Execute a run; return the seconds."""
     folder.mkdir(parents=True)
     writer = JournalWriter(folder / NAME)
     executor = {"name": "local", "options": {}}
@@ -99,8 +99,7 @@ def play(folder: Path, text: str, file: str, reuse: Sequence[str] = ()) -> tuple
 
 
 def look_ups(folder: Path, text: str, file: str) -> tuple[float, float, float, int]:
-    """Seconds to read a run's jobs and to look all of them up (and of CPU time for the latter), and
-    how many were found."""
+    """Return the seconds to read jobs and to look them up (wall, CPU), and the number found."""
     began = time.perf_counter()
     earlier = EarlierJobs()
     earlier.read(folder)

@@ -62,7 +62,7 @@ def at_once(jobs: int) -> str:
 
 
 def members(count: int) -> str:
-    """Each group is submitted at the start, and again when half of its jobs have succeeded."""
+    """Return groups that are submitted at the start and again after half of their jobs."""
     numbers, each, half = range(count), JOBS_OF_A_MEMBER // 2, JOBS_OF_A_MEMBER // 4
     lines = ["jobs:"]
     lines += [f"  - {{name: g{n}, command: x, count: {each}, executor: m{n}}}" for n in numbers]
@@ -77,7 +77,7 @@ def members(count: int) -> str:
     return "\n".join(lines)
 
 
-#: Each curve with its file for a size, and how many jobs a size is.
+#: Each curve: its file for a size, and the number of jobs of a size.
 CURVES: dict[str, tuple[Callable[[int], str], int]] = {
     "members": (members, JOBS_OF_A_MEMBER),
     "at once": (at_once, 1),
@@ -86,9 +86,9 @@ CURVES: dict[str, tuple[Callable[[int], str], int]] = {
 
 
 def point(curve: str, size: int) -> dict[str, Any]:
-    """Play one size: CPU seconds, events, and the peak of this process in MB."""
+    """Simulate one size; return CPU seconds, events, and the peak of this process in MB."""
     registry = discover()
-    gc.set_threshold(50_000, 20, 20)  # as the command line has it
+    gc.set_threshold(50_000, 20, 20)  # as in the command line
     gc.freeze()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = time.process_time()
@@ -115,7 +115,7 @@ def point(curve: str, size: int) -> dict[str, Any]:
 def measured(
     most: int, most_members: int, seconds: float, megabytes: float
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """All points that fit, and what was left out and why."""
+    """Return all points that fit, and those left out with the reason."""
     points, left_out = [], []
     context = multiprocessing.get_context("spawn")
     for curve in CURVES:

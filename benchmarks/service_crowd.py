@@ -34,7 +34,7 @@ PERIOD = 0.1
 ACKNOWLEDGED = 1.0
 #: Members that share a connection: the service lets each have 128 streams.
 SHARE = 20
-#: Else all channels of a process share one connection.
+#: Otherwise all channels of a process share one connection.
 APART = (("grpc.use_local_subchannel_pool", 1),)
 
 
@@ -53,15 +53,15 @@ class Crowd:
         theirs.close()
 
     def ready(self) -> None:
-        """Until all are connected."""
+        """Wait until all are connected."""
         self._pipe.recv()
 
     def go(self, start: float) -> None:
-        """Send from then on."""
+        """Start sending at this time."""
         self._pipe.send(start)
 
     async def over(self) -> tuple[float, list[float]]:
-        """Processor seconds, and how late what came back was."""
+        """Return CPU seconds and the delays of the answers."""
         told: tuple[float, list[float]] = await asyncio.to_thread(self._pipe.recv)
         return told
 
@@ -83,14 +83,14 @@ def play(
     offset: float,
     pipe: Connection,
 ) -> None:
-    """The members of one process."""
+    """Run the members of one process."""
     late: list[float] = []
 
     async def member(number: int, stream: Any, start: float) -> None:
         name = name_of(number)
 
         async def back() -> None:
-            """Reads the answers: the bare server's own messages, else acknowledgements."""
+            """Read the answers: returned messages of the bare server, or acknowledgements."""
             acknowledged = 0
             while acknowledged < count:
                 message = await stream.read()
@@ -147,7 +147,7 @@ def play(
 
 
 async def receive(run: Any, members: int, count: int, late: list[float]) -> tuple[int, int]:
-    """Take all events of the run; how many messages they came in, and the gaps."""
+    """Receive all events of the run; return the number of messages, and the gaps."""
     got = dict.fromkeys(range(members), 0)
     due = dict.fromkeys(range(members), 0.0)
     left, lost, messages = members * count, 0, 0

@@ -38,8 +38,7 @@ from ensemble_service.tokens import TokenFile
 
 CROWD = Path(__file__).parents[1] / "plugins" / "ensemble-service" / "tests" / "hostile_crowd.py"
 KINDS = "slow,endless,huge,wrong,member,steering"
-#: Bounds: MiB that the service may take at its highest, and how many times as long honest requests
-#: may take as beside idle connections.
+#: Limits: peak MiB of the service, and honest requests' slowdown compared with idle connections.
 MOST_MEMORY, MOST_RATIO = 200.0, 2.0
 #: Honest members that share a connection.
 SHARE = 20
@@ -114,7 +113,7 @@ class Server:
         self.port = int(self._process.stdout.readline())
 
     def memory(self) -> tuple[float, float]:
-        """MiB that it has now, and at its highest. Linux."""
+        """Return current and peak MiB (Linux)."""
         text = Path(f"/proc/{self._process.pid}/status").read_text("ascii")
         found = dict(line.split(":", 1) for line in text.splitlines())
         now, most = (int(found[name].split()[0]) / 1024 for name in ("VmRSS", "VmHWM"))
@@ -129,9 +128,9 @@ class Server:
 async def crowd(
     server: Server, tokens: Path, kinds: str, connections: int
 ) -> AsyncIterator[dict[str, int]]:
-    """Hostile connections, so many of these kinds, while the block lasts; counts what they did.
+    """Run hostile connections of these kinds inside the block; count their actions.
 
-    Waited for in a thread: honest members that say nothing for 10 s are sent away.
+    Waits in a thread: honest members that are silent for 10 s are disconnected.
     """
     did: dict[str, int] = {}
     command = [sys.executable, str(CROWD), str(server.port), str(tokens)]
@@ -151,7 +150,7 @@ async def crowd(
 
 
 class Honest:
-    """The honest members, and their run."""
+    """The honest members and their run."""
 
     def __init__(self, server: Server, tokens: dict[str, Any], names: list[str]) -> None:
         target = f"127.0.0.1:{server.port}"
@@ -165,7 +164,7 @@ class Honest:
         self.took: list[float] = []
         self.failed: list[str] = []
         self.events = 0
-        #: Requests that were cancelled, and asked again.
+        #: Requests that were cancelled and repeated.
         self.again = 0
 
     def _metadata(self, token: str) -> tuple[tuple[str, str], ...]:
@@ -203,7 +202,7 @@ class Honest:
             self.events += len(message.batch.events)
 
     async def _status(self, stub: Any, name: str, metadata: tuple[tuple[str, str], ...]) -> None:
-        """Ask for a status, and as ``ServiceClient`` does again where that was cancelled."""
+        """Request a status; repeat it if it was cancelled, like ``ServiceClient``."""
         pause = 0.1
         while True:
             try:

@@ -36,14 +36,14 @@ from ensemble_service.tokens import TokenFile
 from ensemble_core import Resized, Resizer
 
 MEMBER, RUN = "default/bench", "bench-run"
-#: Requests under way at once; events in one message; messages that may be on their way.
+#: Concurrent requests; events per message; messages in flight.
 AT_ONCE, BATCH, AHEAD = 8, 100, 20
-#: Requests to the one server before it is the other's turn: on a busy machine both are to suffer.
+#: Requests per block: alternating blocks make both servers suffer equally on a busy machine.
 BLOCK = 200
 
 
 class Echo(api.EnsembleServicer):
-    """Hands back what it gets: the bare limit."""
+    """Echo server: the limit of bare gRPC."""
 
     async def Member(self, requests: Any, context: Any) -> Any:  # noqa: N802
         async for _ in requests:
@@ -57,8 +57,7 @@ class Echo(api.EnsembleServicer):
 
 
 async def relay(requests: Any, context: Any) -> AsyncIterator[Any]:
-    """A bare relay: the service's work on a member's events, in one stream and with nothing
-    else."""
+    """Relay a member's events in one stream, as the service does, with nothing else."""
     async for message in requests:
         yield pb.ToRun(batch=message.batch)
 
@@ -76,7 +75,7 @@ RELAY = grpc.method_handlers_generic_handler(
 
 
 class Willing(Resizer):
-    """Grants at once, and says that it does: what is measured is the service."""
+    """Resizer that grants everything without blocking, so that only the service is measured."""
 
     waits = False
 
@@ -85,7 +84,7 @@ class Willing(Resizer):
 
 
 class Slow(Willing):
-    """One that may wait, as one that calls Kubernetes: it is called in threads."""
+    """Resizer that may block, like one that calls Kubernetes, so it is called in threads."""
 
     waits = True
 
@@ -118,7 +117,7 @@ def serve(kind: str, state: Path, pipe: Connection) -> None:
 
 
 class Server:
-    """One of the two servers, with tokens for it."""
+    """One of the two servers with its tokens."""
 
     def __init__(self, kind: str, state: Path, tokens: Mapping[str, str]) -> None:
         self._pipe, theirs = multiprocessing.Pipe()
@@ -133,11 +132,11 @@ class Server:
         self._process.start()
 
     def metadata(self, name: str) -> tuple[tuple[str, str], ...]:
-        """The metadata by which the service knows this member, or the controller."""
+        """Return the metadata that authenticates this member or the controller."""
         return (("authorization", f"Bearer {self._tokens[name]}"),)
 
     def used(self) -> float:
-        """Processor seconds that it took up to now."""
+        """Return the CPU seconds that it has used."""
         self._pipe.send(None)
         seconds: float = self._pipe.recv()
         return seconds
@@ -149,7 +148,7 @@ class Server:
 
 
 async def timed(call: Callable[[int], Awaitable[object]], count: int) -> float:
-    """Seconds for so many requests, with so many under way at once."""
+    """Return the seconds for a number of requests with limited concurrency."""
     numbers = iter(range(count))
 
     async def one_after_another() -> None:
@@ -162,7 +161,7 @@ async def timed(call: Callable[[int], Awaitable[object]], count: int) -> float:
 
 
 class Asker:
-    """A client of one of the servers, and a member to ask about."""
+    """Client of a server, with a member for its requests."""
 
     def __init__(self, server: Server, what: str) -> None:
         self.server, self.seconds, self.cost = server, 0.0, 0.0
@@ -190,8 +189,7 @@ class Asker:
         await timed(self._call, 50)
 
     async def ask(self, count: int) -> None:
-        """Sends this number of requests; ``seconds`` and ``cost``, of the server's processor,
-        grow."""
+        """Send a number of requests; add to ``seconds`` and to ``cost`` (the server's CPU time)."""
         used = self.server.used()
         self.seconds += await timed(self._call, count)
         self.cost += self.server.used() - used
@@ -202,7 +200,7 @@ class Asker:
 
 
 async def requests(bare: Server, ours: Server, what: str, count: int) -> tuple[Asker, Asker]:
-    """Requests to both servers, a few of the one after a few of the other."""
+    """Send requests to both servers in alternating blocks."""
     askers = Asker(bare, what), Asker(ours, what)
     for each in askers:
         await each.begin()
@@ -227,7 +225,7 @@ def batches(count: int, first: int = 1) -> list[Any]:
 
 
 async def bare_events(server: Server, count: int) -> float:
-    """Events a second through one stream there and back."""
+    """Return events per second through a stream and back."""
     async with grpc.aio.insecure_channel(server.target) as channel:
         stream = channel.stream_stream(
             "/bench/Relay",
@@ -252,7 +250,7 @@ async def bare_events(server: Server, count: int) -> float:
 
 
 async def begin(run: Any, members: list[str]) -> None:
-    """Begin a run and take these members into it."""
+    """Start a run with these members."""
     epoch = time.time_ns()
     await run.write(pb.FromRun(begin=pb.Begin(run=RUN, epoch=epoch)))
     while not (await run.read()).HasField("welcome"):
@@ -263,7 +261,7 @@ async def begin(run: Any, members: list[str]) -> None:
 
 
 class Relayed:
-    """A member and a run of a service, and the events that go from the one to the other."""
+    """A member and a run of a service, and the events from one to the other."""
 
     async def begin(self, server: Server) -> None:
         """Connect both, each with a separate connection."""
@@ -275,10 +273,10 @@ class Relayed:
         await self._member.write(pb.FromMember(hello=pb.Hello(member=MEMBER, executor="bench")))
         await self._member.read()
         await begin(self._run, [MEMBER])
-        await self._member.read()  # the run's call: it hears of the member from now on
+        await self._member.read()  # the run's call: it receives the member's events from now on
 
     async def seconds(self, count: int) -> float:
-        """Seconds that so many events take."""
+        """Return the seconds for a number of events."""
         room = asyncio.Semaphore(AHEAD)
         messages = batches(count, self._next)
 
@@ -297,7 +295,7 @@ class Relayed:
             if message.HasField("batch"):
                 if message.batch.first != self._next:
                     raise SystemExit(f"event {self._next} is missing")
-                events = len(message.batch.events)  # several of the member's may have become one
+                events = len(message.batch.events)  # several of the member's messages may be merged
                 self._next += events
                 left -= events
                 for _ in range(events // BATCH):
@@ -314,7 +312,7 @@ class Relayed:
 
 
 async def service_events(server: Server, count: int) -> float:
-    """Events a second from a member's stream through the service to its run's."""
+    """Return events per second from a member's stream through the service to its run."""
     relayed = Relayed()
     await relayed.begin(server)
     seconds = await relayed.seconds(count)

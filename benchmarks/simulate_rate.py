@@ -31,7 +31,7 @@ from ensemble_core.model.events import Event
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.runtime.watcher import Watcher
 
-#: Statistics of a group that rules ask for, with thresholds that none reaches.
+#: Statistics that rules use, with thresholds that are not reached.
 WATCHED = (
     "mean.g{}-duration, when: '> 1e9', action: {{name: log, message: long}}",
     "p95.g{}-pending, when: '> 1e9', action: {{name: log, message: slow}}",
@@ -40,8 +40,10 @@ WATCHED = (
 
 
 def study(jobs: int, groups: int = 10, nodes: int = 100, *, watched: bool = False) -> Study:
-    """``groups`` of equal size, each submitted when half of the one before has succeeded; where it
-    is ``watched``, rules ask for statistics of each group as well, as most studies' do."""
+    """Return a study of ``groups`` of equal size, each submitted after half of the previous one.
+
+    If ``watched``, rules also use statistics of each group, as in most studies.
+    """
     each = max(1, jobs // groups)
     lines = ["limits: {chain: 100000}", "jobs:"]
     lines += [f"  - {{name: g{number}, command: x, count: {each}}}" for number in range(groups)]
@@ -67,7 +69,7 @@ def _study(text: str, nodes: int) -> Study:
 
 
 def waves(jobs: int, each: int = 1000) -> Study:
-    """Jobs that come and go ``each`` at a time: little is to stay of one that is over."""
+    """Return a study with ``each`` active jobs; finished jobs should use little memory."""
     text = f"""
 jobs: [{{name: g, command: x, count: {each}}}]
 rules:
@@ -87,7 +89,7 @@ class _Kept(Watcher):
 
 
 def ratio(jobs: int, *, watched: bool) -> tuple[float, float, int]:
-    """Seconds of a simulated run and of the engine alone with its events, and how many."""
+    """Return the seconds of a simulated run and of the engine alone, and the number of events."""
     about = study(jobs, watched=watched)
     kept = _Kept()
 
@@ -98,7 +100,7 @@ def ratio(jobs: int, *, watched: bool) -> tuple[float, float, int]:
         )
 
     runtime(kept).run()
-    run, engine = runtime(), Engine(about.ensemble)  # both are made before, and freed after
+    run, engine = runtime(), Engine(about.ensemble)  # both are created before and freed after
     began = time.process_time()
     run.run()
     simulated = time.process_time() - began
@@ -109,7 +111,7 @@ def ratio(jobs: int, *, watched: bool) -> tuple[float, float, int]:
 
 
 def memory(jobs: int) -> None:
-    """The peak of a process that plays so many jobs, in MB."""
+    """Return the peak MB of a process that simulates a number of jobs."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     began = time.perf_counter()
     figures = play(waves(jobs), 0)
@@ -125,7 +127,7 @@ def main() -> None:
     parser.add_argument("--memory", type=int, default=0)
     parser.add_argument("--runs", type=int, default=0)
     options = parser.parse_args()
-    gc.set_threshold(50_000, 20, 20)  # as the command line has it, and what is loaded is frozen
+    gc.set_threshold(50_000, 20, 20)  # as in the command line, where loaded modules are frozen
     discover()
     gc.freeze()
     for watched in (False, True) if options.rounds else ():

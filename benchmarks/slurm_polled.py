@@ -1,4 +1,4 @@
-"""Slurm with jobs that report through files, beside ensemble-slurm with reports over the network.
+"""Slurm with jobs that report through files, compared with ensemble-slurm's network reports.
 
 `PolledSlurm` below is a whole executor for Slurm on BatchExecutor with claims, as
 ensemble-gridengine is one for Grid Engine. It is shorter, since it leaves out what the plugin does
@@ -37,7 +37,7 @@ WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "SUSPENDED")
 
 
 class PolledSlurm(BatchExecutor):
-    """Slurm as a queue whose jobs claim themselves."""
+    """Slurm executor with claims."""
 
     name = "slurm"
     most_jobs = 1000
@@ -90,11 +90,11 @@ def _ids(job: str, size: int) -> list[str]:
 
 
 def one(executor: Executor, jobs: int, folder: Path) -> tuple[float, float, list[float]]:
-    """Requests for 1,000 jobs, jobs a second, and milliseconds from ends to their events."""
+    """Return requests per 1,000 jobs, jobs per second, and milliseconds from ends to events."""
     settle()
     before = requests()
     settle()
-    look = requests() - before  # what the two questions cost
+    look = requests() - before  # the cost of both queries
     folder.mkdir()
     told: dict[str, float] = {}
     over: set[str] = set()

@@ -41,11 +41,11 @@ from ensemble_core import Event, Job, JobEvent, Run
 _T = TypeVar("_T")
 ROOT = Path(__file__).resolve().parents[1]
 TRUE = "/bin/true"
-#: Parts of the names of requests that nodes make, and of the one that asks for the numbers.
+#: Parts of the names of nodes' requests, and of the request for statistics.
 NODES_OWN = ("COMPLETE", "REGISTRATION", "PING", "STATS_INFO", "ACCT_GATHER", "STEP_")
-#: Looks of ours at the queue that are not counted.
+#: Our own polls, which are not counted.
 ASKED: list[int] = []
-#: What a peer is given to do: jobs of /bin/true, each for itself, waited for to the end.
+#: Work of a peer: single jobs of /bin/true, until the last has ended.
 PSIJ = """
 import sys
 from psij import Job, JobExecutor, JobSpec
@@ -59,7 +59,7 @@ for job in jobs:
 
 
 def fixture() -> ModuleType:
-    """The cluster of the plugin's tests."""
+    """Start the cluster of the plugin's tests."""
     path = ROOT / "plugins" / "ensemble-slurm" / "tests" / "conftest.py"
     spec = importlib.util.spec_from_file_location("slurm_cluster", path)
     assert spec is not None
@@ -80,7 +80,7 @@ def median(pairs: Sequence[tuple[float, float]]) -> str:
 
 
 def requests() -> int:
-    """How many requests slurmctld has had."""
+    """Return the number of requests to slurmctld."""
     text = subprocess.run(["sdiag"], check=True, capture_output=True, text=True).stdout
     count = 0
     counting = False
@@ -95,7 +95,7 @@ def requests() -> int:
 
 
 def settle() -> int:
-    """Wait until no job is left; how often that was asked."""
+    """Wait until no job is left; return the number of polls."""
     asked = 1
     while subprocess.run(["squeue", "-h"], capture_output=True, check=False).stdout.strip():
         time.sleep(0.2)
@@ -110,7 +110,7 @@ def bare_run(jobs: int) -> float:
         check=True,
         stdout=subprocess.DEVNULL,
     )
-    ASKED.append(settle())  # sbatch --wait itself would look every few seconds only
+    ASKED.append(settle())  # sbatch --wait would poll every few seconds only
     return jobs / (time.perf_counter() - began)
 
 
@@ -138,7 +138,7 @@ def psij_run(python: str, jobs: int, folder: Path) -> float:
 
 
 def latencies(jobs: int, folder: Path) -> tuple[list[float], list[float]]:
-    """Seconds from each job's end to our event of it; and to the next of a poller's looks."""
+    """Return the seconds from each job's end to our event, and to a poller's next poll."""
     told: dict[str, float] = {}
     over = threading.Event()
 
@@ -173,7 +173,7 @@ def latencies(jobs: int, folder: Path) -> tuple[list[float], list[float]]:
 
 
 def counted(what: Callable[[], _T], jobs: int) -> tuple[_T, float]:
-    """Its result, and requests for 1,000 jobs, without those of our own looks at the queue."""
+    """Return the result, and the requests per 1,000 jobs without our own polls."""
     settle()
     before = requests()
     settle()

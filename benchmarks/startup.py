@@ -43,7 +43,7 @@ ONE = """
 jobs: [{name: one, command: /bin/true}]
 rules: [{trigger: start, action: {name: submit, label: one}}]
 """
-#: The same from Python.
+#: The same run from Python.
 PROGRAM = """
 import sys
 import ensemble_core
@@ -56,19 +56,19 @@ EXAMPLE = Path(__file__).parents[1] / "examples" / "hello-world.yaml"
 
 #: Columns of the table.
 WIDTHS = (10, 8, 10, 8)
-#: Measured from a checkout; its modules are compiled before, as those of an installation are.
+#: A checkout to measure; its modules are compiled first, as in an installation.
 ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
 
 
 class Cost(NamedTuple):
-    """Times of one process, in milliseconds; ``cpu`` without processes that outlive it."""
+    """Times of a process in milliseconds; ``cpu`` excludes processes that outlive it."""
 
     wall: float
     cpu: float
 
 
 def cost(command: Sequence[str], folder: str) -> Cost:
-    """Run a process in this folder, where no tree's modules lie, to its end."""
+    """Run a process to its end in a folder without modules of any tree."""
     began = time.perf_counter()
     process = subprocess.Popen(
         command, cwd=folder, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
@@ -84,7 +84,7 @@ def cost(command: Sequence[str], folder: str) -> Cost:
 
 
 def main() -> None:
-    """Measure in rounds, and print minima, medians and ratios."""
+    """Measure in rounds and print minima, medians and ratios."""
     parser = argparse.ArgumentParser(description="start-up against a bare click program")
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument(
@@ -144,7 +144,7 @@ def main() -> None:
 
 
 def summary(costs: Sequence[Cost]) -> tuple[float, float, float, float]:
-    """The least and the median wall time, the least and the median processor time."""
+    """Return minimum and median of wall time and of CPU time."""
     walls, cpus = zip(*costs, strict=True)
     return min(walls), statistics.median(walls), min(cpus), statistics.median(cpus)
 

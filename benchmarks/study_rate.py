@@ -60,17 +60,17 @@ PIVOTED = Table(
 
 
 def nothing(firing: Any, options: Any) -> Iterable[Decision]:
-    """Decide nothing."""
+    """Plan without decisions."""
     return ()
 
 
 def submit(firing: Any, options: Any) -> Iterable[Decision]:
-    """Submit the group."""
+    """Plan that submits the group."""
     yield firing.submit("sim")
 
 
 def study(group: JobGroup, rules: Iterable[BoundRule]) -> Ensemble:
-    """One group, submitted at the start, and these rules."""
+    """Return a group that is submitted at the start, with these rules."""
     start = BoundRule(
         id="start",
         trigger=Trigger(wakes=("start",)),
@@ -82,7 +82,7 @@ def study(group: JobGroup, rules: Iterable[BoundRule]) -> Ensemble:
 
 
 def rule(number: int, wakes: str, when: str, each: Any, reads: Iterable[str] = ()) -> BoundRule:
-    """A rule that decides nothing."""
+    """Return a rule without decisions."""
     return BoundRule(
         id=f"rule-{number}",
         trigger=Trigger(wakes=(wakes,), group="sim"),
@@ -95,16 +95,16 @@ def rule(number: int, wakes: str, when: str, each: Any, reads: Iterable[str] = (
 
 
 def begun(checked: Ensemble) -> tuple[Engine, list[str]]:
-    """An engine that has submitted its jobs."""
+    """Return an engine that has submitted its jobs."""
     engine = Engine(checked, everything=False)
     decided = engine.handle(Started(0.0))
     return engine, [job.id for one in decided if isinstance(one, Submit) for job in one.jobs]
 
 
 def timed(engine: Engine, events: list[Event]) -> float:
-    """Seconds per event."""
+    """Return seconds per event."""
     handle = engine.handle
-    gc.collect()  # what another engine left is not this one's to clear away
+    gc.collect()  # don't measure the garbage of another engine
     began = time.process_time()
     for event in events:
         handle(event)
@@ -112,13 +112,13 @@ def timed(engine: Engine, events: list[Event]) -> float:
 
 
 def sweep(count: int, **fields: Any) -> JobGroup:
-    """A group of ``KEYS`` values of a parameter, each ``count`` times."""
+    """Return a group with ``KEYS`` values of a parameter, each ``count`` times."""
     values = tuple(number / 1000 for number in range(KEYS))
     return JobGroup(name="sim", command=("true",), parameters={"T": values}, count=count, **fields)
 
 
 def rows(each: Any) -> float:
-    """Seconds per row of a thousand jobs, with ten rules."""
+    """Return seconds per row of a thousand jobs with ten rules."""
     rules = [rule(number, "observed", f"x > {number + 1e9}", each) for number in range(10)]
     engine, jobs = begun(study(sweep(1), rules))
     for job in jobs:
@@ -131,7 +131,7 @@ def rows(each: Any) -> float:
 
 
 def lives(jobs: int, with_study: bool) -> float:
-    """Seconds per event of jobs that leave a result, or of the same jobs that leave none."""
+    """Return seconds per event of jobs with a result, or of the same jobs without."""
     count = max(1, jobs // KEYS)
     if with_study:
         group = sweep(count, result={"E": expression("duration * 2")})
@@ -159,8 +159,10 @@ def lives(jobs: int, with_study: bool) -> float:
 
 
 def pivoted(jobs: int, wakes: str = "") -> float:
-    """Seconds per event of jobs with a filtered statistic, a pivot table and two rules on it that
-    wait for this, or of the same jobs without."""
+    """Return the seconds per event of jobs.
+
+    ``wakes`` (if given) adds a rule on a filtered statistic and two rules on a pivot table.
+    """
     group = sweep(max(1, jobs // KEYS // 2))
     group = replace(group, parameters={"L": (16, 32), **group.parameters})
     rules: list[BoundRule] = []
@@ -195,7 +197,7 @@ def pivoted(jobs: int, wakes: str = "") -> float:
 
 
 def vary(combinations: int) -> float:
-    """Seconds for a vary of combinations that were all had."""
+    """Return seconds for a vary whose combinations all exist already."""
 
     def ask(firing: Any, options: Any) -> Iterable[Decision]:
         yield from firing.vary({"T": list(range(combinations))})
@@ -217,7 +219,7 @@ def vary(combinations: int) -> float:
 
 
 def main() -> None:
-    """Measure in turns, and print medians of ratios."""
+    """Measure alternately and print medians of ratios."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--jobs", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=5)

@@ -39,7 +39,7 @@ rules:
 
 
 def kept_run(state: Path, looks: int) -> None:
-    """The journal of a run whose job printed so many rows."""
+    """Write the journal of a run whose job printed a number of rows."""
     folder = state / "runs" / "why"
     folder.mkdir(parents=True)
     writer = JournalWriter(folder / NAME)
@@ -63,7 +63,7 @@ def kept_run(state: Path, looks: int) -> None:
 
 
 def took(state: Path, *words: str) -> tuple[float, float]:
-    """Seconds on the clock and of the processor."""
+    """Return wall and CPU seconds."""
     command = [sys.executable, "-m", "ensemble_core.cli", *words, "--state", str(state)]
     before, began = os.times(), time.monotonic()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)

@@ -50,7 +50,7 @@ NAMES = (
     "bare", "ensemble", "dask", "parsl", "hyperqueue", "libensemble", "optuna", "snakemake",
     "ensemble-python",
 )  # fmt: skip
-#: What each work measures, the figure that is compared first.
+#: The figures of each work; the first one is compared.
 FIGURES = {
     "a": ("wall", "cpu", "per_job_ms", "cpu_per_job_ms", "start", "start_cpu"),
     "b": ("utilisation", "cpu_per_job_ms"),
@@ -74,7 +74,7 @@ def peer(name: str) -> Peer:
 
 
 class TooLongError(Exception):
-    """A command that was given up."""
+    """Raised for a command that exceeded its time limit."""
 
 
 class Contender:
@@ -86,7 +86,7 @@ class Contender:
     def start(self, task: Task) -> subprocess.Popen[bytes]:
         words = command([self.python], self.name, task)
         environment = {**os.environ, "XDG_CACHE_HOME": f"{task.folder}/cache"}
-        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # all were installed compiled
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # all were installed with bytecode
         with open(f"{task.folder}/log", "ab") as log:
             return subprocess.Popen(
                 words, cwd=task.folder, env=environment, stdout=log, stderr=log,
@@ -94,7 +94,7 @@ class Contender:
             )  # fmt: skip
 
     def measure(self, task: Task) -> Measured:
-        """Wall and CPU seconds of a whole task, and the peak of its controller in MB."""
+        """Return wall and CPU seconds of a whole task, and the peak MB of its controller."""
         before = _cpu()
         began = time.perf_counter()
         process = self.start(task)
@@ -107,7 +107,7 @@ class Contender:
         return {"wall": wall, "cpu": _cpu() - before, "peak_mb": peak / 1024}
 
     def warm(self) -> None:
-        """Run one job that is not counted: modules are compiled, files are cached."""
+        """Run an uncounted job, to compile modules and cache files."""
         with folder() as where:
             self.measure(Task(1, 1, where, ("/bin/true",)))
 
@@ -132,7 +132,7 @@ class Contender:
 
 
 def end(session: int) -> None:
-    """End all processes of a session that we began."""
+    """End all processes of a session that was started here."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(session, signal.SIGKILL)
 
@@ -143,7 +143,7 @@ def _cpu() -> float:
 
 
 def _reap() -> None:
-    """Wait for what a command left to us, for its CPU time: a supervisor ends soon after."""
+    """Wait for orphans of a command, such as a supervisor, to include their CPU time."""
     until = time.monotonic() + 20
     while time.monotonic() < until:
         try:
@@ -164,7 +164,7 @@ def folder() -> Iterator[str]:
 
 
 def stamps(where: str) -> list[tuple[float, int]]:
-    """Time and number of each job that began, in the order of time."""
+    """Return time and number of each started job, in order of time."""
     lines = Path(where, "stamps").read_text("ascii").splitlines()
     return sorted((float(when), int(number)) for when, number in map(str.split, lines))
 
@@ -173,7 +173,7 @@ def stamps(where: str) -> list[tuple[float, int]]:
 
 
 def no_ops(count: int) -> Callable[[Contender, int], Measured]:
-    """Works a and d."""
+    """Measure works a and d."""
 
     def measure(one: Contender, slots: int) -> Measured:
         with folder() as where:
@@ -194,7 +194,7 @@ def no_ops(count: int) -> Callable[[Contender, int], Measured]:
 
 
 def utilisation(count: int) -> Callable[[Contender, int], Measured]:
-    """Work b: from the first start to the last end, which is 0.1 s after the last start."""
+    """Measure work b, from the first start to the last end (0.1 s after the last start)."""
 
     def measure(one: Contender, slots: int) -> Measured:
         with folder() as where:
@@ -213,7 +213,7 @@ def utilisation(count: int) -> Callable[[Contender, int], Measured]:
 
 
 def chain(count: int) -> Callable[[Contender, int], Measured]:
-    """Work c."""
+    """Measure work c."""
 
     def measure(one: Contender, slots: int) -> Measured:
         with folder() as where:
@@ -233,7 +233,7 @@ def chain(count: int) -> Callable[[Contender, int], Measured]:
 
 
 def killed(count: int) -> Callable[[Contender, int], Measured]:
-    """Work e: kill the process that was started, and no other; resume at once."""
+    """Measure work e: kill only the started process; resume at once."""
 
     def measure(one: Contender, slots: int) -> Measured:
         with folder() as where:
@@ -268,7 +268,7 @@ def killed(count: int) -> Callable[[Contender, int], Measured]:
 
 
 def rules(jobs: int) -> Callable[[Contender, int], Measured]:
-    """Work g: microseconds of CPU time for an event, by the number of rules."""
+    """Measure work g: microseconds of CPU time per event, by the number of rules."""
     sys.path.insert(0, str(environments.ROOT / "benchmarks"))
     engine_rate = import_module("engine_rate")
 
@@ -295,7 +295,7 @@ def rounds(
     contenders: Sequence[Contender],
     options: argparse.Namespace,
 ) -> dict[str, Any]:
-    """Measure in rounds in which each takes its turn, in each round from another one on."""
+    """Measure in rounds with rotating order."""
     found: list[dict[str, Measured]] = []
     left_out: dict[str, str] = {}
     if work == "g":  # the others have no rules
@@ -322,7 +322,7 @@ def rounds(
 
 
 def table(work: str, measured: dict[str, Any]) -> str:
-    """The table of a work: medians with minimum and maximum, and the ratio to Ensemble."""
+    """Return the table of a work: medians with minimum and maximum, and the ratio to Ensemble."""
     lines = []
     for figure in FIGURES[work]:
         lines.append(f"{work}  {figure:20s} {'median':>10} {'min':>10} {'max':>10}   of ensemble")

@@ -16,7 +16,7 @@ UV = ROOT / ".uv" / "uv"
 
 
 def python(peer: Peer) -> tuple[str, str]:
-    """The interpreter that has a peer installed, and the peer's version; installs it if need be.
+    """Return the interpreter with a peer, and the peer's version; install it if necessary.
 
     Raises ``RuntimeError`` with the installer's last line if the peer cannot be installed."""
     if not peer.packages:

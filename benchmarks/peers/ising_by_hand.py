@@ -25,7 +25,7 @@ jobs = 0
 
 
 def measure(task: tuple[float, int, int]) -> tuple[float, int, float]:
-    """Run the program for a temperature, a lattice and a seed; the Binder cumulant."""
+    """Run the program for a temperature, a lattice and a seed; return the Binder cumulant."""
     temperature, size, seed = task
     point = ["--L", str(size), "--T", str(temperature), "--seed", f"{size}{seed}"]
     command = [sys.executable, *given.program, *point, *options]
@@ -40,7 +40,7 @@ def error(values: list[float]) -> float:
 
 
 def gap(temperature: float) -> tuple[float, float]:
-    """The gap between both lattices, and its error."""
+    """Return the gap between both lattices, and its error."""
     small, large = (cumulants[temperature][size] for size in (16, 32))
     found = statistics.fmean(large) - statistics.fmean(small)
     return found, sqrt(error(small) ** 2 + error(large) ** 2)

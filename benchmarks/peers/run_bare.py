@@ -1,4 +1,4 @@
-"""No peer: a loop of os.posix_spawn and os.waitpid, which is the limit of this machine."""
+"""Bare loop of os.posix_spawn and os.waitpid: the limit of this machine, not a peer."""
 
 from __future__ import annotations
 

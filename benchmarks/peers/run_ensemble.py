@@ -18,7 +18,7 @@ PEER = Peer(
     objection="",
     answer="",
 )
-#: A chain is what rules are for: the next job is not known before the one before has ended.
+#: A chain by a rule: the next job is submitted when the previous one has ended.
 CHAIN = (
     "  - {{trigger: job-done, name: t, repetitions: {more}, action: {{name: submit, label: t}}}}"
 )

@@ -1,4 +1,4 @@
-"""ensemble-python 0.0.16: the cost of rules alone, for its jobs need Flux."""
+"""ensemble-python 0.0.16: only the cost of rules, because its jobs need Flux."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""libEnsemble: points that are there beforehand, given to workers that are threads."""
+"""libEnsemble: predefined points for workers in threads."""
 
 from __future__ import annotations
 

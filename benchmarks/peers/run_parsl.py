@@ -1,4 +1,4 @@
-"""Parsl: Python apps on its executor of threads."""
+"""Parsl: Python apps on its thread executor."""
 
 from __future__ import annotations
 

@@ -51,9 +51,9 @@ class Peer:
     durable: str
     objection: str
     answer: str
-    #: Why it does not do these works, by letter.
+    #: Reasons for works that it does not support, by letter.
     cannot: tuple[tuple[str, str], ...] = ()
-    #: In a, b and d it runs so many times fewer jobs, since it would take too long.
+    #: Factor by which works a, b and d have fewer jobs, because they would take too long.
     fewer: int = 1
 
 
@@ -68,6 +68,6 @@ def main(run: Callable[[Task], None]) -> None:
 
 
 def command(python: Sequence[str], name: str, task: Task) -> list[str]:
-    """The command line that runs a task with a peer."""
+    """Return the command line that runs a task with a peer."""
     file = Path(__file__).with_name(f"run_{name.replace('-', '_')}.py")
     return [*python, str(file), json.dumps(asdict(task))]

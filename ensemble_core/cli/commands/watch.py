@@ -95,7 +95,7 @@ class _Watch:
         self._lost = False
 
     def show(self, left: float | None) -> int:
-        """Show the queue for so many seconds; return the exit code."""
+        """Show the queue for a number of seconds; return the exit code."""
         end = None if left is None else time.monotonic() + left
         with tempfile.TemporaryDirectory(prefix="ensemble-watch-") as folder:
             run = Run(tag=new_tag("watch"), folder=Path(folder), clock=time.time)
