@@ -259,8 +259,8 @@ class RuleSet:
                 self.index.touched[watch] = None
 
     def awaits_failures(self, group: str) -> bool:
-        """Return True if a live rule waits for more failures of this group, so fewer are
-        handled."""
+        """Return True if a live rule counts failures of this group. Failures below its threshold
+        are handled, too."""
         return any(
             state.live and state.watch is not None and state.rule.failure_group in (None, group)
             for state in self._failure_rules

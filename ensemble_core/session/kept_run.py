@@ -191,7 +191,7 @@ class KeptRun:
 
     @property
     def maker(self) -> str | None:
-        """The maker of readable snapshots; ``None`` if snapshots must not be read."""
+        """The installed versions, whose snapshots may be read; ``None`` if none may be read."""
         from ensemble_core.journal.replay import maker_of
 
         return maker_of(versions(self.registry)) if self._own else None
