@@ -387,7 +387,7 @@ def test_a_run_continues_when_a_full_disk_has_space_again(tmp_path: Path) -> Non
         assert command.wait() == 0, command.said.read_text()
         said = command.said.read_text()
         assert said.count("no space for the journal") == 1
-        assert said.count("writable again") == 1
+        assert said.count("writable again: the run continues") == 1
         assert Counter(submits(tmp_path)) == {f"work.{n}": 1 for n in range(41)}
         replayed = Command(tmp_path, disk / "state", "replay", "last")
         assert replayed.wait() == 0, command.said.read_text()
