@@ -186,10 +186,10 @@ def size(chosen: argparse.Namespace) -> None:
                 )
             times.sort()
             print(f"requests: 95th percentile {times[int(0.95 * len(times))] * 1000:.0f} ms")
-            print(f"all views were there after {processor(pid):.1f} s of the processor")
+            print(f"all views took {processor(pid):.1f} s of CPU time")
             before = processor(pid)
             time.sleep(20)
-            print(f"nobody looks: {(processor(pid) - before) / 0.2:.2f} % of a core")
+            print(f"without viewers: {(processor(pid) - before) / 0.2:.2f} % of a core")
 
 
 LIVE = """

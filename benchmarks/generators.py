@@ -1,21 +1,18 @@
-"""Generators compared with plain Optuna and libEnsemble: the same problem, generator and seeds, in
-one run.
+"""Generators compared with plain Optuna and libEnsemble: same problem, generator and seeds.
 
 Each row is a study of ``--points`` points on Branin, Hartmann-6 or an Ising model, ``--at-once``
 at a time, over ``--seeds`` seeds: points, the median of the regret with its quartiles, wall time,
 core-seconds of this process and its children, and the lines of code that the study takes. The Ising
-model's susceptibility is measured by a simulation, and so with noise: the regret is that of the
-point that was found best, by its exact value. Optuna and libEnsemble
-call the objective in this process; so that no cost of processes is compared with that, ensembles
-are played on a virtual clock, by an executor that calls it as well. Seeds go round by round through
-all studies, after one that is not counted; times are medians.
+model's susceptibility is simulated, so it is noisy; the regret is computed from the exact value of
+the best point found. Optuna and libEnsemble call the objective in this process. To compare without
+the cost of processes, ensembles run on a virtual clock with an executor that also calls it. Each
+round runs all studies with one seed; a first round is not counted. Times are medians.
 
 ``--processes N`` compares N times, paired, a study on Hartmann-6 with libEnsemble's generator whose
-objective is a process of its own: with libEnsemble and threads that wait for it, and by a run on
-this machine, with its journal.
+objective is a separate process: with libEnsemble's threads, and as a local run with a journal.
 
 ``--suggestions N`` compares N points of ``random`` with a bare loop of N jobs, paired, both on a
-virtual clock: at most twice as much. 0 leaves a part out.
+virtual clock; the ratio should be at most 2. 0 skips a part.
 
     python benchmarks/generators.py [--points N] [--at-once N] [--seeds N] [--suggestions N]
         [--processes N]

@@ -300,7 +300,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--connections", type=int, default=1000)
     parser.add_argument("--kinds", default=KINDS)
-    parser.add_argument("--hours", type=float, default=0.0, help="go on for so long at least")
+    parser.add_argument("--hours", type=float, default=0.0, help="minimum duration in hours")
     parser.add_argument("--bare", action="store_true", help="a server that compares tokens only")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ensemble-service-") as text:

@@ -350,7 +350,7 @@ def command(
     level: int,
     names: Collection[str] | None = None,
 ) -> Iterator[str]:
-    """Yield a command's section, and those of its subcommands, or of those that are named."""
+    """Yield the sections of a command and its subcommands (``names``: only of these)."""
     yield f"{'#' * min(level, 4)} {context.command_path}\n"
     yield f"```text\n{' '.join(given.get_usage(context).removeprefix('Usage:').split())}\n```\n"
     yield inspect.cleandoc(given.help or "").replace("\b", "").replace("<", "&lt;") + "\n"

@@ -354,7 +354,7 @@ def skips(missing: Sequence[str]) -> None:
 def flux() -> str:
     """Return the line about the Flux that the tests of ensemble-flux used."""
     if any(why.startswith("no Flux") for each in RESULTS.skipped.values() for why, _ in each):
-        return "!! Flux: NO test with a real Flux was run, for want of one"
+        return "!! Flux: NO test with a real Flux was run: none was found"
     prefix = os.environ.get("ENSEMBLE_FLUX_PREFIX")
     command = str(Path(prefix, "bin", "flux")) if prefix else shutil.which("flux")
     if command is None:
@@ -367,7 +367,7 @@ def flux() -> str:
 def slurm() -> str:
     """Return the line about the Slurm that the tests of ensemble-slurm used."""
     if any(why.startswith("no Slurm") for each in RESULTS.skipped.values() for why, _ in each):
-        return "!! Slurm: NO test with a real Slurm was run, for want of one"
+        return "!! Slurm: NO test with a real Slurm was run: none was found"
     command = shutil.which("slurmctld", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
     if command is None:
         return "!! Slurm: not found"
@@ -381,14 +381,14 @@ def gridengine() -> str:
     if any(
         why.startswith("no Grid Engine") for each in RESULTS.skipped.values() for why, _ in each
     ):
-        return "!! Grid Engine: NO test with a real Grid Engine was run, for want of one"
+        return "!! Grid Engine: NO test with a real Grid Engine was run: none was found"
     return "Grid Engine: tests ran with a temporary cell"
 
 
 def pbs() -> str:
     """Return the line about the PBS that the tests of ensemble-pbs used."""
     if any(why.startswith("no PBS") for each in RESULTS.skipped.values() for why, _ in each):
-        return "!! PBS: NO test with a real PBS was run, for want of one"
+        return "!! PBS: NO test with a real PBS was run: none was found"
     return "PBS: tests ran with the complex of this machine"
 
 

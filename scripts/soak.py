@@ -177,9 +177,11 @@ def for_hours(hours: float, seed: int, processes: int, base: Path) -> int:
 
 
 def begin(queue: str, wide: bool) -> str | None:
-    """Start a queue as its plugin's tests do, unless this machine belongs to one; it ends with this
-    process. Return what is missing for it, if anything. A ``wide`` queue has nodes of four cores on
-    any machine: waiting jobs do not need real ones."""
+    """Start a queue like its plugin's tests, unless this machine belongs to one.
+
+    It ends with this process. Return why it cannot start, if so. A ``wide`` queue has nodes of four
+    cores on any machine, because waiting jobs do not need real ones.
+    """
     if queue not in QUEUES:
         return None
     ask = QUEUES[queue].split()

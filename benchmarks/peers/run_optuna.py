@@ -11,8 +11,7 @@ PEER = Peer(
     "for resume JournalStorage with a file, and n_trials less the complete ones",
     output="none: jobs write to the terminal",
     durable="no; trials with a storage on disk (used in e)",
-    objection="Optuna chooses parameters; it is no job runner. It says nothing of where a trial "
-    "runs.",
+    objection="Optuna chooses parameters; it is no job runner. It does not say where a trial runs.",
     answer="True: it is here since its loop is what an adaptive study has otherwise. It runs under "
     "Ensemble as well (ensemble-optuna).",
 )

@@ -115,7 +115,7 @@ def _check_program(context: Context, group: JobGroup) -> None:
 def _problem_in_here(context: Context, group: JobGroup, name: str, *, runs: bool) -> str:
     """Return what is wrong with a program in ``{here}``, if anything.
 
-    If jobs run on another machine, it may be missing here.
+    A missing program is a problem only if jobs run on this machine.
     """
     path = name.replace("{here}", group.here)
     if "{" in path:

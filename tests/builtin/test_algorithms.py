@@ -103,7 +103,7 @@ def test_random_selection_submits_each_job_once_and_respects_at_once() -> None:
     ]  # type: ignore[attr-defined]
     assert sorted(taken) == [1, 2, 3, 4, 5]
     assert taken != [1, 2, 3, 4, 5]
-    assert told.exit_code == 1, "nobody concerned himself with the failure"
+    assert told.exit_code == 1, "no rule handled the failure"
 
 
 def test_workload_success_counts_valid_jobs_and_stops_at_most() -> None:

@@ -40,7 +40,7 @@ _SHOWN, _REMEMBERED = 12, 1000
 @click.command()
 @kept_run_options()
 @click.argument("rule", metavar="[RULE]", required=False)
-@click.option("--all", "everything", is_flag=True, help="Show every time separately.")
+@click.option("--all", "everything", is_flag=True, help="Show all results, including equal ones.")
 @click.option("--job", metavar="JOB", help="Only what concerns this job, such as sim.3.")
 @click.option(
     "--each",

@@ -16,7 +16,7 @@ SERVICE = "kubernetes.io/service-name"
 
 
 class EndpointController:
-    """One round of it is :meth:`look`."""
+    """Controller of Endpoints; :meth:`look` is one round."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

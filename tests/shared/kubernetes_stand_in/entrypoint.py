@@ -1,10 +1,9 @@
-"""Scripts that the Flux Operator (v1alpha2, commit 0d75cef8) starts its containers with: their habits
-in words of our own.
+"""Entry points of the Flux Operator's containers (v1alpha2, commit 0d75cef8), rewritten.
 
 Relevant quirks: the lead broker is the pod with the host name ``NAME-0``; without
 ``logging.strict`` nothing stops the script, so that a container ends with the exit code of its last
-line, 0, however Flux ended; ``commands.post`` runs on every node; and a quiet one silences the last
-line of what it was given.
+line, 0, however Flux ended; ``commands.post`` runs on every node; and a quiet one
+silences the last line of its command.
 """
 
 from __future__ import annotations

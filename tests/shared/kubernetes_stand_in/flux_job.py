@@ -1,5 +1,6 @@
-"""Job of a MiniCluster, as the Flux Operator (v1alpha2, June 2026) writes it, and what the API
-server has against it: a function of the MiniCluster alone.
+"""Job of a MiniCluster, as the Flux Operator (v1alpha2, June 2026) writes it, and its problems.
+
+Both depend on the MiniCluster only; the problems are those that the API server reports.
 
 Quirks that no schema shows: a volume of a ConfigMap is named after the ConfigMap and its mount
 after the key; an ``emptyDir`` is mounted at ``/dev/shm`` regardless of its ``path``; of the pod's

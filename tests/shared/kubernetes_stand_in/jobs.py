@@ -23,8 +23,10 @@ _OVER = ("Succeeded", "Failed")
 
 
 class JobController:
-    """One round of it is :meth:`look`. ``grace`` is in seconds: how long pods go on that are
-    deleted and run on no node."""
+    """Controller of Jobs; :meth:`look` is one round.
+
+    ``grace``: the seconds that deleted pods keep running if they are on no node.
+    """
 
     def __init__(self, store: Store, grace: float = 0.5) -> None:
         self._store, self._grace = store, grace

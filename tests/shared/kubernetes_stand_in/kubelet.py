@@ -1,8 +1,8 @@
 """Node for the pods of Jobs: a scheduler and a kubelet that run containers as processes of this
 machine.
 
-It speaks with the API server alone, over HTTP, by one watch of pods. Containers see the files of this
-machine. What happens to nodes and pods of real clusters is done to them by methods.
+It communicates only with the API server, over HTTP, with one watch of pods. Containers see the files
+of this machine. Methods simulate what happens to nodes and pods in real clusters.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ _REFERENCE = re.compile(r"\$\$|\$\(([^)]*)\)")
 
 
 class Kubelet:
-    """At work until it is closed. ``slots`` are the cores of the node, ``grace`` the seconds that
-    pods have at most to end in, whatever they say; ``images`` has those that cannot be pulled, each
-    with what the registry says.
+    """Node with ``slots`` cores, which works until it is closed.
+
+    ``grace`` limits the grace periods of pods, in seconds. ``images`` maps images that cannot be
+    pulled to the registry's message.
     """
 
     name = _NODE

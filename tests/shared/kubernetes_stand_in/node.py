@@ -1,11 +1,13 @@
 """Node that runs containers of pods as processes of this machine, which tests can kill.
 
-It speaks with the API server alone, over HTTP: it binds pods, mounts what they name, starts their
-containers, and says how they fare. So it works on the stand-in and on a real control plane that has
-no scheduler and no kubelet. Folders of containers are elsewhere, and texts that name them are
-changed accordingly; a container's first process hears of SIGTERM only if it asked for it; a name of
-a headless Service is known while an EndpointSlice has it as ready. Where there is no Flux a script
-does what it is started for: one broker runs the command, others find it by its name and go with it.
+It communicates only with the API server, over HTTP: it binds pods, mounts their volumes, starts their
+containers, and reports their status. So it works with the stand-in and with a real control plane
+without scheduler and kubelet.
+
+Containers' folders have other paths here, and texts that name them are changed accordingly. As in
+real containers, the first process gets SIGTERM only if it has a handler. A name of a headless
+Service resolves while an EndpointSlice lists it as ready. Without Flux, a script replaces it: one
+broker runs the command; others find it by name and end with it.
 """
 
 from __future__ import annotations
@@ -78,8 +80,10 @@ def python(module: str) -> list[str]:
 
 
 class Proxy:
-    """An HTTP proxy on loopback that takes every name for this machine, as the name service of a
-    cluster takes those of Services for their pods."""
+    """HTTP proxy on loopback that resolves every name to this machine.
+
+    A cluster's name service resolves the names of Services to their pods.
+    """
 
     def __init__(self) -> None:
         class Handler(socketserver.StreamRequestHandler):
@@ -157,7 +161,7 @@ class _Api:
 
 
 class _Waits(Exception):
-    """A pod cannot be begun yet."""
+    """Raised if a pod cannot start yet."""
 
 
 class _Pod:
@@ -413,12 +417,12 @@ class _Pod:
 
 
 class Node:
-    """The node: at work until it is closed, on the pods of ``namespace``.
+    """Node that runs the pods of ``namespace`` until it is closed.
 
-    ``folder`` takes what is mounted, ``environment`` is that of every container, and ``grace`` the
-    seconds that pods have at most to end in, whatever they say themselves. ``outlived``: a queue
-    outlives the container that began it, for tests of others than of it; in a cluster it does not.
-    ``images`` are folders that every image has, and where they are here.
+    ``folder`` is for volumes, ``environment`` is set in every container, and ``grace`` limits the
+    grace periods of pods, in seconds. With ``outlived``, a queue outlives the container that
+    started it, unlike in a cluster; this is for tests of other things. ``images`` maps folders of
+    every image to folders here.
     """
 
     def __init__(

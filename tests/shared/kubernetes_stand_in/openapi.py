@@ -1,5 +1,6 @@
-"""OpenAPI of the stand-in: as much as clients look at before they write, which is whether the
-server validates fields (``fieldValidation``). It describes no kind.
+"""OpenAPI of the stand-in: only what clients read before they write.
+
+That is whether the server validates fields (``fieldValidation``). It describes no kind.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The Flux Operator with its quirks as observed in real clusters, including silent failures.
 
-It watches the store and acts a little later than it is asked: scripts, a Service, a Job, and the
-status. What a Job makes of itself is the controller's, which is at work here too.
+It watches the store and, after a delay, writes scripts, a Service, a Job, and the status. The
+controller of Jobs, which runs here too, does the rest.
 """
 
 from __future__ import annotations

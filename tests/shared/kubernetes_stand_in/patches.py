@@ -1,6 +1,4 @@
-"""The patches that an API server takes for custom resources: merge patches (RFC 7386) and JSON
-patches (RFC 6902).
-"""
+"""Patches for custom resources: merge patches (RFC 7386) and JSON patches (RFC 6902)."""
 
 from __future__ import annotations
 

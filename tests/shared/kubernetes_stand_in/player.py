@@ -1,8 +1,7 @@
 """Simulation of the rest of a cluster: Deployments that become available, Jobs that create pods, and
 pods that run, end and are killed under a test's control.
 
-How a member's container ends is what its script makes of it: what comes after Flux is run by a
-shell.
+A member's exit code is that of its script: a shell runs the lines after Flux.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ __all__ = ["Player"]
 
 
 class Player:
-    """Plays in a stand-in until it is stopped. ``delay`` is in seconds, between two rounds.
+    """Simulation in a stand-in until it is stopped, with ``delay`` seconds between rounds.
 
-    Every pod runs on its own, unless it is on a node; tests end the pod with index 0 of a Job with
+    Every pod runs without action by a test, unless it is on a node; tests end the pod with index 0 of a Job with
     :meth:`end`, :meth:`kill`, :meth:`kill_container` and :meth:`drain`.
     """
 

@@ -1,4 +1,4 @@
-"""Status of a pod, as the kubelet makes it of the states of its containers."""
+"""Status of a pod, derived from its containers' states like by the kubelet."""
 
 from __future__ import annotations
 

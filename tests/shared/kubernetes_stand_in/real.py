@@ -38,7 +38,7 @@ _RESOURCE = re.compile(r"^/(?:api|apis/[^/]+)/[^/]+/namespaces/([^/]+)/([^/]+)(/
 
 
 class _Objects:
-    """Objects of the cluster, asked for as the stand-in's store is."""
+    """Objects of the cluster, with the interface of the stand-in's store."""
 
     def __init__(self, api: _Api, namespace: str) -> None:
         self._api, self._namespace = api, namespace
@@ -84,7 +84,7 @@ class _Objects:
 
 
 class _Access:
-    """Tokens of service accounts, and the requests that were allowed, as the stand-in has them."""
+    """Service accounts' tokens and the allowed requests, with the interface of the stand-in."""
 
     def __init__(self, objects: _Objects) -> None:
         self._objects = objects
@@ -249,7 +249,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class RealNode(Kubelet):
-    """The node, known to the API server: it says that it is alive, and has logs to be asked for."""
+    """Node registered with the API server: it renews its lease and serves logs."""
 
     def __init__(self, cluster: Any, kubeconfig: Path, folder: Path, **more: Any) -> None:
         self._log_server = _LogServer(self, folder)
@@ -297,7 +297,7 @@ class RealNode(Kubelet):
 
 
 class _LogServer(ThreadingHTTPServer):
-    """Kubelet endpoint of a played node: serves the logs of its pods to the API server."""
+    """Kubelet endpoint of a simulated node: serves the logs of its pods to the API server."""
 
     daemon_threads = True
     block_on_close = False

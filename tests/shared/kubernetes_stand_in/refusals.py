@@ -21,7 +21,7 @@ REASONS = {
 
 
 class Refusal(Exception):
-    """An answer other than 2xx, with the body ``Status`` that Kubernetes gives it."""
+    """An answer other than 2xx, with Kubernetes' body of kind ``Status``."""
 
     def __init__(
         self, code: int, message: str, reason: str = "", details: dict[str, Any] | None = None

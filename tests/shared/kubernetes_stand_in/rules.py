@@ -1,5 +1,4 @@
-"""Rules of custom resources (``x-kubernetes-validations``), evaluated where the package that knows CEL
-is installed."""
+"""Rules of custom resources (``x-kubernetes-validations``), evaluated if a CEL package is installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stand-in over HTTP: real sockets, a thread for each connection, and troubles on demand."""
+"""The stand-in over HTTP: real sockets, a thread for each connection, and faults on demand."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Tables: lists and objects as ``kubectl get`` asks for them, with the columns that a definition
-names.
-"""
+"""Tables for ``kubectl get``: lists and objects with the columns of their definition."""
 
 from __future__ import annotations
 
