@@ -8,12 +8,12 @@ PEER = Peer(
     name="dask",
     packages=("distributed",),
     settings="LocalCluster(processes=False, n_workers=1, threads_per_worker=N), no dashboard; "
-    "client.map, in a chain client.submit with the future before as argument",
+    "client.map, in a chain client.submit with the previous future as argument",
     output="none: jobs write to the terminal of the worker",
     durable="no: the scheduler keeps its state in memory",
-    objection="Tasks are Python functions; starting a process in each is not what Dask is for, and "
-    "its documentation advises against tasks of less than 100 ms.",
-    answer="Jobs here are programs, as they are in HPC. Threads of one process are Dask's fastest "
+    objection="Tasks are Python functions; starting a process in each is not the purpose of "
+    "Dask, and its documentation advises against tasks of less than 100 ms.",
+    answer="Jobs here are programs, as in HPC. Threads of one process are Dask's fastest "
     "way to start them (worker processes took longer). For functions in one process, use Dask.",
 )
 

@@ -12,8 +12,8 @@ from task import Peer, Task, main
 PEER = Peer(
     name="ensemble",
     packages=(),
-    settings="ensemble run --executor local --slots N, all else as it is by default",
-    output="two files for each job; empty ones are removed",
+    settings="ensemble run --executor local --slots N, defaults otherwise",
+    output="two files per job; empty ones are removed",
     durable="each event and decision in a journal, on disk (fsync) before it is acted on",
     objection="",
     answer="",

@@ -8,10 +8,10 @@ _FLUX = "it submits to Flux only (benchmarks/flux_rate.py --peer compares both t
 PEER = Peer(
     name="ensemble-python",
     packages=("ensemble-python==0.0.16", "river", "pyyaml"),
-    settings="its record_event, called with the events of jobs; an empty module stands for Flux",
+    settings="its record_event, called with the events of jobs; an empty module replaces Flux",
     output="not asked",
     durable="no",
-    objection="Its cost is Flux's, not its own; rules of a real study are ten, not a thousand.",
-    answer="True up to some ten rules, as the curve shows.",
+    objection="Flux causes its cost; real studies have ten rules, not a thousand.",
+    answer="True up to about ten rules, as the curve shows.",
     cannot=tuple((work, _FLUX) for work in "abcde"),
 )

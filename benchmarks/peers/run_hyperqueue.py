@@ -10,12 +10,14 @@ PEER = Peer(
     name="hyperqueue",
     packages=("hyperqueue",),
     settings="LocalCluster with one worker of N cores; one Job of N programs, stdout and stderr "
-    "None; in a chain deps=[task before]",
+    "None; in a chain deps=[previous task]",
     output="none (stdout=None, stderr=None)",
-    durable="no: the program hq has a journal (hq server start --journal), the Python package not",
+    durable="no: the program hq has a journal (hq server start --journal), the Python package "
+    "does not",
     objection="hq submit --array sends one description for all tasks; the server belongs in a "
-    "process of its own; a build with 'zero-worker' shows that the server itself takes 0.1 ms.",
-    answer="PyPI has the Python package without the program hq. What an array saves is "
+    "separate process; a build with 'zero-worker' shows that the server itself takes "
+    "0.1 ms.",
+    answer="PyPI has the Python package without the program hq. An array saves only the "
     "sending; the worker starts the same processes.",
     cannot=(("e", "the package on PyPI has no journal"),),
 )

@@ -13,8 +13,8 @@ PEER = Peer(
     "tracking, no monitoring, no log; for resume cache=True and checkpoint_mode='task_exit'",
     output="none: jobs write to the terminal (bash_app with stdout= keeps files, and takes longer)",
     durable="no; results with checkpoint_mode='task_exit' (used in e)",
-    objection="Threads are for a laptop; on a cluster HighThroughputExecutor is what scales.",
-    answer="All of this is one machine, where threads start jobs soonest.",
+    objection="Threads are for a laptop; on a cluster, use HighThroughputExecutor, which scales.",
+    answer="All of this runs on one machine, where threads start jobs fastest.",
 )
 
 

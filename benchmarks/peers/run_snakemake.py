@@ -16,10 +16,10 @@ PEER = Peer(
     settings="--cores N --scheduler greedy --latency-wait 0 --quiet all; output: touch(...); "
     "--drop-metadata except in e; for resume --unlock, then --rerun-incomplete",
     output="none: jobs write to the terminal (log: keeps files)",
-    durable="output files say what is done",
-    objection="It builds graphs of files and asks the file system for each: jobs of 1 ms are not "
-    "its trade, and `group` and shell loops are how one batches them.",
-    answer="True, and a batch would be batching for every peer. See the time for each job.",
+    durable="yes: by the output files",
+    objection="It builds graphs of files and asks the file system for each: jobs of 1 ms are "
+    "not its purpose; `group` and shell loops batch them.",
+    answer="True, but then every peer could batch jobs. See the time per job.",
     fewer=5,
 )
 RULES = """
