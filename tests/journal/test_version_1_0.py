@@ -41,6 +41,7 @@ REWORDED = (
     (r"never woken: there was no (.+?)(?=, only of|\.$)", r"never triggered: no \1 occurred"),
     ("only of other groups", "only for other groups"),
     (r"\(at last ", "(last "),
+    (r"disabled: rule (\S+) did that at", r"disabled: by rule \1 at"),
 )
 
 
