@@ -1,7 +1,7 @@
 """Handle of a run that is live in this process, live in another, or over.
 
-``run`` and ``open_run`` return an :class:`EnsembleRun`. If the run is live in this process, it
-reads the engine between two events; otherwise it reads the journal.
+``run`` and ``open_run`` return an :class:`EnsembleRun`. If the run is live in this process, the
+handle reads the engine between two events; otherwise it reads the journal.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _LOOK, _FRAME = 0.5, 0.25
 class EnsembleRun:
     """A run of an ensemble.
 
-    ``tag`` is its name, ``folder`` has its journal (``None`` if it has none). In asyncio, use
-    ``await run`` instead of :meth:`wait`.
+    ``tag`` is the run's name, ``folder`` the folder with its journal (``None`` without a journal).
+    In asyncio, use ``await run`` instead of :meth:`wait`.
     """
 
     def __init__(
@@ -290,9 +290,9 @@ class EnsembleRun:
         return self
 
     def stop(self, reason: str = "stopped by the program") -> None:
-        """Request the run to stop, in this or another process, like ``ensemble stop``. Returns at
-        once. ``ensemble resume`` can resume the run. A second call makes a run of this process
-        leave without waiting for its jobs."""
+        """Ask the run to stop, like ``ensemble stop``, and return at once. The run may be live in
+        another process. ``ensemble resume`` can resume it. If the run is live in this process, a
+        second call makes it exit without waiting for its jobs."""
         task = self._task
         if task is not None:
             if not task.done.is_set():
@@ -313,8 +313,8 @@ class EnsembleRun:
 
         ``parameters`` replaces values of the group's parameters (a list is a sweep); ``fields``
         replaces other fields (``count=2, nodes=4``). Raises :class:`UsageError` if the run is not
-        live, or if a rule could not request the same. The journal records who made this request and
-        those below; ``ensemble why`` shows it.
+        live, or if the same request by a rule would be invalid. The journal records who called this
+        and the methods below; ``ensemble why`` shows that.
         """
         if parameters is not None:
             fields = {**fields, "parameters": dict(parameters)}

@@ -26,9 +26,9 @@ __all__ = ["Source", "source_of"]
 _DEEPEST = 64
 #: Fields of a :class:`JobGroup` that are not keys of an ensemble file.
 _INNER = {"reads", "text", "here", "run", "cwd", "replicated"}
-#: Fields that cannot be converted back to keys.
+#: Fields of a :class:`JobGroup` whose keys of the file cannot be reconstructed.
 _ONLY_IN_FILES = {"points", "retry", "more"}
-#: Keys that may have a callable, with its kind.
+#: Keys whose value may be a callable, with the kind of the callable.
 _KINDS = {
     "label": "functions",
     "action": "functions",
@@ -48,8 +48,8 @@ class Source:
 
 
 def source_of(given: str | os.PathLike[str] | Mapping[str, Any], program: Program) -> Source:
-    """Return the source for a file or mapping. Raises :class:`UsageError` if it is neither a path
-    nor a mapping of plain data and callables."""
+    """Return the source for a file or mapping. Raises :class:`UsageError` if ``given`` is neither a
+    path nor a mapping of plain data and callables."""
     if isinstance(given, (str, os.PathLike)):
         return Source(read(given), os.fspath(given), program)
     if not isinstance(given, Mapping):

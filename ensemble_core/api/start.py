@@ -189,8 +189,8 @@ def open_run(
     """Open a run by its tag, an unambiguous beginning or end of the tag, its folder, or ``last``.
 
     The run may be live, in this process or another. If it was started with callables, pass them
-    again if they are needed. Raises :class:`UsageError` if there is no such run, and
-    :class:`EnsembleError` if its journal is damaged.
+    again if the program needs them, for example to read its tables. Raises :class:`UsageError` if
+    there is no such run, and :class:`EnsembleError` if its journal is damaged.
     """
     from ensemble_core.journal.reader import NAME, Journal
 

@@ -5,7 +5,7 @@ the file uses the annotations in the option schemas; plugins can use them too. V
 ``x-ensemble``:
 
 ``group``, ``rule``, ``instance``, ``function``, ``metric``
-    The value must name one (or several, if it is a list).
+    The value must be the name of an existing one, or a list of such names.
 ``fields``
     Fields of a job group, checked for the group that the action's ``group`` property names.
 ``message``
@@ -29,9 +29,9 @@ the file uses the annotations in the option schemas; plugins can use them too. V
 ``mail``
     A mail address.
 
-With ``x-ensemble-expression: true``, a number or duration may be such an expression too, which the
-action gets unevaluated. The action evaluates ``fields`` and ``parameters`` with ``worked_out`` and
-``changed_fields``.
+With ``x-ensemble-expression: true``, such an expression may replace a number or duration. The
+action gets it unevaluated. The action evaluates ``fields`` and ``parameters`` with ``worked_out``
+and ``changed_fields``.
 
 Annotations at the top of a schema:
 
@@ -41,8 +41,9 @@ Annotations at the top of a schema:
 ``x-ensemble-retries: true``
     The action submits the event's job again (``firing.retry``).
 ``x-ensemble-varies: true``
-    The action submits combinations that a group has not had (``firing.vary``). For both
-    annotations, a property's name instead of ``true`` means: only if that property is given.
+    The action submits new combinations of a group's parameters (``firing.vary``). If this or the
+    previous annotation has a property's name instead of ``true``, it holds only if that property
+    is given.
 ``x-ensemble-at-end: true``
     The trigger ``end`` may have this action.
 """

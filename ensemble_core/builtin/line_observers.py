@@ -1,7 +1,7 @@
 """Observers that read a job's output line by line: JSON objects, ``name=value`` pairs, patterns.
 
-Registered by ``observers``. Each buffers at most one line, and records what it could not parse, so
-that misspelt names in the ensemble file are reported.
+Registered by ``observers``. Each observer buffers at most one line. It records lines and fields
+that it could not use, so that misspelt names in the ensemble file are reported.
 """
 
 from __future__ import annotations

@@ -18,13 +18,13 @@ __all__ = ["NelderMead", "check_start"]
 
 #: Coordinates in the unit cube.
 _Place = tuple[float, ...]
-#: Yields places to evaluate; is sent their values, of which smaller is better.
+#: Generator that yields places to evaluate and receives their values (smaller is better).
 _Moves = Iterator[list[_Place]]
 
 
 class NelderMead(Generator):
-    """Generator that suggests the places of one simplex move after the other. A lost or infeasible
-    point counts as infinitely bad."""
+    """Generator that suggests the places of each simplex move in turn. A lost or infeasible point
+    counts as infinitely bad."""
 
     def __init__(self, vocs: Vocs, options: Mapping[str, Any]) -> None:
         ((self._objective, goal),) = vocs.objectives.items()
@@ -43,7 +43,8 @@ class NelderMead(Generator):
         self._begin([])
 
     def _begin(self, places: list[_Place]) -> None:
-        #: The current move: its places, the parameters of those suggested, the values so far.
+        #: The current move: its places, the parameters of its suggested places, and the value of
+        #: #: each place (``None`` until it is known).
         self._places = places
         self._given: list[Mapping[str, Any]] = []
         self._values: list[float | None] = [None] * len(places)
@@ -61,8 +62,9 @@ class NelderMead(Generator):
         return found
 
     def ingest(self, points: Sequence[Point]) -> None:
-        """Record the values of a move; the last one leads to the next move. Of other points, such
-        as another generator's, the best becomes the start."""
+        """Record the values of points. When the current move has all its values, begin the next
+        move. The best point that is not part of a move, such as another generator's, becomes the
+        start."""
         for point in points:
             value = self._value(point)
             place = self._place(point)
@@ -80,8 +82,8 @@ class NelderMead(Generator):
                 self._begin([])
 
     def _place(self, point: Point) -> int | None:
-        """Return the index of a point in the current move. Compare parameters, not numbers: a
-        changed file may have moved or dropped points of the record."""
+        """Return the index of a point in the current move. Compare parameters, not point numbers:
+        after a change of the file, recorded points may have other numbers."""
         for place, parameters in enumerate(self._given):
             if self._values[place] is None and parameters == point.parameters:
                 return place

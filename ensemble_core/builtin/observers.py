@@ -22,8 +22,8 @@ _FIELD = {"type": "string", "pattern": f"^{_NAME.pattern}$", "not": {"enum": lis
 
 
 class _Unasked(Mapping[str, str]):
-    """Mapping from every name that is not among the configured fields to a hint to add it. Names
-    similar to a configured field are left out: they are probably misspelt."""
+    """Mapping with a hint for each name that is not a configured field: add it to the fields. Names
+    similar to a configured field have no hint, because they are probably misspelt."""
 
     def __init__(self, observer: str, fields: Collection[str]) -> None:
         self._observer = observer

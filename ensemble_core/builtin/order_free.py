@@ -1,7 +1,7 @@
 """Reducers whose result does not depend on the order of the values, to the last bit.
 
-Values can also be removed. Tables use them for their statistics, so that the cost of one more job
-does not depend on the numbers of jobs and rows. Made by the reducers of ``reducers``.
+Values can also be removed. Tables use these reducers for their statistics, so that the cost of one
+more job does not depend on the numbers of jobs and rows.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def change(values: Sequence[float], least: int) -> float | None:
 
 
 def in_turn(values: Sequence[float]) -> float:
-    """Return the sum of the values, added in order, so that bulks give the same result."""
+    """Return the sum of the values, added in order, as if they came one by one."""
     return functools.reduce(operator.add, values)
 
 
@@ -190,8 +190,8 @@ class ExactFirst:
         self._estimate = estimate
         self._reduce = reduce
         self._model: Any = None
-        #: The values in order of arrival, on which the estimate depends; and those read so far,
-        #: sorted.
+        #: The values in order of arrival, which the estimate needs, and a sorted copy of the values
+        #: #: up to the last reading.
         self._kept: list[float] = []
         self._ordered: list[float] = []
 

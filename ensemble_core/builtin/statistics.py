@@ -11,8 +11,8 @@ recalculated from the values in the window; adding new values and subtracting ol
 ``window: 50`` means the last 50 values; ``window: 60s`` (``10m``, ``1h30m``) those of the last
 minute. A window keeps at most ``LONGEST`` values.
 
-``change`` is the latest value minus the previous one. With ``window``, it is the latest minus the
-one that many values before, or minus the first in that time.
+``change`` is the latest value minus the previous one. With ``window: 50``, it is the latest value
+minus the value 50 before it; with ``window: 60s``, minus the first value of the last minute.
 
 Values are finite: the metric store drops all others. Nothing here reads a clock. ``reducers`` has
 the arithmetic.
@@ -156,9 +156,10 @@ def _windowed(
     exact: bool = False,
     within: bool = False,
 ) -> StatisticPlugin:
-    """Return a statistic with the option ``window``. ``streaming`` makes the reducer over all
-    values; if ``exact``, it is used only after the first values, which are kept. ``reduce`` reduces
-    kept values."""
+    """Return a statistic with the option ``window``.
+
+    ``streaming`` makes the reducer over all values, ``reduce`` is the function for stored values.
+    With ``exact``, the first values are stored; ``streaming`` is used when there are too many."""
 
     return StatisticPlugin(
         name=name,

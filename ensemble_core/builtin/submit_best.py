@@ -51,7 +51,7 @@ def _submit_best(firing: Firing, options: Mapping[str, Any]) -> Iterator[Decisio
 
 
 def _waits(firing: Firing, groups: list[str], options: Mapping[str, Any]) -> set[str]:
-    """Return the groups that have waiting jobs."""
+    """Return the groups whose expression under ``waits`` is positive."""
     found = zip(groups, options.get("waits", ()), strict=False)
     return {group for group, text in found if (_value(firing, text) or 0) > 0}
 
@@ -63,7 +63,7 @@ def _best(
     waits: set[str],
     away: set[str],
 ) -> str | None:
-    """Return the group whose next job to submit, or ``None`` if no group has jobs left."""
+    """Return the group of the next job, or ``None`` if no group has jobs left."""
     left = [
         (number, group)
         for number, group in enumerate(groups)
@@ -102,7 +102,7 @@ def _value(firing: Firing, text: str) -> float | None:
 
 
 def _room(firing: Firing, group: str) -> Iterator[Decision]:
-    """Request the nodes that a job of the group needs beyond those that are up, once."""
+    """Request missing nodes for a job of the group, unless a waiting job needs as many."""
     known, up = firing.group(group), firing.metric("nodes.up")
     if known is None or up is None or known.nodes <= up:
         return

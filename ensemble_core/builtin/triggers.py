@@ -35,7 +35,7 @@ _RESIZES = {
     "denied": "a request for more or fewer nodes was denied",
     "timeout": "nodes were granted but never arrived",
 }
-#: The job's progress at that event (``TriggerPlugin.about``).
+#: For each event of a job, how far the job has come (``TriggerPlugin.about``).
 _ABOUT: Mapping[str, Any] = {
     **dict.fromkeys(
         ("submit", "validate", "depend", "priority", "sched", "alloc", "start", "run"), "job-begun"
@@ -46,7 +46,7 @@ _ABOUT: Mapping[str, Any] = {
 _LIMIT_FIELDS = frozenset({"what", "most", "used", "committed", "needed", "held", "left"})
 _RESIZE_FIELDS = frozenset({"delta", "size", "reason"})
 
-#: Fields in the contexts of RFC 21's events; ``*``: the writer chooses them.
+#: Fields in the contexts of RFC 21's events. ``*``: RFC 21 leaves the fields to the writer.
 _CONTEXTS: Mapping[str, frozenset[str]] = {
     "submit": frozenset({"userid", "urgency", "flags", "version"}),
     "jobspec-update": frozenset({"*"}),

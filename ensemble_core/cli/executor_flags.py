@@ -123,8 +123,8 @@ def _keep(ctx: click.Context, flag: click.Parameter, value: Any) -> None:
 def given_flags(record: ExecutorPlugin, before: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the flags on the command line as options of this executor.
 
-    They replace options of the run (``before``). Raises :class:`UsageError` for a flag of other
-    executors only.
+    They replace the run's options so far (``before``). Raises :class:`UsageError` for a flag that
+    only other executors have.
     """
     ctx = click.get_current_context()
     given: dict[str, Any] = ctx.meta.get(_GIVEN, {})

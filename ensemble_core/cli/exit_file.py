@@ -23,9 +23,9 @@ def record_exit_code(
 ) -> Iterator[Callable[[int], None]]:
     """Context manager that yields a function that writes the exit code to ``file``.
 
-    It writes only if the run ended or was stopped by something other than a signal. Errors in the
-    file or command line count as final too. The file is emptied first. Without ``file`` nothing is
-    written.
+    The function writes only if the exit code is final: the run has ended, was stopped by something
+    other than a signal, or its file or command line is wrong. The context manager first empties
+    ``file``; if it is ``None``, nothing is written.
     """
     if file is None:
         yield lambda code: None

@@ -107,10 +107,10 @@ class RunSession:
     ) -> int:
         """Run to the end, or resume with ``engine``; return the exit code.
 
-        ``folder`` is for the output of jobs that name no file. ``stop_first`` is the stop that the
-        run is resumed for. ``wall``: stop after this many seconds. ``make`` builds the runtime; a
-        run on another runtime cannot be resumed. ``earlier`` are the jobs of the runs that it
-        reuses.
+        ``folder`` is for the output of jobs that name no file. ``stop_first``: a stop
+        to make at once, if the run is resumed only to cancel its jobs. ``wall``: stop after this
+        many seconds. ``make`` builds the runtime; a run on another than the default one cannot be
+        resumed. ``earlier`` are the jobs of the runs that this run reuses.
         """
         output = Output(
             self._tell,
@@ -156,7 +156,7 @@ class RunSession:
             note = f"stopping: {doing if feed.active else 'no active jobs'} ({leave})"
             if self._block is not None:
                 self._block.note = note
-            # A terminal shows "^C" where the cursor was: write over it.
+            # Overwrite the "^C" that a terminal shows.
             output.say(f"\r{note}" if is_terminal(self._err) else note, error=True)
 
         if stop_first is None:
@@ -170,7 +170,8 @@ class RunSession:
             else:
                 keeps = runtime.on_stop == "keep" if ended is None else not ended.cancel
                 announce(how == "stop" and keeps, "Ctrl-C again to exit without waiting")
-            # A second stop exits without waiting; a run that is ending anyway may finish.
+            # A second stop exits without waiting; a first one does not disturb a run that is
+            # ending.
             if how == "leave" or ended is None or (how == "end" and ended.stopped):
                 runtime.stop(reason, exit_code, end=how == "end")
 

@@ -130,8 +130,8 @@ if TYPE_CHECKING:
     find_run, run_folders = find, folders
     parse_duration, read_document, read_file = seconds, read_text, read
 else:
-    #: Imported on first use: journals need SQLite, decisions the whole model. ``NAME=THERE`` is a
-    #: name that differs in its home module.
+    #: Names that are imported on first use, because journals need SQLite and decisions the whole
+    #: #: model. ``NAME=ORIGINAL``: the home module calls this name ORIGINAL.
     _HOMES = {
         "ensemble_core.cli.queue_run": "resume_instead run_text",
         "ensemble_core.session.run_control": "ControlledRun",

@@ -43,11 +43,11 @@ class MatchContext(NamedTuple):
     """Fields, metrics and jobs that an action can refer to when its rule fires. Used to check the
     action.
 
-    ``trigger`` is for messages. ``job``: the event can have a job of this run. ``names`` are the
-    event's fields, ``None`` if unknown; ``own`` those that do not depend on observers.
-    ``observed``: the event is a row of output, of ``group`` (``None``: of any group). ``over`` are
-    the groups that ``STAT.NAME`` may cover. ``slices`` are the parameters by which the rule has
-    instances. ``ends``: the run has ended.
+    ``trigger`` is the trigger's name for messages. ``job``: the event can have a job of this run.
+    ``group`` is that job's group (``None``: any). ``names`` are the event's fields, ``None`` if
+    unknown; ``own`` are the fields that do not depend on observers. ``observed``: the event is a
+    row of output. ``over`` are the groups that ``STAT.NAME`` may cover. ``slices``: the rule has
+    one instance per combination of these parameters. ``ends``: the run has ended.
     """
 
     trigger: str = ""
@@ -88,7 +88,7 @@ def bind_action(
         )
     given = {key: copy.deepcopy(value) for key, value in spec.items() if key not in ACTION_KEYS}
     if not _check_job(context, path, name, record, spec, occasion):
-        occasion = occasion._replace(names=None)  # the hint depends on the known names
+        occasion = occasion._replace(names=None)  # report no follow-up errors
     check = OptionCheck(context, record.options, _with_rows(context, record, given, occasion))
     options = check.options(path, given)
     _check_values(context, path, record, given, check.group)
@@ -112,7 +112,7 @@ def bind_action(
 def _with_rows(
     context: Context, record: ActionPlugin, given: Mapping[str, Any], occasion: MatchContext
 ) -> MatchContext:
-    """Return the context extended by the columns of the rows that the action runs on."""
+    """Return the context with the columns of the action's ``rows`` as additional fields."""
     properties = record.options.get("properties", {})
     named = [value for key, value in given.items() if _annotation(properties.get(key)) == "rows"]
     if named == ["job"]:
@@ -129,7 +129,7 @@ def _varies(
     group: JobGroup | None,
     occasion: MatchContext,
 ) -> frozenset[str]:
-    """Return the groups of which an action requests new combinations of parameters."""
+    """Return the groups for which an action submits new combinations of parameters."""
     if not _merges(record.options, given):
         return frozenset()
     if group is not None:
@@ -204,7 +204,7 @@ def _check_job(
 
 
 def _names_in(value: Any) -> Collection[str]:
-    """Return the names used by a value, if it is an expression that parses."""
+    """Return the names in a value that is a valid expression; empty for any other value."""
     if not isinstance(value, str) or not value.startswith("="):
         return ()
     try:
@@ -229,11 +229,11 @@ def _check_values(
     given: Mapping[str, Any],
     group: JobGroup | None,
 ) -> None:
-    """Report a parameter to which a plain submit gives no value."""
+    """Report a parameter that has no value when the action submits jobs of a group."""
     properties = record.options.get("properties", {})
     kinds = {_annotation(properties.get(key)) for key in given}
     if _merges(record.options, given):
-        return  # the copied job or slice provides values
+        return  # the other values come from the copied job or the slice
     if group is None or "submit" not in record.needs or not kinds <= {"group", "fields"}:
         return
     if context.known.functions or group.name in context.known.changing or not group.missing:
@@ -283,8 +283,8 @@ class OptionCheck:
         return options
 
     def _fill_later(self, schema: object, path: Path, value: Any) -> None:
-        """Have the engine fill in these messages when the rule fires, unless the action does it
-        itself."""
+        """Register a text for the engine, which fills in its placeholders when the rule fires. Skip
+        texts that the action fills in itself."""
         if _annotation(schema) == "message" and not cast(Any, schema).get("x-ensemble-fills"):
             self.messages += [place for place, _ in _strings(path, value)]
 
@@ -296,7 +296,8 @@ class OptionCheck:
         around: Mapping[str, Any],
         properties: Mapping[str, Any],
     ) -> Any:
-        """Return one value, converted; ``around`` are its sibling ``properties``."""
+        """Return one value, converted. ``around`` has its sibling options, ``properties`` their
+        schemas."""
         schema = self._followed(schema)
         if not isinstance(schema, Mapping):
             return value
@@ -390,7 +391,7 @@ class OptionCheck:
                 self._name(path, "metric", text)
 
     def scoped(self, path: Path, names: Collection[str]) -> frozenset[str] | None:
-        """Return the ``STAT.NAME`` among these names and add them to ``reads``; ``None`` if one is
+        """Return the names of the form ``STAT.NAME`` and add them to ``reads``; ``None`` if one is
         invalid."""
         occasion = self._occasion
         found = scoped_names(
@@ -551,7 +552,7 @@ def not_asked_for(
 
 
 def _check_job_field(context: Context, path: Path, name: str, occasion: MatchContext) -> None:
-    """Check that ``job.NAME`` exists and can be known."""
+    """Check that the field ``job.NAME`` exists and that its value is available here."""
     where = context.document.at_text(path, f"{{{name}")
     own = name.removeprefix("job.")
     known = JOB_FIELDS | context.parameters(occasion.group)
@@ -643,7 +644,7 @@ def _fits(value: object, form: str) -> bool:
 
 
 def _where_it_may_be(context: Context, name: str, occasion: MatchContext) -> str:
-    """Return a hint at where a field that this event lacks may come from."""
+    """Return a hint at triggers or observers that provide a field that this event lacks."""
     variables = context.variables(occasion.group)
     if occasion.observed:
         if not variables:

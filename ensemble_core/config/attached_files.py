@@ -50,7 +50,7 @@ def attached(
         text = read(os.path.join(known.here, name), largest=largest, suffixes=suffixes)
     except UsageError as error:
         if error.code in ("no-such-file", "not-a-file"):
-            # Reported where it is named.
+            # Report the error at the value that names the file.
             context.report(
                 path,
                 f"there is no file {beside(context, name)!r}",

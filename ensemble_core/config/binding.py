@@ -112,7 +112,8 @@ def _retries(
     actions: Iterable[BoundAction],
     limits: FiringLimits,
 ) -> bool:
-    """Return True if the rule may retry the event's job; report it if that is not possible."""
+    """Return True if an action of the rule may retry the event's job. Report a retry that the
+    trigger or the firing limits do not allow."""
     retrying = [inner.name for one in actions for inner in one.flat() if inner.retries]
     if not retrying:
         return False

@@ -54,7 +54,7 @@ _MANY = 50
 
 @dataclass(slots=True)
 class Known:
-    """The defined names. A group that is ``None`` exists but has errors.
+    """Names that are defined in the file. A group with the value ``None`` exists but has errors.
 
     ``functions`` and ``rules``: ``None`` means that any name is accepted. ``unfit`` maps statistics
     to their problem; ``NAME`` in its hint stands for the rest of the path.
@@ -71,7 +71,7 @@ class Known:
     #: Names of instances under ``use:``.
     instances: frozenset[str] = frozenset()
     here: str = "."
-    #: Texts of attached files, and whether more may be read.
+    #: Texts of attached files by name. If ``reads`` is false, no other file may be read.
     attached: dict[str, str] = field(default_factory=dict)
     reads: bool = False
     #: Purpose of reading the file; decides whether code that it names is loaded.
@@ -127,14 +127,14 @@ class Context:
         self.known = known
         self.errors: list[EnsembleError] = []
         self.warnings: list[str] = []
-        #: Parts of the document that a plugin made, with the plugin; ``None`` for user parts within
-        #: them.
+        #: Parts of the document that a plugin made, with the plugin's name; parts within them that
+        #: #: the user wrote, with an empty name.
         self.made: dict[Path, str] = {}
         #: Instances of algorithms by name, with options and fully expanded entries.
         self.instances: dict[str, AlgorithmInstance] = {}
         self.uses: list[Use] = []
         self.expanded_uses: list[dict[str, Any]] = []
-        #: Instance of a rule, by the rule's index.
+        #: Name of the instance that a rule belongs to, by the rule's index.
         self.of_instance: dict[int, str] = {}
         self._broken: set[Path] = set()  # including all parent paths
         self._paths: dict[str, MetricPath | EnsembleError] = {}
@@ -161,7 +161,7 @@ class Context:
         self.errors.append(UsageError(self._by(path) + what, where=place, hint=hint, code=code))
 
     def attach(self, error: EnsembleError, path: Path) -> None:
-        """Report an error, at this path unless it has a place already."""
+        """Report an error. If it has no place yet, its place is this path."""
         what = self._by(path) + error.what
         told = UsageError(what, cause=error.cause, hint=error.hint, code=error.code)
         place = self.document.at_end if isinstance(error, Unfinished) else self.document.at
@@ -174,8 +174,8 @@ class Context:
         self.attach(told, path)
 
     def _by(self, path: Path) -> str:
-        """Return the start of a message about a part that a plugin made; empty for a user's
-        part."""
+        """Return the prefix of messages about a part that a plugin made; empty if the user wrote
+        the part."""
         for length in range(len(path), 0, -1) if self.made else ():
             whose = self.made.get(path[:length])
             if whose is not None:
@@ -208,20 +208,20 @@ class Context:
             hint = f"known: {', '.join(sorted(names)[:15])}"
         else:
             hint = f"no {noun} is defined here"
-        code = f"no-such-{noun.split()[-1]}"  # a job group's is that of a group
+        code = f"no-such-{noun.split()[-1]}"  # the last word: of "job group", "group"
         self.report(path, what or f"there is no {noun} {name!r}", hint=hint, code=code, where=where)
 
     def named(
         self, record: TriggerPlugin | StatisticPlugin | ObserverPlugin | GeneratorPlugin, name: str
     ) -> str:
-        """Return a plugin's record as named in messages, with its plugin unless built in."""
+        """Return a record's name for messages, with its plugin unless that is built in."""
         kind = type(record).__name__.removesuffix("Plugin").lower()
         whose = self.registry.whose(record)
         return f"{kind} {name!r}" + (f" ({whose})" if whose else "")
 
     def duration(self, path: Path, value: object, above: float | None = None) -> float | None:
-        """Return the value in seconds; ``None`` after reporting one that is invalid or not
-        ``above`` the limit."""
+        """Return a duration in seconds; ``None`` after reporting an invalid value or one that is
+        not greater than ``above``."""
         try:
             found = seconds(value)
         except EnsembleError as error:
@@ -234,7 +234,7 @@ class Context:
         return None
 
     def build(self, path: Path, what: str, function: Callable[[], Any]) -> Any:
-        """Call a plugin's function and report what it raises. ``None`` if it raised."""
+        """Return the result of a plugin's function; ``None`` after reporting its exception."""
         try:
             return function()
         except Exception as error:  # a bug in the plugin, reported as such
@@ -280,8 +280,8 @@ class Context:
         return {name for known in self._groups(group) if known for name in known.result}
 
     def scoped_variables(self, group: str | None) -> set[str] | None:
-        """Return the NAMEs allowed in ``STAT.NAME`` for the group (or all): columns, results,
-        durations.
+        """Return the names allowed as NAME in ``STAT.NAME`` for the group (or all groups): columns,
+        results, durations.
 
         ``None`` if unknown.
         """
@@ -289,7 +289,8 @@ class Context:
         return None if variables is None else {*variables, *self.results(group), "duration"}
 
     def observed(self, group: str | None, name: str | None = None) -> bool:
-        """Return True if the group (or any) has this observer, or any observer, as far as known."""
+        """Return True if the group (or any group) has this observer; with ``name`` ``None``, if it
+        has any observer. Observers of a group with errors are unknown and count."""
         return any(
             observer is None or name in (None, observer[0].name)
             for observer in self._observers(group)
@@ -302,7 +303,8 @@ class Context:
     def why_not(self, group: str | None, name: str) -> str | None:
         """Return ``None`` if an observer of the group (or of any) may yield this variable.
 
-        Otherwise return a hint at what would make one yield it; empty if nothing would.
+        Otherwise return a hint how to configure an observer so that it yields the variable; empty
+        if no observer can.
         """
         asked = ""
         for observer in self._observers(group):
@@ -317,8 +319,8 @@ class Context:
         return asked
 
     def left_out(self, name: str, group: str | None, path: Path) -> bool:
-        """Return True after reporting a field that no observer yields now but one could with other
-        options."""
+        """Report a field that no observer yields but one would with other options; return True if
+        it was reported."""
         hint = self.why_not(group, name)
         if not hint:
             return False
@@ -356,7 +358,7 @@ class Context:
     ) -> frozenset[str] | None:
         """Return the names that a plugin declares for these options.
 
-        ``None``, with a warning, if it fails to: names are then not checked.
+        If the function fails, warn and return ``None``: names are then not checked.
         """
         try:
             said: object = function(options)

@@ -27,8 +27,8 @@ _FILE = re.compile(r"[^\n]*\.py\s*")
 
 
 def source_of(context: Context) -> tuple[str, str | None] | None:
-    """Return the source, and its file if it is not in the ensemble file; ``None`` if absent or
-    wrong."""
+    """Return the source and, if it is in a separate file, that file's name; ``None`` if the source
+    is missing or wrong."""
     value = context.document.data.get("custom")
     path: Path = _PATH
     if isinstance(value, dict):

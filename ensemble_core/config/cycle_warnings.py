@@ -15,7 +15,7 @@ from ensemble_core.model.rules import UNLIMITED, BoundRule
 
 __all__ = ["warn_of_cycles"]
 
-#: Events of each job: those that always happen unless it is cancelled, and those of one outcome.
+#: Events that a job has once: always, unless it is cancelled, or depending on its outcome.
 _EACH_JOB = frozenset(
     {
         *("job-submit", "job-sched", "job-alloc", "job-start", "job-run", "job-finish"),
@@ -31,7 +31,7 @@ _PACE = {"submits_per_second", "chain"}
 
 
 def warn_of_cycles(context: Context, rules: Sequence[BoundRule]) -> None:
-    """Warn about rules that submit jobs endlessly, or may do so on ``idle``, and about several
+    """Warn about rules that submit jobs endlessly, also by the trigger ``idle``, and about several
     rules that retry the same job."""
     limits = context.document.data.get("limits") or {}
     for rule in rules:
@@ -96,8 +96,8 @@ def _warn_of_circles(context: Context, rules: Sequence[BoundRule]) -> None:
 
 
 def _circle(edges: Mapping[str, Sequence[_Edge]], first: str, over: set[str]) -> list[_Edge]:
-    """Return the edges of a cycle reachable from this group; empty if none. ``over``: groups
-    visited."""
+    """Return the edges of a cycle reachable from the group ``first``; empty if none. ``over`` has
+    the groups visited so far."""
     way: list[_Edge] = []
     left = [(first, iter(edges.get(first, ())))]
     while left:

@@ -27,8 +27,8 @@ class Document:
 
     ``values`` and ``keys`` map paths to line and column, from 1; ``spans`` the start and end of
     scalars in ``text``; ``spelled`` the text of plain scalars other than strings, so that ``1.10``
-    stays ``1.10``. ``overrides`` are places outside the file. ``by_path``: the user has no text, so
-    places are paths: ``jobs[0].command``.
+    stays ``1.10``. ``overrides`` are places outside the file. ``by_path``: the data does not come
+    from a text, so messages name places by path: ``jobs[0].command``.
     """
 
     data: Any
@@ -121,7 +121,7 @@ class Document:
         self.overrides = moved(self.overrides)
 
     def copy_places(self, origin: Path, copy: Path) -> None:
-        """Report the places of ``origin`` for what is at the path ``copy``."""
+        """Give the value at the path ``copy`` the places of the value at ``origin``."""
         if self.by_path:
             where = self.at(origin)
             if where is not None:

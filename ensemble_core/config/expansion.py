@@ -1,4 +1,4 @@
-"""Expansion: replaces entries of an ensemble file by the fragments that plugins make of them.
+"""Expansion of entries of an ensemble file into the fragments that plugins make of them.
 
 Called by the loader before all checks. Sources are expanded here, algorithms in ``instances``. The
 fragments are stored with the run as JSON, so that a resume or replay needs neither the file nor the
@@ -68,7 +68,7 @@ def expand_sources(context: Context) -> None:
 
 
 def _source_of(context: Context, index: int, entry: Mapping[str, Any]) -> str | None:
-    """Return the source that the entry names, ``None`` for a job group, empty after reporting an
+    """Return the name of the entry's source: ``None`` for a job group, empty after reporting an
     error."""
     sources, path = context.registry.sources, ("jobs", index)
     named = [key for key in entry if key in sources or key in sources.clashes]
@@ -143,7 +143,8 @@ def keep(
     owner: LoadedPlugin | None,
     build: Callable[[], object],
 ) -> Kept:
-    """Return the stored expansion of this key, or build it; empty after reporting an error."""
+    """Return the stored expansion with this key. If it is not stored, build and store it. Empty
+    after reporting an error."""
     key = f"expanded {key}"
     known = context.known.attached
     if key not in known:
@@ -252,9 +253,9 @@ def _join_statistics(context: Context, kept: Kept, where: Location | None) -> No
 
 
 def _join_heartbeat(data: dict[str, Any], beat: float | None) -> None:
-    """Use the shorter heartbeat of the file and the rules.
+    """Use the shorter one of the file's heartbeat and the heartbeat ``beat`` of an entry's rules.
 
-    A heartbeat that the file switches off stays off; that is an error if rules need one.
+    If the file switches the heartbeat off, it stays off; that is an error if rules need one.
     """
     if beat is None:
         return

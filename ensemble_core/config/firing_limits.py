@@ -31,8 +31,8 @@ class FiringLimits(NamedTuple):
 def read_each(
     context: Context, path: Path, spec: Mapping[str, Any], trigger: Trigger, has_job: bool
 ) -> Each:
-    """Return what a rule has instances for; ``None`` for a rule without instances, or after
-    reporting an error."""
+    """Return the checked value of ``each``: one instance of the rule per job, or per combination of
+    these parameters. ``None`` for a rule without instances, or after reporting an error."""
     place = (*path, "each")
     if "each" not in spec or not context.intact(place):
         return None

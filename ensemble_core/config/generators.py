@@ -1,4 +1,4 @@
-"""Generators of the file: checks of the part ``generators:``.
+"""Checks of the generators in the file (``generators:``).
 
 Called by the loader after groups and tables and before rules, which may name generators. Before all
 checks, it adds generators' variables to the parameters of their groups.
@@ -105,7 +105,7 @@ def bind_generators(context: Context, given: object) -> dict[str, GeneratorSpec]
     for index, spec in enumerate(entries):
         bound = known.get(str(spec.get("name"))) if isinstance(spec, dict) else None
         for text in sorted({*bound.reads, *bound.metrics}) if bound is not None else ():
-            if generator_gauge(text) is not None:  # perhaps of one that was not yet known
+            if generator_gauge(text) is not None:  # may name a later generator
                 context.metric(text, ("generators", index, "until"))
     return {name: spec for name, spec in known.items() if spec is not None}
 
@@ -195,7 +195,7 @@ def _built(
     where: Location | None,
     purpose: Purpose,
 ) -> Generator:
-    """Build the generator; report what it rejects at its place in the file."""
+    """Build the generator. ``where`` says in its errors where the file defines it."""
     try:
         return build_generator(record, vocs, options, purpose)
     except EnsembleError as error:
@@ -211,7 +211,7 @@ def _option(given: Mapping[str, Any], told: str, path: Path) -> Path | None:
 
 
 def _words(given: Mapping[str, Any], path: Path) -> Iterator[tuple[str, Path]]:
-    """Return how a message may refer to each option, with its place."""
+    """Yield the words by which a message may refer to an option, with the option's place."""
     for name, value in given.items():
         place = (*path, name)
         yield name, place

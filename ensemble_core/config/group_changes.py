@@ -1,7 +1,7 @@
 """Changes of a job group by an action, under ``with`` and ``parameters``.
 
-Texts may be expressions that are evaluated when the rule fires. They are taken out here, so that
-the rest can be checked as part of a group. Called by ``actions``.
+Texts may be expressions that are evaluated when the rule fires. They are separated here, so that
+the other values can be checked as part of a group. Called by ``actions``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ _LATER = _Later()
 
 
 def known_at_load(path: Path, fields: Mapping[str, Any], check: CheckText) -> dict[str, Any]:
-    """Return the changes without values known only at firing; these are checked separately."""
+    """Return the changes without the values that are known only when the rule fires. Pass each of
+    those to ``check``."""
     found: dict[str, Any] = {}
     for key, value in fields.items():
         place = (*path, key)

@@ -48,7 +48,7 @@ def make_group(context: Context, path: Path, spec: Mapping[str, Any]) -> JobGrou
     before = len(context.errors)
     fields = _fields(context, path, spec)
     if not context.intact(path) or len(context.errors) > before:
-        # Still check placeholders, so that an error elsewhere does not hide theirs.
+        # Check placeholders even if other fields have errors, so that all errors are reported.
         if "command" in fields:
             fields.setdefault("name", "")
             check_placeholders(context, path, spec, JobGroup(**fields))
@@ -147,7 +147,7 @@ def _is_absent(group: JobGroup, name: str) -> bool:
 def _beside(group: JobGroup, name: str, *, runs: bool) -> str | None:
     """Return the path to use for a program next to the ensemble file or in the run's start folder.
 
-    It must be executable, unless it ``runs`` anyway.
+    With ``runs``, it need not be executable, because an interpreter runs it.
     """
     for word, folder in {"{here}": group.here, "{cwd}": os.getcwd()}.items():
         path = os.path.join(folder, name)
@@ -198,7 +198,7 @@ def _check_whole(
     group: JobGroup,
     old: JobGroup | None = None,
 ) -> None:
-    """Check a group, or ``old`` after these changes."""
+    """Check a whole new group, or the group that results from these changes of ``old``."""
     if old is None or not _same_placeholders(old, group, spec):
         check_placeholders(context, path, spec, group)
     for name in group.environment_from:
@@ -272,7 +272,7 @@ def _check_executor(context: Context, path: Path, group: str, name: str) -> None
     having = [known for known, record in executors.items() if record.members]
     possible = bool(having) and _MEMBER.fullmatch(name) is not None
     if chosen is None and possible and not closest(name, executors):
-        return  # possibly a member of the run; known only then
+        return  # possibly a member of the run, which is known only when the run starts
     hint = context.registry.explain_missing("executor", name)
     if possible:
         hint += f"; with --executor {having[0]} it names a member"

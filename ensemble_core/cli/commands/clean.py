@@ -129,7 +129,7 @@ def clean(
 
 
 def _stays(info: RunInfo, named: bool, everything: bool, age: float | None) -> str | None:
-    """Return why a selected run is kept; empty if it may go; ``None`` if it is not selected."""
+    """Return why a run is kept: empty if it may be removed, ``None`` if it is not selected."""
     if not named and not everything and info.state != "ended":
         return None
     if age is not None and time.time() - _newest(info) < age:
@@ -150,7 +150,7 @@ def _newest(info: RunInfo) -> float:
     for name in (NAME, f"{NAME}-wal"):
         with contextlib.suppress(OSError):
             stat = (info.folder / name).stat()
-            if stat.st_size:  # reading creates an empty one
+            if stat.st_size:  # reading a journal creates an empty -wal file
                 newest = max(newest, stat.st_mtime)
     return newest
 

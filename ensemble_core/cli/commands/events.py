@@ -90,7 +90,7 @@ class _Telling:
             for row in self._kept.journal.rows(0, 1):
                 list(narrator.tell(row.event()))
         except (ValueError, TypeError, KeyError, JournalError):
-            pass  # reported as unreadable in its place
+            pass  # this row is reported as unreadable later, in its turn
         return narrator
 
     def _ensemble(self) -> Ensemble:
@@ -111,7 +111,7 @@ class _Telling:
         lock = Lock(self._kept.folder)
         at = since - 1
         while True:
-            # Check first, so that everything the controller wrote before it exited is read.
+            # Check for a controller before reading, so that its last events are read too.
             going = follow and lock.controller() is not None
             for row in _readable(self._kept.journal, at, self._cannot):
                 at = row.seq

@@ -128,7 +128,7 @@ def validate(
 
 
 def _previews(ensemble: Ensemble, reuse: tuple[str, ...], state: str | None) -> list[Preview]:
-    """Return what a run of this file would reuse of these runs."""
+    """Return a preview of the jobs that a run of this file would reuse from these runs."""
     from ensemble_core.cli.error_format import print_warning
     from ensemble_core.journal.run_store import state_folder
     from ensemble_core.session.reuse import preview

@@ -277,7 +277,7 @@ class _Answer:
                         story.switched = (row.seq, by)
                 known = state.rules.states.get(self.rule, known)
                 if state.ended is None:
-                    story.ended = None  # also if a resume reopened the run
+                    story.ended = None  # a resume may have reopened the run
                 elif story.ended is None:
                     story.ended = (row.seq, state.ended.reason)
         except Difference as error:
@@ -363,7 +363,7 @@ class _Answer:
         return number, elapsed, printable(event), said, style
 
     def conclusion(self) -> str:
-        """Return one sentence on why the rule has fired, or not."""
+        """Return one sentence that explains why the rule has fired or has not."""
         said = conclude(self._bound, self._story)
         if self._about is not None:
             never = f"It was not considered for {self._about}."
