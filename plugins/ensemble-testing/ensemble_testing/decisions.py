@@ -32,6 +32,7 @@ from typing import Any, ClassVar
 import pytest
 
 from ensemble_testing.run_process import cancel_runs, held_jobs
+from ensemble_testing.session import NAME, need
 
 __all__ = ["ENSEMBLES", "DecisionSuite", "Decisions", "ensemble_files"]
 
@@ -253,6 +254,7 @@ class DecisionSuite:
     def test_an_ensemble_leads_to_the_same_decisions_as_on_this_machine(
         self, ensemble_file: str | Path, tmp_path: Path
     ) -> None:
+        need(self, executor=NAME)
         if isinstance(ensemble_file, str):
             file = tmp_path / f"{ensemble_file}.yaml"
             file.write_text(self.ensembles[ensemble_file].lstrip())

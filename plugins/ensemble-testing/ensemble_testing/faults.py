@@ -1,27 +1,11 @@
 """Fault suite: a real queue whose commands fail, hang, print garbage or forget jobs.
 
-An author's own test file, for an executor that runs commands of its queue::
-
-    from ensemble_testing import FaultSuite
-
-    class TestMyQueueAtFault(FaultSuite):
-        commands = {"connect": "qinfo", "submit": "qsub", "ask": "qstat", "cancel": "qdel"}
-        away = "qsub: cannot connect to server"
-        nothing = "0 jobs"
-
-        @pytest.fixture
-        def queue(self, my_cluster): ...
-
-        def make_executor(self, period=1.0):
-            return MyExecutor(poll=period)
-
-Programs with the same names come first on the PATH. They fail as a test requires, and otherwise
-call the real ones. Nothing may run twice or be lost, and each problem must be reported once, with a
-hint. Needs ensemble-batch.
+:class:`FaultSuite` has an example. Needs ensemble-batch.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import time
@@ -35,14 +19,19 @@ from ensemble_batch import Records, Sent, pace
 from ensemble_core.errors import ExecutorError
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import Executor
-from ensemble_testing.session import Session, wait_until
+from ensemble_testing.session import Session, need, wait_until
 
 __all__ = ["FaultSuite"]
 
-#: Replacement of a queue's command. A file has one line per call with its fault; ``… always``
-#: stays.
+_PURPOSES = ("connect", "submit", "ask", "cancel")
+#: Replacement of a queue's program. A file has one line per call with its fault; ``… always``
+#: stays. ``cases`` choose the command by the first arguments.
 _PROGRAM = """#!/bin/bash
-plan={folder}/{name}.plan
+case "$* " in
+{cases}
+*) name={name} ;;
+esac
+plan={folder}/$name.plan
 mode=
 if [ -s "$plan" ]; then
     read -r mode <"$plan"
@@ -51,7 +40,7 @@ if [ -s "$plan" ]; then
     *) tail -n +2 "$plan" >"$plan.new"; mv "$plan.new" "$plan" ;;
     esac
 fi
-echo "$mode" >>{folder}/{name}.calls
+echo "$mode" >>{folder}/$name.calls
 case $mode in
 away) cat {folder}/away >&2; exit 1 ;;
 lost) {real} "$@" >/dev/null; cat {folder}/away >&2; exit 1 ;;
@@ -64,37 +53,112 @@ esac
 """
 
 
-class FaultSuite:
-    """Tests of an executor on a real queue with faults. The fixture ``queue`` starts the queue."""
+def _file(command: str) -> str:
+    """Return the name of the files of a command."""
+    return "_".join(command.split())
 
-    #: The queue's commands by purpose: ``connect``, ``submit``, ``ask``, ``cancel``. One command
-    #: may serve several.
+
+class FaultSuite:
+    """Tests of an executor on a real queue whose commands have faults. In an author's test file::
+
+        from ensemble_testing import FaultSuite
+
+        class TestFaults(FaultSuite):
+            commands = {"connect": "qinfo", "submit": "qsub", "ask": "qstat", "cancel": "qdel"}
+            away = "qsub: cannot connect to server"
+            nothing = "0 jobs"
+
+            @pytest.fixture
+            def queue(self, my_cluster): ...
+
+            def make_executor(self, period=1.0):
+                return MyExecutor(poll=period)
+
+    The suite puts programs with the same names first on the PATH. They fail as a test requires, and
+    otherwise call the real ones. No job may run twice or be lost, and each problem must be reported
+    once, with what to do.
+
+    A queue without commands (a library, a folder) cannot use these programs. For it, override
+    ``plan`` and ``calls`` to inject the faults, and the fixture ``_programs``, as the tests of
+    ensemble-kubernetes do.
+
+    Attributes
+    ----------
+    commands:
+        The command that your executor runs for each of four purposes: ``connect``, ``submit``,
+        ``ask`` and ``cancel``. All four are required. If one program serves several purposes, add
+        the first arguments that tell them apart: ``"tsp -L"`` and ``"tsp"``. Only ``connect`` and
+        ``ask`` may be the same. Jobs should not call the program of ``submit``: these calls would
+        be counted.
+    away:
+        What the commands print to stderr if the queue is unreachable; their exit code is then 1.
+    nothing:
+        What ``ask`` prints to stdout if the queue has no jobs; its exit code is then 0.
+    holds:
+        Whether the queue holds a job with urgency 0. Set it to ``False`` if such a job is rejected:
+        then a test fills all slots to keep a job waiting.
+    slots:
+        Number of one-core jobs that run concurrently; ``None``: the gauge ``cores.up``, or 1.
+    timeout:
+        Time limit of each wait in seconds.
+    """
+
     commands: ClassVar[Mapping[str, str]]
-    #: Their message if the queue is unreachable, and the output of ``ask`` without jobs.
     away: ClassVar[str]
     nothing: ClassVar[str]
-    #: Time limit of each wait in seconds.
+    holds: ClassVar[bool] = True
+    slots: ClassVar[int | None] = None
     timeout: ClassVar[float] = 120.0
 
     def make_executor(self, period: float = 1.0) -> Executor:
         """Return an executor that polls its queue every ``period`` seconds."""
-        raise NotImplementedError
+        raise NotImplementedError("override make_executor(self, period=1.0)")
 
     @pytest.fixture
     def queue(self) -> None:
-        """Start the queue and put its commands on the PATH. Override this fixture."""
+        """Start the queue and put its commands on the PATH. Override this fixture if needed."""
 
     @pytest.fixture(autouse=True)
     def _programs(self, queue: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        need(
+            self,
+            commands=f"the queue's command for each of {', '.join(_PURPOSES)}",
+            away="what these commands print to stderr if the queue is unreachable",
+            nothing="what the command 'ask' prints to stdout if the queue has no jobs",
+        )
+        whose = f"the attribute 'commands' of {type(self).__name__}"
+        missing = [purpose for purpose in _PURPOSES if purpose not in self.commands]
+        if missing:
+            pytest.fail(
+                f"add {', '.join(missing)} to {whose}; for a queue without such a command, see "
+                "help(ensemble_testing.FaultSuite)",
+                pytrace=False,
+            )
+        submit = self.commands["submit"]
+        if list(self.commands.values()).count(submit) > 1:
+            pytest.fail(
+                f"in {whose}, {submit!r} serves two purposes: add the first arguments of a submit, "
+                f"such as '{submit} -s'",
+                pytrace=False,
+            )
         self.folder = tmp_path / "programs"
         self.folder.mkdir()
         (self.folder / "away").write_text(f"{self.away}\n")
         (self.folder / "nothing").write_text(f"{self.nothing}\n")
-        for name in set(self.commands.values()):
+        for name in {command.split()[0] for command in self.commands.values()}:
             real = shutil.which(name)
-            assert real is not None, f"{name} is not on the PATH"
+            if real is None:
+                pytest.fail(f"{name} is not on the PATH: put it there in the fixture 'queue'")
+            cases = {
+                f'"{command.removeprefix(name).strip()} "*) name={_file(command)} ;;'
+                for command in self.commands.values()
+                if command.startswith(f"{name} ")
+            }
+            text = _PROGRAM.format(
+                folder=self.folder, name=name, real=real, cases="\n".join(sorted(cases)[::-1])
+            )
             program = self.folder / name
-            program.write_text(_PROGRAM.format(folder=self.folder, name=name, real=real))
+            program.write_text(text)
             program.chmod(0o755)
         monkeypatch.setattr(pace, "SETTLE", 2.0)
         monkeypatch.setenv("PATH", f"{self.folder}{os.pathsep}{os.environ['PATH']}")
@@ -111,16 +175,16 @@ class FaultSuite:
 
     def plan(self, faults: Mapping[str, str]) -> None:
         """Set the faults of commands from now on, by their purpose; the others work."""
-        for name in set(self.commands.values()):
-            (self.folder / f"{name}.plan").unlink(missing_ok=True)
+        for command in self.commands.values():
+            (self.folder / f"{_file(command)}.plan").unlink(missing_ok=True)
         for what, lines in faults.items():
             new = self.folder / "new"
             new.write_text(lines + "\n")
-            new.replace(self.folder / f"{self.commands[what]}.plan")
+            new.replace(self.folder / f"{_file(self.commands[what])}.plan")
 
     def calls(self, what: str, mode: str) -> int:
         """Return how often a command was called with this fault."""
-        path = self.folder / f"{self.commands[what]}.calls"
+        path = self.folder / f"{_file(self.commands[what])}.calls"
         return path.read_text().split("\n").count(mode) if path.exists() else 0
 
     def counted(self, session: Session, seconds: float = 0, **fields: Any) -> Job:
@@ -137,9 +201,12 @@ class FaultSuite:
         )
         assert sorted(self.ran_in.read_text().split()) == sorted(job.id for job in jobs)
         troubles = [text for text in session.problems() if "responds again" not in text]
-        assert len(troubles) in told, troubles
+        wanted = " or ".join(map(str, told))
+        assert len(troubles) in told, f"{len(troubles)} warnings instead of {wanted}: {troubles}"
         for text in troubles:
-            assert any(word in text for word in ("again", "retry", "hint")), text
+            assert any(word in text for word in ("again", "retry", "hint")), (
+                f"this warning neither says what is retried nor has a hint: {text}"
+            )
 
     def test_a_queue_that_is_away_at_the_start_is_an_error_with_what_to_do(
         self, tmp_path: Path
@@ -148,8 +215,11 @@ class FaultSuite:
         session = Session(self.make_executor(), tmp_path, self.timeout)
         with pytest.raises(ExecutorError) as refused, session:
             pass
-        assert refused.value.hint
-        assert refused.value.transient  # whoever opens it may retry
+        assert refused.value.hint, f"the error of connect() has no hint: {refused.value}"
+        assert refused.value.transient, (
+            "if the queue is unreachable, connect() must raise CannotTake(message, hint=...), so "
+            f"that opening can be retried; it raised {refused.value!r}"
+        )
         self.plan({})
         with session:
             session.run(job := self.counted(session))
@@ -177,9 +247,20 @@ class FaultSuite:
         jobs = [self.counted(session) for _ in range(40)]
         session.run(*jobs)
         seconds = time.monotonic() - began
+        most = getattr(session.executor, "most_jobs", len(jobs))
+        if most > 1:
+            batches, submits = 1 + math.ceil(len(jobs) / most), self.calls("submit", "")
+            assert submits <= batches, (
+                f"{len(jobs)} jobs took {submits} calls of {self.commands['submit']!r}, and "
+                f"most_jobs = {most} allows {batches}: submit each batch with one call, or set "
+                "most_jobs = 1 if the queue has no arrays"
+            )
         # If all start together, five polls in four periods, and sometimes one for the nodes.
-        assert self.calls("submit", "") <= 2
-        assert self.asked() - before <= 1.25 * seconds + seconds / 10 + 4
+        asked, allowed = self.asked() - before, 1.25 * seconds + seconds / 10 + 4
+        assert asked <= allowed, (
+            f"{asked} calls of {self.commands['ask']!r} in {seconds:.0f} s, and poll = 1 allows "
+            f"{allowed:.0f}: ask about all jobs with one call"
+        )
         self.check(session, *jobs, told=(0,))
 
     def asked(self) -> int:
@@ -217,6 +298,11 @@ class FaultSuite:
         assert self.calls("ask", "garbled") >= 1
         self.check(session, job)
 
+    def test_an_answer_to_a_submit_that_nobody_can_read_is_no_id(self, session: Session) -> None:
+        self.plan({"submit": "garbled"})
+        session.run(job := self.counted(session))
+        self.check(session, job)
+
     def test_an_answer_that_was_cut_short_loses_no_job(self, session: Session) -> None:
         gate = self.folder / "gate"
         script = f"echo $ENSEMBLE_JOB_ID >> {self.ran_in}; until [ -e {gate} ]; do sleep 0.1; done"
@@ -232,13 +318,43 @@ class FaultSuite:
         assert not any(event.name == "exception" for job in jobs for event in session.of(job))
 
     def test_a_job_that_the_queue_forgets_is_told_as_lost_once(self, session: Session) -> None:
-        job = session.job("true", urgency=0)
-        session.submit(job)
-        session.wait_for(job, "priority")
-        self.plan({"ask": "nothing always"})
-        session.wait_clean(job)
+        gate = self.folder / "gate"
+        try:
+            job = self.waiting(session, gate)
+            self.plan({"ask": "nothing always"})
+            session.wait_clean(job)
+        finally:
+            gate.touch()
         assert session.exception(job) == "lost"
         assert "no longer knows this job" in session.context(job, "exception")["note"]
+
+    def waiting(self, session: Session, gate: Path) -> Job:
+        """Return a job that waits in the queue: one that it holds, or one behind jobs that run
+        until ``gate`` exists.
+        """
+        if self.holds:
+            job = session.job("true", urgency=0)
+            session.submit(job)
+            session.wait(
+                lambda: not {"priority", "clean"}.isdisjoint(session.names(job)),
+                f"priority of {job.id}",
+            )
+            if "priority" not in session.names(job):
+                pytest.fail(
+                    f"the queue holds no job with urgency 0: set holds = False in "
+                    f"{type(self).__name__}\n{session.lacks(job, 'priority')}"
+                )
+        else:
+            up = self.slots or int(session.executor.resources().get("cores.up", 1))
+            script = f"until [ -e {gate} ]; do sleep 0.1; done"
+            running = [session.job("sh", "-c", script) for _ in range(up)]
+            session.submit(*running)
+            for each in running:
+                session.wait_for(each, "start")
+            job = session.job("true")
+            session.submit(job)
+            session.wait_for(job, "priority")
+        return job
 
     def test_a_submit_whose_answer_is_lost_is_made_once(self, session: Session) -> None:
         self.plan({"submit": "lost"})

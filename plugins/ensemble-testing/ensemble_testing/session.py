@@ -28,11 +28,13 @@ from ensemble_core.model.events import Event, ExecutorLost, JobEvent, Problem
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import Executor, Run
 
-__all__ = ["Session", "alive", "wait_until", "within"]
+__all__ = ["NAME", "Session", "alive", "need", "wait_until", "within"]
 
 #: Seconds that an event may be ahead of the run's clock, which readers may read late, and before
 #: its job's submission, because the queue's clock may differ and have whole seconds.
 _AHEAD, _BEFORE = 1e-3, 60.0
+#: What to set as a suite's ``executor``.
+NAME = "the executor's name, as in 'ensemble run --executor NAME'"
 #: What earlier tests could not remove from the queue, in words.
 _left_behind: list[str] = []
 
@@ -200,7 +202,20 @@ class Session:
         for event in self.of(job):
             if event.name == name:
                 return event.context
-        pytest.fail(f"{job} has no {name} event: {self.names(job)}")
+        pytest.fail(self.lacks(job, name))
+
+    def lacks(self, job: Job | str, name: str) -> str:
+        """Say that a job has no event of this name, with its events and the notes of its
+        exceptions.
+        """
+        notes = [
+            f"{event.context['type']}: {event.context.get('note', '')}"
+            for event in self.of(job)
+            if event.name == "exception"
+        ]
+        id_ = job if isinstance(job, str) else job.id
+        events = ", ".join(self.names(job)) or "none"
+        return "\n".join([f"{id_} has no event {name!r}; its events: {events}", *notes])
 
     def queue_id(self, job: Job) -> str:
         """Return the queue's id of the job."""
@@ -233,8 +248,8 @@ class Session:
             assert self.names(job).count("clean") == 1, self.names(job)
 
     def wait_for(self, job: Job, name: str) -> Mapping[str, Any]:
-        """Wait for a job's event. Return its context."""
-        self.wait(lambda: name in self.names(job), f"{name} of {job.id}")
+        """Wait for a job's event. Return its context. Fails at once if the job ends without it."""
+        self.wait(lambda: not {name, "clean"}.isdisjoint(self.names(job)), f"{name} of {job.id}")
         return self.context(job, name)
 
     def run(self, *jobs: Job) -> None:
@@ -256,6 +271,14 @@ class Session:
             return not left
 
         self.wait(done, f"clean of {', '.join(sorted(left)[:5])}")
+
+
+def need(suite: object, **attributes: str) -> None:
+    """Fail if a suite's class lacks one of these attributes, and say what to set."""
+    for name, what in attributes.items():
+        if getattr(suite, name, None) is None:
+            whose = type(suite).__name__
+            pytest.fail(f"set the attribute {name!r} of {whose}: {what}", pytrace=False)
 
 
 def within(seconds: float, what: str, call: Callable[[], object]) -> None:

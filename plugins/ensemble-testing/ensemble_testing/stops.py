@@ -1,16 +1,6 @@
 """Stop suite: the effect of a stop on a run and its jobs, and that a resume loses nothing.
 
-An author's own test file::
-
-    from ensemble_testing import StopSuite
-
-    class TestMyQueue(StopSuite):
-        executor = "my-queue"
-        options = ("-o", "partition=debug")
-        on_stop = "keep"  # where the file does not say
-
-Each test runs ``ensemble run``, stops it while its jobs run, and resumes it. The tables must equal
-those of an undisturbed run.
+:class:`StopSuite` has an example.
 """
 
 from __future__ import annotations
@@ -31,7 +21,7 @@ from click.testing import CliRunner
 import ensemble_testing.isolation  # noqa: F401  (what tests start heeds SIGHUP, under nohup too)
 from ensemble_core.cli.main import main
 from ensemble_testing.run_process import cancel_runs, held_jobs, slots_at_once
-from ensemble_testing.session import wait_until
+from ensemble_testing.session import NAME, need, wait_until
 
 __all__ = ["StopSuite"]
 
@@ -64,20 +54,38 @@ JOBS = ["work.0", "work.1", "work.2"]
 
 
 class StopSuite:
-    """Tests of an executor by its name. Three jobs run at a time, or as many as the queue can.
+    """Tests that runs on an executor can be stopped and resumed. In an author's test file::
+
+        from ensemble_testing import StopSuite
+
+        class TestStops(StopSuite):
+            executor = "my-queue"
+            options = ("-o", "partition=debug")
+            on_stop = "keep"
+
+    Each test runs ``ensemble run``, stops it while its jobs run, and resumes it. The tables must
+    equal those of an undisturbed run. Three jobs run at a time, or as many as the queue can.
 
     Start the queue in a fixture, so that it is found from the environment. Jobs must run on this
     machine or share its files, as this user.
+
+    Attributes
+    ----------
+    executor, options:
+        The executor's name, and other options of ``ensemble run``.
+    on_stop:
+        What happens to jobs at a stop if the ensemble file does not say: ``"keep"`` if the executor
+        has the capability ``detach``, otherwise ``"cancel"``.
+    slots:
+        Number of one-core jobs that run concurrently; ``None``: the gauge ``cores.up``.
+    timeout:
+        Time limit of one run in seconds.
     """
 
-    #: The executor's name, and other options of ``ensemble run``.
     executor: ClassVar[str]
     options: Sequence[str] = ()
-    #: What happens to jobs at a stop if the ensemble file does not say.
     on_stop: ClassVar[Literal["keep", "cancel"]]
-    #: Number of one-core jobs that run concurrently; ``None``: the gauge ``cores.up``.
     slots: ClassVar[int | None] = None
-    #: Time limit of one run in seconds.
     timeout: ClassVar[float] = 200.0
 
     #: The live run, until everything has been checked.
@@ -85,6 +93,11 @@ class StopSuite:
 
     @pytest.fixture(autouse=True)
     def _study(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        need(
+            self,
+            executor=NAME,
+            on_stop='"keep" if jobs continue after a stop (capability detach), else "cancel"',
+        )
         self.folder = tmp_path / "study"
         self.folder.mkdir()
         (self.folder / "e.yaml").write_text(STUDY)

@@ -74,7 +74,9 @@ class CrashSuite:
 
     def test_each_job_runs_once_whenever_its_controller_is_killed(self, tmp_path: Path) -> None:
         from ensemble_testing.crash.__main__ import JOBS
+        from ensemble_testing.session import NAME, need
 
+        need(self, executor=NAME)
         seed, count = seed_and_rounds(self.rounds)
         slots = () if self.slots is None else ("--slots", str(self.slots))
         before = self.submitted()
