@@ -79,9 +79,9 @@ class QueueHooks(Executor):
     name:
         Name of the queue in messages, and the key of its options in a job group.
     poll:
-        Seconds until an end is noticed that no wrapper reports, or 6 if that is more. While it has
-        jobs, the queue is asked slightly more often (every 12 s if ``poll`` is 15), and again after
-        0.3 s and 2 s if a job is missing.
+        Seconds until an end is noticed that no wrapper reports; that takes at least 6 s. While it
+        has jobs, the queue is asked slightly more often (every 12 s if ``poll`` is 15), and again
+        after 0.3 s and 2 s if a job is missing.
     grace:
         Seconds from SIGTERM to SIGKILL.
     settle:
@@ -106,8 +106,11 @@ class QueueHooks(Executor):
         Where to listen for reports without ``claims``: an address of this machine (empty: find one)
         and a port (0: any). ``None``: reports come only by files.
     task_place, task_id, task_restarts:
-        Shell expressions that expand within a job to its place in the batch (from 1), its id, and
-        the number of restarts by the queue.
+        Shell expressions that expand within a job's script to its place in the batch (from 1), its
+        id as :meth:`submit_batch` returns it, and the number of restarts by the queue. Do not add
+        shell quotes: ``task_place = "$SGE_TASK_ID"``, or ``"$1"`` if the script's first argument is
+        the place. With ``task_id``, a job whose submission got no answer reports its own id;
+        ``"-"``: a job does not know it.
     own_variables:
         Prefixes of variables that the queue sets for its jobs. Those of an outer job never replace
         them.
@@ -136,7 +139,12 @@ class QueueHooks(Executor):
     _commands: QueueCommands
 
     def connect(self) -> None:
-        """Check that the queue is there. Raise :class:`ExecutorError` with a hint if not."""
+        """Check that the queue is there.
+
+        If it is unreachable now, raise :class:`CannotTake` with a hint: the run does not start, but
+        the start can be retried. If it can never be reached, because its commands are not
+        installed, raise :class:`ExecutorError` with a hint.
+        """
 
     def disconnect(self) -> None:
         """Close what :meth:`connect` opened, and end a blocked :meth:`watch` in another thread.
@@ -157,7 +165,8 @@ class QueueHooks(Executor):
     def submit_batch(self, batch: Batch) -> Sequence[str]:
         """Submit a batch; return the queue's ids of its jobs, in order.
 
-        Raises :class:`CannotTake` or :class:`InvalidJob`.
+        Raises :class:`CannotTake` or :class:`InvalidJob`. Check that the answer has ids before you
+        return it: a queue may print anything.
         """
 
     @abstractmethod
@@ -165,20 +174,26 @@ class QueueHooks(Executor):
         """Return the queue's answer about these jobs, from one request.
 
         Other jobs in the answer are ignored. A missing job is one that the queue does not know.
-        Raises :class:`CannotTake` if there is no answer or only part of one.
+        Raises :class:`CannotTake` if there is no answer or only part of one. So check that an
+        answer without jobs is really the queue's, for example by its first line.
         """
 
     @abstractmethod
     def find_batch(self, name: str, size: int) -> Sequence[str] | None:
         """Return the ids of the batch with this name and size, or ``None`` if the queue does not
         have it.
+
+        Called after :class:`CannotTake` of :meth:`submit_batch`. A batch need not be visible at
+        once: it is looked for during ``settle`` seconds, at least 10, before it is submitted again.
         """
 
     @abstractmethod
     def end_jobs(self, ids: Collection[str]) -> None:
         """Cancel jobs; running ones with a signal that can be caught, such as SIGTERM, if possible.
 
-        Ids that the queue does not know are not an error.
+        Ids that the queue does not know are not an error. Each task of a wrapper script has its own
+        process group. The script passes SIGTERM on to its tasks, and kills them after ``grace``
+        seconds. It cannot pass on SIGKILL: without cgroups, its tasks then stay alive.
         """
 
     def wrong(self, job: Job) -> str | None:
@@ -242,6 +257,13 @@ class QueueHooks(Executor):
     ) -> tuple[int, str, str]:
         """Run a command of the queue; return its exit code, output and errors.
 
-        The default ``environment`` is that of jobs, with untranslated messages.
+        ``given`` is its standard input. The default ``environment`` is that of jobs, with
+        untranslated messages. The command gets its own session, so that Ctrl-C does not reach it.
+        After ``deadline`` seconds, or when the run closes, it is killed with its process group;
+        only a child that has started another session survives. After a normal end nothing is
+        killed, but a child that keeps the command's output open delays that end.
+
+        Raises an error like :class:`CannotTake` after the deadline, and a final
+        :class:`ExecutorError` if the program does not exist. Any exit code is returned.
         """
         return self._commands.run(words, given, environment=environment, deadline=deadline)
