@@ -28,10 +28,11 @@ class Batch:
     """Jobs that are submitted together: equal in everything that is requested of the queue.
 
     ``name`` is the unique name under which the queue must store the batch, so that it can be found
-    again: ``ens_``, then letters, digits and underscores. If a wrapper claims the jobs, each attempt to submit has
-    a new name, and ``script`` is the path of the batch's script (bash). Otherwise all attempts have
-    the same name, and the queue must not accept two batches with it. Jobs of a batch are numbered
-    from 1. ``places`` are the folders and output files of its jobs, in order; ``tag`` is the run's.
+    again: ``ens_``, then letters, digits and underscores. If a wrapper claims the jobs, each
+    attempt to submit has a new name, and ``script`` is the path of the batch's script (bash).
+    Otherwise all attempts have the same name, and the queue must not accept two batches with it.
+    Jobs of a batch are numbered from 1. ``places`` are the folders and output files of its jobs, in
+    order; ``tag`` is the run's.
     """
 
     name: str
