@@ -44,7 +44,7 @@ class NelderMead(Generator):
 
     def _begin(self, places: list[_Place]) -> None:
         #: The current move: its places, the parameters of its suggested places, and the value of
-        #: #: each place (``None`` until it is known).
+        #: each place (``None`` until it is known).
         self._places = places
         self._given: list[Mapping[str, Any]] = []
         self._values: list[float | None] = [None] * len(places)

@@ -23,7 +23,7 @@ class QuantileEstimate:
         #: The value at each marker; for fewer than five values, the sorted values.
         self._heights: list[float] = []
         #: Number of values up to each marker except the first, and for the three inner markers the
-        #: #: number that would be ideal.
+        #: number that would be ideal.
         self._places = (2.0, 3.0, 4.0, 5.0)
         self._wanted = (1.0 + 2.0 * q, 1.0 + 4.0 * q, 3.0 + 2.0 * q)
 

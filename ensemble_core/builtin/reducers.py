@@ -191,7 +191,7 @@ class ExactFirst:
         self._reduce = reduce
         self._model: Any = None
         #: The values in order of arrival, which the estimate needs, and a sorted copy of the values
-        #: #: up to the last reading.
+        #: up to the last reading.
         self._kept: list[float] = []
         self._ordered: list[float] = []
 

@@ -131,7 +131,7 @@ if TYPE_CHECKING:
     parse_duration, read_document, read_file = seconds, read_text, read
 else:
     #: Names that are imported on first use, because journals need SQLite and decisions the whole
-    #: #: model. ``NAME=ORIGINAL``: the home module calls this name ORIGINAL.
+    #: model. ``NAME=ORIGINAL``: the home module calls this name ORIGINAL.
     _HOMES = {
         "ensemble_core.cli.queue_run": "resume_instead run_text",
         "ensemble_core.session.run_control": "ControlledRun",

@@ -128,7 +128,7 @@ class Context:
         self.errors: list[EnsembleError] = []
         self.warnings: list[str] = []
         #: Parts of the document that a plugin made, with the plugin's name; parts within them that
-        #: #: the user wrote, with an empty name.
+        #: the user wrote, with an empty name.
         self.made: dict[Path, str] = {}
         #: Instances of algorithms by name, with options and fully expanded entries.
         self.instances: dict[str, AlgorithmInstance] = {}

@@ -1,8 +1,8 @@
 """Instances of algorithms (``use:``): each adds rules after the file's own.
 
-Called by the loader after sources are expanded and before all other checks. A mistake in an
-algorithm's output is reported at the entry, with its distribution; one in its options at the
-options.
+Called by the loader after sources are expanded and before all other checks. An error in an
+algorithm's output is reported at the entry, with the algorithm's distribution. An error in the
+options is reported at the options.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def expand_uses(context: Context) -> None:
 def _name_of(context: Context, path: Path, entry: Any) -> str | None:
     """Return the instance's name; ``None`` after reporting a wrong entry."""
     before = len(context.errors)
-    context.document.data["use"] = {path[1]: entry}  # where the check expects it
+    context.document.data["use"] = {path[1]: entry}  # later checks read the entry here
     check_shape(context, "use", path)
     del context.document.data["use"]
     if len(context.errors) > before:
@@ -108,7 +108,7 @@ def _named_at(path: Path, entry: Mapping[str, Any]) -> Path:
 
 
 def _check_ids(context: Context, instances: Mapping[str, Path]) -> None:
-    """Report a rule that has an instance's name: ``enable`` could mean either."""
+    """Report a rule with the name of an instance, because ``enable`` could mean either."""
     rules = context.document.data.get("rules")
     for rule in rules if isinstance(rules, list) else ():
         name = rule.get("id") if isinstance(rule, dict) else None
@@ -173,7 +173,7 @@ def _made(context: Context, path: Path, name: str, entry: Mapping[str, Any]) -> 
 
 
 def _record(context: Context, path: Path, name: str) -> AlgorithmPlugin | None:
-    """Return the algorithm of this name, or from the file of this name."""
+    """Return the algorithm with this name. If the name is a file's, read the algorithm from it."""
     place: Path = (*path, "algorithm")
     if is_file(name):
         return read_algorithm(context, place, name)
@@ -249,7 +249,7 @@ def _enter(context: Context, path: Path, name: str, kept: Kept, entry: Mapping[s
             context.made[place] = said
             for key, option in _as_given(rule, entry.get("with") or {}):
                 where = document.at((*path, "with", option))
-                if where is not None and not kept["places"]:  # a file has places for its parts
+                if where is not None and not kept["places"]:  # no algorithm file
                     part: Path = (*place, key)
                     document.overrides[part], context.made[part] = where, ""
     context.instances[name] = AlgorithmInstance(
@@ -261,9 +261,9 @@ def _enter(context: Context, path: Path, name: str, kept: Kept, entry: Mapping[s
 
 
 def _as_given(rule: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the keys of a rule whose text is an option's value, with that option.
+    """Yield each key of a rule whose value is the text of an option, with the option's name.
 
-    Errors in these texts are errors of the file, not of the algorithm.
+    The user wrote these texts, so their errors are errors of the file, not of the algorithm.
     """
     texts = {text: option for option, text in options.items() if isinstance(text, str)}
     for key, text in rule.items():
@@ -272,7 +272,8 @@ def _as_given(rule: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[t
 
 
 def _named_apart(context: Context, instance: str, kept: Kept) -> Kept:
-    """Return the expansion with unique ids and statistics, and references adapted."""
+    """Return the expansion with unique names: rule ids and statistics get the instance's name as a
+    prefix, and so do references to them."""
     ids: dict[str, str] = {}
     rules = copy.deepcopy(kept["rules"])
     for number, rule in enumerate(rules, 1):
@@ -294,8 +295,8 @@ def _named_apart(context: Context, instance: str, kept: Kept) -> Kept:
 
 
 def _pattern(before: str, names: Mapping[str, str]) -> re.Pattern[str] | None:
-    """Return a pattern for these names in a metric's path: after ``before`` if given, else before a
-    dot."""
+    """Return a pattern that finds these names in a metric's path: after the text ``before``, or
+    before a dot if that is empty."""
     if not names:
         return None
     either = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
@@ -349,7 +350,7 @@ def _options_of_rules(context: Context, action: object) -> Iterator[str]:
 
 
 def _expanded_data(name: str, kept: Kept, entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entry with its rules, as a file may have it."""
+    """Return the entry with its rules written out, in the format of an ensemble file."""
     found: dict[str, Any] = {"as": name}
     if entry.get("enabled") is False:
         found["enabled"] = False
@@ -360,7 +361,7 @@ def _expanded_data(name: str, kept: Kept, entry: Mapping[str, Any]) -> dict[str,
 
 
 def expanded_data(context: Context) -> dict[str, Any]:
-    """Return the fully expanded data of the file, which runs the same."""
+    """Return the fully expanded data of the file, which is equivalent to the file."""
     data: dict[str, Any] = copy.deepcopy(context.document.data)
     rules = data.get("rules", [])
     data["rules"] = [rule for index, rule in enumerate(rules) if index not in context.of_instance]

@@ -42,7 +42,7 @@ def bind_limits(context: Context, given: object, groups: Iterable[JobGroup]) -> 
 def _duration(
     context: Context, given: Mapping[str, Any], name: str, of_zero: str, hint: str
 ) -> float | None:
-    """Return a limit in seconds if the file has it; 0 is reported."""
+    """Return a limit in seconds, or ``None`` if the file does not have it. Report the value 0."""
     path = ("limits", name)
     found = context.duration(path, given[name]) if given.get(name) is not None else None
     if found == 0:
@@ -52,7 +52,7 @@ def _duration(
 
 
 def _check_one_job(context: Context, group: JobGroup, hours: Mapping[str, float]) -> None:
-    """Report a limit that a single job's time limit exceeds."""
+    """Report a limit that is too low for a single job of the group, given its time limit."""
     for entry in (group, *group.more):
         tasks = entry.nodes if entry.tasks is None else entry.tasks
         units: Mapping[str, tuple[int, str]] = {
@@ -76,8 +76,8 @@ def _check_one_job(context: Context, group: JobGroup, hours: Mapping[str, float]
 
 
 def hours_of(path: tuple[str | int, ...], text: str) -> str | None:
-    """Return a hint for a limit in hours that was written with a unit; ``None`` for another
-    value."""
+    """Return a hint for a text in place of a number of core-, node- or GPU-hours; ``None`` if the
+    path is not such a limit."""
     if len(path) != 2 or path[0] != "limits" or path[1] not in RESOURCES:
         return None
     number = text.strip()

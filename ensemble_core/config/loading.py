@@ -1,7 +1,7 @@
 """Loader: turns a file or its text into a checked :class:`Ensemble`.
 
 Finds all errors in one pass: first the shape by JSON Schema, then references, part by part. The
-binder applies the same checks to what arrives during the run.
+binder applies the same checks to rules, actions and groups that arrive during the run.
 """
 
 from __future__ import annotations
@@ -80,10 +80,10 @@ def load(
 ) -> Ensemble:
     """Read and check an ensemble file.
 
-    ``executor`` is the one that will run it; without it, its capabilities are not checked.
+    ``executor`` will run the ensemble; its capabilities are checked unless it is ``None``.
     ``overrides`` are ``KEY=VALUE`` changes as in ``--set``. With ``must_begin``, a file in which no
     rule can fire first is an error. Raises :class:`FileErrors` with all errors of the file, or
-    :class:`UsageError` if it cannot be read.
+    :class:`UsageError` if the file cannot be read.
     """
     return load_text(
         read(path),
@@ -110,10 +110,10 @@ def load_text(
 ) -> Ensemble:
     """Check the text of an ensemble file; ``file`` is its name in messages. See :func:`load`.
 
-    ``attached`` are the texts of the files that it names; ``None`` reads them. For a mapping,
-    ``file`` is empty and ``here`` replaces the file's folder. ``functions`` are available besides
-    those of ``custom:``. Classes that the file names are loaded only if the ``purpose`` is to run
-    it.
+    ``attached`` has the texts of the files that ``text`` names; if it is ``None``, these files are
+    read. For a mapping, ``file`` is empty and ``here`` replaces the file's folder. ``functions``
+    are available in addition to those under ``custom:``. Classes that the text names are loaded
+    only if the ``purpose`` is to run it.
     """
     context, whole = _opened(text, registry, file, executor, overrides, attached, here)
     context.known.purpose = purpose
@@ -136,7 +136,7 @@ def expanded(
     overrides: Sequence[str] = (),
     attached: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Return the fully expanded data of an ensemble file: it runs the same. Raises
+    """Return the fully expanded data of an ensemble file, which is equivalent to the file. Raises
     :class:`FileErrors`."""
     context, _ = _opened(text, registry, file, None, overrides, attached, None)
     _raise(context)
@@ -152,10 +152,11 @@ def _opened(
     attached: Mapping[str, str] | None,
     here: str | None,
 ) -> tuple[Context, bool]:
-    """Return the file's data with entries expanded but unchecked, and whether all could be
-    expanded.
+    """Return the file's data, with its entries expanded but unchecked, and whether all entries
+    could be expanded.
 
-    If not, the error was reported, and names that the file uses may be missing.
+    If an entry could not be expanded, this was reported. Names that the entry defines may then be
+    missing.
     """
     document = read_text(text, file)
     document.by_path = not file
@@ -176,7 +177,7 @@ def _opened(
     whole = not context.errors
     for part, keys in _NAMING.items():
         _canonical(document.data.get(part), registry, keys)
-    for change, error in apply(document, unset).items():  # only of what was just added
+    for change, error in apply(document, unset).items():  # the keys may be new
         # 'use' is already expanded.
         context.errors.append(unset[change] if change.startswith("use.") else error)
     known.spoken = _words_outside(document.data)
@@ -196,7 +197,7 @@ _SILENT = frozenset(
 
 
 def _words_outside(data: Mapping[str, Any]) -> frozenset[str]:
-    """Return words used outside of job groups: rules may refer to parameters."""
+    """Return words used in rules and other parts, which count as uses of a parameter."""
     parts: list[Any] = [value for key, value in data.items() if key not in ("jobs", "simulate")]
     for group in _entries(data.get("jobs")):
         if isinstance(group, dict):
@@ -316,7 +317,7 @@ class _Loader:
             name = spec.get("name")
             group = make_group(context, path, spec)
             if not isinstance(name, str):
-                # The misspelt key is reported already; rules that name the group are correct.
+                # Its misspelt key was reported; rules that name the group are correct.
                 meant = spec.get(closest("name", spec))
                 if isinstance(meant, str):
                     context.known.groups.setdefault(meant, None)
@@ -348,7 +349,7 @@ class _Loader:
         return groups
 
     def _changing(self, value: Any) -> Iterator[str]:
-        """Yield job groups whose fields actions in this part of the file change."""
+        """Yield the groups whose fields are changed by actions in this part of the file."""
         if isinstance(value, dict):
             record = self._context.registry.actions.get(str(value.get("name")))
             kinds = (
@@ -437,7 +438,7 @@ class _Loader:
 
 
 def _binder(context: Context) -> Binder:
-    """Return the checks for specifications that arrive during the run."""
+    """Return the binder, which checks specifications that arrive during the run."""
 
     def checked(part: str, spec: object, bind: Callable[[Context, Any], _T | None]) -> _T:
         known = replace(context.known, rules=None, reads=False)

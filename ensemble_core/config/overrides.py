@@ -1,7 +1,7 @@
 """Overrides (``--set KEY=VALUE``): changes to the file's data before it is checked.
 
 KEY is a dotted path; list entries are found by name (sources by the source's name, rules by id).
-Called by the loader. Errors in such a value are reported at ``--set KEY=VALUE``.
+Called by the loader. Errors in an overridden value are reported at ``--set KEY=VALUE``.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ def check_phase(context: Context, path: Path, name: str) -> bool:
 
 
 def check_learns(context: Context, path: Path, name: str, sources: Collection[str]) -> None:
-    """Report a generator that cannot take over points of those that it replaces (by default all
-    others)."""
+    """Report a generator that cannot take over the points of the generators in ``sources`` (empty:
+    all others), which it replaces."""
     known = context.known.generators
     learner = known.get(name)
     for source in sources or known:

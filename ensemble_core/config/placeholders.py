@@ -1,4 +1,4 @@
-"""Placeholder checks of a job group: each has a parameter, each parameter is used, formats fit.
+"""Checks of a job group's placeholders: they are known, their formats fit, no parameter is unused.
 
 Called by ``groups`` for each entry under ``jobs:`` and each ``with:``.
 """
@@ -101,7 +101,7 @@ def check_placeholders(
 
 
 def has_formats(group: JobGroup, names: Iterable[str]) -> bool:
-    """Return True if one of these parameters has a format, which not every value fits."""
+    """Return True if a placeholder of one of these parameters has a format."""
     texts = [*group.command, *group.environment.values()]
     texts += [text for name in TEXTS if (text := getattr(group, name))]
     for part in (group.observe, group.options):
@@ -148,7 +148,7 @@ def _values(name: str, group: JobGroup) -> Iterator[object]:
 def _texts(path: Path, spec: Mapping[str, Any], group: JobGroup) -> Iterator[tuple[str, Path]]:
     """Yield a job's texts that may have placeholders, with their places.
 
-    Texts that ``spec`` lacks are placed at ``path``.
+    The place of a text that is not in ``spec`` is ``path``.
     """
     for index, word in enumerate(group.command):
         command = spec.get("command")

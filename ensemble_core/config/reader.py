@@ -56,13 +56,14 @@ def read_yaml(text: str, file: str) -> Document:
     """Parse YAML as strictly as ensemble files, for plugins that read their own files.
 
     ``data`` of the result is the content; ``at`` and ``at_key`` return places by path. ``file`` is
-    its name in messages. Raises :class:`FileErrors` with all errors.
+    the file's name in messages. Raises :class:`FileErrors` with all errors.
     """
     return read_text(text, file)
 
 
 def read_value(text: str, origin: str) -> tuple[Any, dict[Path, str]]:
-    """Parse one value of ``--set KEY=VALUE``; also return how its plain scalars are spelled."""
+    """Parse one value of ``--set KEY=VALUE``. Return the value and the original text of each plain
+    scalar in it."""
     if not text.strip():
         return "", {}
     try:
@@ -296,7 +297,7 @@ class _Parser:
         text: str = event.value
         try:
             text.encode()
-        except UnicodeEncodeError:  # from an escape; libyaml rejects those itself
+        except UnicodeEncodeError:  # libyaml rejects such an escape itself
             self._report("the string has half a surrogate pair", event)
             return ""
         return text
@@ -307,7 +308,7 @@ class _Parser:
         self.errors.append(_fault(what, self._place(event), hint, code))
 
     def _fill(self, data: dict[str, Any], mapping: int, path: Path, depth: int) -> None:
-        """Add a mapping's entries; existing entries of ``data`` are kept with their places."""
+        """Add a mapping's entries to ``data``, whose existing entries and places stay."""
         items = list(self._items(mapping))
         inherited, merged = frozenset(data), list[int]()
         own: dict[str, Any] = {}
@@ -338,7 +339,7 @@ class _Parser:
             self._merge(data, value, path, depth)
 
     def _merge(self, data: dict[str, Any], value: int, path: Path, depth: int) -> None:
-        """Add what ``<<`` inherits: from a mapping, or from each in a list."""
+        """Add the entries inherited by ``<<``, from one mapping or a list of mappings."""
         value = self._targets.get(value, value)
         sources = self._items(value) if _kind(self._events[value]) == "seq" else [value]
         for source in (self._targets.get(at, at) for at in sources):

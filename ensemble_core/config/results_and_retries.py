@@ -44,7 +44,7 @@ def bind_result(context: Context, path: Path, spec: Mapping[str, Any], group: Jo
     reads: set[str] = set()
     for name, text in given.items():
         inner = (*place, name)
-        found[name] = expression("0")  # keep wrong names, so that references to them are valid
+        found[name] = expression("0")  # define wrong results, too, so references are valid
         if not context.intact(inner):
             continue
         taken = _taken(group, name)
@@ -80,7 +80,7 @@ def bind_result(context: Context, path: Path, spec: Mapping[str, Any], group: Jo
 
 
 def _taken(group: JobGroup, name: str) -> str | None:
-    """Describe the existing meaning of a name; ``None`` for a free one."""
+    """Describe the existing meaning of a name; ``None`` if it has none."""
     if name in group.names:
         return "a parameter"
     if name in EVENT_FIELDS or name in BUILTIN_PLACEHOLDERS:
@@ -89,7 +89,7 @@ def _taken(group: JobGroup, name: str) -> str | None:
 
 
 def _check_bare(context: Context, group: JobGroup, names: frozenset[str]) -> None:
-    """Report columns without a statistic: a job has many rows of them."""
+    """Report columns without a statistic, because a job has many values of a column."""
     columns = context.variables(group.name)
     for name in sorted(names & (columns or frozenset())):
         raise EnsembleError(

@@ -24,7 +24,7 @@ __all__ = [
 
 #: Counts that are at most 1 for one job, however often it is retried.
 _OF_ONE_JOB = ("active", "open", "done", "lost")
-#: Triggers of jobs that did not succeed: a retry there does not raise ``count.success`` above 1.
+#: Triggers of jobs that did not succeed. A retry after them leaves a job's ``count.success`` at 1.
 _WITHOUT_SUCCESS = {"job-fail", "job-lost", "job-cancel", "job-exception"}
 
 
@@ -36,7 +36,7 @@ def warn_of_submits(context: Context, rules: Sequence[BoundRule]) -> None:
     submitted: set[object] = set()
     for action in actions_of(rules):
         if action.plan is None:
-            return  # so may a slow action
+            return  # a slow action may submit anything, too
         record = context.registry.actions[action.name]
         for key, schema in record.options.get("properties", {}).items():
             if "submit" in record.needs and schema.get("x-ensemble") == "group":
@@ -64,7 +64,7 @@ def warn_of_endings(context: Context, rules: Sequence[BoundRule]) -> None:
 
 
 def warn_of_counts(context: Context, rules: Sequence[BoundRule]) -> None:
-    """Warn about a count that the known number of jobs cannot reach."""
+    """Warn about a condition on a count that cannot be reached, because the run has fewer jobs."""
     most = _most_jobs(context, rules)
     for rule in rules:
         comparison = rule.condition.comparison if rule.condition else None
@@ -81,7 +81,8 @@ def warn_of_counts(context: Context, rules: Sequence[BoundRule]) -> None:
 
 
 def warn_of_job_counts(context: Context, rules: Sequence[BoundRule]) -> None:
-    """Warn about a condition that expects a count of the event's job to be that of its group."""
+    """Warn about a condition that can never hold because it counts only the event's job, not the
+    job's group."""
     repeated = {
         rule.trigger.group
         for rule in rules
@@ -126,7 +127,8 @@ def _most_jobs(context: Context, rules: Sequence[BoundRule]) -> Mapping[str, int
 
 
 def warn_of_no_heartbeat(context: Context, rules: Sequence[BoundRule]) -> None:
-    """Warn about a metric that changes between events if nothing would check it then."""
+    """Warn about a metric that changes with time, in an ensemble without a heartbeat to check
+    it."""
     for rule in rules:
         if rule.trigger.metric is None:
             continue

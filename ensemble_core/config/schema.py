@@ -225,7 +225,8 @@ def _compose_generators(definitions: dict[str, Any], registry: Registry | _Named
 
 
 def _beside(base: Mapping[str, Any], description: str) -> dict[str, Any]:
-    """Return a definition for keys next to those that ``base`` has already checked."""
+    """Return a definition for additional keys. It allows the keys of ``base``, which checks
+    them."""
     known = dict.fromkeys(base["properties"], True)
     return {"description": description, "type": "object", "properties": known}
 
@@ -246,7 +247,7 @@ _MERGED = frozenset(
 def _with_options(
     own: dict[str, Any], options: Mapping[str, Any], key: str, definitions: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return ``own`` merged with a plugin's option schema; other keys are rejected."""
+    """Return ``own`` merged with a plugin's option schema. The result rejects all other keys."""
     for word in ("$defs", "definitions"):
         for name, inner in options.get(word, {}).items():
             definitions[f"{key}-{name}"] = _plain(inner, key)
@@ -307,7 +308,7 @@ class _Shared:
     first: bool = True
 
 
-#: By registry, which is immutable.
+#: The instances by registry, which is immutable.
 _SHARED: WeakKeyDictionary[Registry, _Shared] = WeakKeyDictionary()
 
 
@@ -331,9 +332,10 @@ class Validators:
         return self._shared.schema
 
     def hold(self, data: object) -> bool:
-        """Return True if a file satisfies the part of the schema for the names that it uses.
+        """Return True if a file is valid by a reduced schema: that of the names that it uses.
 
-        This takes a fifth of the time of the whole schema, which is used only if this check fails.
+        The reduced schema takes a fifth of the time of the whole one, which is needed only to find
+        errors.
         """
         if self._shared.schema is not None or not self._shared.first:
             return False
@@ -372,7 +374,7 @@ class Validators:
             ) from None
 
     def define(self, part: str, summary: str, options: Mapping[str, Any]) -> None:
-        """Add the options of an algorithm that only this file knows to ``$defs``."""
+        """Add to ``$defs`` the options of an algorithm that is defined for this file only."""
         self._schema = {**self.schema, "$defs": {**self.schema["$defs"]}}
         self._own[part] = None
         _define_algorithm(self._schema["$defs"], part, summary, options)

@@ -1,6 +1,6 @@
 """Schema check: reports each jsonschema_rs error as a readable message at its place in the file.
 
-Called by the loader for a file, and by the binder for what arrives during the run.
+Called by the loader for a file, and by the binder for specifications that arrive during the run.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ _STEPS = {"steps", "num", "number", "n", "points"}
 
 
 def check_shape(context: Context, part: str = "", at: Path = ()) -> None:
-    """Report all schema errors of the document, or of the part at a path by one of the
-    ``$defs``."""
+    """Report all schema errors of the document. With ``part``, report those of the value at the
+    path ``at`` by this definition of ``$defs``."""
     data, file = context.document.data, context.document.file
     try:
         if not part and context.validators.hold(data):
@@ -79,7 +79,7 @@ def check_shape(context: Context, part: str = "", at: Path = ()) -> None:
 
 
 def _explain(context: Context, error: Any, at: Path, unknown: Collection[Path]) -> None:
-    """Report one schema error; ``unknown`` are keys to report as unknown."""
+    """Report one schema error. ``unknown`` has the keys that no definition allows."""
     document, registry = context.document, context.registry
     path: Path = (*at, *error.instance_path)
     kind = error.kind.name
@@ -144,7 +144,7 @@ def _noun(path: Path, options: Iterable[Any], registry: Registry) -> Kind | None
     if key == "statistic" and path[0] == "statistics":
         return "statistic"
     if key == "name" and set(options) == set(registry.actions):
-        return "action"  # including nested actions, whatever the option is called
+        return "action"  # nested actions, too, in options of any name
     return None
 
 
@@ -174,7 +174,7 @@ def _bad_value(context: Context, path: Path, value: Any, error: Any) -> None:
         if path and path[-1] in ("repetitions", "backoff"):
             hint, where = "write it on the rule, next to 'trigger'", document.at_key(path)
     elif kind == "not":
-        # A rejected key's schema may explain why, and what to do instead.
+        # The schema of a rejected key may have an explanation and a hint.
         refused = error.kind.schema
         what = f"{name} is {found}, which is not allowed"
         hint = refused.get("description") if isinstance(refused, dict) else None

@@ -2,8 +2,8 @@
 
 The scope of ``max.stress``, ``mean.duration`` or ``count.done`` is the rule's instance, else the
 event's job, else the trigger's group. ``all.max.stress`` always covers the group; ``max.stress(T >
-2)`` covers what passes the filter. Checked here for conditions, expressions and messages; the
-engine keeps only those in use.
+2)`` covers the values that pass the filter. This module checks the names in conditions, expressions
+and messages; the engine keeps only statistics that are used.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def scoped_names(
     over: Over,
     each: Sequence[str] = (),
 ) -> frozenset[str] | None:
-    """Return the ``STAT.NAME`` among ``names`` that are not ``known`` fields (``None``: any may
-    be).
+    """Return those ``names`` that have the form ``STAT.NAME`` and are not fields of the event.
 
-    ``None`` after reporting an invalid one. ``each`` are the parameters of the rule's slices.
+    Return ``None`` after reporting an invalid name. ``known`` are the fields (``None``: unknown).
+    ``each`` are the parameters of the rule's slices.
     """
     found: set[str] = set()
     before = len(context.errors)
@@ -82,7 +82,7 @@ def scoped_names(
 
 
 def _check_filter(context: Context, path: Path, base: str, condition: str, over: Over) -> None:
-    """Report a text that is not a filter, and names that no job or row has."""
+    """Report an invalid filter, and names in it that no job or row has."""
     try:
         names = filter_of(condition).names
     except EnsembleError as error:
@@ -108,7 +108,7 @@ def _check_filter(context: Context, path: Path, base: str, condition: str, over:
 
 
 def _named_group(context: Context, path: Path, name: str) -> str:
-    """Return how a rule can name the group of a ``STAT.NAME``."""
+    """Return a hint on how to specify the group of a ``STAT.NAME``."""
     groups = context.known.groups
     group = next(iter(groups)) if len(groups) == 1 else "GROUP"
     statistic, _, variable = name.partition(".")
@@ -128,7 +128,7 @@ def _check_statistic(
     statistic, _, variable = name.partition(".")
     unfit = context.known.unfit.get(statistic)
     if known is None or not over or (unfit is None and not _may_be(context, variable, over)):
-        return  # a column, or a name that is reported like any other
+        return  # a column, or an unknown name that is reported elsewhere
     usual = USUAL_STATISTICS.get(statistic.lower())
     near = closest(statistic, [*context.known.statistics, "count"], 0.5)
     if unfit is not None:

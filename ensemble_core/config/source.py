@@ -27,8 +27,8 @@ def read(
 ) -> str:
     """Return the file's text. Raises :class:`UsageError` if it is not a readable text file.
 
-    Rejects files of more than ``largest`` bytes unread, and never blocks on a pipe. ``suffixes``
-    are used to suggest other files.
+    Rejects a file of more than ``largest`` bytes without reading it, and never blocks on a pipe.
+    ``suffixes`` are used to suggest other files.
     """
     file = Path(path)
     name, where = str(file), Location(str(file))

@@ -46,7 +46,7 @@ def bind_statistics(context: Context, given: object) -> None:
             )
             continue
         unfit.pop(name, None)
-        # Even if it has errors, paths that use it are valid.
+        # Paths that use it are valid even if the statistic has errors.
         known[name] = _own_statistic(context, path, name, spec) or StatisticSpec(
             name=name, build=_never
         )
@@ -55,7 +55,7 @@ def bind_statistics(context: Context, given: object) -> None:
 
 
 def _own_statistic(context: Context, path: Path, name: str, spec: Any) -> StatisticSpec | None:
-    """Return a statistic of the file; one is built to check its options."""
+    """Return a statistic of the file. To check its options, build a reducer."""
     registry = context.registry
     kind = spec.get("statistic") if isinstance(spec, dict) else None
     if not isinstance(kind, str) or kind not in registry.statistics or not context.intact(path):

@@ -1,7 +1,7 @@
 """Sweeps: the values of a group's ``parameters``, and its ``points`` from a CSV file.
 
-Called by ``groups`` for each entry under ``jobs:`` and each ``with:``. The number of jobs is known
-before values are computed.
+Called by ``groups`` for each entry under ``jobs:`` and each ``with:``. The number of jobs is
+checked before values are computed.
 """
 
 from __future__ import annotations
@@ -127,7 +127,8 @@ def _check_value(context: Context, path: Path, value: object) -> None:
 
 
 def _said_as_range(arguments: str) -> str:
-    """Return our notation for the arguments of Python's ``range``, whose end is exclusive."""
+    """Return the file's notation of a Python ``range`` with these arguments (its end is
+    exclusive)."""
     words = arguments.split(",")
     try:
         numbers = [int(word) for word in words]

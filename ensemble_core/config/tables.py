@@ -134,8 +134,8 @@ def _pivot(
     spec: Mapping[str, Any],
     only: str,
 ) -> tuple[str, tuple[Any, ...]]:
-    """Return the parameter of ``pivot`` and its values in the file that pass the filter. Both are
-    empty if the table has no pivot."""
+    """Return the parameter of ``pivot``, and those of its values in the file that pass the filter.
+    Both are empty if the table has no pivot."""
     place = (*path, "pivot")
     if "pivot" not in spec or not context.intact(place):
         return "", ()
@@ -170,8 +170,8 @@ def _pivot(
 
 
 def _values(group: JobGroup, name: str, only: str) -> tuple[Any, ...]:
-    """Return a parameter's values in the file that may pass the filter, in ascending order; empty
-    if the file does not have all of them."""
+    """Return the values of a parameter that may pass the filter, in ascending order; empty if some
+    values are not in the file."""
     found: dict[Any, None] = {}
     for entry in (group, *group.more):
         values = entry.parameters.get(name, entry.points.get(name, ()))
@@ -193,8 +193,9 @@ def _no_metric(path: str) -> None:
 def _per_value(
     context: Context, spec: Mapping[str, Any], pivot: str, tables: Collection[str]
 ) -> frozenset[str]:
-    """Return the columns with one value for each value of the pivot: those that use a statistic of
-    jobs, ``n``, ``reused``, the pivot, or another per-value column without an index."""
+    """Return the per-value columns, which have one value for each value of the pivot. Their
+    formulas use a statistic of jobs, ``n``, ``reused``, the pivot, or another per-value column
+    without an index."""
     found: set[str] = set()
     columns = spec.get("columns")
     for name, text in columns.items() if isinstance(columns, dict) else ():
@@ -260,7 +261,7 @@ def _bound(context: Context, path: Path, table: Table, spec: Mapping[str, Any]) 
             parsed = _parsed(context, place, lambda text=text: expression(str(text), texts=True))
             if parsed is not None and checked(place, parsed, above, name):
                 columns[name], right = parsed, True
-        if not right or text != name:  # a column ``x: x`` is the row's x
+        if not right or text != name:  # the x in a column ``x: x`` is the row's
             above.append(name)
     where: Condition | None = None
     place = (*path, "where")
@@ -298,10 +299,9 @@ def _spoken_of(
     above: Collection[str],
     column: str,
 ) -> frozenset[str] | None:
-    """Return the ``STAT.NAME`` and ``STAT.TABLE.COLUMN`` in the formula of ``column`` (empty for
-    ``where``); ``None`` after reporting an unknown name.
-
-    ``above`` are the columns that it may use.
+    """Return the names ``STAT.NAME`` and ``STAT.TABLE.COLUMN`` in a formula; ``None`` after
+    reporting an unknown name.  ``column`` is the formula's column, or empty for ``where``.
+    ``above`` are the columns that the formula may use.
     """
     if formula.metrics:
         path_of = min(formula.metrics)
@@ -338,7 +338,8 @@ def _spoken_of(
 def _warn_of_both(
     context: Context, table: Table, name: str, above: Collection[str], column: str
 ) -> None:
-    """Warn about a name that is both a column and a value of the row."""
+    """Warn about a name in a formula that means both a column and a parameter or value of the
+    row."""
     if name in above:
         where = f"the column {column!r}" if column else "'where'"
         what = "parameter" if name in (*table.by, table.pivot) else "value"
@@ -611,7 +612,7 @@ def _report_name(
             for column in there.row_names
         ]
         near = nearest(name, offered, 0.6)
-        if head in statistics:  # the statistic is correct, so the rest is misspelt
+        if head in statistics:  # the statistic exists, so the part after it is misspelt
             start = f"{head}."
             rests = [each.removeprefix(start) for each in offered if each.startswith(start)]
             rest = nearest(variable, rests, 0.6)
@@ -637,7 +638,7 @@ def _report_name(
 
 
 def _check_plot(context: Context, path: Path, table: Table) -> None:
-    """Check that ``plot`` uses columns only. A per-value column gives one curve per value."""
+    """Check that ``plot`` names columns only. (A per-value column gives one curve per value.)"""
     plot = table.plot
     y = plot.get("y") or []
     drawn = {*table.row_names, *table.per_value}

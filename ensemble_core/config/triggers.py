@@ -39,15 +39,16 @@ _RULE_KEYS = frozenset(
 )
 #: Fields that describe a job's end; a job that has not ended has none of them.
 _OF_THE_END = frozenset({"exit_code", "status", "duration", "cause"})
-#: Built-in triggers that wait for no event, and the equivalent argument of a plugin's Trigger.
+#: Built-in triggers without an event, with the argument of ``Trigger`` that a plugin would use.
 _WITHOUT_EVENT = {"metric": "metric=PATH", "interval": "every=SECONDS"}
 
 
 class BoundTrigger(NamedTuple):
     """The trigger of a rule and what its events provide.
 
-    ``about`` is the subject of its events (see :class:`~ensemble_core.plugin.TriggerPlugin`),
-    ``each`` what the rule has one instance for.
+    ``about`` is the subject of the trigger's events (see
+    :class:`~ensemble_core.plugin.TriggerPlugin`). ``each``: the rule has one instance per job, or
+    per combination of these parameters.
     """
 
     record: TriggerPlugin
@@ -121,7 +122,7 @@ def bind_trigger(context: Context, path: Path, spec: Mapping[str, Any]) -> Bound
         return None
     _check_observed(context, path, kind, record, trigger, options)
     if metric is None and trigger.metric is not None and len(context.errors) == before:
-        # Metric of a trigger without a metric in its name, such as the number of converged jobs.
+        # The trigger's metric, if its name is not a metric (such as a number of converged jobs).
         metric = context.metric(trigger.metric, (*path, "trigger"))
         if metric is None:
             return None
@@ -137,7 +138,7 @@ def bind_trigger(context: Context, path: Path, spec: Mapping[str, Any]) -> Bound
 def _can_wake(
     context: Context, path: Path, shown: str, record: TriggerPlugin, trigger: Trigger
 ) -> bool:
-    """Return True if the trigger waits for something possible; otherwise report it.
+    """Return True if an event or metric can wake the rule; otherwise report it.
 
     Warns about events that no installed plugin is known to report.
     """
@@ -201,7 +202,7 @@ def _check_observed(
     trigger: Trigger,
     options: Mapping[str, Any],
 ) -> None:
-    """Report a trigger whose group has no observer that yields what it needs."""
+    """Report a trigger that needs output rows if its group has no observer that yields them."""
     needs = record.needs_variables
     place = (*path, "name" if trigger.group is not None else "trigger")
     observer = record.needs_observer
@@ -231,7 +232,7 @@ def _check_observed(
 
 
 def _about(context: Context, trigger: Trigger) -> frozenset[str]:
-    """Return the subject of the trigger's events; a plugin's own events are about jobs."""
+    """Return the subject of the trigger's events. Events that a plugin defines are about jobs."""
     triggers = context.registry.triggers
     return frozenset(triggers[name].about if name in triggers else "job" for name in trigger.wakes)
 
@@ -266,7 +267,7 @@ def _occasion(
     if record.name_means == "generator":
         for generator in context.known.generators.values():
             if generator is None:
-                return MatchContext(kind, False, None, known)  # it has its own errors
+                return MatchContext(kind, False, None, known)  # its errors were reported
             known |= {*generator.vocs.names, *generator.vocs.outputs}
     if metric is not None:
         known |= {"value"}

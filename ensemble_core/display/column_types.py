@@ -17,12 +17,12 @@ __all__ = ["Batch", "as_kind", "column_kind", "imported", "in_64_bits", "in_colu
 #: Values by column, in the order of the columns.
 Batch = Sequence[Sequence[Any]]
 
-#: Alternatives to a library, for hints.
+#: For each optional library, what to use instead; for hints.
 _WITHOUT = {"pyarrow": "CSV and JSON do not need it"}
 
 
 def column_kind(found: Iterable[type]) -> type:
-    """Return the type of a column whose values have these types, without ``NoneType``.
+    """Return the type of a column, given the types of its values (without ``NoneType``).
 
     >>> column_kind({int, float}), column_kind({int, str}), column_kind(set())
     (<class 'float'>, <class 'str'>, <class 'str'>)

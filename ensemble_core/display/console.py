@@ -1,7 +1,7 @@
 """Prints a run's events and decisions line by line, in ensemble-python's format.
 
-:class:`Narrator` turns events and decisions into lines; the output thread calls it. It remembers
-some data of active jobs.
+The output thread calls a :class:`Narrator`, which turns events and decisions into lines. The
+narrator remembers some data of active jobs.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class _Active:
     job: Job | None
     stderr: str | None = None
     told: bool = False
-    #: Why it failed.
+    #: Why the job failed.
     why: str = ""
 
 
@@ -130,14 +130,14 @@ class Narrator:
         self._err = out if err is None else err
         self.debug = debug
         self._began: float | None = None
-        #: Time of the current event, and the last time printed.
+        #: Time of the current event, and the time that was printed last.
         self._now = 0.0
         self._stamped = 0.0
         #: Last line printed for a submit of each group.
         self._submitted: dict[str, dict[str, object]] = {}
         self._firing = 0
         self._active: dict[str, _Active] = {}
-        #: Last cleaned job: a group's ``retry`` is decided then.
+        #: The job that was cleaned last, for a ``retry`` of its group, which follows ``clean``.
         self._cleaned: tuple[str, _Active | None] = ("", None)
         #: Jobs to be retried, by group and index, with the reason.
         self._retried: dict[tuple[str, int], str] = {}
@@ -149,7 +149,7 @@ class Narrator:
         self._repetitions = {
             rule.id: rule.repetitions if rule.each is None else UNLIMITED for rule in ensemble.rules
         }
-        #: Rules with a name, which distinguishes rules with the same trigger.
+        #: Rules with an id in the file. It is printed to tell rules with the same trigger apart.
         self._named = {rule.id for rule in ensemble.rules if "id" in rule.spec}
         self._decisions: dict[type[Decision], Callable[[Any], Iterator[OutputLine]]] = {
             Fired: self._fired,
@@ -211,7 +211,8 @@ class Narrator:
     # Decisions
 
     def _heading(self, decision: Decision) -> Iterator[OutputLine]:
-        """Yield a heading for a function's decision if other rules have fired since the call."""
+        """Yield a heading for decisions that a function returned, if other rules have fired since
+        the call."""
         call, self._returned = self._returned, None
         if call is None or decision.firing != call.firing or decision.firing == self._firing:
             return
@@ -267,7 +268,7 @@ class Narrator:
             for name, values in self._sweep(submit).items():
                 fields[name] = shorten(", ".join(map(_value, values)), 60, self._out)
         before = self._submitted.get(submit.group)
-        retried = bool(submit.jobs) and submit.jobs[0].attempt > 0  # one at a time
+        retried = bool(submit.jobs) and submit.jobs[0].attempt > 0  # one retry per submit
         if not retried:
             self._submitted[submit.group] = {**fields}
         if before is not None and submit.jobs:
@@ -286,7 +287,7 @@ class Narrator:
         yield OutputLine(told + self._out.paint(spelled, "fields"))
 
     def _retry(self, retry: Retry) -> Iterator[OutputLine]:
-        """Remember why the job failed: its next attempt is submitted when it has been cleaned."""
+        """Remember why the job failed, until its next attempt is submitted."""
         cleaned, active = self._cleaned
         if cleaned != retry.job:
             active = self._active.get(retry.job)
@@ -300,7 +301,7 @@ class Narrator:
         return f"retry {job.group}.{job.index} ({notes})"
 
     def _sweep(self, submit: Submit) -> Mapping[str, Iterable[object]]:
-        """Return the values of each parameter in the jobs; the rule may have changed them."""
+        """Return the values of each parameter in the jobs, which may differ from the file's."""
         values: dict[str, Iterable[object]] = {}
         group = self._ensemble.groups.get(submit.group)
         for name in submit.jobs[0].parameters:
@@ -315,7 +316,7 @@ class Narrator:
         return self._ensemble.limits.submits_per_second is not None
 
     def _command(self, job: Job) -> str:
-        """Return the command as written in the file; the job's if the rule changed it."""
+        """Return the command as written in the file, or the job's command if a rule changed it."""
         group = self._ensemble.groups.get(job.group)
         text = ""
         if group is not None and group.text:
@@ -361,7 +362,7 @@ class Narrator:
 
     def _switch_instances(self, switch: Switch) -> Iterator[OutputLine]:
         off = ", ".join(switch.off)
-        if not switch.on:  # to generators only
+        if not switch.on:  # a change for generators only
             yield self._action(f"switch off {off}")
             return
         away = f" from {off}" if off else ""
@@ -512,7 +513,7 @@ class Narrator:
 
     def _resized(self, outcome: ResizeOutcome) -> Iterator[OutputLine]:
         delta = self._resizes.get(outcome.request, 0)
-        if outcome.outcome != "undelivered":  # which will be repeated under the same name
+        if outcome.outcome != "undelivered":  # the request will be repeated under the same name
             self._resizes.pop(outcome.request, None)
         word = "grow" if delta > 0 else "shrink" if delta < 0 else "resize"
         told = f"{word} {abs(delta)} {outcome.outcome}" if delta else f"{word} {outcome.outcome}"
@@ -554,7 +555,8 @@ def _plain(value: object) -> object:
 
 
 def _last_words(path: str) -> str:
-    """Return the last line of a job's regular output file, from its last 4 KiB; or nothing."""
+    """Return the last line of an output file, from its last 4 KiB; empty if it is not a regular
+    file."""
     try:
         file = Path(path)
         if not file.is_file():  # a pipe or device would hang the console

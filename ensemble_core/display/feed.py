@@ -23,12 +23,12 @@ class Feed(Watcher):
         self.wants_ticks = output.block is not None
         #: Returns the lines of a results table below the live table.
         self.table: Callable[[], list[str] | None] | None = None
-        #: Ids of submitted jobs that are not over.
+        #: Ids of jobs that were submitted and are not over.
         self.active: set[str] = set()
-        #: Called once when the run stops, with whether its jobs are left to the queue.
+        #: Called once when the run stops, with True if its jobs are left to the queue.
         self.announce: Callable[[bool], None] | None = None
-        #: The last event that was not shown. It is shown before a decision that follows from it,
-        #: which needs its time.
+        #: The last event that was not shown. If a decision follows from it, the event is passed on
+        #: first, because the decision's line needs the event's time.
         self._skipped: Event | None = None
 
     def event(self, event: Event) -> None:

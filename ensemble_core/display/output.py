@@ -1,7 +1,7 @@
 """The thread that prints a run's output.
 
-The engine's thread passes events and decisions to it; it formats and writes them, with the live
-table below. Output of users' functions passes through it too, so that lines stay whole. If the
+The engine's thread queues events and decisions. This thread formats and writes them, with the live
+table below. It also writes the output of users' functions, so that lines stay whole. If the
 reader of a pipe exits (``| head``), the run ends; if the terminal is closed, the run continues.
 """
 
@@ -94,7 +94,7 @@ class Output:
     def close(self, last: Sequence[str] = (), patience: float | None = None) -> None:
         """Write all queued lines, remove the table, write the ``last`` lines, and stop.
 
-        ``patience``: seconds to wait for a slow reader; ``None``: no limit.
+        ``patience`` is the time in seconds to wait for a slow reader (``None``: no limit).
         """
         if self._redirected is not None:
             for stream in (sys.stdout, sys.stderr):
@@ -157,7 +157,7 @@ class Output:
         if not above:
             self._send(self._out, block.refresh())
             return
-        # All of it is for one terminal: write it in one piece.
+        # Both streams are the same terminal: write everything in one piece.
         text = "".join(text for _, text in self._pieces(above))
         self._send(self._out, block.erase() + text + block.draw())
 

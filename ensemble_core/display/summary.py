@@ -58,9 +58,9 @@ _COUNTS = ("submitted", "waiting", "running", "success", "failed", "cancelled", 
 _NARROWEST_NAME = 6
 _NARROWEST = 30
 _RULES_SHOWN = 50
-#: Core-hours from which a run without a limit shows them.
+#: A run without a limit on core-hours shows them from this number on.
 _LEAST_SHOWN = 0.005
-_INDENT = " " * 8  # of a reason on separate lines
+_INDENT = " " * 8  # indent of reasons on separate lines
 _NUMBER = re.compile(r"[+-]?[\d.]+(?:[eE][+-]?\d+)?")
 
 
@@ -201,7 +201,7 @@ def _state_now(rule: RuleReport) -> str:
         return f"matched {format_times(rule.passed_over)} more after firing {often} (each: {of})"
     if not rule.enabled:
         return "then disabled"
-    # Jobs follow one another: say why the next one did not trigger it.
+    # The rule fired for other jobs: explain why the next one did not trigger it.
     if str(rule.spec.get("trigger")).startswith("job-") and rule.fired == rule.repetitions:
         return f"reached its limit (repetitions: {rule.repetitions})"
     return ""

@@ -3,8 +3,8 @@
 A *step* is a method with its arguments, called with the event; it returns the next steps. They run
 depth first from a stack, so a long chain of firings needs no recursion. Before each step, the loop
 handles metric rules triggered by a count, then cancelled held jobs, then dropped retries. When the
-stack is empty, it handles the run as a whole: limits, generators, ``idle``. The stack is empty
-between events, so snapshots do not include it.
+stack is empty, the loop handles the run as a whole: limits, generators, ``idle``. The stack is
+empty between events, so snapshots do not include it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Agenda:
     def work(self, event: Event, steps: Steps, when_empty: Callable[[], Step | None]) -> None:
         """Carry out these steps and all that follow.
 
-        If the stack is empty, ``when_empty`` returns the next step, or ``None`` to finish.
+        When the stack is empty, call ``when_empty`` for the next step; ``None`` finishes.
         """
         state = self._state
         stack: list[Step] = [*steps][::-1] if steps else []
@@ -83,6 +83,6 @@ class Agenda:
         return (self._completion.limited, met) if met else None
 
     def of_deferred(self) -> Step | None:
-        """Return the next step for an event that a stop deferred: only ``idle``."""
+        """Return the next step for the run as a whole after a deferred event: only ``idle``."""
         state = self._state
         return (self._completion.idle,) if state.look_for_idle and state.ended is None else None

@@ -45,7 +45,8 @@ class Answers:
         return [(self._answered, called)]
 
     def _answered(self, called: Pending[Call] | None, event: Event) -> Steps:
-        """Finish the index that waited for a function, if nothing else is pending."""
+        """Finish the index that waited for a function, unless the index has another pending call,
+        retry or attempt."""
         record = None if called is None else called.origin.occasion.record
         if record is not None:
             record.index.calls -= 1
@@ -67,7 +68,7 @@ class Answers:
         return self._answered(called, event)
 
     def delivered(self, event: Delivered) -> None:
-        """Handle messages that were delivered, or finally failed."""
+        """Handle messages that were delivered or could not be delivered after all tries."""
         state = self._state
         for notice in event.notices:
             sent = state.notices.get(notice)
@@ -91,8 +92,8 @@ class Answers:
             self._state.out.append(again)
 
     def resized(self, event: ResizeOutcome) -> None:
-        """Handle the queue's answer to a resize request; without one, repeat it with exponential
-        backoff."""
+        """Handle the outcome of a resize request. If the request was not delivered, repeat it with
+        exponential backoff."""
         state = self._state
         asked = state.resizes.pop(event.request, None)
         state.look_for_end = True

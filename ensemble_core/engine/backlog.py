@@ -1,7 +1,7 @@
 """Backlog: the elements of groups' sweeps that ``submit-next`` has not yet taken.
 
-A group has one element per job of a submit. Each is taken once, in any order; other submits of the
-group do not affect the backlog. Called by a firing's ``submit_next``.
+A group's sweep has one element per job of a submit. ``submit-next`` takes each element once, in any
+order. Other submits of the group do not affect the backlog. Called by a firing's ``submit_next``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ORDERS: tuple[Order, ...] = (
 def taken_next(
     state: State, names: Sequence[str], count: int, order: Order, seed: int
 ) -> Iterator[tuple[JobGroup, Job]]:
-    """Return the next jobs of these groups, up to a number, with the groups they are made from.
+    """Take up to ``count`` jobs of these groups; return them, and the group that each is made from.
 
     Raises :class:`EnsembleError` if a parameter has no value.
     """
@@ -76,7 +76,7 @@ def _in_order(state: State, standings: list[GroupState], order: Order) -> list[G
 
 
 def _drawn(standings: list[GroupState], seed: int) -> tuple[GroupState, int]:
-    """Draw one of all remaining elements: its group, and its position there."""
+    """Draw one of the remaining elements of all groups; return its group and its position there."""
     left = sum(each.backlog for each in standings)
     place = draw(seed, sum(each.taken for each in standings), left)
     for each in standings:
@@ -87,9 +87,9 @@ def _drawn(standings: list[GroupState], seed: int) -> tuple[GroupState, int]:
 
 
 def _take(standing: GroupState, place: int) -> int:
-    """Remove and return the element at this position; the first element moves there (Fisher-Yates).
+    """Remove and return the element at this position.
 
-    Only moved elements are stored.
+    The first element moves to the position (Fisher-Yates). Only moved elements are stored.
     """
     moved, first = standing.moved, standing.taken
     at = first + place

@@ -1,9 +1,9 @@
 """Usage of a run, and its budget: jobs, core-hours, node-hours and GPU-hours within the limits.
 
 *Used* is the time of ended and running attempts. *Committed* is what submitted attempts may still
-use: the remaining time of running ones (at least 0) and the whole time of waiting ones, by their
-time limit or else their group's mean. The job table reports every attempt that is submitted, starts
-or ends. A run without such limits has no budget.
+use: the remaining time of running attempts (at least 0) and the whole time of waiting attempts, by
+their time limit or else their group's mean. The job table reports every attempt that is submitted,
+starts or ends. A run without such limits has no budget.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ def _weights(job: Job) -> tuple[int, int, int]:
 class Usage:
     """Time used by a run's attempts, relative to ``since``, the first start.
 
-    ``ended`` are the seconds of ended attempts by nodes, tasks, cores and GPUs per task. Running
-    attempts are summed one by one until usage is read often; then sums by size are ``kept``, so
-    that a read has constant cost. ``latest`` is the last start or end.
+    ``ended`` has the seconds of ended attempts by size: nodes, tasks, and cores and GPUs per task.
+    With ``kept``, sums over the running attempts are kept by size, so that a read has constant
+    cost; otherwise each read adds up the running attempts. ``latest`` is the time of the last start
+    or end.
     """
 
     __slots__ = ("_records", "_running", "ended", "kept", "latest", "since")
@@ -114,9 +115,9 @@ def _size(job: Job) -> tuple[int, int, int, int]:
 
 
 class Claim:
-    """Time that a handed-over attempt may still use: ``seconds`` of each of its ``weights``.
-
-    ``None``: it waits and has no time limit. ``until``: when a running attempt will have used them.
+    """Time that a handed-over attempt may still use, in ``seconds``; ``weights`` is its use of each
+    resource per second.  ``seconds`` is ``None`` for a waiting attempt without a time limit.
+    ``until`` is the time at which a running attempt will have used them up.
     """
 
     __slots__ = ("group", "seconds", "until", "weights")
@@ -131,7 +132,7 @@ class Claim:
 class Budget:
     """The limits of one run and its attempts' claims on them.
 
-    ``limits`` are the values by name, ``handed`` the number of attempts handed over.
+    ``limits`` are the limits' values by name. ``handed`` is the number of attempts handed over.
     """
 
     __slots__ = (
@@ -147,12 +148,12 @@ class Budget:
         self._claims: dict[str, Claim] = {}
         #: Number of claims of each group.
         self._under_way: dict[str, int] = {}
-        #: Claims of waiting attempts: seconds per resource by time limit; and per group without
-        #: limits, amounts and number of attempts.
+        #: Claims of waiting attempts. With a time limit: their sum for each resource. Without one:
+        #: by group, the sum of weights for each resource and the number of attempts.
         self._waiting = [0.0, 0.0, 0.0]
         self._waiting_by_mean: dict[str, list[int]] = {}
-        #: Claims of running attempts: amounts, sum of end times, and a heap of end times (may
-        #: contain ended ones).
+        #: Claims of running attempts: for each resource the sum of weights, and the sum of end
+        #: times; and a heap of the end times, which may contain ended attempts.
         self._running = [0.0, 0.0, 0.0]
         self._ends = [0.0, 0.0, 0.0]
         self._line: list[tuple[float, str]] = []
@@ -227,7 +228,7 @@ class Budget:
     def committed(self, now: float) -> tuple[float, ...]:
         """Return the claims on each of ``RESOURCES``, in hours.
 
-        A pure query: reading it must not change later results, not even their rounding.
+        A pure query: it must not change later results, not even their rounding.
         """
         time = now - (self._usage.since or 0.0)
         running, ends = [*self._running], [*self._ends]
@@ -246,7 +247,7 @@ class Budget:
         return tuple(seconds / _HOUR for seconds in sums)
 
     def _late(self, time: float) -> Iterator[tuple[Claim, float]]:
-        """Yield overdue claims of running attempts, with the time at which they were used up."""
+        """Yield each overdue claim of a running attempt, with the time at which it was used up."""
         line, places = self._line, [0]
         while places:
             at = places.pop()
@@ -258,7 +259,8 @@ class Budget:
                 places += (2 * at + 1, 2 * at + 2)
 
     def standing(self, name: str, now: float) -> tuple[float, float]:
-        """Return the used and committed amounts, in hours, of the resource with this limit."""
+        """Return the used and committed amounts of the resource that this limit is for, in
+        hours."""
         if name == JOBS:
             return self.handed, 0.0
         at = RESOURCES.index(name)
@@ -311,9 +313,8 @@ class Budget:
         return None
 
     def needed(self, held: Iterable[Job], now: float) -> dict[str, tuple[float, bool]]:
-        """Return the smallest limits with which these jobs may go, and whether that is all.
-
-        The duration of groups without a time limit or a mean is unknown.
+        """Return the lowest value of each limit with which these jobs may go, and whether it is
+        exact.  The value is too low if a group has neither a time limit nor a mean duration.
         """
         jobs = list(held)
         wanted: dict[str, tuple[float, bool]] = {}
@@ -334,7 +335,7 @@ class Budget:
     def raised(self, held: Iterable[Job], now: float) -> dict[str, float]:
         """Return the limits that hold these jobs, each with a sufficient value in whole hundredths.
 
-        If a job's duration is unknown, the value is just above what is used.
+        If a job's duration is unknown, the value is just above the present use.
         """
         return {
             name: math.ceil(least * 100) / 100 if known else (math.floor(least * 100) + 1) / 100

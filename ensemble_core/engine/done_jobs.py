@@ -27,12 +27,12 @@ DoneJob = tuple[Any, ...]
 class DoneJobs:
     """The finished jobs of one group by index.
 
-    ``slices`` maps each set of parameters that a rule's ``each`` uses to the indices by their
-    values.
+    ``slices`` has the indices of jobs by parameter values, for each list of parameters that a rule
+    has under ``each``.
     """
 
     jobs: dict[int, DoneJob] = field(default_factory=dict)
-    #: The layouts of values; nearly always one.
+    #: The layouts (names of a job's values); nearly always one.
     layouts: list[tuple[str, ...]] = field(default_factory=list)
     slices: dict[tuple[str, ...], dict[tuple[Any, ...], list[int]]] = field(default_factory=dict)
 
@@ -65,7 +65,7 @@ class DoneJobs:
         return any("reused" in names for names in self.layouts)
 
     def serve(self, by: tuple[str, ...]) -> None:
-        """Index jobs by the values of these parameters."""
+        """Keep an index of the jobs by the values of these parameters."""
         if by not in self.slices:
             found = self.slices[by] = {}
             for job in self.jobs.values():
@@ -98,8 +98,10 @@ class DoneJobs:
                 yield job
 
     def since(self, parameters: Mapping[str, object], seen: int) -> tuple[list[DoneJob], int]:
-        """Return the jobs with these parameter values added since ``seen`` (first 0), and the next
-        ``seen``."""
+        """Return the jobs with these parameter values that are new since an earlier call, and a
+        position for the next call.
+
+        ``seen`` is the position that the earlier call returned, or 0."""
         by = tuple(parameters)
         if by and by in self.slices:
             indices = self.slices[by].get(tuple(parameters.values()), [])
@@ -111,8 +113,8 @@ class DoneJobs:
         return new, count
 
     def size(self, parameters: Mapping[str, object]) -> int:
-        """Return the number of finished jobs with these parameter values, or a number that grows
-        with it."""
+        """Return the number of finished jobs with these parameter values, or an upper bound that
+        grows with it."""
         by = tuple(parameters)
         if by and by in self.slices:
             return len(self.slices[by].get(tuple(parameters.values()), ()))

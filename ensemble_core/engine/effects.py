@@ -74,7 +74,7 @@ class Effects:
             standing.group = state.ensemble.binder.group(standing.group, decision.fields)
             state.table.gauges.taken(decision.group)
             state.out.append(decision)
-            self.submission.hand_over(decision.group)  # it may have more places now
+            self.submission.hand_over(decision.group)  # the change may have raised at_once
             return
         elif isinstance(decision, SetGenerator):
             self._steer(decision)
@@ -185,7 +185,7 @@ class Effects:
         self._end(state.ended_for_now)
 
     def _held_reason(self) -> str:
-        """Report which jobs are held, by what, and how much a further allocation needs."""
+        """Describe which limits hold how many jobs, and what a further allocation needs."""
         state = self.state
         budget = state.table.budget
         assert budget is not None
@@ -223,9 +223,10 @@ class Effects:
 def changed(
     known: Mapping[str, bool], to: Iterable[str], away: Iterable[str] | None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return which of ``known`` a switch to ``to`` turns on, and which off.
+    """Return the names that a switch to ``to`` turns on, and those that it turns off.
 
-    ``away`` of ``None`` means all that are on, if anything of this kind is switched to.
+    ``known`` maps each name of one kind (instance or generator) to whether it is on. ``away`` are
+    the names to turn off; ``None`` means all that are on, provided that the switch turns one on.
     """
     wanted = dict.fromkeys(name for name in to if name in known)
     on = tuple(name for name in wanted if not known[name])
@@ -259,7 +260,8 @@ def _by(index: Index, rules: set[str]) -> bool:
 
 
 def switched(effects: Effects, decision: Switch) -> tuple[list[RuleState], list[Index]]:
-    """Apply a switch. Return the rules waiting for a start, and the indices freed from calls."""
+    """Apply a switch. Return the rules on ``start`` of the instances that are now on, and the
+    indices whose calls were dropped."""
     state = effects.state
     rules = state.rules
     for name in decision.off:

@@ -125,9 +125,9 @@ class Engine:
         self._agenda = Agenda(ensemble, self._rules, self._completion, self._generating)
         self._answers = Answers(self._rules, self._completion, self._generating)
         self._stopping = Stopping(ensemble, self._effects.submission)
-        #: True while deferred events are handled: their rows are already counted.
+        #: True while deferred events are handled. The rows in these events are already counted.
         self._catching_up = False
-        #: The metrics passed to functions that the event called.
+        #: The metrics for the functions that the current event called.
         self._view: MetricsView | None = None
         self._handlers: dict[type[Event], Callable[[Any], Steps]] = {
             Observed: self._on_observed,
@@ -195,7 +195,7 @@ class Engine:
         return type(event) is not JobEvent or event.ours or self.state.rules.watches_foreign
 
     def rule_of(self, call: Call) -> Mapping[str, Any]:
-        """Return the rule that requested a call, as it was then; the file may have changed."""
+        """Return the rule that requested a call, as it was at that time."""
         asked = self.state.calls.get(call.call)
         if asked is not None:
             return asked.origin.rule_state.rule.spec
@@ -249,7 +249,8 @@ class Engine:
                 self._agenda.work(event, steps, self._agenda.of_run)
         except Exception as error:  # a plugin's malformed event must not end the run
             self._recover(event, error)
-        # Read here, not on access, so that a replay reports a faulty statistic at the same event.
+        # Read metrics now, not on access, so that a replay reports a faulty statistic at the same
+        # event.
         self._view = None
         if out and any(type(each) is Call and each.kind != "generator" for each in out):
             self._view = self._look()
@@ -362,7 +363,7 @@ class Engine:
         unread = record.not_understood or (table.not_understood and not record.rows)
         lacks = any(known.get(each) is None for each in formula.spoken)
         if unread and lacks and not table.told:
-            table.told = True  # report one job for all
+            table.told = True  # one report for the whole group
             state.error(f"{message}, because its output was not understood")
         elif name not in table.without_value:
             state.out.append(Log(message=message, level="warning"))
@@ -396,7 +397,7 @@ class Engine:
         if event.clock is not None:
             fields.setdefault("clock", event.clock)
         fields["observer"] = event.observer
-        # The number of rows after a rule's cancel is random.
+        # How many rows arrive after a cancel is random, so rules ignore these rows.
         names = () if record.cancelling and not record.refused else ("observed",)
         self._rules.react(names, record.job.group, event, record, fields)
 
@@ -480,7 +481,7 @@ class Engine:
         return [(self._completion.resumed,)]
 
     def _catch_up(self, deferred: Sequence[Event]) -> None:
-        """Handle the events that a stop deferred, each as if it came now."""
+        """Handle the events that a stop deferred, as if they came now."""
         state = self.state
         self._catching_up = True
         for event in deferred:
@@ -498,8 +499,8 @@ class Engine:
         state.link = state.deepest = None
 
     def _submit_again(self, absent: Sequence[str]) -> list[JobRecord]:
-        """Submit jobs again that never reached the queue; return those with a pending cancel, which
-        end instead."""
+        """Submit jobs again that never reached the queue. If a job's cancel is pending, end the job
+        instead; return these jobs."""
         state = self.state
         cancelled: list[JobRecord] = []
         absent_jobs: list[HeldJob] = []
@@ -508,7 +509,7 @@ class Engine:
             record = state.table.records.get(name)
             if record is None or record.seen or name in held:
                 continue
-            # They were submitted before, unlike jobs that an ended run left to the queue.
+            # This is a repeated submit, unlike that of jobs that an ended run left to the queue.
             record.stopping = False
             if record.cancelling:
                 state.table.forget(record)
@@ -527,7 +528,7 @@ class Engine:
         if event.then != "end":
             self._stopping.begin(event, [job for job, _ in self.in_queue()])
             return
-        # This end replaces a stop, and an end that a resume revokes.
+        # This end replaces a stop, or an earlier end that a resume would revoke.
         by_stop = state.stop is not None
         self._catch_up(self._stopping.take_back(final=True))
         if state.ended is None or by_stop or state.ended is state.ended_for_now:
@@ -609,7 +610,7 @@ class Engine:
             state.look_for_end = True
         return None
 
-    # Steps that follow from a timer.
+    # Steps that timers start.
 
     def _end_beat(self, event: Event) -> None:
         self.state.beating = False

@@ -267,8 +267,8 @@ class EngineFiring:
             yield from firing.perform(bound)
 
     def perform(self, action: BoundAction) -> Iterable[Decision]:
-        """Yield the decisions of a checked action. Without a plan, it runs off the engine's
-        thread."""
+        """Yield the decisions of a checked action. An action without a plan is called off the
+        engine's thread."""
         options = action.said(self.fields) if action.messages else action.options
         firing = self
         if action.tolerated != self._tolerated:
@@ -296,7 +296,7 @@ class EngineFiring:
         job = None
         if record is not None:
             job = {**self.fields, **self._state.table.described(record)}
-            # An event without a job, such as a function's return, may finish a job.
+            # The event may have no job of its own, such as a function's return.
             event.setdefault("job", record.job.id)
         return Call(
             **self.origin.mark,

@@ -25,7 +25,7 @@ class _ForeignJob:
 
 
 class ForeignJobs:
-    """The unfinished jobs of other runs and users in the queue. Empty unless a rule needs them."""
+    """The unfinished jobs of other runs and users in the queue, for rules with ``scope: queue``."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, _ForeignJob] = {}

@@ -1,8 +1,8 @@
 """Gauges that the engine computes: jobs in each state, waiting jobs and their sizes, backlogs.
 
-Counted from the first use on, so runs without them pay nothing. The job table reports every change.
-An executor's own values (``queue.sched``, ``waiting.nodes``) take precedence; ``queue.active`` and
-the other ``waiting.*`` cover this run's own jobs.
+Counting starts at the first use of a gauge, so runs that use none pay nothing. The job table
+reports every change. An executor's own values (``queue.sched``, ``waiting.nodes``) take precedence;
+``queue.active`` and the other ``waiting.*`` cover this run's own jobs.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def draw(seed: object, number: object, below: int) -> int:
 
 
 class OwnGauges:
-    """Gauges of this run's own jobs, ``kept`` from the first use on.
+    """Gauges of this run's own jobs. They are updated once ``kept`` is true.
 
-    ``beats`` counts heartbeats: ``waiting.random`` is drawn again at each.
+    ``beats`` is the number of heartbeats; ``waiting.random`` is drawn again at each.
     """
 
     __slots__ = (
@@ -141,7 +141,7 @@ class OwnGauges:
             self._touch(_QUEUE[after], states[after])
 
     def leave(self, state: int) -> None:
-        """Stop counting a job in any state: it will be handed over again."""
+        """Stop counting a job by its state, because the job will be handed over again."""
         self._states[state] -= 1
         if self.index.gauges and not self.queue_reported:
             self._touch(_QUEUE[state], self._states[state])
@@ -166,7 +166,7 @@ class OwnGauges:
     # -- queries -------------------------------------------------------------------------------
 
     def refresh(self, gauge: str) -> None:
-        """Update the store's value of a gauge, if it is one of these."""
+        """Update the store's value of this gauge, if it is one of the run's own gauges."""
         value = self.value(gauge)
         if value is not None:
             self._metrics.gauges[gauge] = value
@@ -203,7 +203,7 @@ class OwnGauges:
         if gauge == "waiting.largest":
             return max(self._sizes)
         if gauge == "waiting.next":
-            # First in, first out among the most urgent, like queues.
+            # The next job of a queue: first in, first out among the most urgent ones.
             return next(iter(self._lines[max(self._lines)].values()))
         counts = self._metrics.counts
         handed_on = sum(counts[name]["submitted"] - len(x.held) for name, x in self._groups.items())

@@ -113,7 +113,7 @@ class GeneratorScheduler:
             count = max(0, spec.at_once - generator.pending)
         count += generator.extra
         if generator.short and not generator.over:
-            count = 0  # it suggests no more points before it gets results
+            count = 0  # the generator suggests no more points before it gets results
         if not (count or generator.over or generator.readings):
             return
         generator.extra = 0
@@ -172,12 +172,12 @@ class GeneratorScheduler:
         self._rules.react(("generator-exhausted",), None, event, None, fields)
 
     def _update_metrics(self, generator: GeneratorState, event: Event) -> None:
-        if self.state.rules.index.gauges:  # otherwise computed on access
+        if self.state.rules.index.gauges:  # without rules on gauges, they are computed on access
             self.state.set_gauges(dict(generator.gauges()))
 
 
 def _plain(point: Point) -> dict[str, Any]:
-    """Return a point as generators and the journal see it."""
+    """Return a point as plain data for the generator's call and the journal."""
     data: dict[str, Any] = {"point": point.number, "state": point.state}
     if point.origin is not None:
         data["of"], data["point"] = point.origin

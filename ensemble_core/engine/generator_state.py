@@ -16,7 +16,7 @@ from ensemble_core.model.generators import Exchange, Point, Reading, Vocs, domin
 __all__ = ["Asking", "GeneratorState"]
 
 
-#: Its metrics, except those of the best point, by name.
+#: A generator's metrics by name, except those of the best point.
 _GAUGES: Mapping[str, Callable[[GeneratorState], float]] = {
     "suggested": lambda state: len(state.points),
     "ingested": lambda state: state.ingested,
@@ -47,8 +47,8 @@ class Asking:
 class GeneratorState:
     """State of one generator.
 
-    ``points`` are all suggested points by number, ``over`` those for its next call, ``exchanges``
-    the answered calls.
+    ``points`` are all suggested points by number. ``over`` are finished points, which the next call
+    passes to the generator. ``exchanges`` are the answered calls.
     """
 
     name: str
@@ -67,22 +67,22 @@ class GeneratorState:
     #: Points that a rule requested in addition to ``at_once``.
     extra: int = 0
     paused: bool = False
-    #: True if ``until`` held; true if it has no more points.
+    #: ``met``: ``until`` is fulfilled. ``exhausted``: the generator has no more points.
     met: bool = False
     exhausted: bool = False
-    #: True if its last answer was short and it received no points since.
+    #: True if its last answer had fewer points than requested and it got no results since.
     short: bool = False
     #: Number of consecutive lost points.
     lost_in_row: int = 0
     fault: str | None = None
-    #: Generators whose points it also receives since a switch.
+    #: Other generators whose points it receives, too, since a switch.
     sources: list[str] = field(default_factory=list)
     #: Numbers of the best point per objective, and of the non-dominated points.
     best: dict[str, int] = field(default_factory=dict)
     front: list[int] = field(default_factory=list)
 
     def take_back(self, asking: Asking | None) -> None:
-        """Undo a failed call: its points go into the next call."""
+        """Put the points of a failed call back, for the next call."""
         if asking is not None:
             self.over[:0] = asking.told
             self.readings[:0] = asking.readings
@@ -99,8 +99,8 @@ class GeneratorState:
                     self.over.append(point.handed_on(name))
 
     def rank(self, point: Point, vocs: Vocs) -> bool:
-        """Compare a finished point with earlier ones; return True if it is the best or
-        non-dominated."""
+        """Compare a finished point with earlier ones. Return True if it is non-dominated (with a
+        single objective: the best)."""
         if not vocs.feasible(point.values):
             return False
         for name in vocs.objectives:

@@ -15,8 +15,8 @@ from ensemble_core.model.jobs import JobGroup
 
 __all__ = ["CHANGES", "Change", "Combination", "GroupState", "combination"]
 
-#: Events that change counters: submit of a ``first`` attempt or ``again``; an attempt's outcome;
-#: the end of an index; reuse of an earlier job.
+#: Changes that update counters: submit of an index's first attempt (``first``) or a further one
+#: (``again``); an attempt's outcome; the end of an index; reuse of an earlier job.
 Change = Literal["first", "again", "success", "failed", "cancelled", "done", "lost", "reused"]
 CHANGES: Mapping[Change, tuple[tuple[str, int], ...]] = {
     "first": (("open", 1), ("submitted", 1), ("active", 1)),
@@ -38,9 +38,9 @@ class GroupState:
     """State of one group.
 
     ``waiting`` are its jobs without resources, oldest first. ``counts`` are the metric store's
-    counts, ``watches`` those that rules wait for. ``reads`` are the statistics kept for each index,
-    ``tables`` its slices, ``spoken`` all names of statistics. ``columns`` are the columns of its
-    rows if it has a ``result``.
+    counts; ``watches`` has the rules that wait for them. ``reads`` are the statistics kept for each
+    index. ``tables`` has the slices. ``spoken`` are all names of statistics in rules. ``columns``
+    are the columns of output rows, if the group has a ``result``.
     """
 
     group: JobGroup
@@ -54,30 +54,30 @@ class GroupState:
     reads: Reads = field(default_factory=dict)
     tables: list[SliceTable] = field(default_factory=list)
     spoken: set[str] = field(default_factory=set)
-    #: Which of ``CHANGES`` are counted per index.
+    #: For each of ``CHANGES``, the counters that are also kept per index.
     spoken_changes: dict[Change, tuple[tuple[str, int], ...]] = field(
         default_factory=lambda: dict.fromkeys(CHANGES, ())
     )
-    #: Filtered variables by variable; and filters of counts.
+    #: For each variable, the names with a filter, such as ``max.E(T > 2)``; and filters of counts.
     filtered: dict[str, list[str]] = field(default_factory=dict)
     count_filters: list[str] = field(default_factory=list)
-    #: True if they are also counted per index.
+    #: True if passing attempts are also counted per index.
     counts_passing: bool = False
     #: Submitted combinations, if a rule may request new ones.
     had: set[bytes] | None = None
     columns: set[str] = field(default_factory=set)
-    #: Names of its ``result`` already reported as missing.
+    #: Names of its ``result`` that were already reported as having no value.
     without_value: list[str] = field(default_factory=list)
     #: True if an observer understood nothing of a job's output.
     not_understood: bool = False
-    #: True if a missing result was reported.
+    #: True if a result that is missing for that reason was reported.
     told: bool = False
-    #: Held jobs by id; and a heap of their ids by urgency and order (may contain released ones).
+    #: Held jobs by id; and a heap of ids by urgency and order, which may contain released jobs.
     held: dict[str, HeldJob] = field(default_factory=dict)
     line: list[tuple[int, int, str]] = field(default_factory=list)
     #: Number of handed-over attempts without ``clean``.
     handed_over: int = 0
-    #: Number of sweep elements taken by ``submit-next``, and elements moved into their places.
+    #: Number of sweep elements that ``submit-next`` has taken; elements that moved, by place.
     taken: int = 0
     moved: dict[int, int] = field(default_factory=dict)
 
@@ -115,7 +115,8 @@ class GroupState:
 
 
 def combination(parameters: Mapping[str, object], replica: int) -> Combination:
-    """Return the digest of a combination and its replica. 1 equals 1.0 but not ``"1"``."""
+    """Return the digest of a combination and its replica. It is equal for 1 and 1.0, not for
+    ``"1"``."""
     items = [(name, _canonical(parameters[name])) for name in sorted(parameters)]
     return hashlib.blake2b(repr((items, replica)).encode(), digest_size=16).digest()
 

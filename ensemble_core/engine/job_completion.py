@@ -39,7 +39,7 @@ class JobCompletion:
         return self.cleaned(record, event)
 
     def cleaned(self, record: JobRecord, event: Event) -> Steps:
-        """Handle the end of an attempt, after its own rules."""
+        """Handle the end of an attempt, after the rules that this event triggers."""
         state, source = self.state, record.source
         if record.outcome == "failed" and source is not None and source.retry is not None:
             self._retry_by_group(record, source.retry, event)
@@ -80,7 +80,8 @@ class JobCompletion:
         self._submission.retry(index, again)
 
     def settle_index(self, index: Index, event: Event) -> Steps:
-        """Submit the next attempt of an index, or finish it, once nothing of it is pending."""
+        """Submit the next attempt of an index, or finish the index. Do nothing while an attempt,
+        a call or a wait of the index is pending."""
         state = self.state
         if index.over or index.calls or index.waits or index.record.job.id in state.table.records:
             return None
@@ -88,7 +89,7 @@ class JobCompletion:
             if state.ended is None and self._submission.begin_attempt(index):
                 return ()
             if state.ended is not None and state.ended is state.ended_for_now:
-                return None  # a resume revokes the loss
+                return None  # a resume revokes this end, so the index is not lost
         return self._over(index.record, event)
 
     def resumed(self, event: Event) -> Steps:
@@ -121,7 +122,7 @@ class JobCompletion:
             self._rules.report_occasions((name,), group)
         if name in rules.occasions:
             if index is None:
-                record.index.over = True  # a rule may create it only now
+                record.index.over = True  # a rule may create an index for this record only now
             occasion = Occasion(event, record)
             for rule_state in rules.waiting((name,), group):
                 self._rules.consider(rule_state, occasion)
@@ -135,7 +136,7 @@ class JobCompletion:
             self.state.unhandled_failures += 1
 
     def only_held(self) -> list[str]:
-        """Return newly reached limits if only held jobs are left."""
+        """Return limits that are newly reached, if only held jobs are left."""
         state = self.state
         if not state.only_held or state.awaits_answers() or state.attempts:
             return []
@@ -201,8 +202,8 @@ class JobCompletion:
         self._rules.consider(rule_state, Occasion(event, scope=scope))
 
     def _idle_now(self) -> list[tuple[RuleState, Slice | None]]:
-        """Return the rules on ``idle`` whose jobs have become idle since the last check, with their
-        slice."""
+        """Return the rules on ``idle`` whose scope has become idle since the last check, each with
+        its slice."""
         state = self.state
         emptied = sorted(state.table.emptied, key=attrgetter("order"))
         found: list[tuple[RuleState, Slice | None]] = []

@@ -28,8 +28,9 @@ __all__ = [
 #: ``{state: {cause: next states}}``. Nothing else changes a state.
 States: TypeAlias = Mapping[str, Mapping[str, tuple[str, ...]]]
 
-#: An attempt: one job in the queue. ``submit`` is a decision; ``requeue`` comes from a resume after
-#: a stop cancelled it or its queue vanished; ``start``, ``finish`` and ``clean`` are queue events.
+#: An attempt: one job in the queue. ``submit`` is a decision. ``start``, ``finish`` and ``clean``
+#: are events of the queue. ``requeue``: a resume submits the attempt again, because a stop
+#: cancelled it or its queue vanished.
 ATTEMPT: States = {
     "new": {"submit": ("held", "paced", "queued")},
     "held": {"there is room": ("paced", "queued"), "cancel or end": ("gone",)},
@@ -57,7 +58,7 @@ INDEX: States = {
 
 Outcome = Literal["success", "failed", "cancelled"]
 
-#: The state that an event leads to (RFC 21).
+#: A job's state after each event (RFC 21).
 _STATE_AFTER: dict[str, JobState] = {
     "submit": JobState.NEW,
     "validate": JobState.DEPEND,
@@ -96,9 +97,10 @@ _STATE_OCCASION = {
 class Transition(NamedTuple):
     """The effect of an event on a job.
 
-    ``once`` is its bit if a job has it only once; ``changes``: the record changes besides its
-    state; ``state`` is the new state (0: none). ``moving`` are the occasions if the state changes,
-    ``occasions`` those if not.
+    ``once`` is the event's bit in a set, if a job has the event at most once. ``changes``: the
+    event changes more of the record than its state. ``state`` is the new state (0: unchanged).
+    Rules on the occasions ``moving`` are considered if the state changes, otherwise rules on
+    ``occasions``.
     """
 
     once: int
@@ -109,7 +111,7 @@ class Transition(NamedTuple):
 
 
 def transition_of(name: str) -> Transition:
-    """Return the transition of an event, known in RFC 21 or not."""
+    """Return the transition of an event, which RFC 21 need not define."""
     state = _STATE_AFTER.get(name, JobState.NEW)
     changes = name in ("submit", "start", "exception", "finish", "clean")
     own = (f"job-{name}",)

@@ -35,7 +35,7 @@ from ensemble_core.model.jobs import Job, JobGroup
 
 __all__ = ["AT_ONCE", "JobTable"]
 
-#: What can hold jobs besides limits.
+#: Name of the group's field that holds jobs, as limits do.
 AT_ONCE = "at_once"
 
 #: Duration variables by outcome, and the waiting time.
@@ -68,14 +68,14 @@ class JobTable:
         self.over: list[JobRecord] | None = None
         self.submitted = 0
         self.finishes = 0
-        #: Jobs that were never handed over: cancelled first, or reused.
+        #: Number of jobs that were never handed over, because they were cancelled before or reused.
         self.withdrawn = 0
-        #: Jobs that are looked up in earlier runs, each with its place in line; and the earlier
-        #: jobs that are reused.
+        #: ``looking``: jobs that are being looked up in earlier runs, each with its place in line.
+        #: ``served``: the earlier jobs that are reused.
         self.looking: dict[str, tuple[int, HeldJob]] = {}
         self.served: dict[str, None] = {}
         self.usage = Usage(self.records)
-        #: The budget; ``None`` without limits and rules that read ``committed.…``.
+        #: The budget; ``None`` if neither a limit nor a rule that reads ``committed.…`` needs it.
         self.budget: Budget | None = None
         #: True if jobs may be held: ``at_once``, a budget, or requeued jobs.
         self.holds = False
@@ -143,8 +143,8 @@ class JobTable:
     ) -> None:
         """Add an attempt that is about to be submitted by this rule and firing.
 
-        It belongs to ``index``, or to a new one. ``held``: wait for a place; ``looks``: wait for a
-        look-up in earlier runs.
+        The attempt belongs to ``index``, or to a new index. With ``held`` it waits for a place,
+        with ``looks`` for a look-up in earlier runs.
         """
         record = self.records[job.id] = JobRecord(job, now, link, source, index)
         self.submitted += 1
@@ -178,8 +178,8 @@ class JobTable:
             self._counted(group, record, "first" if index is None else "again")
 
     def enter_slice(self, index: Index, table: SliceTable, *, late: bool = False) -> None:
-        """Add an index to the slice of its parameters; ``late``: for a rule that was added
-        later."""
+        """Add an index to the slice of its parameters. ``late``: the index is older than the table
+        of slices."""
         job = index.record.job
         found = table.of(job.parameters)
         if found is None:
@@ -228,9 +228,9 @@ class JobTable:
         heapq.heappush(group.line, (-job.urgency, place, job.id))
 
     def looked_up(self, job: str, found: str | None) -> JobRecord | None:
-        """Handle a look-up's answer: hold the job, or record the earlier job that was ``found``.
+        """Handle a look-up's answer: record the earlier job that was ``found``, or hold the job.
 
-        Returns its record; ``None`` if it is already over.
+        Returns the job's record; ``None`` if the job is already over.
         """
         looked = self.looking.pop(job, None)
         if looked is None:
@@ -254,7 +254,7 @@ class JobTable:
     def free_all(self, now: float) -> list[HeldJob]:
         """Return the jobs of all groups that may go now, most urgent first.
 
-        If the first job of a group has no place, the rest of that group waits; other groups do not.
+        If the first job of a group has no place, its other jobs wait, too; other groups do not.
         """
         free: list[HeldJob] = []
         waiting = [group for group in self.groups.values() if group.held]
@@ -335,7 +335,7 @@ class JobTable:
                 and job not in self.looking
                 and job not in self.groups[record.job.group].held
             ):
-                self.budget.handed -= 1  # claims it again
+                self.budget.handed -= 1  # claims the budget again
                 self.budget.claim(record.job)
                 if record.started is not None:
                     self.budget.start(job, record.started)
@@ -421,7 +421,7 @@ class JobTable:
                 record.cause = said_cause(event.context)
             status = event.context.get("status")
             if record.status is None and isinstance(status, int):
-                record.status = status  # a job that could not be launched: 126 or 127
+                record.status = status  # 126 or 127 for a job that could not be launched
 
     def _start(self, record: JobRecord, event: JobEvent) -> None:
         record.files = event.context
@@ -455,7 +455,7 @@ class JobTable:
         job = record.job
         group = self.groups[job.group]
         if record.reused is not None:
-            pass  # never in the queue
+            pass  # was never in the queue
         elif group.waiting.pop(job.id, None) is None:
             group.running -= 1
             self.usage.end(job, record.started or 0.0, now)
@@ -543,7 +543,8 @@ class JobTable:
 
     @staticmethod
     def _passes(record: JobRecord, condition: Filter, row: Mapping[str, Any]) -> bool:
-        """Return True if this row passes; cached per attempt if the filter uses no column."""
+        """Return True if this row passes the filter. The answer is cached for the attempt if the
+        filter uses no column."""
         text, verdicts = condition.condition.text, record.verdicts
         if verdicts is not None and text in verdicts:
             return verdicts[text]
@@ -578,8 +579,8 @@ class JobTable:
         *,
         with_result: bool,
     ) -> None:
-        """Add an attempt's duration to filtered statistics, once the result is known
-        (``with_result``)."""
+        """Add an attempt's duration to the filtered statistics whose filter uses the job's result
+        (``with_result``), or to the others."""
         source = record.source
         results: Mapping[str, Any] = NOTHING if source is None else source.result
         row = {**record.result, "duration": duration}
@@ -614,7 +615,7 @@ class JobTable:
 
     def _record(self, group: str, variable: str, value: float, now: float) -> None:
         if value - value != 0.0:
-            return  # the metric is unchanged, so don't trigger rules
+            return  # nan or infinity: the metric is unchanged, so don't trigger rules
         key = (group, variable)
         series = self._metrics.series.get(key)
         if series is not None:
@@ -624,7 +625,8 @@ class JobTable:
                 self._index.touched.update(watches)
 
     def requeue(self, record: JobRecord, job: Job, now: float) -> None:
-        """Prepare this attempt to be handed over again as ``job``, before others of its group."""
+        """Prepare this attempt to be handed over again as ``job``, before other jobs of its
+        group."""
         group, gauges = self.groups[job.group], self.gauges
         if group.waiting.pop(job.id, None) is None:
             group.running -= 1
@@ -674,7 +676,7 @@ class JobTable:
             record.index.keep_row(observer, values)
         for variable, value in values.items():
             if variable.partition(".")[0] in VARIABLES:
-                continue  # the group's own variables, which output must not change
+                continue  # variables of the engine, which output must not change
             try:
                 number = float(value)
             except (TypeError, ValueError, OverflowError):
@@ -691,7 +693,7 @@ class JobTable:
     def described(record: JobRecord) -> dict[str, Any]:
         """Return the job as plain data for functions and slow actions."""
         job, files = record.job, record.files or {}
-        # Use what the job's member reports, because relative paths differ there.
+        # Prefer the paths that the member reports, because relative paths differ there.
         workdir = files.get("workdir") or job.workdir
         known: dict[str, Any] = {
             "job": job.id,

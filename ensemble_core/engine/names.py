@@ -152,7 +152,8 @@ def _overridable_fields(record: JobRecord) -> dict[str, Any]:
 
 
 class JobFields(Mapping[str, Any]):
-    """Fields of an event plus ``job.NAME`` of the job in ``record``; iteration omits the latter."""
+    """Mapping with an event's fields and ``job.NAME`` of the job in ``record``. Iteration yields
+    only the event's fields."""
 
     def __init__(self, fields: Mapping[str, Any], record: JobRecord) -> None:
         self._fields = fields
@@ -198,7 +199,8 @@ _PLAIN = frozenset(
 
 
 def _path(start: str, told: object, given: str | None) -> str | None:
-    """Return the absolute path that the member reported, or that was requested."""
+    """Return the absolute path of a file: as the member reported it, or else as the file gives
+    it."""
     for path in (told, given):
         if isinstance(path, str) and path:
             whole = posixpath.normpath(posixpath.join(start, path))

@@ -177,7 +177,8 @@ def _index(job: str) -> int:
 def _means(
     results: Collection[Mapping[str, Any]], names: tuple[str, ...]
 ) -> tuple[dict[str, float] | None, dict[str, float]]:
-    """Return means and standard errors of these results over the jobs; ``None`` without a value."""
+    """Return the means and the standard errors of these results over the jobs. The means are
+    ``None`` if a result has no value."""
     means: dict[str, float] = {}
     errors: dict[str, float] = {}
     for name in names:

@@ -76,8 +76,8 @@ def _may_submit(rule_state: RuleState) -> bool:
 def _to_go(state: State) -> float | None:
     """Estimate the seconds until all jobs are over; ``None`` if unknown.
 
-    The remaining time of waiting and running jobs, by their groups' means, divided by the number
-    of running jobs.
+    The estimate is the remaining time of waiting and running jobs, by their groups' means, divided
+    by the number of running jobs.
     """
     left, running = 0.0, 0
     for name, group in state.table.groups.items():
@@ -139,7 +139,7 @@ def _with_reason(state: State, report: RuleReport) -> RuleReport:
     rule_state = state.rules.states[report.id]
     seen = rule_state.seen or {}
     for name in sorted(rule_state.rule.of_tables):
-        # In a slice, the table differs unless the whole table is meant.
+        # In a slice, the table covers other rows unless the name begins with "all.".
         if name in seen and seen[name] is None and (rule_state.slices is None or name[:4] == ALL):
             why = state.tables().why_none(name)
             if why:

@@ -19,7 +19,7 @@ HeldJob = tuple[Job, str | None, int]
 
 
 class RateLimit:
-    """Releases at most ``rate`` jobs per second; ``None``: no limit."""
+    """Queue that releases at most ``rate`` jobs per second (``None``: no limit)."""
 
     __slots__ = ("_last", "_rate", "_size", "_tokens", "held")
 
@@ -62,11 +62,11 @@ class RateLimit:
         return [self.held.popleft() for _ in range(count)]
 
     def due(self, now: float) -> float | None:
-        """Return when the next held job may go; ``None`` if none is held."""
+        """Return the time at which the next held job may go; ``None`` if none is held."""
         if not self.held or self._rate is None:
             return None
         due = now + max(0.0, 1.0 - self._tokens) / self._rate
-        # The wait may be below a timestamp's resolution, but time must advance.
+        # The wait may be shorter than a timestamp's resolution, but time must advance.
         return max(due, math.nextafter(now, math.inf))
 
     def drop(self, jobs: Collection[str]) -> list[str]:

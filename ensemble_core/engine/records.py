@@ -1,4 +1,4 @@
-"""Records of a run: scopes of rules, attempts, their indices, occasions, firings, requests, stops.
+"""Records of a run: scopes of rules, attempts, indices, occasions, firings, requests, stops.
 
 These are plain data that the parts of the engine exchange; the state keeps those that outlast an
 event.
@@ -51,9 +51,9 @@ MOST_ROWS = 10_000
 
 Asked = TypeVar("Asked", Call, Resize)
 
-#: A method and its arguments; called with the event appended, returns ``Steps``.
+#: A method and its arguments. It is called with these and the event, and returns ``Steps``.
 Step: TypeAlias = tuple[Any, ...]
-#: The next steps in order, see ``agenda``. ``None``: nothing follows, not even metric rules.
+#: The next steps in order (see ``agenda``). ``None``: no steps, and no metric rules either.
 Steps: TypeAlias = Sequence[Step] | None
 
 #: Statistics kept in a scope, by variable. A counter (``count.done``) is a key without statistics.
@@ -75,16 +75,16 @@ def add_read(reads: Reads, name: str, statistics: Mapping[str, StatisticSpec]) -
 
 @dataclass(slots=True, eq=False, repr=False)
 class Scope:
-    """Counts and statistics of one scope, and the rules' instances by the rule's ``key``."""
+    """Counts and statistics of one scope, and its instances of rules by the rule's ``key``."""
 
     counts: dict[str, int] | None = None
     series: dict[str, Series] | None = None
     instances: dict[int, Instance] | None = None
-    #: Counts (of ``KEPT``) of attempts that pass, by filter.
+    #: Counts of the attempts that pass a filter, by filter and counter (of ``KEPT``).
     filtered: dict[str, dict[str, int]] | None = None
 
     def count_passing(self, conditions: Iterable[str], counter: str) -> None:
-        """Count one more for each of these filters."""
+        """Add 1 to this counter for each of these filters."""
         if self.filtered is None:
             self.filtered = {}
         for condition in conditions:
@@ -107,7 +107,7 @@ class Scope:
         self.counts[counter] = self.counts.get(counter, 0) + by
 
     def counted(self, counter: str) -> int:
-        """Return a counter that rules name."""
+        """Return the value of a counter."""
         return 0 if self.counts is None else self.counts.get(counter, 0)
 
     def take(self, variable: str, value: float, now: float, specs: list[StatisticSpec]) -> None:
@@ -119,7 +119,7 @@ class Scope:
         self.series[variable].record(value, now)
 
     def read(self, statistic: str, variable: str, now: float) -> float | None:
-        """Return the value of ``STAT.VARIABLE`` here, or ``None``."""
+        """Return the value of ``STAT.VARIABLE`` in this scope; ``None`` without values."""
         if statistic == "count":
             if not variable.endswith(")"):
                 return self.counted(variable)
@@ -141,21 +141,21 @@ class SliceKey(NamedTuple):
 class Slice(Scope):
     """The indices with the same values of some parameters.
 
-    ``order`` is its place in its table, by first submit. ``open`` counts unfinished indices;
-    ``counters`` count attempts and indices like the metric store's.
+    ``order`` is the slice's place in its table, by first submit. ``open`` is the number of
+    unfinished indices. ``counters`` are those that the metric store has for a group.
     """
 
     key: SliceKey = field(kw_only=True)
     parameters: Mapping[str, object] = field(kw_only=True)
     order: int = field(kw_only=True)
-    #: Shared with its table.
+    #: Statistics kept in the slice; the same object as in its table.
     reads: Reads = field(kw_only=True)
     open: int = 0
     counters: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KEPT, 0))
 
     @property
     def ever(self) -> int:
-        """Number of indices so far."""
+        """Number of indices that were ever in the slice."""
         return self.counters["submitted"] - self.counters["repeated"]
 
     def counted(self, counter: str) -> int:
@@ -186,10 +186,10 @@ class SliceTable:
 
 @dataclass(slots=True, eq=False)
 class Link:
-    """One firing in a chain in which each caused the next.
+    """One firing in a chain of firings that cause one another.
 
-    ``depth`` counts the firings since a job last finished; ``finishes`` is the count of finishes
-    then.
+    ``depth`` is the number of firings since a job last finished. ``finishes`` is the number of jobs
+    that had finished by then.
     """
 
     rule: str
@@ -211,8 +211,8 @@ class Link:
 class JobRecord:
     """An unfinished attempt.
 
-    ``source`` is the group that it was made from; ``kept`` is its index, ``None`` if that was not
-    needed yet.
+    ``source`` is the group from which the job was made. ``kept`` is the attempt's index, or
+    ``None`` while nothing needs the index.
     """
 
     job: Job
@@ -226,48 +226,49 @@ class JobRecord:
     status: int | None = None
     exception: str | None = None
     note: str = ""
-    #: Why it ended, if its executor reported it.
+    #: Why the attempt ended, if its executor reported the cause.
     cause: Cause | None = None
     outcome: Outcome | None = None
     queue_id: object = None
     seen: int = 0
     #: True if a rule that handles failures matched an event of this job.
     concern: bool = False
-    #: True if the executor was asked to cancel it.
+    #: True if the executor was asked to cancel the job.
     cancelling: bool = False
-    #: True if that failed.
+    #: True if the executor could not cancel the job.
     refused: bool = False
-    #: True if an observer understood nothing of its output.
+    #: True if an observer understood nothing of the job's output.
     not_understood: bool = False
-    #: True if a stop cancelled it, so that a resume must submit it again.
+    #: True if a stop cancelled the job, so that a resume must submit it again.
     stopping: bool = False
-    #: Time of its newest event; 0 before the first.
+    #: Time of the job's newest event; 0 before the first.
     newest: float = 0.0
-    #: Context of its ``start`` event, with the paths of its output; rows read, by observer.
+    #: Context of the ``start`` event, with the paths of the output; number of rows, by observer.
     files: Mapping[str, Any] | None = None
     rows: dict[str, int] | None = None
     #: Last value of each column.
     columns: dict[str, Any] | None = None
-    #: Filters of counts that it passed at submission; and results of other filters without columns.
+    #: ``passed``: the filters of counts that the job passed at its submit. ``verdicts``: whether it
+    #: passes other filters that use no columns.
     passed: tuple[str, ...] = ()
     verdicts: dict[str, bool] | None = None
-    #: Core-seconds of earlier attempts of its index.
+    #: Core-seconds of earlier attempts of the same index.
     earlier: float = 0.0
-    #: Reused job of an earlier run: ``RUN/JOB``.
+    #: The job of an earlier run that is reused instead: ``RUN/JOB``.
     reused: str | None = None
-    #: The key of its input files, which are checked at its end.
+    #: The key of the job's input files, which are checked at its end.
     inputs: str | None = None
 
     @property
     def index(self) -> Index:
-        """Its index, created on first use."""
+        """The attempt's index, created on first use."""
         if self.kept is None:
             self.kept = Index(record=self)
         return self.kept
 
     @property
     def retried(self) -> bool:
-        """True if its retry is already decided."""
+        """True if a retry of the job is already decided."""
         return self.kept is not None and self.kept.retry is not None
 
     @property
@@ -277,20 +278,21 @@ class JobRecord:
 
     @property
     def spent(self) -> float:
-        """Its core-seconds, including earlier attempts of its index."""
+        """Core-seconds of the attempt and of earlier attempts of the same index."""
         if self.started is None or self.finished is None or self.reused is not None:
             return self.earlier
         return self.earlier + self.job.cores * (self.finished - self.started)
 
     def count_row(self, observer: str, anew: bool) -> None:
-        """Count a row of this observer; it is the first if its file was truncated or replaced."""
+        """Count a row of this observer. With ``anew`` (the file was truncated or replaced), the
+        count starts again at this row."""
         if self.rows is None:
             self.rows = {}
         self.rows[observer] = 1 if anew else self.rows.get(observer, 0) + 1
 
     @property
     def why(self) -> Cause | None:
-        """Cause of its end, or ``None``."""
+        """Cause of the attempt's end, or ``None``."""
         if self.outcome is None and self.exception is None:
             return None
         return self.cause or cause_of(self.exception, self.status)
@@ -298,9 +300,10 @@ class JobRecord:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Index(Scope):
-    """A job with all its attempts, kept until it is over. Most jobs need none.
+    """A job with all its attempts, kept until the job is over. Most jobs need no such object.
 
-    ``record`` is the newest attempt. Statistics cover the attempt's rows, or those of its chain.
+    ``record`` is the newest attempt. Statistics cover the rows of this attempt, or of the chain of
+    attempts that it continues.
     """
 
     record: JobRecord = field(kw_only=True)
@@ -309,17 +312,18 @@ class Index(Scope):
     retry: Retry | None = None
     #: Number of times that the group's ``retry`` was used.
     retried: int = 0
-    #: Pending function calls about its attempts.
+    #: Number of pending function calls about the job's attempts.
     calls: int = 0
-    #: The attempt before its wait, and whether it still waits.
+    #: ``waited``: number of the last attempt after which the index waited. ``waits``: it still
+    #: waits.
     waited: int = -1
     waits: bool = False
     #: True if a retry was dropped.
     dropped: bool = False
-    #: In a chain, the statistics at the start of its newest attempt.
+    #: In a chain of attempts, the statistics at the start of the newest one.
     base: dict[str, Series] | None = None
     over: bool = False
-    #: Stored rows with attempt and observer, for observers with ``rows``.
+    #: Stored rows, each with its attempt and observer, of observers with ``rows``.
     printed: list[tuple[int, str, Mapping[str, float]]] | None = None
     #: Values of the group's ``result``.
     result: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
@@ -328,20 +332,21 @@ class Index(Scope):
         """Store a row of the newest attempt."""
         if self.printed is None:
             self.printed = []
-        if len(self.printed) <= MOST_ROWS:  # one more marks an overflow
+        if len(self.printed) <= MOST_ROWS:  # one row more, to detect an overflow
             self.printed.append((self.record.job.attempt, observer, values))
 
     def forget_rows(self, observer: str) -> None:
-        """Drop the newest attempt's rows of this observer: they are read again."""
+        """Drop the rows of the newest attempt from this observer, because it will read them
+        again."""
         attempt = self.record.job.attempt
         if self.printed is not None:
             self.printed = [row for row in self.printed if row[:2] != (attempt, observer)]
 
 
 class Occasion(NamedTuple):
-    """A trigger event for rules: an event, our job, and extra fields.
+    """A trigger event for rules: an event, its job of this run if any, and extra fields.
 
-    For an instance of a rule with ``each``, also its index or slice.
+    For an instance of a rule with ``each``, ``scope`` is the instance's index or slice.
     """
 
     event: Event
@@ -354,8 +359,8 @@ class Occasion(NamedTuple):
 class Origin:
     """The firing that a decision comes from, as plain data. Plans see it as an ``EngineFiring``.
 
-    ``number`` counts the run's firings, ``link`` is its place in a chain, ``fields`` are available
-    to conditions and messages.
+    ``number`` is the firing's number in the run, ``link`` its place in a chain. ``fields`` are the
+    fields for conditions and messages.
     """
 
     rule_state: RuleState
@@ -376,7 +381,7 @@ class Origin:
 
     @property
     def job(self) -> str | None:
-        """Our id of the event's job, if it is ours."""
+        """Id of the event's job, if the job belongs to this run."""
         record = self.occasion.record
         return None if record is None else record.job.id
 
@@ -394,9 +399,9 @@ class Pending(Generic[Asked]):
     decision: Asked
 
     def retry(self) -> Pending[Asked]:
-        """Return the same request again; receivers ignore duplicates.
+        """Return the request for another delivery; receivers ignore duplicates.
 
-        Its rule may have a new id after a change of the file.
+        It names the rule by its present id, which a change of the file may have changed.
         """
         attempt = self.decision.attempt + 1
         return Pending(
@@ -408,7 +413,8 @@ class Pending(Generic[Asked]):
 
 @dataclass(slots=True, eq=False)
 class Stop:
-    """A stop in force: the decision, the deferred events, and the jobs that are over by them."""
+    """A stop in force: the decision, the deferred events, and the jobs that ended in these
+    events."""
 
     decision: Terminate
     deferred: list[Event] = field(default_factory=list)

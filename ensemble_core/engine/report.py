@@ -19,7 +19,7 @@ Standing = Literal["fired", "never woken", "condition false", "disabled", "cut"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class GroupReport(Record):
-    """One job group: number of jobs per state, and mean times in seconds (``None``: no sample).
+    """One job group: number of jobs per state, and mean times in seconds (``None``: unknown).
 
     ``submitted`` = ``waiting`` + ``running`` + ``success`` + ``failed`` + ``cancelled``; ``failed``
     is the sum of ``causes``. ``reused`` of the jobs in ``success`` are from earlier runs.
@@ -39,7 +39,7 @@ class GroupReport(Record):
 
     def to_dict(self) -> dict[str, Any]:
         data = Record.to_dict(self)
-        if not self.reused:  # in most runs
+        if not self.reused:  # true in most runs
             del data["reused"]
         return data
 
@@ -49,7 +49,8 @@ class InstanceReport(Record):
     """One instance under ``use:``: its ``rules``, how often they ``fired`` in total, and recent
     switches.
 
-    Switches are times in seconds since the epoch with on or off. ``first``: on when the run began.
+    Each switch is a time in seconds since the epoch, and true for on. ``first``: the instance was
+    on when the run began.
     """
 
     name: str
@@ -66,9 +67,10 @@ class InstanceReport(Record):
 class RuleReport(Record):
     """One rule: how often it was considered and fired, and how often its trigger rejected an event.
 
-    ``last_value`` is its metric's last value, ``last_seen`` the values in its condition.
-    ``passed_over`` counts matches of exhausted instances (``each``). ``state`` is ``fired`` or why
-    not; ``cut`` is why it was permanently switched off. ``instance`` is its instance of ``use:``.
+    ``last_value`` is the last value of the rule's metric, ``last_seen`` has the values in its
+    condition. ``passed_over`` counts matches of exhausted instances (``each``). ``state`` is
+    ``fired``, or why it did not fire. ``cut`` is why the rule was permanently switched off.
+    ``instance`` is the entry under ``use:`` that the rule belongs to.
     """
 
     id: str

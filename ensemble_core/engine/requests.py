@@ -1,7 +1,7 @@
 """Requests: actions that a user requests from a live run.
 
-They are bound and carried out like a rule's actions, without a rule or firing. Callers check
-``refusal`` first, so that errors go to the user.
+They are bound and carried out like a rule's actions, without a rule or firing. Callers call
+``refusal`` first, so that the user gets the errors.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ def _no_such(what: str, name: object, known: list[str], code: str) -> UsageError
 
 
 def _check_given(state: State, action: Mapping[str, Any]) -> None:
-    """Reject a submit without a parameter value that a function gives to rules only."""
+    """Reject a submit that lacks the value of a parameter that a function computes: only rules can
+    call the function."""
     if action.get("name") != "submit":
         return
     label, given = action.get("label"), (action.get("with") or {}).get("parameters") or {}
@@ -119,8 +120,8 @@ def _check(group: JobGroup, given: Mapping[str, Any]) -> None:
 def check_parameters(state: State, action: Mapping[str, Any]) -> None:
     """Raise :class:`UsageError` if a change stops using a parameter that the jobs use now.
 
-    A group may have parameters for rules or tables only, but in a changed command it was probably
-    forgotten. Not checked in a replay.
+    Parameters may also be for rules or tables only. But if a changed command no longer uses a
+    parameter, it was probably forgotten. Not checked in a replay.
     """
     given = _merged(state, action).get("with") or {}
     fields = {key: given[key] for key in (*_TEXTS, "parameters", "points") if key in given}
@@ -157,7 +158,7 @@ def carry_out(effects: Effects, event: Requested) -> None:
     """Carry out a request as far as possible."""
     state = effects.state
     link = state.extend(f"request of {event.by}", None)
-    # No rule: calls and resizes, which need a firing, are not among ACTIONS.
+    # There is no rule. Calls and resizes, which need a firing, are not among ACTIONS.
     origin = _RequestOrigin(None, 0, link, Occasion(event), {}, event.by)  # type: ignore[arg-type]
     state.link = state.deepest = link
     refused = refusal(state, event.action)
@@ -170,6 +171,6 @@ def carry_out(effects: Effects, event: Requested) -> None:
             if state.ended is not None:
                 return
     except EnsembleError as error:
-        # Not an error of the run: the requester gets it.
+        # The requester gets this error; it is not an error of the run.
         message = f"request {event.action.get('name')!r} by {event.by} failed: {error}"
         state.out.append(Log(message=message, level="warning"))

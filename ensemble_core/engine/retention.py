@@ -35,11 +35,11 @@ def serve(table: JobTable, rule: BoundRule, statistics: Mapping[str, StatisticSp
         slices = table.tables[key] = SliceTable(key)
         for group in groups:
             table.groups[group].tables.append(slices)
-        for record in table.records.values():  # an added rule, or a changed file
+        for record in table.records.values():  # for an added rule
             if record.job.group in groups:
                 table.enter_slice(record.index, slices, late=True)
     for name in sorted(rule.reads):
-        if not name.startswith("count.") or name.endswith(")"):  # otherwise a slice always counts
+        if not name.startswith("count.") or name.endswith(")"):  # others are always counted
             add_read(slices.reads, name, statistics)
     for group in groups:
         table.groups[group].speak(slices.reads)

@@ -1,4 +1,4 @@
-"""Submission by rows: one job per row of a table, or of the event's job's output.
+"""Submission by rows: one job for each row of a table, or of the output of the event's job.
 
 Called by a firing's ``submit_rows``; all rows are evaluated before anything is submitted.
 """
@@ -22,10 +22,9 @@ __all__ = ["of_rows", "rows_of"]
 
 
 def rows_of(state: State, origin: Origin, rows: str) -> list[Mapping[str, Any]]:
-    """Return the rows of ``TABLE`` or ``TABLE(CONDITION)`` (in an instance, of its slice), or
-    ``all.TABLE``.
-
-    ``job`` returns the rows that the event's job printed. Raises :class:`EnsembleError`.
+    """Return the rows that ``rows`` names: ``TABLE``, ``TABLE(CONDITION)``, ``all.TABLE`` or
+    ``job``.  In an instance of a rule, a table without ``all.`` covers the instance's slice.
+    ``job`` means the rows that the event's job printed. Raises :class:`EnsembleError`.
     """
     if rows != "job":
         name, condition = filtered(rows, "rows")
@@ -57,8 +56,8 @@ def of_rows(
 ) -> tuple[list[Job], list[JobGroup], int]:
     """Return the new jobs, their groups, and the number of repeated combinations.
 
-    Columns that are parameters are used; ``fields`` see all columns and take precedence. Raises
-    :class:`EnsembleError` if a row does not fit.
+    Columns with the name of a parameter give its value. ``fields`` may use all columns and take
+    precedence. Raises :class:`EnsembleError` if a row does not fit.
     """
     found = state.table.groups.get(name)
     if found is None:

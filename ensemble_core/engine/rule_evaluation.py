@@ -23,9 +23,9 @@ from ensemble_core.model.rules import BoundAction
 __all__ = ["RuleEvaluation", "RuleObserver", "Verdict"]
 
 #: Result of considering a rule. ``fired``; ``condition``: ``when`` was false; ``no value``: a value
-#: in ``when`` is missing; ``trigger``: the trigger's ``match`` said no; ``backoff``: held back;
-#: ``looks``: ``when`` has not been true often enough in a row; ``retried``: the job's retry is
-#: already decided; or the rule can no longer fire.
+#: in ``when`` is missing; ``trigger``: the trigger's ``match`` rejected the event; ``backoff``:
+#: the backoff is not over; ``looks``: ``when`` has not been true often enough in a row;
+#: ``retried``: the job's retry is already decided; all others: why the rule can no longer fire.
 Verdict = Literal[
     "fired", "condition", "no value", "trigger", "backoff", "looks", "retried", Asleep
 ]
@@ -37,10 +37,11 @@ class RuleObserver(Protocol):
     """Interface of observers of rules, called event by event. They must not change the state."""
 
     def occurred(self, names: Sequence[str], group: str | None, *, foreign: bool) -> None:
-        """Note an occasion, with or without waiting rules; ``foreign``: of a foreign job."""
+        """Note an occasion, even if no rule waits for it. ``foreign``: of a foreign job."""
 
     def updated(self, watch: Watch) -> None:
-        """Note an updated metric; calls for the rules that it triggers follow."""
+        """Note an updated metric. A call of ``considered`` follows for each rule that it
+        triggers."""
 
     def considered(
         self,
@@ -121,7 +122,7 @@ class RuleEvaluation:
             self.observer.occurred(names, group, foreign=foreign)
 
     def satisfied(self) -> list[RuleState]:
-        """Return rules that updated metrics satisfy, or may satisfy, in order."""
+        """Return the rules that updated metrics satisfy or may satisfy, in order."""
         found: list[RuleState] = []
         state, observer = self.state, self.observer
         index, beating = state.rules.index, state.beating
@@ -158,7 +159,8 @@ class RuleEvaluation:
                 self.consider(rule_state, occasion)
 
     def silent(self, record: JobRecord, seconds: float, event: Event) -> None:
-        """Consider rules on jobs without rows for so many seconds."""
+        """Consider the rules on ``silent`` for a job that has printed no row for so many
+        seconds."""
         group = record.job.group
         self.state.link = record.link
         self.report_occasions(("silent",), group)
@@ -175,7 +177,7 @@ class RuleEvaluation:
             return
         rule_state.woken += 1
         if not rule_state.live:
-            # Another rule on the same occasion caused this.
+            # Another rule switched this one off at the same occasion.
             self._report(rule_state, occasion, rule_state.asleep, None)
             return
         one: RuleState | Instance = rule_state
@@ -189,7 +191,7 @@ class RuleEvaluation:
                     for each in record.kept.slices:
                         if each.key == rule_state.slices:
                             scope = each
-            if scope is None:  # the job lacks one of the parameters
+            if scope is None:  # the job lacks one of the parameters under ``each``
                 return
             if self.observer is not None:
                 occasion = occasion._replace(scope=scope)
@@ -225,7 +227,7 @@ class RuleEvaluation:
                     holds = condition.evaluate(value, known or NOTHING, state.metric)
                 if not holds:
                     one.holds = 0
-                    # Keep values that were seen rather than replace them by missing ones.
+                    # Do not replace known values by missing ones.
                     if known is not None and (
                         holds is not None or not rule_state.seen or None in rule_state.seen.values()
                     ):
@@ -328,11 +330,11 @@ class RuleEvaluation:
     # -- actions -------------------------------------------------------------------------------
 
     def _over(self) -> bool:
-        """Return True if nothing more may follow."""
+        """Return True if the current firing must stop, because nothing more may follow."""
         return self.state.ended is not None and not self._closing
 
     def _perform(self, origin: Origin, actions: Iterable[BoundAction]) -> Iterator[None]:
-        """Perform a firing's actions; yield when other firings' actions come first."""
+        """Perform a firing's actions; yield whenever actions of other firings must come first."""
         state = self.state
         for action in actions:
             if self._over():
@@ -374,9 +376,9 @@ class RuleEvaluation:
         self.report_occasions(("start",), None)
         for rule_state in starting:
             self.consider(rule_state, Occasion(event))
-            yield  # the actions of that rule, if it fired
+            yield  # let the actions of that rule run first, if it fired
         state.link = link
-        for index in dropped:  # handled after the firing
+        for index in dropped:  # these indices are handled after the firing
             index.record.link = origin.link
         state.dropped += dropped
 

@@ -1,4 +1,4 @@
-"""Index of live rules by their triggers, so that the cost is per match, not per rule.
+"""Index of live rules by their triggers: an event costs time per match, not per rule.
 
 Event rules are found by the event's name and the job's group. Rules that compare a metric are found
 by metric and number: a dictionary or bisection finds exactly the satisfied rules. Exhausted and
@@ -37,8 +37,8 @@ Asleep = Literal["cut", "disabled", "exhausted"]
 class Instance:
     """State of a rule with ``each`` for one index or slice.
 
-    ``holds``: consecutive checks at which its condition held. ``filled``: number of indices when it
-    was last idle.
+    ``holds`` is the number of consecutive checks at which the condition held. ``filled`` is the
+    number of indices in the scope when the scope was last idle.
     """
 
     fired: int = 0
@@ -46,7 +46,7 @@ class Instance:
     not_before: float = float("-inf")
     holds: int = 0
     filled: int = 0
-    #: Edition of the rule that was cut here.
+    #: Edition of the rule whose instance was cut; -1: not cut.
     cut: int = -1
 
 
@@ -61,7 +61,7 @@ class InUse:
     times: int = 0
 
     def turn(self, on: bool, now: float) -> None:
-        """Switch it and record that."""
+        """Switch the instance on or off and record the time."""
         self.on = on
         self.times += 1
         self.switched.append((now, on))
@@ -76,17 +76,17 @@ _SWITCHED = 50
 class RuleState:
     """State of one rule: firings and backoff. With ``each``, its instances have their own.
 
-    ``order`` is its place among all rules. ``woken`` counts matches (those of a metric rule
-    are counted by its ``watch``), ``seen`` are values of a false condition, ``refused`` counts
-    rejections by the trigger's ``match``.
+    ``order`` is the rule's place among all rules. ``woken`` counts matches (for a metric rule, its
+    ``watch`` counts them). ``seen`` are the values in the condition when it was last false.
+    ``refused`` counts rejections by the trigger's ``match``.
     """
 
     rule: BoundRule
     order: int
     enabled: bool = field(init=False)
-    #: True if it may still fire.
+    #: True if the rule may still fire and is in the index.
     live: bool = False
-    #: True if its algorithm's instance is on.
+    #: False if the rule belongs to an algorithm's instance that is off.
     on: bool = True
     fired: int = 0
     skip: int = 0
@@ -99,17 +99,18 @@ class RuleState:
     passed_over: int = 0
     seen: Mapping[str, Any] | None = None
     cut: bool = False
-    #: Why it was cut, for people.
+    #: Why the rule was cut, as text for people.
     why_cut: str = ""
     watch: Watch | None = None
     first_update: int = 0
-    #: Key of its instances, independent of its id, and number of its changes.
+    #: ``key`` identifies the rule's instances, even if its id changes. ``edition`` is the number of
+    #: changes of the rule.
     key: int = -1
     edition: int = 0
-    #: ``SliceKey`` of its instances.
+    #: ``SliceKey`` of the rule's instances, if each is for a slice.
     slices: tuple[tuple[str, ...], tuple[str, ...]] | None = field(init=False)
-    #: Names in its condition: scoped ``STAT.NAME`` with their parts, and others; and their number,
-    #: -1 with metrics.
+    #: Names in the condition: ``scoped`` are those of the form ``STAT.NAME``, with both parts;
+    #: ``plain`` are the others; ``spoken`` is their number, or -1 if the condition uses metrics.
     scoped: tuple[tuple[str, str, str], ...] = field(init=False)
     plain: tuple[str, ...] = field(init=False)
     spoken: int = field(init=False)
@@ -169,7 +170,7 @@ class RuleState:
 
     @property
     def last_seen(self) -> str:
-        """``seen`` as text."""
+        """The values ``seen``, as text."""
         seen, condition = self.seen or {}, self.rule.condition
         order = (*condition.spoken, *sorted(condition.metrics)) if condition is not None else ()
         return ", ".join(
@@ -197,7 +198,7 @@ def in_order(states: list[RuleState]) -> list[RuleState]:
 
 @dataclass(slots=True, eq=False)
 class _Thresholds:
-    """Rule states sorted by the number they compare with, then by ``tie``."""
+    """Rule states, sorted by the number with which the rule compares, then by ``tie``."""
 
     numbers: list[tuple[float, int]] = field(default_factory=list)
     states: list[RuleState] = field(default_factory=list)
@@ -212,12 +213,12 @@ class _Thresholds:
         del self.numbers[at], self.states[at]
 
     def until(self, value: float) -> int:
-        """Return how many compare with a smaller number, or this one with tie 0."""
+        """Return how many states have a smaller number, or this number and tie 0."""
         return bisect_right(self.numbers, (value, 0))
 
 
-#: In ``above`` (``>=`` before ``>``), a value satisfies the states up to it; in ``below`` (``<``
-#: before ``<=``), those after it.
+#: Order of comparisons with the same number. In ``_above``, a value satisfies the states up to
+#: its place (so ``>=`` comes before ``>``); in ``_below``, those after it (``<`` before ``<=``).
 _TIES = {">=": 0, ">": 1, "<": 0, "<=": 1}
 
 
@@ -227,7 +228,7 @@ class Watch:
 
     ``read`` returns the metric's value, ``updates`` counts updates, ``last`` is the last value
     read. A value above ``floor`` and below ``ceiling`` satisfies no rule. While the ``bounds`` of
-    its series lie between these, ``read`` is not called, and ``unread`` is true.
+    the metric's series lie between them, ``read`` is not called, and ``unread`` is true.
     """
 
     path: MetricPath
@@ -288,7 +289,7 @@ class Watch:
         self.floor = below[-1][0] if below else float("-inf")
 
     def match(self, value: float, found: list[RuleState]) -> None:
-        """Add the rules that ``value`` satisfies, or may satisfy, to ``found``."""
+        """Add to ``found`` the rules that ``value`` satisfies or may satisfy."""
         if self._equal and value in self._equal:
             found += self._equal[value]
         if self._above.states:
@@ -299,7 +300,8 @@ class Watch:
 
 
 def comparison(state: RuleState) -> tuple[str, float]:
-    """Return the comparison by which a rule is indexed; an empty operator if none."""
+    """Return the operator and number by which a rule is indexed; an empty operator if its condition
+    is not a single comparison."""
     rule, condition = state.rule, state.rule.condition
     if condition is None or condition.comparison is None:
         return "", 0.0
@@ -316,8 +318,8 @@ def _is_broad_idle(rule: BoundRule) -> bool:
 class RuleIndex:
     """All live rules, by what triggers them.
 
-    ``occasions``: rules by event name and group; ``heard``: job events that may cause one.
-    ``touched``: watches updated since the last look, in order.
+    ``occasions`` has the rules by occasion and group. ``heard`` are the job events that may cause
+    one of these occasions. ``touched`` are the watches updated since the last look, in order.
     """
 
     _metrics: MetricStore

@@ -102,11 +102,10 @@ class RuleSet:
         return f"rule-{number}"
 
     def adopt(self, ensemble: Ensemble) -> tuple[dict[int, RuleState], list[str]]:
-        """Continue with a changed file; return new states of kept rules by old id, and dropped
-        added rules.
-
-        A rule is the same if it has the same ``id`` or, without one, the same content. Rules added
-        during the run stay if the new file allows.
+        """Continue with a changed file.  Return the new states of kept rules by old id, and the
+        dropped rules. A rule of the file is kept if the new file has a rule with the same ``id``
+        or, without an id, with the same content. A rule that was added during the run is kept
+        unless it conflicts with the new file.
         """
         earlier, own = self.states, {rule.id for rule in self._ensemble.rules}
         named = {name: state for name, state in earlier.items() if "id" in state.rule.spec}
@@ -143,13 +142,13 @@ class RuleSet:
         for name, state in earlier.items():
             if name in own or id(state) in stayed:
                 continue
-            if name in self.states:  # a rule of the file has its id
+            if name in self.states:  # a rule of the new file has the same id
                 name = self._free_id()
             try:
                 rule = ensemble.binder.rule(state.rule.spec, name)
                 take(RuleState(rule, len(self.states)), state)
             except EnsembleError:
-                dropped.append(state.rule.id)  # it refers to names that the new file lacks
+                dropped.append(state.rule.id)  # the rule refers to names that the new file lacks
         return stayed, dropped
 
     def switch(self, name: str, enabled: bool, now: float) -> list[RuleState]:
@@ -176,7 +175,7 @@ class RuleSet:
         return found
 
     def _moved(self, state: RuleState) -> list[RuleState]:
-        """Add the rule to the index, or remove it; return it if added."""
+        """Add the rule to the index if it is live now, otherwise remove it; return it if added."""
         if state.live and not state.may_fire:
             self._leave(state)
         elif state.may_fire and not state.live:
@@ -195,7 +194,7 @@ class RuleSet:
         state.key, self._keys = self._keys, self._keys + 1
 
     def fired(self, state: RuleState, one: RuleState | Instance, now: float) -> None:
-        """Count a firing of the rule, or of its instance, and start the backoff."""
+        """Count a firing of the rule (and of its instance ``one``), and start the backoff."""
         rule = state.rule
         state.fired += 1
         if one is not state:
@@ -259,8 +258,8 @@ class RuleSet:
                 self.index.touched[watch] = None
 
     def awaits_failures(self, group: str) -> bool:
-        """Return True if a live rule counts failures of this group. Failures below its threshold
-        are handled, too."""
+        """Return True if a live rule waits for a number of failures in this group. Failures before
+        that number is reached count as handled."""
         return any(
             state.live and state.watch is not None and state.rule.failure_group in (None, group)
             for state in self._failure_rules
@@ -271,7 +270,7 @@ class RuleSet:
         return occasion in self.index.occasions
 
     def waits_for_resize(self) -> bool:
-        """Return True if a resize, or the nodes it brings, may trigger a live rule."""
+        """Return True if the outcome of a resize, or the new nodes, may trigger a live rule."""
         return any(
             self.waits(f"resize-{outcome}") for outcome in ("granted", "denied", "timeout")
         ) or any(watch.size for watch in self.index.gauges.values())
@@ -279,7 +278,7 @@ class RuleSet:
     def waits_for_time(self, now: float, *, shared: bool) -> bool:
         """Return True if a live rule may still fire although no job is active.
 
-        ``shared``: others use the queue, so its gauges may change.
+        ``shared``: other users share the queue, so its gauges may change.
         """
         if any(True for _ in self.intervals()):
             return True
@@ -356,14 +355,14 @@ class RuleSet:
 
 
 def _breadth(rule: BoundRule) -> int:
-    """Return how much of the run a rule on ``idle`` covers: slices, a group, several, all."""
+    """Return a sort key for the scope of a rule on ``idle``: slices, one group, several, all."""
     if rule.each is not None:
         return 0
     return min(len(rule.groups), 2) or 3
 
 
 def chain_text(rules: Sequence[str]) -> str:
-    """Return rules as text; the middle of a long chain is left out."""
+    """Return the rules of a chain as text. Leave out the middle of a long chain."""
     shown = list(rules)
     if len(shown) > 12:
         shown = [*shown[:4], "…", *shown[-4:]]

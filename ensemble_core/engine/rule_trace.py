@@ -1,7 +1,7 @@
 """Rule trace: why one rule fired or did not, each time it was considered.
 
-:class:`RuleTracer` observes a normal engine and records a verdict for each time that its rule was
-considered, or would have been if it were enabled. Used in replays by ``ensemble why``.
+:class:`RuleTracer` observes an ordinary engine. It records a verdict each time that its rule was
+considered, or would have been considered if it were enabled. Used in replays by ``ensemble why``.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ __all__ = ["ASLEEP", "Kind", "RuleTracer", "Verdict", "event_words"]
 #: Result of considering a rule; ``ended``: the run had ended.
 Kind = Literal[_Considered, "ended"]
 
-#: Verdicts of rules that the engine does not consider.
+#: Verdicts on rules that the engine did not consider.
 ASLEEP: frozenset[Kind] = frozenset({*get_args(Asleep), "ended"})
 
 
 class Verdict(NamedTuple):
-    """Result of one time that the rule was considered.
+    """The result of considering the rule once.
 
-    ``value`` is its metric's value, ``seen`` other values in its condition (``saw`` as text),
-    ``note`` a remark, ``until`` the end of a backoff (seconds since the epoch), ``skips`` further
-    matches to skip, ``fired`` the firings so far. ``job`` is the event's; ``parameters`` the
-    slice's or the job's.
+    ``value`` is the value of the rule's metric, ``seen`` has the other values in its condition
+    (``saw`` as text), ``note`` is a remark. ``until`` is the end of a backoff (seconds since the
+    epoch), ``skips`` the number of further matches to skip, ``fired`` the number of firings so far.
+    ``job`` is the event's job; ``parameters`` are those of the slice or the job.
     """
 
     kind: Kind
@@ -68,8 +68,8 @@ def event_words(event: Event) -> str:
 class RuleTracer:
     """A ``RuleObserver`` that explains why the rule with id ``traced`` fired or did not.
 
-    ``verdicts`` are those of the last event. ``happened`` counts occasions by name and group, to
-    explain rules that were never triggered.
+    ``verdicts`` are the verdicts at the last event. ``happened`` counts occasions by name and
+    group, to explain rules that were never triggered.
     """
 
     def __init__(self, engine: Engine, traced: str) -> None:
@@ -77,8 +77,8 @@ class RuleTracer:
         self.traced = traced
         self.verdicts: list[Verdict] = []
         self.happened: Counter[tuple[str, str | None]] = Counter()
-        #: Of the current event: verdicts, occasions, and the metric's updated value with the number
-        #: of verdicts before.
+        #: At the current event: the verdicts, the occasions, and the metric's updated value with
+        #: the number of verdicts before the update.
         self._recorded: list[Verdict] = []
         self._occasions: list[tuple[Sequence[str], str | None, bool]] = []
         self._update: tuple[float | None, int] | None = None
@@ -178,7 +178,7 @@ class RuleTracer:
         condition = state.rule.condition
         if condition is None or condition.comparison is not None or known is None:
             return NOTHING
-        # For a false condition, the engine has just read the same.
+        # For a false condition, the engine has just read the same values.
         seen = state.seen if verdict == "condition" else None
         if seen is None:
             seen = self.state.spoken_of(condition, known)
@@ -206,7 +206,7 @@ class RuleTracer:
 
 
 def _concerns(state: RuleState, names: Sequence[str], group: str | None, foreign: bool) -> bool:
-    """Return True if such an occasion would trigger this rule."""
+    """Return True if an occasion with these names would trigger this rule."""
     trigger = state.rule.trigger
     return (
         (state.rule.queue_scope or not foreign)

@@ -1,7 +1,8 @@
 """Silent jobs: observed running jobs without rows for a given time.
 
-Kept for groups with a rule on ``silent``, ordered by last row, so that a row costs one step and
-each group one timer. A job is reported once per attempt. Part of the engine's state.
+Only for groups with a rule on ``silent``. Jobs are ordered by their last row, so that a row costs
+constant time and a group needs one timer. A job is reported once per attempt. Part of the engine's
+state.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ __all__ = ["Quiet", "Silence"]
 
 @dataclass(slots=True, eq=False)
 class Quiet:
-    """Running jobs of a group, not yet silent for ``seconds``, by time of the last row or start,
-    oldest first."""
+    """Running jobs of a group that are not silent yet, by the time of their last row or start,
+    oldest first. A job is silent after ``seconds`` without a row."""
 
     seconds: float
     since: dict[str, float] = field(default_factory=dict)
@@ -93,7 +94,8 @@ class Silence:
             timers.stop("silent", group)
 
     def restart(self, now: float, timers: Timers) -> None:
-        """Restart all clocks after an interruption: rows written meanwhile are still unread."""
+        """Restart all clocks after an interruption, because rows that jobs wrote meanwhile are
+        still unread."""
         for group, kept in self.of.items():
             for quiet in kept:
                 quiet.since = dict.fromkeys(quiet.since, now)

@@ -71,7 +71,8 @@ def _asks_for_everything(ensemble: Ensemble) -> bool:
 
 
 def _within(record: JobRecord, scope: Scope) -> bool:
-    """Return True if an instance with this scope may cancel the job."""
+    """Return True if the job is in this scope, so that the scope's instance of a rule may cancel
+    it."""
     job, index = record.job, record.kept
     if isinstance(scope, Index):
         return index is scope or job.group != scope.record.job.group
@@ -84,11 +85,11 @@ def _within(record: JobRecord, scope: Scope) -> bool:
 
 
 class State:
-    """State of one run; ``out`` are the decisions on the current event.
+    """State of one run. ``out`` has the decisions on the current event.
 
-    ``everything`` keeps all statistics of all variables, for functions that may read any; by
-    default the ensemble decides. ``shared``: others use the queue, so its gauges may change at any
-    time.
+    ``everything`` keeps all statistics of all variables, for functions that may read any of them
+    (``None``: as the ensemble needs). ``shared``: other users share the queue, so its gauges may
+    change at any time.
     """
 
     # Slots are faster with more than thirty attributes.
@@ -122,23 +123,23 @@ class State:
         self.rate_limit = RateLimit(ensemble.limits.submits_per_second)
         self.calls: dict[str, Pending[Call]] = {}
         self.resizes: dict[str, Pending[Resize]] = {}
-        #: Messages with unconfirmed addresses (``to``).
+        #: Messages by id, with those addresses in ``to`` whose delivery is not confirmed.
         self.notices: dict[str, Notify] = {}
         #: Resize requests to repeat when their timer elapses.
         self.retries: dict[str, Pending[Resize]] = {}
         #: Indices with a decided retry, by the retry's id.
         self.attempts: dict[str, Index] = {}
-        #: Generators by name; and whether one needs to be called.
+        #: Generators by name; and True if one of them may need a call.
         self.generators: dict[str, GeneratorState] = {}
         self.generators_due = False
         self._serve(ensemble, everything)
         self.started = False
         self.ended: Terminate | None = None
-        #: Whether the queue was lost; and the end caused by that or by a limit, which a resume
-        #: revokes.
+        #: True if the queue was lost; and an end that a resume revokes (by the lost queue or a
+        #: limit).
         self.lost = False
         self.ended_for_now: Terminate | None = None
-        #: The stop in force, an end until a resume revokes it.
+        #: The stop in force, which counts as an end until a resume revokes it.
         self.stop: Stop | None = None
         self.errors = 0
         #: Problems of observers, for later inspection.
@@ -151,20 +152,20 @@ class State:
         self.limits_told: dict[str, None] = {}
         #: Limits that hold more jobs since rules were last notified.
         self.limits_met: dict[str, None] = {}
-        #: Number of attempts when only held ones were last left.
+        #: Number of attempts so far when, last time, only held jobs were left.
         self.held_at = 0
-        # Of the current event.
+        # The attributes below are about the current event.
         self.out: list[Decision] = []
-        #: True if the run may be over: a rule fired, a call returned, no job is left …
+        #: True if the run may be over (a rule fired, a call returned, no job is left …).
         self.look_for_end = False
-        #: True if it ended or stopped the run, so that rules on ``end`` are due.
+        #: True if the event ended or stopped the run, so that rules on ``end`` are due.
         self.end_due = False
-        #: True if it may leave a group, a slice or the run idle.
+        #: True if a group, a slice or the run may be idle after the event.
         self.look_for_idle = False
         #: True for a heartbeat, at which waiting times are sampled.
         self.beating = False
-        #: The firing that caused it, and the deepest one it caused; for a function's return, the
-        #: firing of its decisions.
+        #: ``link``: the firing that caused the event. ``deepest``: the longest chain of firings
+        #: that the event caused. ``via``: for a function's return, the firing of its decisions.
         self.link: Link | None = None
         self.deepest: Link | None = None
         self.via: Link | None = None
@@ -179,8 +180,8 @@ class State:
         """Continue with a changed file: jobs, counts and metrics stay; unchanged rules keep their
         state.
 
-        Drops rules that were added during the run and refer to names that the new file lacks.
-        Returns these rules.
+        Returns the rules that are dropped: they were added during the run and refer to names that
+        the new file lacks.
         """
         before, self.ensemble = self.ensemble, ensemble
         self.table_cache = TableCache()
@@ -281,7 +282,8 @@ class State:
     # -- queries -------------------------------------------------------------------------------
 
     def active(self, group: str | None = None, scope: Scope | None = None) -> list[str]:
-        """Return our ids of unfinished jobs, oldest first, and of retries to come, in a scope.
+        """Return the ids of unfinished jobs, oldest first, and of retries to come, of a group or
+        scope.
 
         A slice includes jobs of other groups with the same parameter values.
         """
@@ -295,7 +297,8 @@ class State:
         return [job for job, record in active.items() if scope is None or _within(record, scope)]
 
     def standing(self, rule: BoundRule, scope: Slice | None) -> tuple[int, int]:
-        """Return how many indices an ``idle`` rule covers: the open ones, and all."""
+        """Return the number of open indices that an ``idle`` rule covers, and of all that it
+        covers."""
         if scope is not None:
             return scope.open, scope.ever
         groups, counts = rule.groups or self.table.groups, self.metrics.counts
@@ -317,7 +320,7 @@ class State:
         if group is not None:
             series = self.metrics.series.get((group, variable))
             if statistic == "variance" and series is not None and series.count < 2:
-                return None  # like any other scope
+                return None  # as in a scope
             return self.metric(group_path(name, group))
         if scope is None and occasion.record is not None:
             scope = occasion.record.index
@@ -325,7 +328,7 @@ class State:
         return self.metric(name) if found is None and name in GAUGES else found
 
     def tables(self, scope: Scope | None = None) -> Tables:
-        """Return the current tables; in an instance, those of its slice."""
+        """Return the current tables; for an instance of a rule, the tables of its slice."""
         ensemble, done = self.ensemble, self.table.done
         slice_of = scope.parameters if isinstance(scope, Slice) else NOTHING
         return Tables(ensemble.tables, done, ensemble.statistics, slice_of, self.table_cache)
@@ -383,7 +386,8 @@ class State:
     def known(
         self, rule_state: RuleState, occasion: Occasion, scope: Scope | None
     ) -> dict[str, Any]:
-        """Return the values in a rule's condition, for the instance with this scope."""
+        """Return the names in a rule's condition with their values, for the instance with this
+        scope."""
         known = self._plain(rule_state, occasion, scope) if rule_state.plain else {}
         if rule_state.scoped:
             event, record, own, _ = occasion
@@ -422,7 +426,7 @@ class State:
     # -- updates by other parts -----------------------------------------------------------------
 
     def extend(self, rule: str, parent: Link | None) -> Link:
-        """Add a firing to a chain; a job that finished since starts a new chain."""
+        """Add a firing to a chain. If a job has finished since, the firing starts a new chain."""
         finishes = self.table.finishes
         depth = parent.depth + 1 if parent is not None and parent.finishes == finishes else 1
         return Link(rule, parent if depth > 1 else None, depth, finishes)
@@ -473,7 +477,7 @@ class State:
                 index.touched[watch] = None
 
     def awaits_answers(self) -> bool:
-        """True while a function or generator runs: it counts as an open job."""
+        """Return True while a function or generator runs, which counts as an open job."""
         return bool(self.calls) or any(each.asking for each in self.generators.values())
 
     @property
@@ -497,7 +501,8 @@ class State:
         return f"{kind}-{self._serial}"
 
     def error(self, message: str, origin: Origin | None = None, *, tolerated: bool = False) -> None:
-        """Report an error, which makes a natural end's exit code 1; a warning if ``tolerated``."""
+        """Report an error, after which a natural end has exit code 1. Only warn if
+        ``tolerated``."""
         self.errors += not tolerated
         mark = {} if origin is None else origin.mark
         self.out.append(Log(**mark, message=message, level="warning" if tolerated else "error"))
