@@ -6,6 +6,7 @@ Used by ``inspection``.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from heapq import nsmallest
 from typing import TYPE_CHECKING, Any
@@ -61,8 +62,14 @@ def failure_kinds(
 
 
 def count_ends(kind: dict[str, Any]) -> None:
-    """Add the counts of last lines and nodes of a kind, which its first examples have."""
+    """Add the counts of last lines and nodes of a kind, which its first examples have.
+
+    Sort these examples by how many have the same last line, so that the first is typical.
+    """
     looked = kind["examples"][:LOOKED]
+    often = Counter(_NUMBER.sub("0", each["line"]) for each in looked)
+    looked.sort(key=lambda each: -often[_NUMBER.sub("0", each["line"])])
+    kind["examples"][:LOOKED] = looked
     kind["lines"] = _counted("line", (each["line"] for each in looked))
     kind["nodes"] = _counted("node", (each["node"] for each in looked if each["node"]))
 

@@ -23,6 +23,8 @@ from ensemble_core.session.job_timeline import running_and_waiting
 from ensemble_core.session.log_tail import log_tail
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ensemble_core.engine.engine import Engine
     from ensemble_core.engine.records import JobRecord
     from ensemble_core.engine.report import Report
@@ -144,6 +146,11 @@ class Inspection:
     @property
     def _engine(self) -> Engine | None:
         return None if self._replay is None else self._replay.engine
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the run."""
+        return self._kept.folder
 
     @property
     def state(self) -> str:

@@ -395,3 +395,11 @@ def test_capacity_leaves_out_times_without_a_controller() -> None:
     found.report(10 * 3600.0, {"gpus.up": 2.0, "gpus.free": 0.0})
     found.pause(None)  # killed: its last report is the last moment that is known
     assert found.until(99 * 3600.0) == {"gpus": {"up": 2.0, "free": 1.0}}
+
+
+def test_the_first_examples_of_failures_have_the_most_frequent_line() -> None:
+    lines = ["node failure", "overflow at step 3", "", "overflow at step 41"]
+    examples = [{"id": f"a.{n}", "line": line, "node": ""} for n, line in enumerate(lines)]
+    kind: dict[str, Any] = {"examples": examples}
+    failure_kinds.count_ends(kind)
+    assert [each["id"] for each in kind["examples"]] == ["a.1", "a.3", "a.0", "a.2"]

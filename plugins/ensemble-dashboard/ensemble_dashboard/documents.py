@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from ensemble_core import UsageError
-from ensemble_core.cli.toolkit import why_not_fired
+from ensemble_core.cli.toolkit import state_folder, why_not_fired
 
 if TYPE_CHECKING:
     from ensemble_core.cli.toolkit import Inspection
@@ -52,7 +53,8 @@ def document(inspection: Inspection, name: str, query: Mapping[str, str]) -> Any
         reported = () if report is None else report.rules
         rules = zip(found["rules"], reported, strict=True)
         reasons = [(each, "" if rule.fired else why_not_fired(rule)) for each, rule in rules]
-        return {**found, "rules": [{**each, "reason": reason} for each, reason in reasons]}
+        rules_with_reasons = [{**each, "reason": reason} for each, reason in reasons]
+        return {**found, "rules": rules_with_reasons, "state_option": _state_option(inspection)}
     if name in NAMES:
         return getattr(inspection, name)()
     if name == "jobs":
@@ -69,6 +71,12 @@ def document(inspection: Inspection, name: str, query: Mapping[str, str]) -> Any
     if name == "log":
         return inspection.log(query.get("job", ""), query.get("stream", "stdout"))
     raise UsageError(f"unknown document {name!r}", code="no-such-document")
+
+
+def _state_option(inspection: Inspection) -> str:
+    """Return the option that commands need to find the run; empty for the default folder."""
+    place = inspection.folder.parent.parent.absolute()
+    return "" if place == state_folder(None).absolute() else f"--state {shlex.quote(str(place))}"
 
 
 def _number(text: str) -> int:

@@ -152,6 +152,67 @@ def test_sorting_and_filtering_work_by_keyboard_and_are_kept_in_the_address(
     page.context.close()
 
 
+def test_the_filter_has_one_meaning_and_says_what_it_found(browser: Any, url: str) -> None:
+    page = Page(browser)
+    page.show(url, "jobs")
+    field = page.page.get_by_label("Filter")
+    # Each time of a job contains 17, but times are not searched.
+    field.press_sequentially("17")
+    page.page.get_by_text("No row has “17”").wait_for()
+    page.page.get_by_role("button", name="Clear the filter").click()
+    page.page.get_by_text("12 rows").wait_for()
+    # Found while one types, without Enter.
+    field.press_sequentially("sim.11")
+    page.page.get_by_text("1 row", exact=True).wait_for()
+    field.fill("T = 2.3")
+    field.press("Enter")
+    page.page.get_by_role("button", name="Show others than T = 2.3 too").wait_for()
+    page.page.get_by_text("3 rows").wait_for()
+    assert field.input_value() == ""
+    page.context.close()
+
+
+def test_numbers_in_tables_can_be_copied_into_the_filter(altered: Any) -> None:
+    page = altered(lambda data: data["jobs"]["rows"][0].__setitem__(1, 14016), "jobs")
+    page.get_by_role("link", name="14016", exact=True).wait_for()
+    page.get_by_label("Filter").press_sequentially("14016")
+    page.get_by_text("1 row", exact=True).wait_for()
+
+
+def test_headings_and_pages_stay_in_sight(altered: Any) -> None:
+    def change(data: dict[str, Any]) -> None:
+        data["jobs"]["rows"] *= 12
+
+    page = altered(change, "jobs")
+    page.get_by_role("navigation", name="Pages above").wait_for()
+    page.get_by_role("navigation", name="Pages below").wait_for()
+    page.locator("tbody tr").last.scroll_into_view_if_needed()
+    table = page.get_by_role("region", name="Jobs")
+    assert table.evaluate("each => each.scrollTop") > 0
+    heading = page.get_by_role("columnheader", name="outcome")
+    assert abs(heading.bounding_box()["y"] - table.bounding_box()["y"]) < 3
+
+
+def test_a_report_says_which_logs_and_commands_it_has(altered: Any) -> None:
+    def without(data: dict[str, Any], *names: str) -> None:
+        for name in names:
+            data[name].pop("sim.6", None)
+
+    page = altered(lambda data: without(data, "logs", "details"), "job?id=sim.6")
+    page.get_by_text("This report has the logs of 2 jobs").first.wait_for()
+    page.get_by_text("leaves out the command, node and events of this job").wait_for()
+    page = altered(lambda data: data["logs"].clear(), "job?id=sim.6")
+    page.get_by_text("without logs: ensemble report study --with-logs").first.wait_for()
+
+
+def test_commands_name_the_folder_of_the_run(browser: Any, state: Path, tmp_path: Path) -> None:
+    shutil.copytree(state / "runs" / "study", tmp_path / "runs" / "study")
+    with served("study", tmp_path) as url:
+        page = Page(browser)
+        assert f"ensemble why study never --state {tmp_path}" in page.show(url, "rules")
+        page.context.close()
+
+
 def test_a_wrong_token_is_reported_with_a_hint(browser: Any, dashboard_url: str) -> None:
     page = Page(browser)
     page.page.goto(dashboard_url.partition("#")[0] + "#token=wrong")
@@ -323,7 +384,7 @@ def test_a_failed_jobs_log_can_be_reached_by_keyboard(browser: Any, url: str) ->
     press_until(page.page, "T = 2.3")
     page.page.get_by_text("3 rows").wait_for()
     press_until(page.page, "sim")
-    page.page.get_by_role("heading", name="Output").wait_for()
+    page.page.get_by_role("heading", name="Output (stderr)").wait_for()
     assert page.problems == []
     page.context.close()
 

@@ -48,7 +48,7 @@ function App() {
         </select></label>`}
       ${NAMED.map(([name, [label]]) => html`<a key=${name} href=${address(run, name)}
         aria-current=${here.view === name ? 'page' : undefined}>${label}</a>`)}</nav>
-    <main id="main" tabindex="-1">
+    <main id="main" class=${here.view} tabindex="-1">
       ${problem && html`<p class="problem" role="alert">${problem}</p>`}
       ${overview && overview.tag === run ? html`<${Header} overview=${overview} now=${now} />
           <${View} run=${run} here=${{ ...here, run }} overview=${overview}

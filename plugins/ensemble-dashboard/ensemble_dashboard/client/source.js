@@ -18,8 +18,12 @@ class Report {
     if (name === 'jobs') return pageOf(this.data.jobs, query);
     if (name === 'job') return this.job(`${query.group}.${query.index}`);
     if (name !== 'log') return this.data[name];
-    return (this.data.logs[query.job] || {})[query.stream]
-      || { text: '', problem: 'this report was made without logs: ensemble report --with-logs' };
+    const { logs, overview } = this.data, kept = Object.keys(logs).length;
+    const problem = kept
+      ? `This report has the logs of ${plural(kept, 'job')}: a sample of each kind of failure, `
+        + 'listed under "Failures".'
+      : `This report was made without logs: ${command('report RUN --with-logs', overview)}`;
+    return (logs[query.job] || {})[query.stream] || { text: '', problem };
   }
   job(id) {
     if (this.data.details[id]) return this.data.details[id];
@@ -31,11 +35,17 @@ class Report {
     return {
       id, row: Object.fromEntries(names.map((name, n) => [name, row[n]])),
       attempts: [], events: [], values: [],
+      left: 'This report leaves out the command, node and events of this job. They are in the '
+        + `dashboard: ${command('dashboard RUN', this.data.overview)}`,
       rules: this.data.firings.filter((each) => touched(each.job))
         .map((each) => ({ ...each, decision: each.decisions.join(', ') })),
     };
   }
 }
+
+// A command for the terminal, which may start in any folder.
+const command = (words, { tag, state_option: place }) =>
+  `ensemble ${words.replace('RUN', tag)}${place ? ` ${place}` : ''}`;
 
 const UNREACHABLE = 'The dashboard does not answer: was it stopped? '
   + '"ensemble dashboard" starts it again.';
@@ -73,6 +83,9 @@ class Server {
 const given = (query) => new URLSearchParams(
   Object.entries(query).filter(([, value]) => value !== '' && isThere(value)));
 
+// Columns of jobs in which no text is searched.
+const NOT_SEARCHED = new Set([...TIMES, 'duration', 'core_hours', 'group', 'index']);
+
 // A page of a table that is here as a whole: filtered, sorted, cut as the server does it.
 function pageOf({ names, rows }, query) {
   const { where = '{}', text = '', sort = '', descending = '', offset = 0, limit = 100 } = query;
@@ -83,9 +96,11 @@ function pageOf({ names, rows }, query) {
   }
   if (text) {
     const wanted = text.toLowerCase();
-    const own = [names.indexOf('group'), names.indexOf('index')];
+    const group = names.indexOf('group'), index = names.indexOf('index'), ofJobs = index >= 0;
+    const searched = names.map((name) => !ofJobs || !NOT_SEARCHED.has(name));
     const holds = (value) => isThere(value) && String(value).toLowerCase().includes(wanted);
-    found = found.filter((row) => row.some(holds) || holds(`${row[own[0]]}.${row[own[1]]}`));
+    found = found.filter((row) => row.some((value, at) => searched[at] && holds(value))
+      || (ofJobs && holds(`${row[group]}.${row[index]}`)));
   }
   if (sort) found = sorted(found, names.indexOf(sort), descending === '1');
   const rowsOfPage = found.slice(+offset, +offset + +limit);

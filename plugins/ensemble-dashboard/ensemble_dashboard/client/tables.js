@@ -70,6 +70,21 @@ const Scrolled = ({ label, children }) => html`
   <div class="scroll" tabindex="0" role="region" aria-label=${label}>
     <table><caption class="hidden">${label}</caption>${children}</table></div>`;
 
+// Asks while one types; NAME=VALUE waits for Enter.
+function Filter({ text, hint, set }) {
+  const [typed, setTyped] = useState(text), timer = useRef();
+  useEffect(() => setTyped(text), [text]);
+  const apply = (value, soon) => {
+    clearTimeout(timer.current);
+    setTyped(value);
+    if (!soon) set(value);
+    else if (!value.includes('=')) timer.current = setTimeout(() => set(value), 300);
+  };
+  return html`<label>Filter <input type="search" size="28" placeholder=${hint} value=${typed}
+    onInput=${(event) => apply(event.target.value, true)}
+    onChange=${(event) => apply(event.target.value)} /></label>`;
+}
+
 // A table whose rows are all here. `id` keeps its order and filter in the address.
 // `formats` has functions that write the numbers of a column.
 function Table({ id, here, names, rows, links = {}, formats = {}, caption }) {
@@ -86,12 +101,14 @@ function Table({ id, here, names, rows, links = {}, formats = {}, caption }) {
     links=${links} formats=${formats} every=${() => found} set=${set} />`;
 }
 
-// A page of a table. `every` returns all rows that match; `set` changes the address.
+// A page of a table. `every` returns all rows that match; `set` changes the address. Columns of
+// `hidden` are only in copies.
 function Grid(props) {
   const { caption, names, rows, total, offset, text, formats = {}, links, every, set } = props;
-  const { sort, descending } = props;
+  const { sort, descending, hint = 'part of a value', hidden = [] } = props;
   const numeric = new Set(names.filter((name, at) => !TIMES.has(name)
     && rows.some((row) => typeof row[at] === 'number')));
+  const isShown = (name) => !hidden.includes(name);
   const kind = (name) => numeric.has(name) ? 'number' : '';
   const turned = (name) => sort === name && !descending ? '1' : '';
   const order = (name) => set({ sort: name, desc: turned(name), page: '' });
@@ -106,24 +123,29 @@ function Grid(props) {
     return formats[name] && typeof value === 'number' ? formats[name](value) : cell(name, value);
   };
   const line = (row, n) => html`<tr key=${offset + n}>${row.map((value, at) => {
+    if (!isShown(names[at])) return '';
     const name = names[at], inside = content(name, value);
     const long = typeof inside === 'string' && inside.length > 40;
     return html`<td key=${name} class=${long ? 'text' : kind(name)}>
       ${links[name] ? html`<a href=${links[name](row)}>${inside}</a>` : inside}</td>`;
   })}</tr>`;
   const last = Math.min(total, offset + 100);
+  const pages = (where) => total > 100 && html`<nav class="tools" aria-label=${`Pages ${where}`}>
+    <button type="button" disabled=${offset === 0}
+      onClick=${() => set({ page: offset / 100 - 1 || '' })}>Previous</button>
+    <span>${number(offset + 1)}–${number(last)} of ${number(total)}</span>
+    <button type="button" disabled=${last >= total}
+      onClick=${() => set({ page: offset / 100 + 1 })}>Next</button></nav>`;
   return html`<div class="tools">
-      <label>Filter <input type="search" value=${text}
-        onChange=${(event) => set({ text: event.target.value, page: '' })} /></label>
+      <${Filter} text=${text} hint=${hint} set=${(value) => set({ text: value, page: '' })} />
       <${Copy} label="Copy CSV" text=${async () => csv(names, await every())} />
       <${Copy} label="Copy Markdown" text=${async () => markdown(names, await every())} />
-      <span class="quiet" role="status">${plural(total, 'row')}</span></div>
+      <span class="quiet" role="status">${plural(total, 'row')}</span>${pages('above')}</div>
+    ${total === 0 && text && html`<p>No row has “${text}”.${' '}
+      <button type="button" onClick=${() => set({ text: '', page: '' })}>Clear the filter</button>
+    </p>`}
     <${Scrolled} label=${caption}>
-      <thead><tr>${names.map(heading)}</tr></thead><tbody>${rows.map(line)}</tbody></${Scrolled}>
-    ${total > 100 && html`<nav class="tools" aria-label="Pages">
-      <button type="button" disabled=${offset === 0}
-        onClick=${() => set({ page: offset / 100 - 1 || '' })}>Previous</button>
-      <span>${number(offset + 1)}–${number(last)} of ${number(total)}</span>
-      <button type="button" disabled=${last >= total}
-        onClick=${() => set({ page: offset / 100 + 1 })}>Next</button></nav>`}`;
+      <thead><tr>${names.filter(isShown).map(heading)}</tr></thead>
+      <tbody>${rows.map(line)}</tbody></${Scrolled}>
+    ${pages('below')}`;
 }

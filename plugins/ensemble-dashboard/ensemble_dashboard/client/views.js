@@ -76,9 +76,9 @@ function Overview({ run, overview }) {
         && html`<li>Nothing: no job failed, and every rule fired.</li>`}</ul>
     ${live && html`<h2>Commands</h2><p>This page only shows. To act, copy a command:</p>
       ${['stop RUN', 'cancel RUN GROUP', 'why RUN RULE'].map((words) => html`
-        <${Command} key=${words} text=${`ensemble ${words.replace('RUN', run)}`} />`)}`}
+        <${Command} key=${words} text=${command(words, overview)} />`)}`}
     ${RESUMED.includes(state) && html`<h2>Commands</h2><p>This run can go on:</p>
-      <${Command} text=${`ensemble resume ${run}`} />`}</section>`;
+      <${Command} text=${command('resume RUN', overview)} />`}</section>`;
 }
 
 // -- what went wrong ------------------------------------------------------------------------------
@@ -98,6 +98,7 @@ function Suspect({ run, kind, one }) {
 
 function Kind({ run, kind }) {
   const { examples, looked } = kind;
+  const streamOf = (line) => examples.find((each) => each.line === line).stream;
   const named = (each) => html`<a key=${each.id} href=${jobAddress(run, each.id)}>${each.id}</a>`;
   return html`<article class="card">
     <h3><${State} name=${kind.outcome} />: ${number(kind.count)} of ${plural(kind.of, 'job')} of
@@ -110,6 +111,7 @@ function Kind({ run, kind }) {
         <${Suspect} key=${n} run=${run} kind=${kind} one=${one} />`)}</ul>`}
     ${looked > 0 && html`<h4>Last line of output of ${plural(looked, 'job')}</h4>
       <ul>${kind.lines.map(({ line, count }) => html`<li key=${line}>
+        ${line && html`<span class="quiet">${streamOf(line)}: </span>`}
         ${line ? html`<code>${clean(line)}</code>` : html`<span class="quiet">nothing</span>`}
         ${count > 1 ? html`<span class="quiet"> ${number(count)} times</span>` : ''}</li>`)}</ul>`}
     ${kind.nodes.length > 0 && html`<h4>Nodes of ${plural(looked, 'job')}</h4>
@@ -231,7 +233,8 @@ function Rules({ run, here, overview, seq }) {
       ${never.length > 0 && html`<h3>Never fired</h3><dl>${never.map((rule) => html`
         <div key=${rule.id}>
           <dt>${rule.id} <span class="quiet">${rule.label} ${rule.when}</span></dt>
-          <dd>${rule.reason}<${Command} text=${`ensemble why ${run} ${rule.id}`} /></dd>
+          <dd>${rule.reason}
+            <${Command} text=${command(`why RUN ${rule.id}`, overview)} /></dd>
         </div>`)}</dl>`}
       <${Firings} here=${here} overview=${overview} firings=${firings} />`;
   }}</${Loaded}></section>`;
@@ -244,6 +247,15 @@ function Jobs({ run, here, seq }) {
   const asked = { sort, descending: desc, text, where };
   const found = useData(run, 'jobs', { ...asked, offset: 100 * +page, limit: 100 }, seq);
   const confines = Object.entries(JSON.parse(where));
+  // Shown until the next page is there, so that the filter keeps the focus.
+  const last = useRef();
+  last.current = found.data || last.current;
+  const set = (query) => {
+    const [, name, value] = /^\s*([^=]*?)\s*=\s*(.*?)\s*$/.exec(query.text || '') || [];
+    if (!last.current.names.includes(name)) return go(here, query);
+    const more = JSON.stringify({ ...JSON.parse(where), [name]: value });
+    return go(here, { ...query, text: '', where: more });
+  };
   const without = (name) => {
     const rest = Object.fromEntries(confines.filter(([other]) => other !== name));
     go(here, { where: JSON.stringify(rest), page: '' });
@@ -255,12 +267,13 @@ function Jobs({ run, here, seq }) {
       <button key=${name} type="button" onClick=${() => without(name)}
         aria-label=${`Show others than ${name} = ${shown(value)} too`}>
         ${name} = ${shown(value)} ✕</button>`)}</p>`}
-    <${Loaded} of=${found}>${(data) => {
+    <${Loaded} of=${found.error ? found : { data: last.current }}>${(data) => {
       const own = [data.names.indexOf('group'), data.names.indexOf('index')];
       const link = (row) => jobAddress(run, `${row[own[0]]}.${row[own[1]]}`);
       return html`<${Grid} caption="Jobs" names=${data.names} rows=${data.rows} total=${data.total}
         offset=${data.offset} sort=${sort} descending=${desc} text=${text}
-        links=${{ group: link, index: link }} every=${every} set=${(query) => go(here, query)} />`;
+        links=${{ group: link, index: link }} every=${every} set=${set}
+        hidden=${['submitted', 'finished']} hint="part of a value, or NAME=VALUE" />`;
     }}</${Loaded}></section>`;
 }
 
@@ -273,7 +286,7 @@ function Job({ run, here, seq }) {
 }
 
 function JobFacts({ run, here, job, seq }) {
-  const { id, row, attempts, rules, values, events } = job;
+  const { id, row, attempts, rules, values, events, left } = job;
   const variables = [...new Set(values.flatMap(([, some]) => Object.keys(some)))];
   const newest = row.attempts > 1 ? `${id}-${row.attempts - 1}` : id;
   const start = values.length ? values[0][0] : 0;
@@ -285,6 +298,7 @@ function JobFacts({ run, here, job, seq }) {
   const fact = ([name, value]) => html`<tr key=${name}><th scope="row">${name}</th>
     <td>${typeof value === 'object' ? JSON.stringify(value) : cell(name, value)}</td></tr>`;
   return html`<p><${State} name=${row.outcome} />${row.cause && ` (${row.cause})`}</p>
+    ${left && html`<p class="quiet">${left}</p>`}
     <${Scrolled} label="The job's row"><tbody>${facts.map(fact)}</tbody></${Scrolled}>
     ${attempts.map((each) => html`<article class="card" key=${each.id}><h3>${each.id}</h3>
       <pre>${each.command.join(' ')}</pre>
@@ -306,7 +320,7 @@ function Log({ run, job, stream, seq }) {
   const found = useData(run, 'log', { job, stream }, seq);
   const cut = (line) => line.length > 2000
     ? `${line.slice(0, 2000)} … (${number(line.length)} characters)` : line;
-  return html`<h3>${stream === 'stdout' ? 'Output' : 'Errors'}</h3>
+  return html`<h3>Output (${stream})</h3>
     <${Loaded} of=${found}>${(log) => log.text
       ? html`<pre tabindex="0" aria-label=${stream}>${
           clean(log.text).split('\n').map(cut).join('\n')}</pre>

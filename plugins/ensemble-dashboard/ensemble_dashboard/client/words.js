@@ -38,7 +38,9 @@ function duration(seconds) {
 const time = (seconds) => !isThere(seconds) ? ''
   : new Date(seconds * 1000).toISOString().replace('T', ' ').slice(0, 19);
 const cell = (name, value) => !isThere(value) ? '' : TIMES.has(name) ? time(value)
-  : name === 'duration' ? duration(value) : number(value);
+  : name === 'duration' ? duration(value)
+    // As it is filtered: without separators.
+    : Number.isInteger(value) ? String(value) : number(value);
 const percent = (share) => share > 0 && share < 0.01 ? `${+(100 * share).toPrecision(1)} %`
   : `${Math.round(100 * share)} %`;
 const short = (text, most) => text.length > most ? `${text.slice(0, most - 1)}…` : text;
