@@ -206,7 +206,7 @@ _SYNONYMS = {
 
 
 def closest(name: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """Return our word for a synonym, or the most similar name, or ``None`` if no name is similar.
+    """Return the name for which this one is a synonym, or else the most similar name, or ``None``.
 
     >>> closest("walltime", ["command", "duration"])
     'duration'
@@ -237,7 +237,7 @@ def did_you_mean(
 
 
 def no_such(whose: str, noun: str, name: str, known: Collection[str], if_empty: str) -> UsageError:
-    """Return the error for a name that is not among the ``known`` ones of ``whose``."""
+    """Return the error for an unknown name: ``whose`` has only the names ``known``."""
     listed = f"it has {', '.join(known)}" if known else if_empty
     hint = did_you_mean(name, known, listed, cutoff=0.5)
     return UsageError(f"{whose} has no {noun} {name!r}", hint=hint, code=f"no-such-{noun}")
@@ -254,9 +254,10 @@ def call_plugin(
 ) -> Any:
     """Call a function of a plugin's record and check the type of the result.
 
-    Raises :class:`PluginError` if the result is not a ``returns``, which ``expected`` describes for
-    the message. ``whose`` is empty if the surrounding message names the plugin. An unexpected
-    exception becomes a :class:`PluginError` with the text ``failed``; without a text it propagates.
+    Raises :class:`PluginError` if the result is not an instance of ``returns``; ``expected`` is the
+    description of that type for the message. ``whose`` is empty if the surrounding message names
+    the plugin. An unexpected exception becomes a :class:`PluginError` with the text ``failed``; if
+    this text is empty, the exception propagates.
     """
     try:
         returned = function(*arguments)
@@ -308,8 +309,8 @@ def _with_article(name: str) -> str:
 def _culprit(culprit: object) -> tuple[str, str, int]:
     """Return the file, the module and the line of an error, a function or a class.
 
-    Of an error's frames, use the last one of the first package that is not ours: the frames below
-    it may belong to libraries that the plugin called.
+    For an error, this is the last frame of the first package that is not ours, because later frames
+    may belong to libraries that the plugin called.
     """
     if isinstance(culprit, BaseException):
         frames = []
@@ -325,14 +326,14 @@ def _culprit(culprit: object) -> tuple[str, str, int]:
     module = str(getattr(culprit, "__module__", ""))
     culprit = getattr(culprit, "func", culprit)  # of a functools.partial
     code = getattr(culprit, "__code__", None)
-    if code is None and isinstance(culprit, type):  # the first function that is written there
+    if code is None and isinstance(culprit, type):  # use its first method
         made = (getattr(each, "__code__", None) for each in vars(culprit).values())
         code = next((each for each in made if each is not None), None)
     return ("", module, 0) if code is None else (code.co_filename, module, code.co_firstlineno)
 
 
 def _short(file: str, module: str) -> str:
-    """Return a module's path from its package on; for other files, the name."""
+    """Return the file's path from its package on, or only its name if it is not in a package."""
     for tail in (f"{module.replace('.', '/')}.py", f"{module.replace('.', '/')}/__init__.py"):
         if file.endswith(f"/{tail}"):
             return tail

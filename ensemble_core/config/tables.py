@@ -300,8 +300,10 @@ def _spoken_of(
     column: str,
 ) -> frozenset[str] | None:
     """Return the names ``STAT.NAME`` and ``STAT.TABLE.COLUMN`` in a formula; ``None`` after
-    reporting an unknown name.  ``column`` is the formula's column, or empty for ``where``.
-    ``above`` are the columns that the formula may use.
+    reporting an unknown name.
+
+    ``column`` is the formula's column, or empty for ``where``. ``above`` are the columns that the
+    formula may use.
     """
     if formula.metrics:
         path_of = min(formula.metrics)

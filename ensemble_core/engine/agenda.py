@@ -37,7 +37,8 @@ class Agenda:
     def work(self, event: Event, steps: Steps, when_empty: Callable[[], Step | None]) -> None:
         """Carry out these steps and all that follow.
 
-        When the stack is empty, call ``when_empty`` for the next step; ``None`` finishes.
+        When the stack is empty, call ``when_empty`` for the next step; if it returns ``None``,
+        finish.
         """
         state = self._state
         stack: list[Step] = [*steps][::-1] if steps else []

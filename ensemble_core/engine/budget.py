@@ -116,8 +116,10 @@ def _size(job: Job) -> tuple[int, int, int, int]:
 
 class Claim:
     """Time that a handed-over attempt may still use, in ``seconds``; ``weights`` is its use of each
-    resource per second.  ``seconds`` is ``None`` for a waiting attempt without a time limit.
-    ``until`` is the time at which a running attempt will have used them up.
+    resource per second.
+
+    ``seconds`` is ``None`` for a waiting attempt without a time limit. ``until`` is the time at
+    which a running attempt will have used them up.
     """
 
     __slots__ = ("group", "seconds", "until", "weights")
@@ -314,7 +316,9 @@ class Budget:
 
     def needed(self, held: Iterable[Job], now: float) -> dict[str, tuple[float, bool]]:
         """Return the lowest value of each limit with which these jobs may go, and whether it is
-        exact.  The value is too low if a group has neither a time limit nor a mean duration.
+        exact.
+
+        The value is too low if a group has neither a time limit nor a mean duration.
         """
         jobs = list(held)
         wanted: dict[str, tuple[float, bool]] = {}

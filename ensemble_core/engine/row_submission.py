@@ -23,8 +23,10 @@ __all__ = ["of_rows", "rows_of"]
 
 def rows_of(state: State, origin: Origin, rows: str) -> list[Mapping[str, Any]]:
     """Return the rows that ``rows`` names: ``TABLE``, ``TABLE(CONDITION)``, ``all.TABLE`` or
-    ``job``.  In an instance of a rule, a table without ``all.`` covers the instance's slice.
-    ``job`` means the rows that the event's job printed. Raises :class:`EnsembleError`.
+    ``job``.
+
+    In an instance of a rule, a table without ``all.`` covers the instance's slice. ``job`` means
+    the rows that the event's job printed. Raises :class:`EnsembleError`.
     """
     if rows != "job":
         name, condition = filtered(rows, "rows")

@@ -102,10 +102,11 @@ class RuleSet:
         return f"rule-{number}"
 
     def adopt(self, ensemble: Ensemble) -> tuple[dict[int, RuleState], list[str]]:
-        """Continue with a changed file.  Return the new states of kept rules by old id, and the
-        dropped rules. A rule of the file is kept if the new file has a rule with the same ``id``
-        or, without an id, with the same content. A rule that was added during the run is kept
-        unless it conflicts with the new file.
+        """Continue with a changed file.
+
+        Return the new states of kept rules by old id, and the dropped rules. A rule of the file is
+        kept if the new file has a rule with the same ``id`` or, without an id, with the same
+        content. A rule that was added during the run is kept unless it conflicts with the new file.
         """
         earlier, own = self.states, {rule.id for rule in self._ensemble.rules}
         named = {name: state for name, state in earlier.items() if "id" in state.rule.spec}

@@ -1,8 +1,8 @@
 """Stops: pause the run until a resume.
 
-A stop drops and counts nothing, and triggers no rule. Events between the stop and the controller's
-exit are *deferred*: the resume handles them first. Jobs that the stop cancelled are then requeued
-as the same attempt, with a fresh record and statistics. Used by ``engine``.
+A stop drops no job, counts nothing and triggers no rule. Events between the stop and the
+controller's exit are *deferred*: the resume handles them first. Jobs that the stop cancelled are
+then requeued as the same attempt, with a fresh record and statistics. Used by ``engine``.
 """
 
 from __future__ import annotations
@@ -43,11 +43,12 @@ class Stopping:
     def __init__(self, state: State, submission: Submitter) -> None:
         self.state = state
         self._submission = submission
-        #: Of the current event: groups with requeued jobs.
+        #: Groups in which the current event has requeued jobs.
         self._requeued: dict[str, None] = {}
 
     def begin(self, event: StopRequested, in_queue: Sequence[str]) -> None:
-        """Stop the run, unless it has ended, with these jobs in the queue."""
+        """Stop the run, unless it has ended. ``in_queue`` are the jobs that are in the queue
+        now."""
         if event.then == "cancel-left":
             self._cancel_left(event, in_queue)
         elif self.state.ended is None:
@@ -57,13 +58,13 @@ class Stopping:
             self.state.end_due = self.state.look_for_end = True
 
     def _cancel_left(self, event: StopRequested, left: Sequence[str]) -> None:
-        """Cancel the jobs ``left`` in the queue; stop the run unless it ended for good.
+        """Cancel the jobs ``left`` in the queue, and stop the run unless it has finally ended.
 
-        A stop in force stays, with its deferred events.
+        If a stop is in force, it stays in force with its deferred events.
         """
         state = self.state
         taken_back = state.stop is not None or state.ended is state.ended_for_now
-        if state.lost:  # an earlier controller's queue
+        if state.lost:  # jobs in the queue of an earlier controller
             state.lost = False
             state.errors -= taken_back
         if taken_back:  # the run is live, stopped, or ended for now
@@ -75,7 +76,8 @@ class Stopping:
             state.out.append(Cancel(jobs=state.ended.cancel))
 
     def _begin(self, event: StopRequested, cancel: Sequence[str]) -> None:
-        """Stop the run and cancel these jobs; those that a rule cancelled stay cancelled."""
+        """Stop the run and cancel these jobs. A job that a rule has cancelled is not requeued
+        later."""
         state, records = self.state, self.state.table.records
         for job in cancel:
             if records[job].outcome is None:
@@ -91,7 +93,7 @@ class Stopping:
         state.out.append(decision)
 
     def defers(self, event: Event) -> bool:
-        """Defer an event until the resume; return False for one to handle now."""
+        """Defer an event until the resume, or return False if it has to be handled now."""
         stop = self.state.stop
         assert stop is not None
         if isinstance(event, _DROPPED):
@@ -103,7 +105,7 @@ class Stopping:
             if record is None or (isinstance(event, JobEvent) and not event.ours):
                 return True
             if isinstance(event, JobEvent) and event.job in stop.over:
-                return True  # reported twice: the resume may submit the job under this id
+                return True  # A duplicate; this id may be used again after a resume.
             # A resume needs this to ask the queue and to continue reading files.
             if isinstance(event, Observed):
                 record.count_row(event.observer, event.anew)

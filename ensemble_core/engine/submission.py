@@ -31,7 +31,7 @@ def next_attempt_id(index: Index) -> str:
 
 
 def next_attempt(index: Index, retry: Retry, binder: Binder) -> tuple[Job, JobGroup]:
-    """Return the next attempt and its group: the last attempt with the retry's fields merged.
+    """Return the next attempt and its group: like the last attempt, with the retry's changes.
 
     Raises :class:`EnsembleError` if the fields do not fit.
     """
@@ -88,7 +88,8 @@ def expand(state: State, source: JobGroup) -> tuple[Job, ...]:
 
 
 class Submitter:
-    """Hands over jobs within limits, ``at_once`` and the rate limit; cancels held ones."""
+    """Submitter that hands over jobs as far as limits, ``at_once`` and the rate limit allow. Also
+    cancels held jobs."""
 
     def __init__(self, state: State) -> None:
         self.state = state
@@ -104,7 +105,7 @@ class Submitter:
             )
         link = state.via or origin.link
         standing = state.table.groups[decision.group]
-        # A plugin's plan may have built the submit, without a source.
+        # A plugin's plan may have built the submit itself; then its source is unknown.
         unknown: Sequence[JobGroup | None] = [None] * len(jobs)
         sources = state.sources.get(jobs[0].id, unknown) if jobs else unknown
         mark = decision.rule, decision.firing
@@ -123,7 +124,8 @@ class Submitter:
         self._await_release()
 
     def _looks_up(self, group: GroupState) -> bool:
-        """Return True if a group's jobs are first looked up in earlier runs."""
+        """Return True if the group's jobs are looked up in earlier runs before they are
+        submitted."""
         return bool(self.state.ensemble.reuse) and group.group.reuse
 
     def _look_up(self, group: str, mark: tuple[str | None, int], jobs: Sequence[Job]) -> None:
@@ -278,13 +280,13 @@ class Submitter:
             return decision
         self.state.look_for_end = True
         for record in records.values():
-            record.link = origin.link  # consequences belong to the cancel's chain
+            record.link = origin.link  # firings that follow belong to the chain of the cancel
         self.state.withdrawn += records.values()
         known = {*records, *dropped, *reused}
         return replace(decision, jobs=tuple(job for job in decision.jobs if job not in known))
 
     def forget_held(self, jobs: Collection[str]) -> dict[str, JobRecord]:
-        """End the held ones of these jobs; return their records by id."""
+        """End those of these jobs that are held; return their records by id."""
         table = self.state.table
         groups, known = table.groups, table.records
         held = [
@@ -298,7 +300,7 @@ class Submitter:
         return records
 
     def reused(self, jobs: Iterable[str]) -> list[str]:
-        """Return the reused ones of these jobs."""
+        """Return those of these jobs that are reused from an earlier run."""
         known = self.state.table.records
         return [job for job in jobs if job in known and known[job].reused is not None]
 
@@ -321,7 +323,7 @@ class Submitter:
         return dropped
 
     def cancelling(self, jobs: Iterable[str]) -> None:
-        """Record that the executor is asked to cancel these."""
+        """Record that the executor is asked to cancel these jobs."""
         for job in jobs:
             record = self.state.table.records.get(job)
             if record is not None:

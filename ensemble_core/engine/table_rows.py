@@ -32,7 +32,7 @@ class TableCache:
         self.parsed: dict[str, tuple[bool, str, str, str, str]] = {}
 
     def keep(self, key: tuple[object, ...], work: TableWork) -> None:
-        """Store this work; if the cache is full, replace the oldest."""
+        """Store the work of a table. If the cache is full, drop the oldest one."""
         self.work.pop(key, None)
         self.work[key] = work
         if len(self.work) > _MOST_KEPT:
@@ -73,7 +73,8 @@ class Tables(Mapping[str, "list[TableRow]"]):
         return [*self._work(self._tables[name]).rows()]
 
     def passing(self, name: str, condition: str = "") -> list[TableRow]:
-        """Return the rows of a table for which a condition holds; all if it is empty."""
+        """Return the rows of a table for which a condition holds; all rows if the condition is
+        empty."""
         rows = self[name]
         if not condition:
             return rows
@@ -95,8 +96,8 @@ class Tables(Mapping[str, "list[TableRow]"]):
     def of_group(self, group: str) -> list[TableRow]:
         """Return a row for each done job of a group, by index.
 
-        It has the job's parameters, the values of its ``result``, ``index``, ``duration``,
-        ``attempt`` and ``replica``. Empty for groups whose jobs are not kept.
+        A row has the job's parameters, the values of its ``result``, ``index``, ``duration``,
+        ``attempt`` and ``replica``. There are no rows for groups whose jobs are not kept.
         """
         done = self._done.get(group)
         return [] if done is None else [*map(done.known, done.in_order(self._slice_of))]
@@ -109,8 +110,8 @@ class Tables(Mapping[str, "list[TableRow]"]):
     def statistic(self, name: str) -> float | None:
         """Return ``STAT.TABLE.COLUMN(CONDITION)``: a statistic over the values of a column.
 
-        With the prefix ``all.``, it covers the whole table. ``None`` without values. ``count`` is
-        the number of numeric values.
+        With the prefix ``all.``, the statistic covers the whole table. The result is ``None`` if
+        there are no values. The statistic ``count`` is the number of numeric values.
         """
         parsed = self._cache.parsed.get(name)
         if parsed is None:

@@ -1,7 +1,7 @@
 """Incremental statistics over the numbers of a column or cell of a table.
 
-Statistics with an order-free reducer are updated with each number. Others are computed on access
-from the numbers in order. Used by ``table_work``.
+A statistic with an order-free reducer is updated with each number. Any other statistic is computed
+on access, from the numbers in the order of their places. Used by ``table_work``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ def _in_order(spec: StatisticSpec, numbers: Mapping[Any, float]) -> float | None
 
 
 class Growing:
-    """Append-only numbers with the statistics ``names``. There may be millions of these objects."""
+    """Numbers to which others can only be added, with the statistics ``names`` over them. There may
+    be millions of these objects."""
 
     __slots__ = ("_names", "_numbers", "_reducers", "_specs", "count")
 
@@ -70,7 +71,7 @@ class Growing:
 
 
 class Values:
-    """Numbers by place, which may change, and any statistics over them."""
+    """Numbers by place, with statistics over them. Numbers may change and be removed."""
 
     __slots__ = ("_found", "_numbers", "_reducers", "_specs")
 

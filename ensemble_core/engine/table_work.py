@@ -1,8 +1,8 @@
 """Incremental computation of one table: its rows, and statistics over them.
 
-In a table with ``by``, only rows with new jobs are computed again; in a table of jobs, each row is
-computed once. Results do not depend on the order in which jobs ended. Stored in the cache of
-``table_rows``.
+In a table with ``by``, only rows with new jobs are computed again. In a table without ``by``, each
+job's row is computed once. Results do not depend on the order in which jobs ended. Stored in the
+cache of ``table_rows``.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class _Column(NamedTuple):
     passes: Filter | None
 
     def value(self, row: TableRow | None) -> object:
-        """Return a row's value; ``None`` if the row does not pass."""
+        """Return the column's value in a row; ``None`` if the row does not pass the filter."""
         value = None if row is None else row.get(self.name)
         if value is None or self.passes is None or self.passes.passes(row or {}):
             return value
@@ -75,7 +75,7 @@ class TableWork(ABC):
         self.table = table
         #: Number of jobs so far, as counted by ``DoneJobs.since``.
         self.seen = 0
-        #: The statistics over other tables that this one uses.
+        #: The statistics over other tables that this table uses, with their values.
         self.known: Mapping[str, Any] = {}
         self._statistics = statistics
         self._only = filter_of(table.only) if table.only else None
@@ -86,7 +86,8 @@ class TableWork(ABC):
 
     @abstractmethod
     def take(self, jobs: Iterable[TableRow], known: Mapping[str, Any]) -> None:
-        """Add jobs, as values by name. ``known`` are the current statistics over other tables."""
+        """Add jobs, each as a mapping of its values. ``known`` has the current values of statistics
+        over other tables."""
 
     @abstractmethod
     def _in_order(self) -> list[TableRow]:
@@ -94,7 +95,7 @@ class TableWork(ABC):
 
     @abstractmethod
     def _values(self, column: str, condition: str, statistic: str) -> Growing | Values:
-        """Return the numbers in a column of the rows that pass, for this statistic."""
+        """Return the numbers in a column of those rows that pass the filter, for this statistic."""
 
     def _changed(self) -> None:
         self._chosen = None
@@ -110,7 +111,7 @@ class TableWork(ABC):
         return self._chosen
 
     def statistic(self, statistic: str, column: str, condition: str) -> float | None:
-        """Return a statistic over the numbers in a column of the rows that pass."""
+        """Return a statistic over the numbers in a column of those rows that pass the filter."""
         table = self.table
         cut = table.top is not None or table.percent is not None
         if not cut and (table.order is None or self._order_free(statistic)):
@@ -155,7 +156,7 @@ class JobWork(TableWork):
     ) -> None:
         super().__init__(table, statistics)
         self._jobs = jobs
-        #: By column and filter, its statistics and numbers.
+        #: The numbers of each column and filter, with their statistics.
         self._kept: dict[tuple[str, str], tuple[tuple[str, ...], _Column, Growing]] = {}
 
     def take(self, jobs: Iterable[TableRow], known: Mapping[str, Any]) -> None:
@@ -201,8 +202,8 @@ class JobWork(TableWork):
 class _Cell:
     """The jobs of one row, or of one row and pivot value.
 
-    Has the statistics over each variable with its filter, and the columns that depend only on
-    these.
+    A cell has the statistics over each variable and filter, and those columns that depend only on
+    these statistics.
     """
 
     __slots__ = ("columns", "n", "reused", "variables")
@@ -210,7 +211,7 @@ class _Cell:
     def __init__(self, variables: Iterable[Growing]) -> None:
         self.n = self.reused = 0
         self.variables = tuple(variables)
-        #: Cache of columns, cleared by the next job.
+        #: Cache of the cell's columns, cleared when a job is added.
         self.columns: TableRow | None = None
 
 
@@ -220,20 +221,20 @@ class _Variable(NamedTuple):
     name: str
     passes: Filter | None
     statistics: tuple[str, ...]
-    #: The names of these statistics in formulas.
+    #: The name that each of these statistics has in formulas.
     spoken: tuple[str, ...]
 
 
 class _Formula(NamedTuple):
-    """A per-value column. Its formula uses names of the cell, of per-value columns above it, and of
-    the row."""
+    """A per-value column with its formula. The formula may use statistics of the cell, per-value
+    columns above this one, and fields of the row."""
 
     name: str
     formula: Expression
     of_cell: tuple[str, ...]
     above: tuple[str, ...]
     of_row: tuple[str, ...]
-    #: True if it depends only on the cell and the row's ``by`` values.
+    #: True if the value depends only on the cell and the row's ``by`` values.
     pure: bool
 
 
@@ -257,7 +258,7 @@ class GroupedWork(TableWork):
             if name in table.per_value:
                 self._formulas[name] = self._per_value(name)
         self._counts_reused = "reused" in table.own_names
-        #: By row and pivot value (``None`` without pivot).
+        #: The cells by row and pivot value (``None`` without a pivot).
         self._cells: dict[Place, dict[Any, _Cell]] = {}
         #: The ``by`` values of each row, from the job with the lowest index.
         self._named: dict[Place, tuple[int, tuple[Any, ...]]] = {}
@@ -267,10 +268,10 @@ class GroupedWork(TableWork):
         self._pivots: dict[Any, None] = dict.fromkeys(table.values)
         #: The pivot values that have columns, in ascending order.
         self.values: list[Any] = list(table.values)
-        #: Each of them with its suffix in names of columns.
+        #: Each pivot value with its suffix in names of columns.
         self._labels: list[tuple[Any, str]] = []
         self._label()
-        #: Used for pivot values without jobs in a row.
+        #: The cell for a pivot value without jobs in a row.
         self._empty = self._cell()
         self._kept: dict[tuple[str, str], tuple[_Column, Values]] = {}
 

@@ -18,7 +18,8 @@ Kind = Literal["heartbeat", "interval", "pace", "retry", "attempt", "silent"]
 
 
 class Timer(NamedTuple):
-    """``when`` is in seconds since the epoch; ``kind`` and ``key`` are passed to the event."""
+    """A pending timer. ``when`` is in seconds since the epoch; ``kind`` and ``key`` are passed to
+    the event."""
 
     when: float
     kind: Kind

@@ -1,4 +1,4 @@
-"""Variation: jobs like an existing one with other parameters, each combination once.
+"""Variation: new jobs like an existing one but with other parameters, each combination once.
 
 Called by a firing's ``vary``; the job table stores the submitted combinations.
 """
@@ -89,7 +89,8 @@ def combinations(
 ) -> Iterator[dict[str, object]]:
     """Return the combinations of these values in the group's parameter order.
 
-    ``base`` gives the values not listed; missing ones come from the group's sweep.
+    ``base`` has the values of parameters that are not in ``parameters``; parameters that are in
+    neither have the values of the group's sweep.
     """
     names = group.names
     given = {

@@ -3,8 +3,8 @@
 SQLite has no checksums. Each row of ``events``, ``job_rows`` and ``job_layouts`` has a column
 ``crc``, the CRC-32 of its other values. ``events.previous`` repeats the ``crc`` of the row before,
 so that rows of two histories cannot be mixed. ``events.jobs`` is the sum of the checksums of all
-job rows and layouts so far. Each small table, which changes a few times in a run, has one sum in
-the table ``checksums``. Used by ``database``, ``writer`` and ``reader``.
+job rows and layouts so far. Each small table, which changes only a few times in a run, has one sum
+of checksums in the table ``checksums``. Used by ``database``, ``writer`` and ``reader``.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def job_checksum(group: str, number: int, layout: int, text: str) -> int:
 def wrong_job(group: str, rows: Sequence[tuple[int, int, str, int]]) -> int | None:
     """Return the index of the first damaged row of a group's job rows, or ``None``.
 
-    Rows are (index, layout, text, checksum). Fast, because there may be millions.
+    Rows are (index, layout, text, checksum). The function is fast, because there may be millions of
+    rows.
     """
     found = [crc32(f"{group} {n} {layout} {text}".encode()) for n, layout, text, _ in rows]
     wrong = (row[0] for row, crc in zip(rows, found, strict=True) if row[3] != crc)
@@ -53,7 +54,7 @@ def wrong_job(group: str, rows: Sequence[tuple[int, int, str, int]]) -> int | No
 
 
 def row_checksum(*values: object) -> int:
-    """Return the checksum of a row of any other table; the same in all versions of Python."""
+    """Return the checksum of a row of any other table. It does not depend on Python's version."""
     return crc32(ascii(values).encode())
 
 

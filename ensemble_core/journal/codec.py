@@ -51,7 +51,7 @@ class JournalRow(NamedTuple):
 
 #: Encodes a string as JSON.
 _quote = json.encoder.encode_basestring_ascii
-#: Not all readers of JSON accept ``inf`` and ``nan``.
+#: Bound that excludes ``inf`` and ``nan`` from the fast path: not all readers of JSON accept them.
 _HUGE = 1e300
 
 
@@ -97,7 +97,7 @@ def list_text(texts: Sequence[str]) -> str:
 
 
 def decisions_text(decisions: Sequence[Decision]) -> str | None:
-    """Return decisions as text, which replay compares."""
+    """Return decisions as text. Replay compares these texts."""
     return dumps(decisions) if decisions else None
 
 

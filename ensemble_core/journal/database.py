@@ -91,7 +91,7 @@ _TABLES_1 = """
 #: Returns the schema of a database.
 _MADE = "SELECT type, name, sql FROM sqlite_master WHERE sql NOT NULL"
 
-#: Hints for a damaged and for a missing journal.
+#: Hints for a damaged journal and for a missing one.
 DAMAGED = (
     "'ensemble events' shows what can still be read, 'ensemble results' the table of jobs if that "
     "part is intact; the jobs' own output and the queue's records are not affected"
@@ -114,15 +114,16 @@ class JournalError(EnsembleError):
 class Progress(NamedTuple):
     """Progress of a run, recorded outside its journal, to detect a truncated journal.
 
-    ``performed`` is the newest event with a decision that was carried out, ``committed`` the newest
-    committed event.
+    ``performed`` is the number of the newest event with a decision that was carried out,
+    ``committed`` that of the newest committed event.
     """
 
     performed: int = 0
     committed: int = 0
 
     def text(self) -> bytes:
-        """Return it as text of a fixed length, so that a write replaces all of it."""
+        """Return the progress as text of a fixed length, so that a write replaces all of the old
+        text."""
         numbers = b"%-20d %-20d" % self
         return numbers + b" %08x\n" % crc32(numbers)
 
@@ -132,7 +133,7 @@ def read_progress(folder: Path) -> Progress:
     try:
         note = read_note(folder / PERFORMED)
         fields = note.split()
-        if len(note) == 21:  # of version 1
+        if len(note) == 21:  # version 1 of the format
             return Progress(int(fields[0]), int(fields[0]))
         found = Progress(int(fields[0]), int(fields[1]))
     except (OSError, ValueError, IndexError):
@@ -202,8 +203,8 @@ def _is_nearly_full(folder: Path) -> bool:
 def connect(path: Path, *, write: bool, salvage: bool = False) -> sqlite3.Connection:
     """Open a journal's database; with ``salvage`` also a truncated one.
 
-    Raises SQLite's errors, or :class:`JournalError` if another controller may be writing and no
-    lock can confirm it.
+    Raises SQLite's errors. Raises :class:`JournalError` if another controller may be writing, which
+    locks cannot detect on this file system.
     """
     deadline = time.monotonic() + _PATIENCE
     while True:
@@ -216,7 +217,8 @@ def connect(path: Path, *, write: bool, salvage: bool = False) -> sqlite3.Connec
             if write or not refused:
                 raise
             if not (_left(path, "-wal") or _left(path, "-journal")):
-                # Readers also write files, which others' folders and read-only media do not allow.
+                # Readers also create files, which is impossible in others' folders and on read-only
+                # media.
                 return _open(path, "ro&immutable=1", salvage)
             if not os.access(path, os.W_OK):
                 raise
@@ -236,7 +238,7 @@ def connect(path: Path, *, write: bool, salvage: bool = False) -> sqlite3.Connec
 
 
 def _left(path: Path, ending: str) -> bool:
-    """Return True if SQLite's file with this ending exists: the last writes may be only there."""
+    """Return True if SQLite's file with this ending exists. It may contain the last writes."""
     try:
         return path.with_name(path.name + ending).stat().st_size > 0
     except FileNotFoundError:
@@ -256,7 +258,7 @@ def _writer(path: Path) -> str | None:
 
 def _open(path: Path, mode: str, salvage: bool) -> sqlite3.Connection:
     write = mode == "rwc"
-    # Opened in one thread and then used in another, never in both at once.
+    # The connection is opened in one thread and used in another, never in both at once.
     connection = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode={mode}",
         uri=True,
@@ -266,9 +268,9 @@ def _open(path: Path, mode: str, salvage: bool) -> sqlite3.Connection:
     )
     try:
         if salvage and not write:
-            # Otherwise SQLite does not read a truncated file.
+            # Without this, SQLite does not read a truncated file.
             connection.execute("PRAGMA writable_schema=ON")
-        # Checked first, so that files of other programs or newer versions are not changed.
+        # Check the version first, so that files of other programs or newer versions stay unchanged.
         version = _version(connection, path, write=write)
         if write:
             shared = shared_storage(path.parent)
@@ -339,7 +341,8 @@ def _version(connection: sqlite3.Connection, path: Path, *, write: bool) -> int:
 
 @cache
 def _schema(migrations: tuple[str, ...]) -> Mapping[str, Set[str]]:
-    """Return the statements that create each table of a journal, in all versions, as in SQLite."""
+    """Return, for each table of a journal, the statements that create it in any version of the
+    format."""
     with closing(sqlite3.connect(":memory:")) as connection:
         add_functions(connection)
         found: dict[str, set[str]] = {}

@@ -52,8 +52,8 @@ class _Open:
 class EarlierJobs:
     """Jobs of earlier runs by identity.
 
-    Each can be taken once, except those in ``served``, which are in use. With ``files``, its folder
-    and output must exist.
+    Each job can be taken once, except the jobs in ``served``, which are in use. With ``files``,
+    only jobs whose folder and output exist can be taken.
     """
 
     def __init__(self, served: Iterable[str] = (), *, files: bool = False) -> None:
@@ -68,7 +68,7 @@ class EarlierJobs:
             " duration REAL, start TEXT, rows TEXT)"
         )
         self._store.execute("CREATE INDEX by_identity ON jobs (identity)")
-        self._store.execute("BEGIN")  # never committed
+        self._store.execute("BEGIN")  # the database is never committed
         self._waiting: list[tuple[str, str, float, str, str]] = []
 
     def close(self) -> None:
@@ -182,7 +182,8 @@ def _is_there(start: Mapping[str, Any]) -> bool:
 
 
 def _chained(decisions: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield the attempts that continue from the one before; they cannot replace a whole job."""
+    """Yield the attempts that continue an earlier attempt; such an attempt cannot replace a whole
+    job."""
     for decision in decisions:
         if decision.get("type") == "retry" and decision.get("resume"):
             label, _, attempt = str(decision["job"]).rpartition(".")[2].partition("-")

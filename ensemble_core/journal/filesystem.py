@@ -16,7 +16,7 @@ __all__ = ["filesystem", "read_note", "shared_storage"]
 #: Most bytes read from a small file.
 _MOST = 65_536
 
-#: Types of file systems that several machines share.
+#: Types of file systems that several machines may share.
 _NETWORK = frozenset(
     {
         "9p", "afs", "beegfs", "ceph", "cifs", "daos", "dvs", "gpfs", "lustre", "ncpfs", "nfs",
@@ -57,8 +57,8 @@ def shared_storage(path: str | os.PathLike[str]) -> str | None:
 def read_note(path: Path, most: int = _MOST) -> bytes:
     """Return up to ``most`` bytes of a small file.
 
-    Raises :class:`OSError` if it cannot be read or is not a regular file, because reading a named
-    pipe would block, and a device may never end.
+    Raises :class:`OSError` if the file cannot be read or is not a regular file. (Reading a named
+    pipe would block, and a device may be endless.)
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     try:

@@ -3,9 +3,10 @@
 :class:`Jobs` is the interface for commands and programs. ``stored_jobs`` implements it for journals
 with job rows, :class:`EventJobs` for those without, from events.
 
-Rows are stored in a temporary database on disk, because they are needed by group and index, and a
-later attempt may change a row. So memory does not grow with the number of finished jobs. If a group
-has a ``result``, the engine handles the events again to compute it. Used by the command line.
+Rows are stored in a temporary database on disk, so that memory does not grow with the number of
+finished jobs. A database, because rows are read by group and index, and later attempts change them.
+If a group has a ``result``, the engine handles the events again to compute it. Used by the command
+line.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ class Jobs:
     def __init__(self, groups: Iterable[str], parts: Sequence[Iterable[str]]) -> None:
         self.groups = tuple(groups)
         taken = set(FIELDS)
-        #: The names in the table of parameters, results and columns.
+        #: The names that parameters, results and columns have in the table.
         self.shown: list[dict[str, str]] = []
         for prefix, names in zip(("parameter", "result", "last"), parts, strict=True):
             shown = {name: f"{prefix}.{name}" if name in taken else name for name in names}
@@ -108,7 +109,7 @@ class Jobs:
         raise NotImplementedError
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield the jobs one at a time, each without missing values."""
+        """Yield the jobs one at a time, as mappings without the missing values."""
         names = self.names
         for batch in self.batches():
             for values in zip(*batch, strict=True):

@@ -43,15 +43,15 @@ FIELDS = (
 #: Fields that are times.
 TIMES = ("submitted", "started", "finished")
 
-#: The kinds of their values, as in a :class:`Layout`.
+#: The kinds of these fields' values, as in a :class:`Layout`.
 KINDS: dict[str, str] = {
     **dict.fromkeys(("group", "outcome", "cause"), "s"),
     **dict.fromkeys(("index", "attempts", "exit_code"), "i"),
     **dict.fromkeys((*TIMES, "duration", "core_hours"), "f"),
 }
 
-#: ``replaced`` is the sum of the checksums of earlier rows of the same job. So ``events.jobs``
-#: shows whether all rows exist, and the writer need not read the rows that it replaces.
+#: ``replaced`` is the sum of the checksums of earlier rows of the same job. With it, rows can be
+#: checked against the sum ``events.jobs``, although the writer does not read the rows it replaces.
 TABLES = """
     CREATE TABLE job_layouts (number INTEGER PRIMARY KEY, layout TEXT NOT NULL,
         crc INTEGER NOT NULL);
@@ -143,15 +143,15 @@ def layout_of(row: JobRow) -> Layout:
     return Layout(tuple(row[10]), tuple(row[11]), tuple(row[12]), kinds)
 
 
-#: Encodes a row; created once, because creating an encoder takes longer than using it.
+#: Encoder of rows. It is created once, because creating an encoder takes longer than using it.
 _text = json.JSONEncoder(separators=(",", ":"), default=str).encode
 
 
 def _texts(rows: Sequence[list[object]]) -> list[str]:
     """Return each row's text.
 
-    One call encodes all rows, in two thirds of the time, and the result is split at the separator.
-    If a value contains the separator, each row is encoded separately.
+    All rows are encoded by one call, which takes two thirds of the time, and the result is split at
+    the separator. If a value contains the separator, each row is encoded separately.
     """
     parts = _text(rows)[2:-2].split("],[")
     return [f"[{part}]" for part in parts] if len(parts) == len(rows) else [*map(_text, rows)]
@@ -163,7 +163,7 @@ class JobRowWriter:
     def __init__(self, known: Mapping[Layout, int]) -> None:
         self._known = dict(known)
         self._new: dict[Layout, int] = {}
-        #: Cache of these numbers by names and types, because most rows have a known layout.
+        #: Cache of layouts' numbers by the names and types of values.
         self._numbers: dict[tuple[object, ...], int] = {}
 
     def statements(
@@ -173,14 +173,14 @@ class JobRowWriter:
         checksums.
 
         Execute them in one transaction. ``ends`` are the numbers of the events that ended these
-        jobs. Each is the last value of its row; rows of older journals have none.
+        jobs. A row's last value is the number of its event, except in older journals.
         """
         numbers: list[int] = []
         kept: list[list[object]] = []
         for row in rows:
             parameters, result, columns = row[10:]
             own = [*parameters.values(), *result.values(), *columns.values()]
-            # No function is called for each value, for speed.
+            # For speed, no function is called for each value.
             types = [t if (t := type(v)) is not int or v.bit_length() < 64 else float for v in own]
             key = (*parameters, None, *result, None, *columns, *types)
             number = self._numbers.get(key)

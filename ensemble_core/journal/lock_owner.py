@@ -20,7 +20,7 @@ __all__ = ["LOCK", "holder", "in_words", "is_here", "may_live", "this_process"]
 #: The lock's name in a run's folder.
 LOCK = "lock"
 
-#: Later times have no date (year 9999).
+#: Largest time that can be shown as a date (year 9999).
 _MOST_SECONDS = 2.5e11
 
 
@@ -37,7 +37,7 @@ def this_process() -> dict[str, Any]:
 
 
 def holder(lock: Path) -> Mapping[str, Any] | None:
-    """Return a lock's present or last owner; ``None`` if it names no process."""
+    """Return a lock's present or last owner; ``None`` if the lock file names no process."""
     try:
         found = json.loads(read_note(lock))
     except (OSError, ValueError, RecursionError):
@@ -46,7 +46,8 @@ def holder(lock: Path) -> Mapping[str, Any] | None:
 
 
 def _is_process(found: Mapping[str, Any]) -> bool:
-    """Return True for a valid description of a process; the folder may be another user's."""
+    """Return True if this is a valid description of a process. (Another user may have written
+    it.)"""
     since, host = found.get("since", 0), found.get("host", "")
     return (
         type(found.get("pid", 0)) is int

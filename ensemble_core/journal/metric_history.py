@@ -1,7 +1,7 @@
-"""Metrics computed afterwards from a run's journal, if the run did not compute them.
+"""Metrics that the run did not compute, calculated from its journal.
 
 A run keeps statistics of job output only if a rule or function uses them. This module computes
-others from the journal. Used by ``ensemble metrics`` and the Python API.
+all others from the journal. Used by ``ensemble metrics`` and the Python API.
 """
 
 from __future__ import annotations

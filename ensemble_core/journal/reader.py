@@ -53,9 +53,9 @@ __all__ = [
 _PORTION = 5_000
 #: The most events that a damaged end of the journal may plausibly have.
 _LONGEST_END = 10_000
-#: Lists with more characters are cached once parsed.
+#: A list with more characters is cached when it has been parsed.
 _LONG = 200_000
-#: By kind, the text that a list of events with this kind contains. The first two have an index.
+#: For each kind, a text that every list with this kind contains. The first two have an index.
 _KINDS_OF_LISTS = {
     "fired": '"type":"fired"',
     "observed": '"observed"',
@@ -71,7 +71,8 @@ _CHECKED_WHOLE = 32 << 20
 class Text:
     """The ensemble file for the events after ``seq``, with ``--set`` overrides.
 
-    ``attached`` are the texts of the files that it names, by name; ``None``: read these files.
+    ``attached`` has the texts of the files that the ensemble file names; ``None``: read these
+    files.
     """
 
     seq: int
@@ -95,7 +96,8 @@ class Text:
 class Session:
     """One controller's time with the run, from ``began`` to ``ended`` (seconds since the epoch).
 
-    ``ended`` ``None``: it is running, or was killed. ``outcome`` describes its end as plain data.
+    If ``ended`` is ``None``, the controller is running or was killed. ``outcome`` describes the end
+    of the session as plain data.
     """
 
     number: int
@@ -125,7 +127,7 @@ def _text(seq: int, file: str, text: str, given: Any) -> Text:
     return Text(seq, file, text, tuple(given), {})
 
 
-#: Types of values in the table ``about``; others would cause errors later.
+#: Types of values in the table ``about``. Values of other types would cause errors later.
 _KINDS: dict[str, type] = {
     **dict.fromkeys(("tag", "name", "file", "cwd"), str),
     **dict.fromkeys(("executor", "program"), dict),
@@ -162,7 +164,7 @@ class Journal:
     """A journal opened for reading, of a finished, interrupted or live run.
 
     Raises :class:`JournalError` if the file is missing, damaged or from a newer version. With
-    ``salvage``, a damaged one is opened if SQLite can read any of it; ``about`` may then be
+    ``salvage``, a damaged file is opened if SQLite can read any part of it; ``about`` may then be
     incomplete. ``damage`` is the first damage that was tolerated.
     """
 
@@ -173,7 +175,7 @@ class Journal:
         #: Cache of the last long list of events for :meth:`rows_backwards`: jobs that were
         #: submitted together are in the same list.
         self._long_list: tuple[tuple[int, int], list[JournalRow]] = (0, 0), []
-        # Read this first: events that are committed later may not be visible in this connection.
+        # Read the progress before the journal, because this connection may not see later commits.
         self._progress = read_progress(path.parent)
         if not path.is_file():
             raise JournalError(f"there is no journal {path}", hint=LISTED, code="no-journal")
@@ -183,7 +185,7 @@ class Journal:
         try:
             with self._reading():
                 (version,) = self._connection.execute("PRAGMA user_version").fetchone()
-                #: Whether it has checksums.
+                #: True if the journal has checksums.
                 self._checked = version > 1
                 for key, value in self._table("about"):
                     self.about[key] = _described(key, json.loads(value))
@@ -257,7 +259,7 @@ class Journal:
     def last(self) -> int:
         """Return the number of events."""
         newest_first = f"SELECT {self._columns} FROM events ORDER BY first DESC"
-        # Closed at once, because an open statement blocks writers.
+        # Close the statement at once, because an open one blocks writers.
         with self._reading(), closing(self._connection.execute(newest_first)) as found:
             damaged: list[int] = []
             for row in found:
@@ -271,7 +273,8 @@ class Journal:
                 break
             else:
                 intact = 0
-            # A damaged list has at least one event; use its numbers if they are plausible.
+            # A damaged list has at least one event. Use its numbers ``first`` and ``last`` if they
+            # are plausible.
             likely = [each for each in damaged if intact < each <= intact + _LONGEST_END]
             return max(likely, default=intact + bool(damaged))
 
@@ -285,10 +288,11 @@ class Journal:
     ) -> Iterator[JournalRow]:
         """Yield the events with ``after < seq <= until``, in order; only those of ``job`` if given.
 
-        ``holding`` quickly skips lists of events without any of these texts; some of the events
-        that it yields do not contain them. With ``plain``, decisions are a list instead of text,
-        which is faster if they are many. Reads in portions, so a live run is not blocked. Raises
-        :class:`JournalError` if an event is missing or damaged.
+        With ``holding``, lists of events that contain none of these texts are quickly skipped; the
+        events of all other lists are yielded, even those without the texts. With ``plain``,
+        decisions are a list instead of text, which is faster for many decisions. Reads in portions,
+        so a live run is not blocked. Raises :class:`JournalError` if an event is missing or
+        damaged.
         """
         limit = until if until is not None else 1 << 62
         marks = (json.dumps(job),) if job is not None else holding
@@ -302,8 +306,8 @@ class Journal:
                     yield row
 
     def rows_of_kind(self, kind: str, after: int, until: int) -> Iterator[JournalRow]:
-        """Yield the events with ``after < seq <= until`` of those lists that contain something of
-        this ``kind`` (``fired``, ``observed`` …). Decisions are lists."""
+        """Yield the events with ``after < seq <= until`` in those lists of events that contain an
+        event or decision of this ``kind`` (``fired``, ``observed`` …). Decisions are lists."""
         newest = after
         while True:
             with self._reading():
@@ -323,7 +327,7 @@ class Journal:
                 yield from (each for each in events if after < each.seq <= until)
 
     def rows_backwards(self, until: int, holding: str) -> Iterator[JournalRow]:
-        """Yield the events with ``seq <= until``, newest first, of lists that contain this text.
+        """Yield the events with ``seq <= until``, newest first, in lists that contain this text.
 
         Decisions are lists. Reads only as much as is consumed.
         """
@@ -418,7 +422,7 @@ class Journal:
     def job_rows(self, group: str) -> Iterator[list[tuple[int, int, list[Any]]]]:
         """Yield the finished jobs of a group by index, in portions: index, layout and values.
 
-        The values are those that ``job_rows`` has written.
+        The values are in the order in which ``job_rows`` writes them.
         """
         for found in self._job_rows(group):
             with self._reading():
@@ -491,7 +495,7 @@ class Journal:
             ]
 
     def snapshots(self) -> Iterator[Snapshot]:
-        """Yield the intact snapshots, newest first. Damaged ones can be rebuilt from events."""
+        """Yield the intact snapshots, newest first. Skip damaged ones, which are not essential."""
         if not self._checked:
             return
         with self._reading():
@@ -535,7 +539,8 @@ class Journal:
             pass
 
     def missing_tail(self) -> JournalError | None:
-        """Return the error to show if committed events are missing at the end."""
+        """Return an error if committed events are missing at the end of the journal, or
+        ``None``."""
         last, (performed, committed) = self.last(), self._progress
         if max(performed, committed) <= last:
             return None
@@ -562,7 +567,7 @@ class Journal:
     def check_newest(self) -> None:
         """Raise :class:`JournalError` if a performed decision is missing from the journal.
 
-        A resume would carry it out again.
+        A resume would carry out such a decision again.
         """
         missing = self.missing_tail()
         if missing is not None and self._progress.performed > self.last():

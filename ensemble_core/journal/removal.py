@@ -27,8 +27,8 @@ _SQLITE, _APPLICATION = b"SQLite format 3\0", slice(68, 72)
 
 
 def is_run(folder: Path) -> bool:
-    """Return True if a folder is a run's: its journal has our header, or is empty because the run
-    was killed at the start."""
+    """Return True if a folder belongs to a run: its journal has our header, or is empty because the
+    run was killed at its start."""
     try:
         header = read_note(folder / NAME)[:72]
     except FileNotFoundError:
@@ -42,7 +42,7 @@ def is_run(folder: Path) -> bool:
 
 
 def remove(folder: Path) -> str:
-    """Remove a run's files and folders; return why that is impossible, or "".
+    """Remove a run's files and folders. Return why that is impossible, or an empty text.
 
     The journal is removed last, so that a partly removed folder is still recognised.
     """

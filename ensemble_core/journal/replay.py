@@ -21,15 +21,15 @@ from ensemble_core.model.events import Event
 
 __all__ = ["Difference", "Replay", "maker_of", "recover"]
 
-#: Fields of a job in calls of functions that version 1.0 did not have.
+#: Fields of a job, in calls of functions, that version 1.0 did not have.
 _FIELDS_SINCE_1_0 = ("cause", "limit", "attempt", "replica", "run")
 
-#: Returns the checked ensemble for a text of the journal.
+#: Function that returns the checked ensemble for a text of the journal.
 Loading = Callable[[Text], Ensemble]
 
 
 def maker_of(versions: Mapping[str, str]) -> str:
-    """Return the key of a snapshot's readers: its format and all versions."""
+    """Return the key that says which programs can read a snapshot: its format and all versions."""
     parts = [f"{name}={version}" for name, version in sorted(versions.items())]
     return " ".join([f"format={FORMAT}", *parts])
 
@@ -51,10 +51,10 @@ class Difference(JournalError):
 
 
 class Replay:
-    """Replays a journal's events one by one. ``engine`` is the state after event ``seq``;
-    ``replayed`` counts events.
+    """Replay of a journal's events, one by one. ``engine`` has the state after event ``seq``;
+    ``replayed`` is the number of replayed events.
 
-    ``compare`` compares each decision with the journal and raises :class:`Difference`.
+    With ``compare``, each decision is compared with the journal; raises :class:`Difference`.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Replay:
     ) -> Iterator[tuple[JournalRow, Event, list[Decision]]]:
         """Yield each event with the engine's decisions.
 
-        With ``pending``, finally apply a change of the file after the last event.
+        With ``pending``, also apply a change of the file that follows the last event.
         """
         for row in self._journal.rows(self.seq, until):
             while self._texts and self._texts[0].seq < row.seq:

@@ -30,7 +30,7 @@ _LARGEST = 1_000_000
 #: Seconds between polls for an answer.
 _LOOK = 0.1
 
-#: Requests an action on behalf of a user; see ``Runtime.request``.
+#: Function that requests an action on behalf of a user; see ``Runtime.request``.
 Request = Callable[[Mapping[str, Any], str], "Future[tuple[Decision, ...]]"]
 
 
@@ -53,7 +53,7 @@ def ask(folder: Path, action: Mapping[str, Any], by: str) -> list[dict[str, Any]
         ) from error
     try:
         while True:
-            gone = lock.controller() is None  # checked first: its last answer is read after this
+            gone = lock.controller() is None  # checked before the answer is read
             if answer.exists():
                 return _read_answer(answer)
             if gone:
@@ -116,10 +116,11 @@ def requester() -> str:
 
 
 def leave_request(folder: Path, *names: str, word: str | None = None) -> None:
-    """Request that the run's controller stops, ends or leaves the run, by files with these names.
+    """Create the files with these names, which request that the run's controller stops, ends or
+    leaves the run.
 
-    The files contain the user's name, or ``word``. Raises :class:`EnsembleError` if they cannot be
-    written.
+    The files contain ``word``, or else the user's name. Raises :class:`EnsembleError` if they
+    cannot be written.
     """
     try:
         for name in names:
@@ -148,7 +149,7 @@ class RequestInbox:
                 # A request that cannot be removed must not block others.
                 with contextlib.suppress(OSError):
                     self._take(path)
-        if self._open:  # most requests take no longer than this
+        if self._open:  # most requests are done at once
             with contextlib.suppress(Exception):
                 self._open[-1][1].exception(timeout=_LOOK)
         for item in [item for item in self._open if item[1].done()]:

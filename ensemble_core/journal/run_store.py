@@ -63,7 +63,7 @@ STOP = "stop"
 HALT = "halt"
 #: File that requests not to wait for jobs that cannot be cancelled now.
 LEAVE = "leave"
-#: Seconds to wait for processes that hold a lock only to check it.
+#: Seconds to wait for a process that holds the lock only for a check.
 _PATIENCE = 0.5
 _UNFIT = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -112,7 +112,7 @@ def new_folder(state: Path, tag: str) -> Path:
 def is_own(folder: Path) -> bool:
     """Return True if only the caller can have written this run's folder and journal.
 
-    Reading a run may load plugins that its journal names.
+    This matters because reading a run may load plugins that its journal names.
     """
     return all(is_private(path) for path in (folder, folder / NAME) if path.exists())
 
@@ -214,7 +214,7 @@ class Lock:
             self._descriptor = None
 
     def holder(self) -> Mapping[str, Any] | None:
-        """Return the recorded owner, present or (after a kill) last, or ``None``."""
+        """Return the recorded owner, or ``None``. It may have been killed since."""
         return holder(self.path)
 
     def controller(self) -> Mapping[str, Any] | None:
@@ -378,7 +378,7 @@ def began(folder: Path) -> float | None:
     """Return when a run began, in seconds since the epoch; all lists of runs use this order.
 
     Sources are the file ``began``, the journal, and the time in the tag, in this order. ``None`` if
-    unknown. Copying or touching the folder does not matter.
+    unknown. The times of the folder's files do not matter.
     """
     with contextlib.suppress(OSError, ValueError):
         seconds, checksum = read_note(folder / BEGAN).split()
@@ -425,7 +425,7 @@ def folders(state: Path) -> list[Path]:
 
 
 def _is_kept(folder: Path) -> bool:
-    """Return True if a folder has a run, even one whose journal is lost."""
+    """Return True if the folder belongs to a run, even if the run's journal is lost."""
     return (folder / NAME).exists() or (folder / PERFORMED).exists()
 
 

@@ -59,7 +59,7 @@ _CONTAINERS: dict[str, type[Any]] = {
 }
 _NAMES: dict[type[Any], str] = {
     **{found: name for name, found in (_CLASSES | _CONTAINERS).items()},
-    BoundSpec: "dict",  # copied as plain data
+    BoundSpec: "dict",  # classes that are copied as plain data
 }
 _SCALARS = {type(None), bool, int, float, str}
 #: Fields with functions or derived values, which are rebuilt.
@@ -177,7 +177,7 @@ class _Reader:
         self._rules = {rule.id: rule for rule in ensemble.rules}
         self._objects: dict[str, list[Any]] = {}
         self._series: list[tuple[Series, Any]] = []
-        #: The fields of classes without slots, from the parts of an empty state.
+        #: The fields of classes without slots, taken from the objects of an empty state.
         like = State(ensemble)
         parts = (getattr(like, name) for name in _slots(State))
         self._like = {type(each): vars(each).keys() for each in parts if hasattr(each, "__dict__")}

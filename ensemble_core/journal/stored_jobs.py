@@ -22,8 +22,9 @@ _STARTED, _FINISHED = 5, 6
 
 
 class StoredJobs(Jobs):
-    """The jobs of one run. ``active`` has rows of unfinished jobs, and rows newer than the
-    journal's. With ``check``, raises :class:`JournalError` if rows are missing."""
+    """The jobs of one run, from job rows. ``active`` has the rows of unfinished jobs, and rows that
+    are newer than the journal's. With ``check``, raises :class:`JournalError` if rows are
+    missing."""
 
     def __init__(
         self,
@@ -94,7 +95,7 @@ class StoredJobs(Jobs):
         return row, values[own] if len(values) > own else None
 
     def _merged(self, group: str) -> Iterator[list[_Job]]:
-        """Yield the jobs of a group; for an index with a running attempt, that attempt."""
+        """Yield the jobs of a group. If an attempt of a job is active, yield this attempt."""
         active = dict(sorted(self._active.get(group, {}).items()))
         for jobs in self._journal.job_rows(group):
             if active:

@@ -44,11 +44,11 @@ _MOST_IN_LIST = 100
 #: Lists written by one statement. Each statement waits once for the GIL, which the engine's thread
 #: holds.
 _MOST_LISTS = 50
-#: Back-pressure: the engine's thread waits if more events are not written.
+#: Back-pressure: the engine's thread waits while more than this number of events is unwritten.
 _MOST_PENDING = 50_000
-#: Seconds for which events without orders wait, to share a commit with others.
+#: Seconds for which events without orders wait, so that they share a commit with later events.
 _PAUSE = 0.02
-#: Backoff of failed writes in seconds: first and longest wait.
+#: Backoff after failed writes: first and longest wait in seconds.
 _RETRY_FIRST, _RETRY_LONGEST = 0.2, 5.0
 _NEWEST_SESSION = "SELECT max(number) FROM sessions"
 _KEPT_SNAPSHOTS = 2
@@ -84,7 +84,7 @@ class JournalWriter:
         try:
             new = not path.exists()
             self._connection = connect(path, write=True)
-            if new:  # so that the names of the file and its new folders survive a power cut
+            if new:  # sync, so that the names of the file and its new folders survive a power cut
                 for folder in [*path.absolute().parents][:4]:
                     _sync_folder(folder)
             add_functions(self._connection)
@@ -96,21 +96,22 @@ class JournalWriter:
             raise words(error, path) from error
         #: True if the journal has a row for each finished job.
         self.keeps_rows = self._job_rows is not None
-        #: The sum of all job rows and the checksum, both of the newest row of ``events``.
+        #: The columns ``jobs`` and ``crc`` of the newest row of ``events``.
         self.seq, self._jobs, self._crc = map(int, row) if row else (0, 0, 0)
         #: The newest event on disk.
         self._written = self.seq
         #: The progress that is recorded outside the journal.
         self._progress = read_progress(path.parent)
         self._marks: int | None = None
-        #: From the engine's thread to the writing thread: entries and snapshots, an Event to set
-        #: once all earlier items are done, and ``None`` to end.
+        #: Queue from the engine's thread to the writing thread. Items are entries, snapshots, a
+        #: ``threading.Event`` to set once all earlier items are done, and ``None`` to end the
+        #: thread.
         self._queue: SimpleQueue[_Item | list[_Item] | threading.Event | None] = SimpleQueue()
-        #: Items for one transaction, while they are collected.
+        #: Items that are being collected for one transaction; ``None`` at other times.
         self._unit: list[_Item] | None = None
-        #: Set if the queue should be written without a pause.
+        #: Set if the writing thread should write the queue without a pause.
         self._hurry = threading.Event()
-        #: Set if unwritten items are abandoned.
+        #: Set if the writing thread should abandon unwritten items.
         self._given_up = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -180,12 +181,12 @@ class JournalWriter:
             ),
         )
         if self._progress.committed > self.seq:
-            # The missing events were reported. The number of the newest performed event stays,
-            # because performed decisions cannot be undone.
+            # Missing events were reported. Keep the number of the newest performed event, because
+            # performed decisions cannot be undone.
             self._note(self._progress._replace(committed=self.seq), sync=True)
         thread = threading.Thread(target=self._main, name="journal", daemon=True)
         thread.start()
-        self._thread = thread  # after the start, so that a Ctrl-C never leaves one to join
+        self._thread = thread  # only now: a Ctrl-C must not leave an unstarted one
 
     def end(self, now: float, outcome: Mapping[str, Any]) -> None:
         """Write all events and end the session, when the controller leaves.
@@ -215,7 +216,7 @@ class JournalWriter:
         try:
             self._connection.close()
         except sqlite3.Error:
-            return  # the failed write was reported
+            return  # a failed write was reported already
 
     # -- the engine's thread -------------------------------------------------------------------
 
@@ -240,7 +241,7 @@ class JournalWriter:
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """Write the events that are appended within this context atomically."""
+        """Return a context manager. All events that are appended in it are written atomically."""
         unit: list[_Item] = []
         self._unit = unit
         try:
@@ -297,7 +298,7 @@ class JournalWriter:
         try:
             while self._write_next():
                 pass
-        except Exception as error:  # our error or an order's: don't block on a dead thread
+        except Exception as error:  # callers must not block on a dead thread
             self._given_up.set()
             self._report(
                 JournalError(
@@ -311,7 +312,7 @@ class JournalWriter:
     def _write_next(self) -> bool:
         """Wait for items, write all queued ones, and pass their orders on.
 
-        Return False if nothing more is to be written.
+        Return False after the last item.
         """
         items = [self._queue.get()]
         self._hurry.wait(_PAUSE)
@@ -337,7 +338,7 @@ class JournalWriter:
             return
         first, self._written = self._written + 1, self._written + len(batch)
         with_orders = [seq for seq, entry in enumerate(batch, first) if entry[2]]
-        # Recorded before anything is performed, to detect a truncated journal.
+        # Record the progress before anything is performed, to detect a truncated journal later.
         performed = max(self._progress.performed, *with_orders[-1:], 0)
         self._note(Progress(performed, self._written))
         for _, _, orders, _ in batch:
@@ -366,7 +367,7 @@ class JournalWriter:
             except (sqlite3.Error, OSError, MemoryError) as error:
                 if not self.in_trouble:
                     self._report(words(error, self.path))
-                snapshot = None  # leave the space to events
+                snapshot = None  # skip the snapshot: events need the space
                 self._given_up.wait(delay)
                 delay = min(2 * delay, _RETRY_LONGEST)
                 continue
