@@ -319,8 +319,6 @@ def _fields(context: Context, path: Path, spec: Mapping[str, Any]) -> dict[str, 
                 where=context.document.at_key((*path, "replicas")),
             )
         fields["count"], fields["replicated"] = fields.pop("replicas"), True
-    elif "count" in fields:
-        fields["replicated"] = False
     return fields
 
 

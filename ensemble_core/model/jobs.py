@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import itertools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -172,6 +173,7 @@ _SAME = (
 )  # fmt: skip
 #: Fields that jobs copy with placeholders filled in.
 _TEXTS = ("workdir", "stdout", "stderr")
+_REPLICA = re.compile(r"\{replica[:}]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,10 +225,16 @@ class JobGroup:
     #: The run's tag and the folder where it was started; placeholders before the run begins.
     run: str = "{run}"
     cwd: str = "{cwd}"
-    #: Whether jobs are numbered within each combination: the file has ``replicas``.
+    #: Whether jobs are numbered within each combination: the file has ``replicas``, or a text of the
+    #: group has ``{replica}``.
     replicated: bool = False
     #: Further entries of the file with this name; a submit includes all of them.
     more: tuple[JobGroup, ...] = ()
+
+    def __post_init__(self) -> None:
+        texts = *self.command, *self.environment.values(), *(getattr(self, each) for each in _TEXTS)
+        if not self.replicated and any(text and _REPLICA.search(text) for text in texts):
+            object.__setattr__(self, "replicated", True)
 
     @property
     def names(self) -> tuple[str, ...]:

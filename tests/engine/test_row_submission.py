@@ -124,3 +124,43 @@ def test_invalid_rows_are_rejected(
     assert said in error.what
     assert hint in (error.hint or "")
     assert error.where is not None
+
+
+_SEEDS = """
+jobs:
+  - {{name: mc, command: 'pi {{n}} {{replica}}', parameters: {{n: [10, 20]}}, {number}}}
+rules:
+  - {{trigger: start, action: {{name: submit, label: mc}}}}
+  - {{trigger: idle, name: mc, repetitions: 3, action: {{name: submit, label: mc, rows: all, again: true{changed}}}}}
+results:
+  all: {{of: mc, by: [n], columns: {{seeds: count.done}}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "changed", "count"),
+    [
+        ("replicas: 2", "", 16),
+        ("count: 2", "", 16),
+        ("replicas: 2", ", with: {count: 1}", 10),
+        ("replicas: 2", ", with: {replicas: 1}", 10),
+        ("count: 2", ", with: {count: 1}", 10),
+    ],
+)
+def test_no_two_jobs_get_the_same_seed(number: str, changed: str, count: int) -> None:
+    story = Story(_SEEDS.format(number=number, changed=changed))
+    commands = [job.command for each in story.start() for job in getattr(each, "jobs", ())]
+    for place in range(count):
+        decided = story.play(f"mc.{place}", duration=1)
+        commands += [
+            job.command for each in decided if isinstance(each, Submit) for job in each.jobs
+        ]
+    assert len(commands) == len(set(commands)) == count
+
+
+def test_a_retry_keeps_the_seed_of_its_job() -> None:
+    text = "jobs: [{name: mc, command: 'pi {replica}', count: 2, retry: {times: 2}}]\n"
+    story = Story(text + "rules: [{trigger: start, action: {name: submit, label: mc}}]")
+    story.start()
+    decided = story.play("mc.1", status=256)
+    assert [job.command for each in decided for job in getattr(each, "jobs", ())] == [("pi", "1")]
