@@ -13,6 +13,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -171,11 +172,19 @@ def called(*words: str) -> str:
     return done.stdout
 
 
+def as_code(lines: re.Match[str]) -> str:
+    """Return indented lines as a code block."""
+    return f"```sh\n{textwrap.dedent(lines[0]).rstrip()}\n```\n"
+
+
 def page(file: Path, ran: Sequence[Ran]) -> str:
     """Return the page of an example that is one file: what it shows, a run of it, and the file."""
     text = (EXAMPLES / file).read_text("utf-8")
     comment, _, content = text.partition("\n\n")
     about = re.sub(r"^# ?", "", comment, flags=re.M)
+    about = re.sub(r"\bdocs/([\w-]+\.md)", r"[\1](../\1)", about)
+    # Indented lines of the comment are commands: a block of them becomes a code block.
+    about = re.sub(r"(?m)(?:^  +\S.*\n?)+", as_code, about)
     runs = [each.text for each in ran if each.example.file == file]
     return "\n".join(
         [

@@ -24,6 +24,8 @@ html_show_sourcelink = False
 html_copy_source = False
 # Fetching pages for excerpts of search results does not work from file://.
 html_show_search_summary = False
+# Options and quotes stay as they are typed: readers copy them.
+smartquotes = False
 
 
 #: Entries of the navigation whose children only their own pages show: these are many.

@@ -23,7 +23,7 @@ from ensemble_core.model.conditions import Condition
 from ensemble_core.model.expressions import check_names
 from ensemble_core.model.formula_mistakes import contradiction, tautology
 
-__all__ = ["bind_condition"]
+__all__ = ["bind_condition", "check_causes"]
 
 #: Gauges whose values are whole numbers from 0.
 _COUNTED = ("queue.", "waiting.", BACKLOG, AWAY, FIRINGS)
@@ -74,7 +74,7 @@ def bind_condition(
     if bound is not None and bound.path is not None:
         _check_possible(context, place, condition, bound.path)
     if bound is not None and not bound.occasion.observed:
-        _check_causes(context, place, condition, bound.occasion.group)
+        check_causes(context, place, condition, bound.occasion.group)
     if condition.tree is not None:
         impossible, certain = contradiction(condition.tree), tautology(condition.tree)
         if impossible is not None:
@@ -140,7 +140,7 @@ def _check_possible(context: Context, path: Path, condition: Condition, metric: 
         )
 
 
-def _check_causes(context: Context, path: Path, condition: Condition, group: str | None) -> None:
+def check_causes(context: Context, path: Path, condition: Condition, group: str | None) -> None:
     """Report comparisons of ``cause`` with an unknown cause."""
     if condition.tree is None or "cause" not in condition.names - context.parameters(group):
         return

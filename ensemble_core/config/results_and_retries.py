@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from ensemble_core.config.actions import MatchContext, OptionCheck
+from ensemble_core.config.conditions import check_causes
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
 from ensemble_core.config.scoped_names import scoped_names
@@ -124,6 +125,7 @@ def bind_retry(context: Context, path: Path, spec: Mapping[str, Any], group: Job
             if scoped is None:
                 return group
             check_names(condition.text, condition.names - scoped, known)
+            check_causes(context, inner, condition, group.name)
         except EnsembleError as error:
             context.attach(error, inner)
             return group

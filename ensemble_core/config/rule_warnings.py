@@ -89,19 +89,29 @@ def warn_of_job_counts(context: Context, rules: Sequence[BoundRule]) -> None:
         if rule.retries and not _WITHOUT_SUCCESS.issuperset(rule.trigger.wakes)
     }
     for rule in rules:
-        tree = rule.condition.tree if rule.condition else None
-        if tree is None or rule.reads_of is not None or isinstance(rule.each, tuple):
+        condition = rule.condition
+        if condition is None or rule.reads_of is not None or isinstance(rule.each, tuple):
+            continue
+        tree = condition.tree
+        if tree is None:
             continue
         group = rule.trigger.group
+        names = sorted(each for each in rule.reads & condition.names if each.startswith("count."))
+        if len(names) > 1:  # a share of the group's jobs, surely
+            written = " and ".join(f"all.{each}" for each in names) if group else "metric(…)"
+            context.warnings.append(
+                f"rule {rule.id!r} compares {' and '.join(names)}, which count only the event's "
+                f"job; for the whole group, write {written}"
+            )
+            continue
         may_repeat = None in repeated or group in repeated or (group is None and repeated)
         counters = _OF_ONE_JOB if may_repeat else (*_OF_ONE_JOB, "success")
-        for counter in counters:
-            name = f"count.{counter}"
-            if name in rule.reads and contradiction(tree, {name: 1.0}) is not None:
-                whole = f"all.{name}" if group else f"metric('count.GROUP.{counter}')"
+        for name in names:
+            if name[6:] in counters and contradiction(tree, {name: 1.0}) is not None:
+                written = f"all.{name}" if group else f"metric('count.GROUP.{name[6:]}')"
                 context.warnings.append(
                     f"rule {rule.id!r} can never fire: {name} counts only the event's job, so it "
-                    f"is at most 1; for the whole group, write {whole}"
+                    f"is at most 1; for the whole group, write {written}"
                 )
 
 

@@ -225,8 +225,8 @@ class JobGroup:
     #: The run's tag and the folder where it was started; placeholders before the run begins.
     run: str = "{run}"
     cwd: str = "{cwd}"
-    #: Whether jobs are numbered within each combination: the file has ``replicas``, or a text of the
-    #: group has ``{replica}``.
+    #: Whether jobs are numbered within each combination: the file has ``replicas``, or a text of
+    #: the group has ``{replica}``.
     replicated: bool = False
     #: Further entries of the file with this name; a submit includes all of them.
     more: tuple[JobGroup, ...] = ()

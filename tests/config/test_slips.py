@@ -163,6 +163,11 @@ def test_unreachable_count_causes_a_warning(
         ("trigger: job-done, name: a, when: count.success == 3", "", "all.count.success"),
         ("trigger: job-done, name: a, when: count.done >= 2 and E > 1", "", "all.count.done"),
         ("trigger: job-success, when: 3 <= count.done", "", "metric('count.GROUP.done')"),
+        (
+            "trigger: job-done, name: a, when: count.done >= 0.8 * (count.done + count.lost)",
+            "",
+            "all.count.done and all.count.lost",
+        ),
         ("trigger: job-done, name: a, when: count.done == 1", "", ""),
         ("trigger: job-fail, name: a, when: count.failed == 3", "", ""),
         ("trigger: job-done, name: a, when: all.count.done == 3", "", ""),
@@ -222,3 +227,10 @@ def test_submit_without_a_label_submits_every_group() -> None:
     assert [[job.id for job in one.jobs] for one in submits] == [["a.0"], ["b.0", "b.1"]]
     with pytest.raises(FileErrors):
         load_text(text.replace("name: submit", "name: submit, with: {count: 2}"), REGISTRY)
+
+
+def test_a_retry_on_a_cause_that_does_not_exist_is_rejected() -> None:
+    job = "{name: a, command: x, retry: {times: 2, when: 'cause == \"failed\"'}}"
+    found = error(job=job)
+    assert found.what == "unknown cause 'failed' in 'cause == \"failed\"'"
+    assert found.code == "no-such-cause"

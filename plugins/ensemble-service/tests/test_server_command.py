@@ -203,7 +203,8 @@ def test_a_rejected_start_exits_with_2_and_a_hint(state: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "words"), [("mots=3", "resizer 'nodes' has no option"), ("most=x", "invalid options")]
+    ("option", "words"),
+    [("mots=3", "resizer 'nodes' has no option"), ("most=x", "invalid options")],
 )
 def test_a_wrong_option_of_a_resizer_is_rejected(
     state: Path, tmp_path: Path, option: str, words: str
