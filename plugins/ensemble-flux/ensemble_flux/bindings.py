@@ -1,8 +1,9 @@
 """Finds Flux's Python bindings, and explains unusable ones.
 
-Each installation of Flux has its own bindings, built for one Python but usually usable with others;
-``flux env`` says where. They are used if ``import flux`` fails, so a virtual environment needs only
-this package. Imported when an executor opens: ``import flux`` takes 0.1 s.
+Each installation of Flux has its own bindings. They are built for one Python but usually work with
+others; ``flux env`` prints their folder. They are used if ``import flux`` fails, so a virtual
+environment needs only this package. The bindings are imported when an executor opens, because
+``import flux`` takes 0.1 s.
 """
 
 from __future__ import annotations
@@ -149,8 +150,9 @@ def _import_hint(message: str) -> str:
 
 
 def connect(flux: Any, uri: str | None) -> Any:
-    """Return a handle of the instance at this address, or of the surrounding one. Retries if a
-    signal, which any thread may receive, interrupts the connection.
+    """Return a handle of the instance at ``uri``, or of the surrounding instance.
+
+    Retries if a signal interrupts the connection; any thread may receive signals.
     """
     while True:
         try:

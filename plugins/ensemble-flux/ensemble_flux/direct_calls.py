@@ -1,8 +1,8 @@
-"""Direct calls of Flux's C library, for the few that each message needs.
+"""Direct calls of those few functions of Flux's C library that each message needs.
 
-The bindings check and convert every argument, which costs several times the call itself. At a
-thousand jobs a second, the executor would fall behind. Everything else uses the bindings. For the
-reactor's thread only.
+The bindings check and convert every argument, which takes several times as long as the call. With
+them, the executor would fall behind at a thousand jobs a second. All other calls use the bindings.
+For the reactor's thread only.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class EventlogWatcher:
             self._reactor.after(_AGAIN, partial(self.watch, name, queue_id))
 
     def find(self, jobs: Collection[str], known: Callable[[set[str]], None]) -> None:
-        """Search the user's jobs for these, and report the found ones to ``known``."""
+        """Search the user's jobs for ``jobs``, and pass those that exist to ``known``."""
         met: set[str] = set()
         questions = 1
 

@@ -1,8 +1,8 @@
 """Gauges of a Flux instance, updated by the instance's messages.
 
-The owner receives each change of jobs through the journal, and of nodes through the resource
-journal. A guest receives the number of jobs in each state at every change, and then queries the
-free resources. Used in the executor's thread.
+The instance's owner receives changes of jobs through the journal, and changes of nodes through the
+resource journal. A guest only receives the number of jobs in each state when it changes, and then
+queries the free resources. Used in the executor's thread.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _STATES = ("depend", "priority", "sched", "run", "cleanup", "inactive")
 
 
 class Gauges:
-    """Nodes, cores and GPUs, and jobs by state, as numbers by metric path.
+    """Gauges by metric path: nodes, cores, GPUs, and jobs by state.
 
     ``problem`` receives warnings for the user.
     """
@@ -87,7 +87,7 @@ class Gauges:
     def _take_resources(self, text: str) -> None:
         entries = json.loads(text).get("events", ())
         if not entries:
-            self._past = False  # until now, these were past events
+            self._past = False  # the events before this one had already happened
             return
         self._ask("resource.status", self._nodes.status)
         if not self._past:
@@ -125,7 +125,7 @@ class Gauges:
     # -- a guest's -----------------------------------------------------------------------------
 
     def follow_as_guest(self) -> None:
-        """Start to receive changes of the queue, as far as a guest may."""
+        """Start to receive those changes of the queue that a guest is allowed to see."""
         self._watcher = True
         self._look_again()
         self._unanswered += 1
@@ -154,7 +154,7 @@ class Gauges:
         self._reactor.stream("job-list.job-stats", {}, taken, ended, cancel="")
 
     def moved(self) -> None:
-        """Handle a possible change of what is free or up."""
+        """Query the resources again, because free or available nodes may have changed."""
         if self._watcher:
             self._ask("resource.sched-status", self._allocated, pause=_PAUSE)
 
@@ -183,15 +183,15 @@ class Gauges:
         self.moved()
         self._reactor.after(_LOOK, self._look_again)
 
-    # -- questions -----------------------------------------------------------------------------
+    # -- queries -------------------------------------------------------------------------------
 
     def read_nodes(self) -> None:
         """Query the nodes."""
         self._ask("resource.status", self._nodes.status)
 
     def _ask(self, topic: str, take: Callable[[dict[str, Any]], None], pause: float = 0.0) -> None:
-        """Send a query, but only one at a time: further ones are merged into one more query at the
-        end.
+        """Send a query, unless one is in progress. Queries requested meanwhile are merged into one,
+        which follows it.
         """
         if topic in self._asking:
             self._asking[topic] = True

@@ -1,7 +1,7 @@
 """Creates the jobspec (V1, RFC 25) of a job. Pure; used in the executor's thread.
 
 In addition to the ensemble file's fields, a jobspec has this process's environment and resource
-limits, as with ``flux submit``, and under ``attributes.user.ensemble`` the run and job, for
+limits, as with ``flux submit``. ``attributes.user.ensemble`` names the run and the job, for
 reattaching.
 """
 

@@ -5,8 +5,12 @@ eventlog in the same form, and returns events. It also tracks the state of the q
 clock, no Flux. Used in the executor's thread, and by tests with recorded journals.
 
 No event is lost or repeated when a stream is reopened. A job's eventlog only grows, so an entry is
-a repetition if its place is among the entries taken so far and it is no newer than the newest of
-them. Both tests are needed: volatile memos are streamed but not kept in the eventlog, and clocks
+a repetition if both conditions hold:
+
+- Its place is among the entries that were taken so far.
+- It is no newer than the newest of those entries.
+
+One condition is not enough: volatile memos are streamed but not kept in the eventlog, and clocks
 may be set back.
 """
 
@@ -59,8 +63,8 @@ def files_of(jobspec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def nodes_of(jobspec: Mapping[str, Any], cores_per_node: int) -> int:
-    """Return the number of nodes in a jobspec. If it only has cores, return how many nodes they
-    fill.
+    """Return the number of nodes that a jobspec requests. If it only requests cores, return how
+    many nodes these cores fill.
     """
     cores = nodes = 0
 
@@ -94,7 +98,7 @@ def _after(state: JobState, name: str, context: Mapping[str, Any]) -> JobState:
     return after if after > state or name == "priority" else state
 
 
-#: Notes under the type ``exec`` that do not mean that a job failed to start.
+#: Causes by a part of the note of an ``exec`` exception. Other notes mean a failed start.
 _EXEC_CAUSES: Mapping[str, Cause] = {
     "node failure on": "node-failure",
     "lost contact": "lost",
@@ -103,7 +107,7 @@ _EXEC_CAUSES: Mapping[str, Cause] = {
 
 
 def _cause(context: Mapping[str, Any]) -> Cause | None:
-    """Return the cause of an exception whose type does not tell."""
+    """Return the cause of an exception if its type alone does not determine it, otherwise ``None``."""
     kind, note = context.get("type"), str(context.get("note", ""))
     if kind == "lost-shell":
         return "lost"
@@ -113,7 +117,9 @@ def _cause(context: Mapping[str, Any]) -> Cause | None:
 
 
 class _Active:
-    """An unfinished job in the queue: the run's if it has a name, otherwise foreign."""
+    """An unfinished job in the queue. It belongs to the run if it has a name; otherwise it is
+    foreign.
+    """
 
     __slots__ = ("name", "newest", "nodes", "present", "state", "taken")
 
@@ -121,19 +127,19 @@ class _Active:
         self.name = name
         self.state = JobState.NEW
         self.nodes = 0
-        #: Number of entries taken from its eventlog.
+        #: Number of entries taken from the job's eventlog.
         self.taken = 0
-        #: Their newest time.
+        #: Time of the newest of these entries.
         self.newest = 0.0
-        #: Whether the current backlog has shown it.
+        #: Whether the current backlog contained the job.
         self.present = True
 
 
 class _Ours:
     """A job that this run waits for.
 
-    The first ``told`` entries of its eventlog were reported, up to the time ``newest``; those up to
-    ``since`` need not be.
+    The first ``told`` entries of its eventlog were processed; the newest of them has the time
+    ``newest``. Entries up to the time ``since`` are not reported.
     """
 
     __slots__ = ("extra", "newest", "nodes", "queue_id", "since", "told")
@@ -150,8 +156,8 @@ class _Ours:
 class Journal:
     """The job events of a Flux instance, as a run's events.
 
-    ``run`` is the run's tag. With ``strangers``, events of foreign jobs are reported, from now on.
-    ``begun`` is that time in seconds since the epoch; jobs that were over by then are ignored.
+    ``run`` is the run's tag. With ``strangers``, new events of foreign jobs are reported. ``begun``
+    is the present time in seconds since the epoch; foreign jobs that were over by then are ignored.
     """
 
     def __init__(
@@ -167,15 +173,16 @@ class Journal:
         self._waiting_nodes = 0
         #: Events of the current backlog; ``None`` outside of backlogs.
         self._backlog: list[JobEvent] | None = []
-        #: Finished foreign jobs in it, which the backlog of a reopened stream repeats.
+        #: Finished foreign jobs that were in a backlog. Each reopened stream repeats them.
         self._seen: set[int] = set()
         #: The run's jobs in the last backlog.
         self.met: set[str] = set()
-        #: Foreign jobs that were over by this time were reported or are ignored.
+        #: Foreign jobs that were over by this time need no report: they were reported or are
+        #: ignored.
         self._cut = float("inf")
         self._newest = begun
 
-    # -- what the run waits for ----------------------------------------------------------------
+    # -- expected jobs -------------------------------------------------------------------------
 
     def expect(
         self,
@@ -186,8 +193,9 @@ class Journal:
     ) -> None:
         """Expect the events of a submitted or reattached job.
 
-        ``nodes`` is its size if its jobspec is unknown. ``extra`` is added to the context of its
-        ``start``. Events up to ``since`` (seconds since the epoch) are left out.
+        ``nodes`` is the job's number of nodes, used if its jobspec is unknown. ``extra`` is added
+        to the context of its ``start``. Events up to ``since`` (seconds since the epoch) are left
+        out.
         """
         self._ours[job] = _Ours(nodes, extra, since)
 
@@ -237,8 +245,9 @@ class Journal:
     def take(self, response: Mapping[str, Any], start: int | None = None) -> Sequence[JobEvent]:
         """Process a response. Return the events to report now, in order.
 
-        A backlog is reported at its end, in the order of times. ``start`` is the index of the first
-        entry in the job's eventlog, if the stream does not imply it.
+        The events of a backlog are returned at its end, in the order of their times. ``start`` is
+        the place of the response's first entry in the job's eventlog, if the stream does not imply
+        it.
         """
         queue_id, entries = response["id"], response["events"]
         if queue_id in END_OF_BACKLOG and not entries:
@@ -258,8 +267,8 @@ class Journal:
         over = entries[-1]["name"] == "clean"
         if new and over:
             resources = None
-        # A foreign job that is unknown and not new was never seen. Single events prove nothing: a
-        # submit is older than other events that were streamed before it.
+        # An unknown foreign job that was over by the cut needs no report. The time of a single
+        # event is no proof: a submit is older than other events that were streamed before it.
         first = self._cut == float("inf")
         past = new and (first or (over and entries[-1]["timestamp"] <= self._cut))
         if self._backlog is not None and over and active.name is None and not past:
@@ -341,7 +350,7 @@ class Journal:
             return JobEvent(timestamp, f58(queue_id), name, context, ours=False)
         ours = self._ours.get(job)
         if ours is None or (ours.queue_id is not None and ours.queue_id != queue_id):
-            return None  # over, or not expected (yet)
+            return None  # the job is over, or not (yet) expected
         if ours.queue_id is None:
             self.accepted(job, queue_id)
         if name not in _UNWRITTEN:
@@ -388,7 +397,9 @@ class Journal:
         return sorted(told or [], key=time)
 
     def missing(self) -> list[str]:
-        """Return jobs that Flux accepted and no longer knows, after the end of a backlog."""
+        """Return the jobs that Flux accepted but no longer knows. Call it after the end of a
+        backlog.
+        """
         return [
             job
             for job, ours in self._ours.items()

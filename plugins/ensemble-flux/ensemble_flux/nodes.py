@@ -27,7 +27,7 @@ def _shares(resources: Mapping[str, Any]) -> dict[int, tuple[int, int]]:
 
 
 class Nodes:
-    """Which nodes are up, and how much of them jobs use.
+    """State of the nodes: which are up, and how much of each is in use.
 
     A node is up if it is online and neither drained nor excluded. It is free if it is up and no job
     uses any of it.
@@ -64,7 +64,7 @@ class Nodes:
                 self._free_gpus -= used[1]
 
     def allocated(self, resources: Mapping[str, Any] | None) -> None:
-        """Use the scheduler's report of allocated resources instead of the jobs' own."""
+        """Replace the use computed from jobs with the scheduler's report of allocated resources."""
         self.forget()
         if resources:
             self.alloc(0, resources)
@@ -110,7 +110,7 @@ class Nodes:
             del self._held[job]
 
     def forget(self) -> None:
-        """Forget all use by jobs."""
+        """Mark all nodes as unused."""
         for job in list(self._held):
             self.release(job)
 

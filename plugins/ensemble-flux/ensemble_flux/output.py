@@ -1,8 +1,8 @@
 """Output destinations: files that the job shell writes, or Flux's own store (its KVS).
 
-Users and observers want files, but the job shell writes them on the job's first node. If that node
-does not see the folder, the job fails. So output goes to files only if every node sees the run's
-folder.
+Users and observers want files, but the job shell writes them on the job's first node. If the run's
+folder is not mounted there, the job fails. So output goes to files only if the folder is visible on
+every node.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def seen_by_all(path: str, hosts: Iterable[str], here: str) -> bool:
 class Output:
     """Chooses where the job shell writes a job's output, and removes empty files.
 
-    ``folder`` is for the output of jobs that name no file, if the run keeps it (``keep``). A named
-    file is emptied before the run's first write and then appended to, so that jobs may share it.
+    ``folder`` receives the output of jobs that name no file, if ``keep`` is set. A file that a job
+    names is emptied before the run's first write; later writes append, so that jobs can share it.
     """
 
     folder: str

@@ -1,7 +1,7 @@
 """Output fetching: copies job output from Flux's KVS into the run's files as it is written.
 
-Needed if jobs run on nodes that do not see the run's folder and an observer reads their output: its
-rules must see the last line before the job's end. Used by the loop.
+Needed if an observer reads the output of jobs whose nodes do not see the run's folder. Rules must
+get the last line before the job's end. Used by the loop.
 """
 
 from __future__ import annotations

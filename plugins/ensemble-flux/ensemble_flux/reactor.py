@@ -37,10 +37,10 @@ def words(error: BaseException) -> str:
 
 
 class Reactor:
-    """Runs ``opened(reactor)`` and then the reactor of a new handle, in its own thread.
+    """Thread with a new handle: it calls ``opened(reactor)``, then runs the handle's reactor.
 
-    ``idle`` is called whenever there is nothing left to do, ``lost`` with a reason if the broker is
-    gone or a callback raised.
+    ``idle`` is called whenever nothing is left to do. ``lost`` is called with a reason if the
+    broker is gone or a callback raised.
     """
 
     def __init__(
@@ -107,7 +107,9 @@ class Reactor:
     # -- in the reactor's thread ---------------------------------------------------------------
 
     def then(self, future: Any, answered: Callable[[Any], None]) -> None:
-        """Call ``answered`` with the future when it has its only answer."""
+        """Call ``answered`` with the future once its answer is there. For futures with a single
+        answer.
+        """
         pending = self._pending
 
         def fulfilled(future: Any) -> None:
@@ -149,8 +151,8 @@ class Reactor:
     ) -> int:
         """Request a stream of responses. Return a key for :meth:`end_stream`.
 
-        ``cancel`` is the topic that ends it, by default the stream's with ``-cancel``; if empty,
-        only closing the connection ends it.
+        ``cancel`` is the topic of the request that ends the stream; the default is
+        ``TOPIC-cancel``. If it is empty, the stream ends only with the connection.
         """
         constants = self._flux.constants
         ending = f"{topic}-cancel" if cancel is None else cancel
@@ -286,7 +288,9 @@ class Reactor:
             _release(self._spent.pop())
 
     def wait(self, done: Callable[[], bool], seconds: float) -> bool:
-        """Run the reactor until ``done``. Return whether that was in time."""
+        """Run the reactor until ``done()`` is true, for at most ``seconds``. Return whether it is
+        true.
+        """
         end = time.monotonic() + seconds
         self.after(seconds, lambda: None)
         reactor = self.handle.get_reactor()
@@ -311,7 +315,8 @@ class Reactor:
         for future in [*self._pending, *(future for future, _ in self._streams.values())]:
             future.stop()
             _forget(future)
-            # On destruction, a watch would cancel itself again, and complain if the broker is gone.
+            # The destructor of a watch would cancel it again, and print an error if the broker is
+            # gone.
             if getattr(future, "needs_cancel", False):
                 future.needs_cancel = False
             self._spent.append(future)
@@ -327,8 +332,8 @@ class Reactor:
 def _release(spent: Any) -> None:
     """Break the reference cycle of a future or watcher and its callback.
 
-    Otherwise the garbage collector may destroy it in any thread while this one uses the handle, and
-    the handle could not be closed before.
+    Otherwise the garbage collector may destroy the object in another thread while this one uses the
+    handle. The handle also cannot be closed while the object exists.
     """
     if hasattr(spent, "cb_handle"):
         spent.cb_handle = None

@@ -51,8 +51,8 @@ _BATCHED = 0.25
 class FluxLoop:
     """One run's connection to one Flux instance.
 
-    ``events`` is the source of events: ``journal``, ``eventlogs``, or ``auto`` for the journal if
-    it is readable. ``window`` is the number of submissions in flight.
+    ``events`` is the source of events: ``journal``, ``eventlogs``, or ``auto`` (the journal if this
+    user may read it). ``window`` is the number of submissions in flight.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class FluxLoop:
         self._reactor.post(partial(self._cancel_jobs, tuple(jobs)))
 
     def reattach(self, jobs: Mapping[str, float]) -> dict[str, bool]:
-        """Return which of these jobs the instance knows; their events follow."""
+        """Return those of these jobs that the instance knows. Their events follow."""
         self._let_submits_arrive()
         answered = threading.Event()
         met: set[str] = set()
@@ -211,7 +211,7 @@ class FluxLoop:
                 code="no-answer",
             )
 
-    # -- news ----------------------------------------------------------------------------------
+    # -- events --------------------------------------------------------------------------------
 
     def _open_journal(self, *, full: bool) -> None:
         self._stream_open = False
@@ -227,7 +227,7 @@ class FluxLoop:
         if not response["events"] and not self._stream_open:
             self._stream_open = True
             self._attempts = 0
-            # The job manager answers after the events streamed so far, so both agree.
+            # This answer comes after all events streamed so far, so it agrees with them.
             self._gauges.count_inactive()
             if not self._opening:
                 self._after_backlog()
@@ -269,7 +269,7 @@ class FluxLoop:
         self._open_journal(full=True)
 
     def _after_backlog(self) -> None:
-        """Handle a reopened journal: the state of all jobs is known now."""
+        """Handle the end of a reopened journal's backlog: now the state of all jobs is known."""
         finders, self._finders = self._finders, []
         for answer in finders:
             answer(set(self._journal.met))

@@ -18,12 +18,12 @@ from ensemble_flux.reactor import Reactor, words
 
 __all__ = ["WINDOW", "Order", "Submitter"]
 
-#: Submissions in flight. Flux handles jobs in batches, and is faster with more of them (measured:
-#: 64 give 0.6 of the rate with 1,024; more give no more).
+#: Maximum number of submissions in flight. Flux handles jobs in batches and is faster with larger
+#: ones. Measured: 64 in flight reach 0.6 of the rate of 1,024, and more than 1,024 add nothing.
 WINDOW = 2048
 #: Submissions between two checks for incoming messages.
 _SLICE = 64
-#: Seconds between attempts of a submission without a receiver, and how many there are.
+#: If no module receives a submission: seconds until the next attempt, and number of attempts.
 _BUSY, _RETRIES = 0.5, 60
 _NOBODY = frozenset({errno.ENOSYS, errno.EAGAIN})
 
@@ -32,8 +32,8 @@ _NOBODY = frozenset({errno.ENOSYS, errno.EAGAIN})
 class Order:
     """A prepared job to submit.
 
-    ``kept`` are files to remove if they stay empty, ``fetch`` is a file to copy its output to.
-    ``failed`` says why the job cannot run.
+    ``kept`` are output files that are removed if they stay empty. ``fetch`` is the file to which
+    the job's output is copied. ``failed`` says why the job cannot run.
     """
 
     job: Job
@@ -48,7 +48,8 @@ class Order:
 class Submitter:
     """The jobs that Flux does not have yet.
 
-    ``accepted`` receives Flux's id of each, ``failed`` the type and note of its exception.
+    ``accepted`` is called with Flux's id of each accepted job, ``failed`` with the type and note of
+    the exception of each rejected one.
     """
 
     def __init__(
@@ -86,7 +87,9 @@ class Submitter:
             self._cancelled_on_the_way.add(name)
 
     def cancelled_on_the_way(self, name: str) -> bool:
-        """Return, once, whether an arrived job was cancelled in the meantime."""
+        """Return whether an accepted job was cancelled while it was in flight. True only once for a
+        job.
+        """
         if name in self._cancelled_on_the_way:
             self._cancelled_on_the_way.discard(name)
             return True

@@ -18,8 +18,8 @@ _MOST_LISTED = 1_000_000
 
 
 class GestGenerator(Generator):
-    """A gest-api generator. Lost and pruned points are not reported, because the standard has no
-    message for them; ``failed`` in the ensemble file gives them values.
+    """A gest-api generator. The standard has no message for lost and pruned points. So they are not
+    reported, unless ``failed`` in the ensemble file gives them values.
     """
 
     def __init__(self, vocs: Vocs, options: Mapping[str, Any]) -> None:
@@ -78,8 +78,8 @@ class GestGenerator(Generator):
             self._generator.ingest(told)
 
     def resume(self, exchanges: Sequence[Exchange]) -> None:
-        """Repeat all recorded calls. If the answers differ from the recorded points, report those
-        as points of another generator.
+        """Repeat all recorded calls. If the answers differ from the recorded points, report the
+        recorded points as those of another generator.
         """
         if self._repeats(exchanges):
             return
@@ -112,8 +112,9 @@ class GestGenerator(Generator):
 
 
 def _single(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a point in which arrays of length 1 are numbers. libEnsemble's generators return such
-    arrays for a single variable, but do not accept them.
+    """Return the point with arrays of length 1 replaced by numbers.
+
+    libEnsemble's generators return such arrays for a single variable, but do not accept them.
     """
     return {
         name: value.item() if getattr(value, "shape", None) == (1,) else value

@@ -113,7 +113,7 @@ class GridEngineExecutor(BatchExecutor):
         options = job.options.get(self.name, {})
         words = [
             *("qsub", "-terse", "-N", batch.name, "-S", "/bin/bash", "-cwd", "-r", "n"),
-            # SIGUSR2 reaches the wrapper before it is killed, and it ends its processes.
+            # The wrapper gets SIGUSR2 before it is killed, and ends its processes.
             *("-notify", "-o", "/dev/null", "-e", "/dev/null"),
         ]
         if len(batch.jobs) > 1:
@@ -125,7 +125,7 @@ class GridEngineExecutor(BatchExecutor):
         if job.cores > 1:
             words += ["-pe", str(self._environment), str(job.cores)]
         resources = dict(options.get("resources", {}))
-        # The wrapper keeps the time limit; this one is for the scheduler and a backstop.
+        # The wrapper enforces the time limit. This one informs the scheduler, and is a backstop.
         if job.duration:
             resources.setdefault("h_rt", int(job.duration + self.grace + 60))
         if job.gpus:

@@ -1,8 +1,9 @@
 """Actions of converted jobspecs: run a command on the controller's machine, put files into the
 staging folder.
 
-Both may be slow and run outside the engine's thread. ``then`` has what follows on success. A
-failure is an error of the run (exit code 1), and whatever waits for the action never starts.
+Both may be slow, so they run outside the engine's thread. ``then`` lists the actions that follow on
+success. A failure is an error of the run (exit code 1), and the dependents of the action never
+start.
 """
 
 from __future__ import annotations

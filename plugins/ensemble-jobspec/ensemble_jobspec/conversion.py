@@ -1,8 +1,9 @@
 """Converts a workload into job groups and rules of an ensemble file.
 
 Each unit of the plan becomes a job group or an action on the controller's machine. Each dependency
-becomes a rule on a count; it enables the next rule, and the last one starts the unit. So if a
-dependency fails, the task never starts, and the summary names the rules that waited.
+becomes a rule that waits for a count of finished jobs. The rule of one dependency enables the rule
+of the next, and the last rule starts the unit. So if a dependency fails, the task never starts, and
+the summary names the rules that waited.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ class _Conversion:
         begin: dict[str, Any],
         counts: Mapping[str, tuple[str, int]],
     ) -> None:
-        """Add the rules that start a unit when all its dependencies are done.
+        """Add the rules that start a unit once all its dependencies are done.
 
         Each rule enables the next, so dependencies that finish together cause a chain of firings.
         To keep it short, dependencies are grouped into parts, and parts of parts.
@@ -147,7 +148,7 @@ class _Conversion:
             {
                 "id": rule_id,
                 "trigger": "metric",
-                "name": f"count.rule.{rule_id}",  # always true: being enabled makes it fire
+                "name": f"count.rule.{rule_id}",  # always true: fires once it is enabled
                 "when": ">= 0",
                 "enabled": False,
                 "action": {"name": "log", "message": f"{unit.name} is done"},

@@ -65,8 +65,9 @@ class _Backoff:
         self._tries = 0
 
     def failed(self, started: float) -> tuple[float, bool]:
-        """Return when to start the next controller (monotonic seconds) after one that started at
-        ``started`` died, and whether it was the first to die.
+        """Count the death of a controller that was started at ``started``.
+
+        Return when to start the next one (monotonic seconds), and whether this was the first death.
         """
         now = time.monotonic()
         self._tries = 1 if not self._once and now - started > _MOST else self._tries + 1
@@ -241,8 +242,8 @@ class Runs:
     """The runs of jobspecs, at most ``at_once`` at a time.
 
     ``words`` are additional options of ``ensemble jobspec run``. With ``once``, runs whose
-    controllers keep dying are given up. The journal tells whether a run is over, not the exit code.
-    ``gave_up`` says why a run is left to the next server; it is empty otherwise.
+    controllers keep dying are given up. ``gave_up`` says why a run is left to the next server;
+    otherwise it is empty. The journal, not the exit code, tells whether a run is over.
     """
 
     def __init__(
@@ -384,5 +385,5 @@ def _run_state(state: str | None, tag: str) -> str:
 
 def _is_over(state: str, code: int) -> bool:
     """Return whether a run is over after its controller ended with this code."""
-    # A rejected file stays rejected; other reasons why it did not start may pass.
+    # An invalid file will be rejected again. Other obstacles to a start may pass.
     return state == "ended" or (state == "new" and code == 2)

@@ -32,9 +32,11 @@ def read_nextgen(faults: Faults, name: str) -> Workload:
 
 
 class _Outer(NamedTuple):
-    """Context of a task or group: attributes of the whole and of enclosing groups' resources;
-    attributes of the enclosing groups themselves, which override a task's resources; and the time
-    limit of the innermost group.
+    """What a task or group inherits.
+
+    ``base`` are the attributes of the jobspec and of the enclosing groups' resources. ``groups``
+    are the attributes of the enclosing groups themselves; they override those of a task's
+    resources. ``limit`` is the time limit of the innermost group.
     """
 
     base: Attributes
@@ -176,8 +178,10 @@ class _Reader:
     def _attributes(
         self, path: Path, given: Mapping[str, Any], of_resources: Attributes, outer: _Outer
     ) -> tuple[Attributes, Attributes]:
-        """Return the attributes of a task or group, merged with those of enclosing groups, and its
-        own.
+        """Return the attributes that members inherit, and those of the task or group itself.
+
+        Members inherit what the task or group and its enclosing groups define. Its own attributes
+        also include those of its resources and of the whole jobspec.
         """
         said = outer.groups
         if "attributes" in given:
@@ -280,7 +284,9 @@ class _Reader:
         self._error(known[name].where, what, "remove one of these dependencies", "dependency-cycle")
 
     def _before(self, each: Task | Group, known: Mapping[str, Task | Group]) -> list[str]:
-        """Return the names of its dependencies, including those of the group that it runs."""
+        """Return the names of a task's or group's dependencies, including those of a group that the
+        task runs.
+        """
         names = list(each.depends_on)
         group = known.get(each.group.text) if isinstance(each, Task) and each.group else None
         if isinstance(group, Group):

@@ -1,8 +1,8 @@
 """Reads the queue's gauges before a run, to choose between alternative resources.
 
-Requests that this machine can never fulfil are rejected before anything is submitted. Other queues
-may have nodes that are down or drained now, so there is only a warning, and the queue decides. The
-executor is opened for this and closed again.
+On this machine, requests that can never be fulfilled are rejected before anything is submitted.
+Other queues may have nodes that are only down or drained now. So they cause only a warning, and the
+queue decides. The executor is opened to read its gauges, and closed again.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def read_gauges(
 ) -> Mapping[str, float] | None:
     """Return the executor's gauges, or ``None`` if it reports none.
 
-    Warns if they are missing but needed to choose an alternative. A resizable queue may get more
-    than it has, so its gauges are read only for such a choice.
+    Warns if there are no gauges, but one of several alternatives must be chosen. A resizable queue
+    can grow, so its gauges are read only for such a choice.
     """
     alternatives = any(len(each.alternatives) > 1 for each in _requests(workload))
     here = choice.record.name == "local"

@@ -1,7 +1,7 @@
 """Writes Kubernetes manifests: Jobs (batch/v1), and MiniClusters for jobs of several nodes.
 
-They are only written. Kubernetes has no dependencies between Jobs, so an annotation lists them for
-whoever applies the manifests in order.
+The manifests are not applied. Kubernetes has no dependencies between Jobs, so an annotation lists
+them: the user applies the manifests in that order.
 """
 
 from __future__ import annotations

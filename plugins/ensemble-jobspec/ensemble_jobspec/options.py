@@ -23,15 +23,18 @@ _STAGE = "{cwd}/jobspec-{run}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How a workload is converted.
+    """Options of a conversion.
 
-    ``executor`` is the target, ``executors`` the installed ones whose options may be written.
-    ``site`` maps requirements to executors' options; with ``strict``, a missing requirement is an
-    error. ``gauges`` are the executor's, used to choose an alternative; if ``firm``, it can never
-    have more. ``shared`` says whether all nodes see the staging folder, unless a step says so.
-    ``contents`` reads staged files. ``program``, ``file`` and ``state`` are the ``ensemble``
-    command, the jobspec and the folder of runs for a batch's job. ``flux`` is the ``flux`` command
-    there, empty if Flux is missing.
+    - ``executor``: the target; ``executors``: the installed ones whose options may be written
+    - ``site``: the executors' options for each requirement; with ``strict``, a requirement without
+      an entry is an error
+    - ``gauges``: resources of the executor, to choose an alternative; with ``firm``, it can never
+      have more
+    - ``shared``: whether all nodes see the staging folder, for steps that do not say it
+    - ``contents``: reads a staged file
+    - ``program``, ``file``, ``state``: the ``ensemble`` command, the jobspec and the folder of
+      runs, as used by a batch's job
+    - ``flux``: the ``flux`` command of a batch's job; empty if Flux is missing
     """
 
     executor: str | None = None

@@ -21,8 +21,8 @@ _LOOK, _SHARE = 0.5, 0.1
 
 
 class Follower:
-    """Follows all jobs of some groups. With ``late``, it prints only after the run, because a live
-    table occupies the terminal.
+    """Prints the output of all jobs of some groups. With ``late``, it prints only after the run,
+    because until then a live table occupies the terminal.
     """
 
     def __init__(self, folder: Path, groups: Sequence[str], *, late: bool) -> None:

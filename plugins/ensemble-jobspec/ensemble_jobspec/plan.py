@@ -27,12 +27,18 @@ _LONGEST = 80
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One thing to do.
+    """A unit of work.
 
-    ``kind``: a ``job``; a command on the controller's machine (``local``); files for a folder
-    (``files``); a ``batch`` with a nested ensemble; the ``end`` of several units. ``after`` are its
-    dependencies. ``stage`` is the chosen folder, ``shared`` whether all nodes see it (``None``:
-    unknown), ``path`` the names of the groups around a batch.
+    Its ``kind`` is one of:
+
+    - ``job``: a job in the queue
+    - ``local``: a command on the controller's machine
+    - ``files``: writes files into a folder
+    - ``batch``: a job with a nested ensemble
+    - ``end``: does nothing, but depends on several units
+
+    ``after`` are its dependencies. ``stage`` is the staging folder, and ``shared`` says whether all
+    nodes see it (``None``: unknown). ``path`` has the names of the groups around a batch.
     """
 
     name: str
@@ -128,7 +134,7 @@ class _Planner:
         self._names: set[str] = set()
         self._groups: dict[str, tuple[Group, tuple[str, ...]]] = {}
         self._note(workload.groups, ())
-        #: Tasks that run nothing and stage files for others.
+        #: Tasks that only stage files for others.
         self._only_files = {
             task.name: task
             for task in workload.every_task()
@@ -151,8 +157,8 @@ class _Planner:
         before: tuple[str, ...],
         path: tuple[str, ...],
     ) -> tuple[str, ...]:
-        """Plan the tasks and groups of one scope. Return the units on which no other unit there
-        depends.
+        """Plan the tasks and groups of one scope. Return its last units: no other unit of the scope
+        depends on them.
         """
         own = [group for group in groups if group.name not in self._stands_for]
         members: list[Task | Group] = [*tasks, *own]
@@ -202,7 +208,7 @@ class _Planner:
             return self._steps(member, prefix, after)
         staged = self._staged(member)
         if not member.command and member.script is None:
-            return after  # files for its dependents
+            return after  # the task only stages files for its dependents
         staged += tuple(
             file
             for wait in member.depends_on
@@ -244,7 +250,9 @@ class _Planner:
         return self._add(Unit(self._name(prefix, f"{name}-end"), "end", after=tuple(ends)))
 
     def _steps(self, task: Task, prefix: str, after: tuple[str, ...]) -> tuple[str, ...]:
-        """Plan a transform: files and sign-ons in sequence, and jobs that are waited for or not."""
+        """Plan the steps of a transform: files and sign-ons in order, and jobs. Return the last
+        units.
+        """
         stage: str | None = None
         shared: bool | None = None
         staged: list[str] = []
@@ -308,7 +316,7 @@ class _Planner:
         return (unit.name,)
 
     def _name(self, prefix: str, text: str) -> str:
-        """Return a unique name that a job group may have."""
+        """Return a unique and valid name for a job group."""
         base = _OTHER.sub("-", prefix + text).lstrip("-")[:_LONGEST] or "task"
         name, number = base, 1
         while name in self._names:

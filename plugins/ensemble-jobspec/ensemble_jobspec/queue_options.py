@@ -16,7 +16,7 @@ __all__ = ["broker_words", "queue_options"]
 def queue_options(
     shape: Shape, extra: Mapping[str, Any], met: Iterable[Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
-    """Return the options by executor. ``met`` has the site's options for each requirement; they
+    """Return the options by executor. ``met`` has the site's options for each requirement, which
     take precedence.
     """
     options: dict[str, dict[str, Any]] = {"flux": {}, "slurm": {}}
@@ -60,8 +60,10 @@ def _of_flux(extra: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def broker_words(nodes: int, flux: str) -> list[str]:
-    """Return the start of a command that runs the rest in a Flux instance on a job's nodes: one
-    broker for each node, connected through Slurm's PMI-2 (``SLURM_MPI_TYPE`` selects another).
+    """Return the words before a command that make it run in a Flux instance on a job's nodes.
+
+    Each node has one broker. The brokers connect through Slurm's PMI-2; ``SLURM_MPI_TYPE`` selects
+    another protocol.
     """
     tasks = [f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "--cpu-bind=none"]
     return ["srun", "--input=none", *tasks, flux, "start"]

@@ -113,7 +113,7 @@ def compute_shape(
 
 
 def _counted(vertex: Vertex, shape: Shape, per_slot: int, total: int | None) -> Shape:
-    """Return the shape with this number of tasks for each slot, or in total."""
+    """Return the shape with ``per_slot`` tasks in each slot, or ``total`` tasks."""
     if total is not None:
         if total <= shape.tasks:
             return replace(shape, tasks=total)
@@ -138,12 +138,14 @@ def choose_shape(
     *,
     firm: bool = True,
 ) -> tuple[Shape, tuple[str, ...]]:
-    """Return the shape of the first alternative that the queue can ever hold, and its requirements.
+    """Choose the first alternative that the queue can hold. Return its shape and its requirements.
 
-    ``gauges`` are the executor's (``nodes.up``, ``cores.up``, ``gpus.up``). If they are ``None``,
-    the first alternative is used; the same, with a warning, if none fits now and the gauges are not
-    ``firm``, because nodes can come back. Raises :class:`UsageError` if the queue, or what
-    ``holder`` names, can hold none.
+    ``gauges`` are the executor's (``nodes.up``, ``cores.up``, ``gpus.up``); without them, the first
+    alternative is chosen. If no alternative fits:
+
+    - If the gauges are ``firm``, raise :class:`UsageError`; ``holder`` names the queue or
+      allocation in its message.
+    - Otherwise choose the first alternative, with a warning, because nodes can come back.
     """
     if request is None:
         return Shape(), ()

@@ -1,8 +1,8 @@
 """Runs a command on the controller's machine exactly once, even if the controller is killed.
 
-A shell that survives the controller runs it. The shell holds a lock on the command's record, a file
-in the run's folder, and writes the exit code beside it. A repeated call waits for that code and
-never runs the command again. Used by the action ``jobspec-local``.
+The command runs in a shell that survives the controller. The shell locks a file in the run's
+folder, the command's record, and writes the exit code beside it. A repeated call waits for the exit
+code and never runs the command again. Used by the action ``jobspec-local``.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ def run_once(
 ) -> int | None:
     """Run the command and return its exit code.
 
-    The code is 128 plus the signal if a signal ended it, and ``None`` if it was interrupted
-    together with an earlier controller and may be half done. With ``keep``, its output goes to
-    ``record`` with ``.out``. With ``again``, an earlier controller may have started it; then wait
-    for it. Raises :class:`TimeoutError` after ``duration`` seconds and :class:`OSError` if it
-    cannot run.
+    If a signal ended the command, the code is 128 plus the signal. It is ``None`` if the command
+    was interrupted together with an earlier controller: it may be half done. With ``keep``, its
+    output goes to the file ``record`` plus ``.out``. ``again`` means that an earlier controller may
+    have started the command: if so, wait for it. Raises :class:`TimeoutError` after ``duration``
+    seconds, and :class:`OSError` if the command cannot run.
     """
     kept = record.with_name(f"{record.name}.out") if keep else Path(os.devnull)
     with record.open("a+") as held:
         if again:
             _wait_for(record, held, duration)
-            if record.read_text():  # the shell is about to run it
+            if record.read_text():  # the earlier shell had begun, so don't run the command again
                 return _code(record)
         with contextlib.suppress(OSError):  # without locks, only the record counts
             fcntl.flock(held, fcntl.LOCK_EX)
@@ -116,8 +116,10 @@ def _code(record: Path) -> int | None:
 
 
 def _shell_pid(record: Path) -> int | None:
-    """Return the process id of the shell with this record in its command line, or ``None`` if it is
-    gone. The id may have been reused.
+    """Return the process id of the shell that runs the command of this record; ``None`` if it is
+    gone.
+
+    The record must be in the process's command line, because the id may have been reused.
     """
     try:
         pid = int(record.read_text())

@@ -14,7 +14,7 @@ from ensemble_jobspec.workload import Script
 
 __all__ = ["escape", "script_words", "unescape"]
 
-#: How interpreters take a program as an argument.
+#: The option of each interpreter for a program as an argument.
 _TAKES = (
     (re.compile(r"(ba|da|z|k|mk|a)?sh\Z"), "-c"),
     (re.compile(r"python[0-9.]*\Z|pypy[0-9.]*\Z"), "-c"),

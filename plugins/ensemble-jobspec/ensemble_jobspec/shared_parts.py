@@ -63,7 +63,7 @@ def requirement(given: str | Mapping[str, Any]) -> str:
 
 
 def request_of_list(faults: Faults, per_slot: int = 1, total: int | None = None) -> Request:
-    """Return the request of the forms whose ``resources`` are a list of one."""
+    """Return the request in forms where ``resources`` is a list with one entry."""
     where = faults.at(("resources", 0))
     return Request((vertex(faults, ("resources", 0)),), (), per_slot, total, where)
 
@@ -159,7 +159,7 @@ def _environment(faults: Faults, path: Path, given: Mapping[str, Any] | None) ->
 
 
 def inside(faults: Faults, path: Path, name: str) -> bool:
-    """Return whether this is a file's path inside its folder; report it if not."""
+    """Return whether the path stays inside its folder; report a mistake otherwise."""
     if name.startswith("/") or ".." in name.split("/") or "\0" in name or name in (".", "./"):
         what = f"{name!r} is outside the staging folder"
         faults.report(path, what, hint="use a file inside it, such as run.sh", code="path-outside")

@@ -21,7 +21,9 @@ _HEAD = "#!/bin/sh\n# {name}: written by ensemble jobspec convert\nset -eu\n"
 
 
 def _shell_path(text: str) -> str:
-    """Return a folder as a word of the shell; the run's tag becomes the shell's process id."""
+    """Return a folder as a word of the shell. The placeholder of the run's tag becomes the shell's
+    process id.
+    """
     quoted = shlex.quote(text)
     return (
         quoted.replace("{cwd}", "'\"$here\"'").replace("{run}", "'\"$$\"'")

@@ -1,4 +1,4 @@
-"""Site's table: what meets the requirements of resources here, by executor.
+"""Site's table: for each requirement of resources, the executors' options that meet it here.
 
 requires:
   "system.cpu.target=amd64":

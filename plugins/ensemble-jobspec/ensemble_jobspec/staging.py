@@ -1,6 +1,6 @@
 """Staging: the queue copies files to nodes that do not share the staging folder.
 
-Flux takes them in its jobspec, Slurm sends them with ``sbcast``. Called by ``conversion``.
+Flux gets the files inside its jobspec; Slurm sends them with ``sbcast``. Called by ``conversion``.
 """
 
 from __future__ import annotations

@@ -20,10 +20,11 @@ __all__ = ["check_requirements"]
 def check_requirements(
     workload: Workload, folder: Path, *, require_all: bool = False
 ) -> tuple[bool, dict[str, str]]:
-    """Return whether all requirements are met, and the result for each.
+    """Return whether the requirements are met, and the result for each.
 
-    By default, only requirements of tasks and groups count (``A|B``, ``A&B``); all of them with
-    ``require_all``, or if no task has any. Raises :class:`UsageError` for unreadable graphs.
+    By default, only the expressions in tasks and groups (``A|B``, ``A&B``) must hold. With
+    ``require_all``, or if no task or group has one, every requirement must be met. Raises
+    :class:`UsageError` for unreadable graphs.
     """
     graphs = _graphs(folder) if workload.requires else {}
     met: dict[str, bool] = {}

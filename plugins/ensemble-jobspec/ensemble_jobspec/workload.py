@@ -41,7 +41,9 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Vertex:
-    """A resource with its contents. ``anywhere``: its count may be spread freely (``replicas``)."""
+    """A resource with its contents. ``anywhere``: the counted units may be on any nodes
+    (``replicas``).
+    """
 
     type: str
     count: int = 1
@@ -56,7 +58,7 @@ class Vertex:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The resources of a task or group: one of several alternatives, and the number of tasks.
+    """The resources of a task or group: one or several alternatives, and the number of tasks.
 
     ``per_slot`` and ``total`` are Flux's ``count``. ``names`` are the alternatives' names, if any.
     """

@@ -32,8 +32,8 @@ def targets(registry: Registry) -> list[str]:
 def written(
     workload: Workload, converted: Converted, target: str, registry: Registry, image: str | None
 ) -> dict[str, Rendered]:
-    """Return the texts by job group; a single text is under the workload's name. Raises
-    :class:`~ensemble_core.UsageError` for an unknown target.
+    """Return the texts for a target, by job group. A target with a single text has it under the
+    workload's name. Raises :class:`~ensemble_core.UsageError` for an unknown target.
     """
     name = converted.name
     if target == "ensemble":
@@ -81,7 +81,7 @@ def _rendered(converted: Converted, target: str, registry: Registry) -> dict[str
 
 
 def as_yaml(document: Mapping[str, Any]) -> str:
-    """Return an ensemble file with one entry of ``jobs`` and ``rules`` a line."""
+    """Return an ensemble file with each entry of ``jobs`` and ``rules`` on one line."""
     lines = []
     for key, value in document.items():
         if isinstance(value, list):
@@ -93,5 +93,5 @@ def as_yaml(document: Mapping[str, Any]) -> str:
 
 
 def _flow(value: Any) -> str:
-    """Return flow style: JSON is YAML, and its strings are quoted."""
+    """Return a value in YAML's flow style, as JSON: that is valid YAML with quoted strings."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\x7f").replace("\x85", "\\x85")

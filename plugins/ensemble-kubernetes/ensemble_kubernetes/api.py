@@ -1,6 +1,6 @@
 """Client of the Kubernetes API for one namespace: one request, one answer or an :class:`ApiError`.
 
-It never retries, because a request whose answer is lost may have been carried out.
+It never retries, because a request may have been carried out even if its answer was lost.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ __all__ = ["Api", "ApiError", "Kind"]
 
 Object = dict[str, Any]
 Kind = Literal["jobs", "pods", "events"]
-#: Seconds to connect and to get an answer; duration of a watch; extra seconds that the server may
-#: be silent.
+#: Seconds: to connect and to get an answer; of a watch; that the server may be silent beyond that.
 _TIMEOUT, _WATCH, _SILENT = 30.0, 300, 30.0
 _WORDS = 400
 _FOREIGN = "the answer is not from Kubernetes (a proxy?) or is incomplete"

@@ -39,19 +39,19 @@ __all__ = ["KubernetesRun"]
 Object = Mapping[str, Any]
 #: Maximum number of concurrent requests, and of Jobs deleted in one request.
 WORKERS, _TOGETHER = 4, 100
-#: Seconds between retries, first and longest; between retries while a quota is used up; and until a
-#: job fails whose container cannot be started.
+#: Seconds: shortest and longest pause between retries; pause while a quota is used up; and until a
+#: job fails if its container cannot be started.
 _SOON, _LATER, _FULL, STUCK = 0.2, 10.0, 10.0, 45.0
 #: Seconds for pods to end after their Job, and for a pod to appear after its Job has ended.
 _GRACE, _UNSEEN = 45.0, 10.0
-#: Seconds until recorded Jobs are deleted, and for a run to close.
+#: Seconds until the Jobs of recorded ends are deleted, and for closing a run.
 _TIDY, _LEAVE = 2.0, 10.0
 _TRIES = 3
 #: Seconds that jobs may wait for a node before the user is told why.
 _PATIENCE = 10.0
 #: Seconds after which a silent watch counts as working.
 _WELL = 1.0
-#: Parts of messages that a pod will never be created; other reasons may pass.
+#: A message with one of these words means that a pod will never be created. Other reasons may pass.
 _NEVER = ("forbidden", "denied", "violates", "invalid", "must specify")
 _EVENTS = {"field_selector": "involvedObject.kind=Job,reason=FailedCreate"}
 _AGAIN = "running jobs continue; retrying until it works"
@@ -309,7 +309,7 @@ class KubernetesRun:
         return True
 
     def _accepted(self, life: Life) -> None:
-        """Note that Kubernetes has its Job."""
+        """Record that Kubernetes has accepted the Job of this life."""
         life.sent = True
         if life.accepted_at is None:
             life.accepted_at = time.monotonic()
@@ -403,7 +403,7 @@ class KubernetesRun:
                     else:
                         failures += 1
                         version = version if error.passing else ""
-                        if failures > 1:  # the first may be a connection that was idle for long
+                        if failures > 1:  # a single failure may be due to a long idle connection
                             self._outlet.trouble(
                                 f"watch {kind}",
                                 f"cannot watch {kind} in Kubernetes: {error.message}\n  {_AGAIN}",
@@ -415,7 +415,7 @@ class KubernetesRun:
             self._failed(error)
 
     def _is_well(self, kind: Kind, well: threading.Event) -> None:
-        """Count a watch without news as working, unless it was broken meanwhile."""
+        """Mark a silent watch as working, unless it broke in the meantime."""
         if not well.is_set():
             well.set()
             self._answered(kind)
@@ -432,7 +432,7 @@ class KubernetesRun:
             self._outlet.emit()
 
     def _listed(self, kind: Kind, found: Sequence[Object], began: float) -> None:
-        """Process a complete list. Objects that are missing from it were deleted unnoticed."""
+        """Process a complete list of objects. Known objects that it lacks were deleted."""
         with self._lock:
             for each in found:
                 self._changed(kind, each, gone=False, live=False)
@@ -502,7 +502,7 @@ class KubernetesRun:
                 self._end(life, Failure("submit", pod.stuck))
 
     def _still_queued(self, life: Life, rank: int) -> None:
-        """Report why a job waits if no job of the run has a node; otherwise it waits for those."""
+        """Report why a job still waits, unless it may be waiting for running jobs of this run."""
         with self._lock:
             waits = not life.over and life.pods[rank].waits
             if waits and any(each.runs for each in self._lives.values()):
@@ -514,7 +514,7 @@ class KubernetesRun:
             self._publish()
 
     def _not_created(self, life: Life, message: str) -> None:
-        """Handle Kubernetes' message that it did not create a pod. The reason may pass."""
+        """Handle Kubernetes' message that it could not create a pod; it may succeed later."""
         if life.over or life.pods or "being terminated" in message:
             return
         passing = "exceeded quota" in message

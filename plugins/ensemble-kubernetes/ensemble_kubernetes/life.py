@@ -19,11 +19,13 @@ _LOST = Failure("lost", "Kubernetes no longer knows this job, so its outcome is 
 class Life(JobEvents):
     """A job that is not over.
 
-    ``notes`` are what a later controller must know: ``tasks``, ``observed``, ``kept`` (its output
-    file is in the run's folder), and the context of its start. ``pods`` is by rank. ``sent`` is
-    true once the Job may have reached Kubernetes. ``verdict`` is our reason to end it,
-    ``condition`` how the Job ended. ``gone`` means that it was deleted, ``missed`` that this was
-    not observed.
+    - ``notes``: what a later controller must know: ``tasks``, ``observed``, ``kept`` (the output
+      file is in the run's folder), and the context of the job's start
+    - ``pods``: the pods by rank
+    - ``sent``: the Job may have reached Kubernetes
+    - ``verdict``: our reason to end the Job
+    - ``condition``: how the Job ended
+    - ``gone``: the Job was deleted; ``missed``: its deletion was not observed
     """
 
     __slots__ = (
@@ -49,7 +51,7 @@ class Life(JobEvents):
         self.log_lock = threading.Lock()
 
     def was_accepted(self, when: float) -> bool:
-        """Return whether Kubernetes had its Job at this time (monotonic seconds)."""
+        """Return whether Kubernetes had accepted the Job before this time (monotonic seconds)."""
         return self.accepted_at is not None and self.accepted_at < when
 
     @property
@@ -67,10 +69,10 @@ class Life(JobEvents):
         return final and done == len(self.pods) and bool(self.gone or self.pods)
 
     def begin_if_told(self, now: float, *, live: bool) -> bool:
-        """Report its start if a pod has begun. Return whether that is new.
+        """Report the job's start if a pod has begun. Return whether it was reported now.
 
-        ``live``: it happened just now. Then our clock is better than the node's, which counts whole
-        seconds.
+        ``live`` means that it happened just now. Then our clock is used, because the node's has
+        only whole seconds.
         """
         begun = [pod for pod in self.pods.values() if pod.began is not None]
         if not begun or "start" in self.told:
@@ -85,7 +87,7 @@ class Life(JobEvents):
         return True
 
     def tell_end(self, now: float, *, live: bool) -> None:
-        """Report how it ended, as far as known."""
+        """Report the job's end, with what is known of its cause."""
         pods = self.pods.values()
         self.arrive(now, now)
         self.begin_if_told(now, live=live)
@@ -97,7 +99,7 @@ class Life(JobEvents):
         if failure is not None:
             more = {"cause": failure.cause} if failure.cause else {}
             self.fail(failure.kind, failure.note, when, now, **more)
-        elif not pods:  # it succeeded unobserved
+        elif not pods:  # the job succeeded, but no pod was observed
             self.begin(when, now, "")
             status = 0
         self.end(status, when, now)

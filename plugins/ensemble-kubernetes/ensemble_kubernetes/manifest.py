@@ -1,4 +1,4 @@
-"""Manifest of the Kubernetes Job for a job, and why some jobs cannot have one. Pure."""
+"""Manifest of the Kubernetes Job for a job, and a check whether Kubernetes can run it. Pure."""
 
 from __future__ import annotations
 

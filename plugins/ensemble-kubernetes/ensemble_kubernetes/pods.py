@@ -13,7 +13,7 @@ from ensemble_core import Cause
 
 __all__ = ["Failure", "Pod", "failure_of", "read_pod", "timestamp"]
 
-#: Reasons of a waiting container that do not pass without intervention.
+#: Reasons of a waiting container that persist until somebody intervenes.
 _STUCK = frozenset(
     ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull",
      "RegistryUnavailable", "ImageInspectError", "CreateContainerConfigError",
@@ -21,7 +21,7 @@ _STUCK = frozenset(
 )  # fmt: skip
 #: Reasons of a container that never ran its command.
 _NOT_STARTED = frozenset(("StartError", "ContainerCannotRun", "ContainerStatusUnknown"))
-#: Reasons to end a pod through no fault of its own (condition DisruptionTarget).
+#: Reasons for a pod's end that are not its fault (condition DisruptionTarget).
 _DISRUPTIONS: Mapping[str, Cause] = {
     "PreemptionByScheduler": "preempted",
     "EvictionByEvictionAPI": "preempted",
@@ -46,8 +46,9 @@ class Failure:
 class Pod:
     """State of a pod. Times are in whole seconds since the epoch, by the node's clock.
 
-    ``over`` means that it is final; ``lost`` that its node is gone, so no further report will come.
-    ``stuck`` says why its container cannot be started, ``waits`` why it has no node.
+    ``over`` means that the state is final. ``lost`` means that the pod's node is gone, so no
+    further report will come. ``stuck`` says why the container cannot be started, ``waits`` why the
+    pod has no node.
     """
 
     name: str
@@ -115,7 +116,7 @@ def failure_of(
         cause = _DISRUPTIONS.get(target.get("reason", ""), "node-failure")
         return Failure(cause, note, cause)
     if reason == "Evicted":
-        # Without the condition, the pod itself used too much, for example of its node's disk.
+        # Without the condition DisruptionTarget, the pod used too much itself, such as disk space.
         return Failure("evicted", _words(reason, message), "unknown")
     if reason in ("NodeLost", "NodeShutdown", "Terminated", "Shutdown"):
         return Failure("node-failure", _words(reason, message))

@@ -58,7 +58,7 @@ class PBSExecutor(BatchExecutor):
         self._site = {"queue": queue, "project": project, "account": account}
         self._gpu = gpu
         self._history: list[str] = []
-        #: Deleted jobs whose processes may still run, with the time until which to expect that.
+        #: Deleted jobs whose processes may still run, each with the latest time at which they may.
         self._ending: dict[str, float] = {}
         self.poll = poll
 

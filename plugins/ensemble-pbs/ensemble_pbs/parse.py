@@ -53,7 +53,7 @@ def count(fields: Mapping[str, str], name: str) -> int:
 
 
 def whole(id_: str) -> str:
-    """Return the id of the array that a job belongs to, or its own.
+    """Return the id of the array that a job belongs to; without an array, the job's own id.
 
     >>> whole("7[12].head"), whole("8.head")
     ('7[].head', '8.head')
