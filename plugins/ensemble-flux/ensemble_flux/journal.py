@@ -107,7 +107,7 @@ _EXEC_CAUSES: Mapping[str, Cause] = {
 
 
 def _cause(context: Mapping[str, Any]) -> Cause | None:
-    """Return the cause of an exception if its type alone does not determine it, otherwise ``None``."""
+    """Return the cause of an exception; ``None`` if the core can tell it from the type alone."""
     kind, note = context.get("type"), str(context.get("note", ""))
     if kind == "lost-shell":
         return "lost"

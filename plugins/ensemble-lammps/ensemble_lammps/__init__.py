@@ -1,7 +1,7 @@
 """LAMMPS plugin: observes growing logs, so that rules can react to the physics.
 
-Every run loads this module through the entry-point group ``ensemble``, so its functions import what
-a file needs on first use.
+Every run loads this module through the entry-point group ``ensemble``. So the functions import
+other modules only when an ensemble file needs them.
 """
 
 from __future__ import annotations

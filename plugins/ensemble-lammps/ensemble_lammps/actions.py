@@ -3,7 +3,7 @@
 ``lammps-vary`` decides in the engine's thread. The other two read files, so they run in another
 thread and return further actions: ``lammps-continue`` returns a ``lammps-vary`` with the restart
 file among the variables, ``lammps-check`` the action for the job's outcome. If a crash makes them
-run twice, they find the same, because the job is over and its files stay.
+run twice, the result is the same, because the job is over and its files stay.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _vary(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
 
 
 def _value(firing: Firing, name: str, value: Any) -> Any:
-    """Return the given value, or the value of its expression."""
+    """Return ``value``, evaluated if it is an expression."""
     if not isinstance(value, str) or not value.startswith("="):
         # LAMMPS does not accept 1e5 or 1.0 as an integer.
         return variables.as_number(value) if isinstance(value, float) else value

@@ -5,15 +5,20 @@ running mean of each watched column, its standard error, its recent drift, and a
 conditions start or stop to hold. Pure: the same rows give the same values.
 
 The standard error allows for autocorrelation by blocking (H. Flyvbjerg and H. G. Petersen, J. Chem.
-Phys. 91, 461 (1989)): neighbours are averaged again and again, until the blocks are longer than the
-correlation and the error of the mean, as computed from the blocks, no longer grows. The plateau is
-found by a rule and not by eye (R. M. Lee et al., Phys. Rev. E 83, 066706 (2011), after U. Wolff):
-the smallest block size B for which ``B**3 > 2 * n * (e(B) / e(1))**4``, with n rows and e(B) the
-error computed from blocks of B rows, of which there must be at least :data:`FEWEST_BLOCKS`. This
-rule assumes one correlation time. A slow motion under fast noise has a first plateau that is far
-too low. So the error is the largest one from there on, as long as there are :data:`FEWEST_CHECKED`
-blocks. On a true plateau, that is a tenth more; otherwise, up to several times. If no block size
-fits, as in a run that still drifts, the error is unknown and nothing has converged.
+Phys. 91, 461 (1989)). Neighbours are averaged repeatedly, which doubles the block size. The error
+of the mean, computed from the blocks, grows until the blocks are longer than the correlation; then
+it reaches a plateau.
+
+The plateau is found by a rule (R. M. Lee et al., Phys. Rev. E 83, 066706 (2011), after U. Wolff):
+it starts at the smallest block size B for which ``B**3 > 2 * n * (e(B) / e(1))**4``. Here n is the
+number of rows, and e(B) is the error from blocks of B rows. There must be at least
+:data:`FEWEST_BLOCKS` of these blocks. If no block size fits, as in a run that still drifts, the
+error is unknown and nothing has converged.
+
+This rule assumes one correlation time. A slow motion under fast noise has a first plateau that is
+far too low. So the reported error is the maximum over this and all larger block sizes with at least
+:data:`FEWEST_CHECKED` blocks. On a true plateau, the maximum is a tenth higher; otherwise, up to
+several times.
 """
 
 from __future__ import annotations
@@ -33,13 +38,13 @@ __all__ = [
     "variables",
 ]
 
-#: Fewest blocks for an error: with 16, its own uncertainty is some 20 %.
+#: Minimum number of blocks for an error. With 16, the error is uncertain by about 20 %.
 FEWEST_BLOCKS = 16
-#: Fewest blocks of the sizes that only check whether the plateau continues.
+#: Minimum number of blocks of larger sizes, which only check whether the plateau continues.
 FEWEST_CHECKED = 8
 #: Number of pieces of the window for the drift.
 _PIECES = 32
-#: Highest number of a piece, because a log may have any step.
+#: Limit of a piece's number, because a log may contain any step.
 _MOST_PIECES = 1e15
 #: Factor on a tolerance beyond which convergence is lost; it avoids flickering.
 _SLACK = 1.1
@@ -115,8 +120,9 @@ class Blocking:
         self._levels: list[list[Any]] = []
         self._error: float | None = None
         self._look = FEWEST_BLOCKS
-        #: The error where the plateau starts, or without a plateau, from the largest blocks. Too
-        #: small to prove convergence, but good enough to keep it.
+        #: The error at the start of the plateau; without a plateau, the error from the largest
+        #: blocks. It is too small to prove convergence, but sufficient to decide whether it
+        #: continues.
         self.rough: float | None = None
 
     def add(self, value: float) -> None:
@@ -150,7 +156,7 @@ class Blocking:
         if not math.isfinite(squares):
             return None
         first = squares / (count - 1) / count
-        if first <= 0:  # or a smaller number than possible
+        if first <= 0:  # a very small variance is rounded to 0
             self.rough = 0.0
             return 0.0
         size, largest = 1.0, None
@@ -234,7 +240,8 @@ class _Column:
         if step < self._options.get("begin", 0) or self._spoilt:
             return
         if not math.isfinite(value):
-            # After this, no mean is a number, so nothing can converge until the log restarts.
+            # From now on, the mean is not a number, so the column cannot converge until the log
+            # restarts.
             self._spoilt, self.holds = True, False
             return
         blocking = self._blocking
@@ -256,7 +263,7 @@ class _Column:
 
 
 def _within(value: float | None, tolerance: float | None, scale: float) -> bool:
-    """Return whether a condition holds or is unset."""
+    """Return whether the value is within the tolerance, or the tolerance is unset."""
     return tolerance is None or (value is not None and value <= tolerance * scale)
 
 
@@ -281,10 +288,12 @@ class Convergence:
     def update(self, step: float | None, values: Mapping[str, float]) -> dict[str, float]:
         """Return the values to add to this row.
 
-        ``COLUMN.mean``, ``COLUMN.error`` and ``COLUMN.drift``, if known. ``Converged``: 1 in the
-        row where the conditions of all columns start to hold, -1 in the row where they stop (when a
-        value exceeds its tolerance by more than a tenth). A row is ignored if it has no step, or
-        the step of the previous row, as between two runs. A step that goes back resets everything.
+        - ``COLUMN.mean``, ``COLUMN.error`` and ``COLUMN.drift``, if known
+        - ``Converged``: 1 in the row where the conditions of all columns start to hold; -1 in the
+          row where they stop, because a value exceeds its tolerance by more than a tenth
+
+        A row is ignored if it has no step, or the same step as the previous row, as between two
+        runs. A lower step than before resets everything.
         """
         if step is None or not math.isfinite(step) or self._columns.keys().isdisjoint(values):
             return {}

@@ -1,7 +1,7 @@
 """Facts of a LAMMPS log other than thermo rows: run time, speed, warnings and errors.
 
-The reader passes each line outside of tables, and receives one row of facts at the end of a run.
-``outcome`` uses the same lines.
+The reader passes each line outside of tables to this module, and gets one row of facts at the end
+of a run. ``outcome`` uses the same lines.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Facts:
             self._run["Ranks"] = self._ranks
 
     def more(self, line: bytes) -> bool:
-        """Read a line after that one. Return whether it was such a line."""
+        """Read a line after ``Loop time of …``. Return whether it is about that run."""
         run = self._run
         if run is None:
             return False
@@ -85,7 +85,7 @@ class Facts:
         return True
 
     def take(self) -> dict[str, float] | None:
-        """Return the facts of the finished run, once; ``None`` if there are no new ones."""
+        """Return the facts of the finished run, and forget them; ``None`` if there are none."""
         run, self._run = self._run, None
         if run is not None:
             if self.errors:

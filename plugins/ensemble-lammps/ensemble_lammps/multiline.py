@@ -37,11 +37,12 @@ class MultiTable(Table):
         self._seen: dict[str, None] = {}
         self._count = 0
         self._row_step = 0.0
-        #: Current row and the last one with a pattern, as patterns of their lines.
+        #: Patterns of the lines of the current row, and of the row for which ``_compiled`` was
+        #: made.
         self._shape: list[bytes] = []
         self._learnt: list[bytes] = []
         self._compiled: re.Pattern[bytes] | None = None
-        #: Pattern of whole rows, if the last row had the usual length.
+        #: Pattern of a whole row, if the last row was complete; otherwise ``None``.
         self._pattern: re.Pattern[bytes] | None = None
 
     def rows(self, block: bytes, place: int, out: list[Row]) -> int:
@@ -74,7 +75,7 @@ class MultiTable(Table):
     def line(self, line: bytes, out: list[Row]) -> bool:
         if line.startswith(b"----") and (match := HEAD.fullmatch(line.removesuffix(b"\r"))):
             if self._values is not None:
-                # Now the number of values in a row of this run is known.
+                # The previous row is complete now, so the number of values in a row is known.
                 self._size = max(self._size, self._count)
             self.end(out)
             self._values, self._seen, self._count, self._shape = {}, {}, 0, []
@@ -102,7 +103,7 @@ class MultiTable(Table):
             self._pattern = self._compiled
 
     def _keep(self, name: str, token: bytes) -> None:
-        """Keep a value if it is wanted; of a duplicate name, the first value."""
+        """Keep a value if it is wanted. Of a duplicate name, the first value counts."""
         if name in self._seen:
             return
         self._seen[name] = None

@@ -96,7 +96,7 @@ def build(job: Job, options: Mapping[str, Any]) -> LammpsObserver:
 
 
 def variables(options: Mapping[str, Any]) -> frozenset[str] | None:
-    """Return the possible names; unknown unless the file lists ``columns``."""
+    """Return the names that rows may contain; unknown if the file does not list ``columns``."""
     columns, converged = options.get("columns"), options.get("converged")
     if columns is None:
         return None
@@ -105,7 +105,10 @@ def variables(options: Mapping[str, Any]) -> frozenset[str] | None:
 
 
 class _Unasked(Mapping[str, str]):
-    """Names that these options leave out, each with a hint. Column names are not limited."""
+    """Names that the observer would yield only with other options, each with a hint.
+
+    Column names cannot be listed: any name may be a column.
+    """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._columns = options.get("columns")
@@ -125,7 +128,7 @@ class _Unasked(Mapping[str, str]):
         if name == "Converged":
             return "define convergence with the observer's option 'converged'"
         if base and suffix in ("mean", "error", "drift"):
-            if base in self._converged:  # only a drift is missing then
+            if base in self._converged:  # only the drift may be missing
                 return f"give {base} a window in the observer's option 'converged'"
             return f"add {base} to the observer's option 'converged'"
         if name in FACTS and self._columns is not None:

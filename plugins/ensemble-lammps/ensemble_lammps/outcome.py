@@ -102,7 +102,7 @@ def read(path: str | os.PathLike[str], status: int | None = None, *, over: bool 
         return Outcome(*_endless("the log is empty", status, over))
     log = _Log(text)
     if not log.found:
-        # The only line if the input script cannot be opened.
+        # The log has only this line if the input script cannot be opened.
         verdict = log.verdict() if text.startswith(b"ERROR") else None
         return Outcome(*(verdict or ("unknown", "this is not a LAMMPS log")))
     kind, message = log.verdict() or _other(log, status, over)
@@ -134,21 +134,23 @@ class _Log:
         """Handle the start of LAMMPS."""
         self.complete = False
         self._error = ""
-        #: How LAMMPS was told to stop, and whether the stopped run has ended.
+        #: How LAMMPS was told to stop (outcome and message), and whether the stopped run has ended.
         self._stopped: tuple[str, str] | None = None
         self._stopped_ended = False
         self._loop: int | None = None
-        #: What the next run, and the last one that started, were asked for: steps, or a final step.
+        #: Requests of the next run and of the last one that started: a number, and whether it is
+        #: the final step (``upto``) or a number of steps.
         self._next: tuple[int | None, bool] = (None, False)
         self._run: tuple[int | None, bool] = (None, False)
-        #: It may never start: after a halt, runs are skipped.
+        #: Whether the next run has not started. It may never start: after a halt, LAMMPS skips
+        #: runs.
         self._is_new = False
-        #: Steps in finished parts (``run … every``), and before the last of these.
+        #: Steps of a run's finished parts (``run … every``), with and without the last part.
         self._done = self._before = 0
         self.quit: int | None = None
-        #: A warning of lost atoms, which is the only message if the user wants no error.
+        #: A warning about lost atoms. It is the only message if the user has turned the error off.
         self.lost = ""
-        #: Other places that LAMMPS writes to, in words.
+        #: Other destinations of LAMMPS' messages, in words; empty if there are none.
         self.elsewhere = ""
 
     def _mark(self, match: re.Match[bytes], text: bytes) -> None:
@@ -239,15 +241,15 @@ class _Log:
         self._first = None
 
     def _take(self, step: float | None, values: Mapping[str, float]) -> Mapping[str, float]:
-        """Note a row without adding values."""
+        """Record a row. Add no values to it."""
         if step is not None and (self._first is None or self._last is None or step <= self._last):
             self._first = step
         self._last, self._row = step, dict(values)
         return {}
 
     def verdict(self) -> tuple[str, str] | None:
-        """Return the end of the run according to the log, as kind and message; ``None`` if it does
-        not tell.
+        """Return how the run ended according to the log, as kind and message. ``None`` if the log
+        shows neither an error nor a stop.
         """
         if self._error:
             if "Lost atoms" in self._error:
@@ -262,8 +264,8 @@ class _Log:
     def broken(self) -> list[str]:
         """Return the columns that are not finite at the end, if that means that the run is broken.
 
-        Columns computed by LAMMPS itself decide. User-defined ones may be 0/0 in a healthy run and
-        count only if there are no others.
+        If there are columns that LAMMPS itself computes, only these count: user-defined ones may be
+        0/0 in a healthy run.
         """
         physical = [name for name in self._row if name not in _TIMES]
         known = [name for name in physical if name in KEYWORDS]
@@ -275,7 +277,7 @@ class _Log:
 
 
 def _other(log: _Log, status: int | None, over: bool) -> tuple[str, str]:
-    """Return the verdict on a log without an error or stop."""
+    """Return the kind and message for a log without an error or stop."""
     broken = log.broken()
     if broken and (over or log.complete):
         where = "" if log.step is None else f" at step {log.step}"
@@ -296,9 +298,9 @@ def _other(log: _Log, status: int | None, over: bool) -> tuple[str, str]:
 
 
 def _endless(what: str, status: int | None, over: bool, *, sure: bool = True) -> tuple[str, str]:
-    """Return the verdict by the wait status if the log does not tell.
+    """Return the kind and message for a log without an end, from the wait status.
 
-    ``sure`` says whether the log would have an end if LAMMPS had finished.
+    ``sure`` means that LAMMPS has not finished, because it would have written the end to this log.
     """
     if status is None:
         if not over:
@@ -314,7 +316,9 @@ def _endless(what: str, status: int | None, over: bool, *, sure: bool = True) ->
 
 
 def _death(status: int | None) -> tuple[str, str] | None:
-    """Return how a job died by its wait status: the kind of outcome, and a message."""
+    """Return the kind and message for a failed job's wait status; ``None`` for a successful or
+    unknown one.
+    """
     if not status:
         return None
     if os.WIFSIGNALED(status):
@@ -377,7 +381,7 @@ def _text(path: str | os.PathLike[str]) -> bytes:
         head = _part(file, start, middle)
         if middle == size - _END:
             return head + end
-        # Rows of one table, which are not needed, are skipped; only whole lines remain.
+        # Skip rows in the middle of a table, which are not needed, and keep only whole lines.
         whole = end.find(b"\n------------ Step ")
         if whole < 0:
             whole = end.find(b"\n")

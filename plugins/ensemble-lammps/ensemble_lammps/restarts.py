@@ -2,9 +2,10 @@
 
 Used by ``lammps-continue``. A restart file starts with a magic string, a mark of the byte order and
 the revision of the format. Tagged values follow, the step among the first. The magic string at the
-very end shows that the file is complete. With ``%`` in the name, there are several files: the one
-with ``base`` instead has their number, and the others have numbers; each ends with the magic
-string. Names are not reliable (``restart 100 a b`` alternates between two), so they are not used.
+very end shows that the file is complete. With ``%`` in the name, there are several files, and each
+ends with the magic string. The file named ``base`` in place of ``%`` contains the number of the
+others, which have numbers in place of ``%``. Names do not tell which file is newest (``restart 100
+a b`` alternates between two), so they are not used.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ _FIRST_REVISION = 1
 #: Tags of the relevant values, and of strings.
 _BIGINT, _STEP, _MULTIPROC, _MPIIO = 3, 5, 44, 45
 _STRINGS = (0, 4)
-#: The step is about the seventh value; a file without it by then is something else.
+#: Number of values to read. The step is about the seventh; a file without it is something else.
 _MOST_VALUES = 40
 _LONGEST_STRING = 1000
-#: Seconds by which clocks of nodes may differ; each writes a part.
+#: Seconds by which the clocks of nodes may differ. Each node writes one of the files.
 _CLOCKS = 1.0
 #: Most rejected files to list for the user.
 _MOST_PASSED = 5
@@ -40,8 +41,8 @@ _MOST_PASSED = 5
 class Restart:
     """A complete restart file.
 
-    ``path`` is for ``read_restart``, with ``%`` if there are several files; also its step and the
-    time of writing (seconds since the epoch).
+    ``path`` is the argument of ``read_restart``, with ``%`` if there are several files. ``time`` is
+    when it was written, in seconds since the epoch.
     """
 
     path: str
@@ -58,7 +59,7 @@ class Found:
 
 
 class NotWhole(EnsembleError):
-    """The file is not a complete restart file. ``meant`` says that it looks like one."""
+    """The file is not a complete restart file. ``meant``: it looks like an incomplete one."""
 
     def __init__(self, what: str, *, meant: bool = True) -> None:
         super().__init__(what, code="no-restart-file")
@@ -165,8 +166,10 @@ def _read(path: str) -> Restart:
 
 
 def _check_parts(before: str, after: str, count: int, time: float) -> float:
-    """Return when the last of them was written. All are written after the first, which was at
-    ``time``; an older one is left over from an earlier use of the name.
+    """Check the ``count`` numbered files of a restart. Return when the last was written.
+
+    They are written after the file ``base``, whose time is ``time``. An older one is left over from
+    an earlier restart of the same name.
     """
     last = time
     for number in range(count):
@@ -240,7 +243,7 @@ def _parts(file: BinaryIO, order: str) -> int:
         return 0
     if third == _MULTIPROC:
         return max(0, int(fourth))
-    # as in older versions
+    # older versions of LAMMPS write this layout
     return max(0, int(second)) if first == _MULTIPROC and third == _MPIIO else 0
 
 

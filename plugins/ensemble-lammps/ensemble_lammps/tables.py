@@ -1,10 +1,10 @@
 """Tables of thermo output with one line per row: styles ``one`` and ``yaml``.
 
-The reader creates a table after a header, and asks it for rows from then on. One regular expression
-describes the rows of this table; a line that does not match is not a row. Users print lines of
-numbers too, so a table of style ``one`` learns LAMMPS' format from its first row: where rows start,
-and whether they end with a blank. ``tests/test_fuzz.py`` compares this with a reader that splits
-each line.
+The reader creates a table after a header, and from then on asks it for rows. One regular expression
+describes the rows of a table; a line that does not match it is not a row. But users print lines of
+numbers, too. So a table of style ``one`` learns LAMMPS' format from its first row: in which column
+values start, and whether rows end with a blank. ``tests/test_fuzz.py`` compares this with a reader
+that splits each line.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ _INFINITE = re.compile(rb"([-+]?)\.?inf", re.IGNORECASE)
 
 
 def number(token: bytes) -> float | None:
-    """Return the number of a matched :data:`VALUE`, if it is one, including nan and infinity."""
+    """Return the number in a text that matched :data:`VALUE`, including nan and infinity; ``None``
+    if it is not a number.
+    """
     try:
         return float(token)
     except ValueError:
@@ -111,12 +113,12 @@ class _LineTable(Table):
     _BEFORE: bytes
     _BETWEEN: bytes
     _AFTER: bytes
-    #: Whether the first value is always captured.
+    #: Whether the first value is captured even if it is not kept.
     _FIRST = False
 
     def __init__(self, names: tuple[str, ...], keeper: Keeper) -> None:
         self._keeper = keeper
-        #: Start and end of the first value of a row; 0 and 0 mean anywhere.
+        #: Start and end of a row's first value within its line. Both are 0 before the first row.
         self._start = self._stop = 0
         self._use(names)
 
@@ -139,7 +141,7 @@ class _LineTable(Table):
         at = [places.index(index) for index in kept.values()]
         self._kept = tuple(kept)
         self._kinds = bytes(kinds)
-        #: Which captured values are kept, if not all, and which is the step.
+        #: Indices of the kept values among the captured ones (``None``: all), and of the step.
         self._at = None if at == list(range(len(places))) else at
         self._at_step = None if at_step is None else places.index(at_step)
         self._usual = self._pattern(self._AFTER)
@@ -148,7 +150,7 @@ class _LineTable(Table):
         return _compiled(self._BEFORE, self._BETWEEN, after, self._kinds)
 
     def rows(self, block: bytes, place: int, out: list[Row]) -> int:
-        # The time is spent here, so constant work comes before the loop.
+        # This loop takes most of the time, so constant work comes before it.
         usual, start, stop = self._usual.match, self._start, self._stop
         kept, at, at_step = self._kept, self._at, self._at_step
         keeper = self._keeper
@@ -207,8 +209,9 @@ class _LineTable(Table):
 class OneTable(_LineTable):
     """Style ``one``: a line of numbers separated by blanks.
 
-    ``spaced`` are the names if single blanks in the header belong to them, as after ``thermo_modify
-    colname``. The number of values in a row decides which names are right.
+    The names of columns are ambiguous: after ``thermo_modify colname``, they may contain single
+    blanks. ``names`` are the words of the header, ``spaced`` the names with blanks. The number of
+    values in a row decides between them.
     """
 
     _BEFORE, _BETWEEN, _AFTER = rb" *", rb" +", rb" *\r?\n"
@@ -237,7 +240,7 @@ class OneTable(_LineTable):
         if match is None or not self._stop:
             return None
         start, stop = match.start(1) - place, match.end(1) - place
-        # Columns are aligned to the right or left edge of those in the first row. A sign may
+        # The first column is aligned with its right or left edge in the first row. A sign may
         # precede a value, and a value that is too wide starts at the beginning of the line.
         if self._start == 0 < start and stop < self._stop:
             # The value in the first row was too wide.

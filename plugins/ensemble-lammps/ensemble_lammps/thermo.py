@@ -2,8 +2,8 @@
 
 Called by the observer and by ``outcome``; knows LAMMPS, but no files. Logs are not made for
 machines: between the rows of a table there are warnings, output of fixes, and user output. A wrong
-value is worse than a missing one. So a line only counts as a row where LAMMPS prints rows, and if
-it has LAMMPS' format.
+value is worse than a missing one. So a line counts as a row only if LAMMPS prints rows at this
+place and the line has LAMMPS' format.
 
 Output of a run, by ``thermo_modify line``:
 
@@ -92,7 +92,7 @@ class ThermoReader:
         self._table: Table | None = None
         #: Columns of the last table, which the next one may repeat.
         self._known: tuple[str, ...] = ()
-        #: Last header as printed: it may come again after a run without preparation.
+        #: Last header as printed. A run without preparation (``pre no``) prints it again.
         self._header_line = b""
         #: Last step of the previous table, for lines after it.
         self._step: float | None = None
@@ -200,8 +200,8 @@ class ThermoReader:
         names = tuple(text.split())
         if any(map(_NUMBER.fullmatch, names)):
             return
-        # Only the line after the memory's, or a line that was a header before, may introduce
-        # unknown columns.
+        # Unknown columns are only accepted in the line after ``Per MPI rank memory``, or in a line
+        # that was a header before.
         expected, self._expecting = self._expecting or line == self._header_line, False
         known = names == self._known or (len(names) > 1 and all(map(_is_column, names)))
         if expected or (known and text[-1:] == " "):

@@ -5,7 +5,8 @@ FILE``).
 the log's name. LAMMPS' behaviour, as observed:
 
 - If a variable is given twice, the first value counts, so values are replaced, not added.
-- A variable has all words up to the next option, and at least one, whatever it looks like.
+- The value of a variable is the next word, whatever it looks like, and all further words up to the
+  next option.
 - Of several scripts or logs, the last counts.
 - Options have one dash and two spellings.
 - A variable on the command line has style ``index``: it takes precedence over
@@ -49,9 +50,9 @@ def log(command: Sequence[str]) -> str | None:
 
 
 def changed(job: Job, group: JobGroup) -> tuple[dict[str, tuple[str, ...]], str | None]:
-    """Return the variables that only this job of the group was given, and its script if changed.
+    """Return the variables and the script with which this job differs from its group.
 
-    They are written as in a group's command.
+    Values are written as in a group's command. The script is ``None`` if it does not differ.
     """
     chosen = {name: (job.parameters[name],) for name in group.parameters if name in job.parameters}
     like = replace(group, count=1, parameters={**group.parameters, **chosen})

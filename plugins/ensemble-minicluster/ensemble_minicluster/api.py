@@ -29,7 +29,7 @@ _OWN_NAMES = re.compile(r"^(<[^>]*>|HTTPS?Connection(Pool)?\([^)]*\)): ")
 class Fault(Exception):
     """A request that was rejected or failed.
 
-    ``perhaps`` says that it may have taken effect, or still may.
+    ``perhaps`` means that the request may have taken effect, or still may.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Fault(Exception):
         self.perhaps = perhaps
 
 
-#: HTTP status: error code, whether it is transient, and a message.
+#: For each HTTP status: the error code, whether it is transient, and a message.
 _REFUSALS = {
     400: ("invalid", False, "Kubernetes does not understand the request"),
     401: ("unauthorized", False, "Kubernetes does not know these credentials"),
@@ -119,7 +119,7 @@ class MiniClusters:
         )
 
         try:
-            # For connecting and for each read: older clients ignore a single float.
+            # Two values, for connecting and for each read: older clients ignore a single float.
             limits = (timeout, timeout)
             answer = call(*arguments, _preload_content=False, _request_timeout=limits)
             try:
@@ -180,7 +180,7 @@ def _refusal(error: Any, changes: bool) -> Fault:
 
 
 def _said(body: object) -> tuple[str, bool]:
-    """Return the API server's message, and whether it has Kubernetes' form at all."""
+    """Return the message of an error body, and whether the body is a Kubernetes ``Status``."""
     if isinstance(body, bytes):
         body = body.decode(errors="replace")
     try:

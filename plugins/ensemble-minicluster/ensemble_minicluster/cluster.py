@@ -45,8 +45,11 @@ class Service(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Time limits in seconds: for nodes to come or go, for jobs to leave them, and until a node
-    that was unexpectedly up counts as new.
+    """Time limits in seconds.
+
+    - ``arrival``: for nodes to come or go
+    - ``drain``: for jobs to leave the nodes to remove
+    - ``settle``: until a node that was up before it should be counts as new
     """
 
     arrival: float = 600.0
@@ -61,8 +64,8 @@ class Ended(Exception):
 class Cluster:
     """The cluster of the run with this tag.
 
-    ``nodes`` is ``None`` for simulated sizes: then nothing is drained or waited for. ``gauges`` are
-    the composed executor's latest. ``warn`` receives warnings.
+    ``nodes`` is ``None`` if sizes are simulated: then nodes are neither drained nor waited for.
+    ``gauges`` are the latest gauges of the composed executor. ``warn`` receives warnings.
     """
 
     def __init__(
@@ -98,7 +101,7 @@ class Cluster:
 
     def ask(self, request: str, delta: int) -> Resized:
         """Ask the service. Raises as :meth:`Service.resize` does."""
-        # Runs number their requests, and the service receives those of many runs.
+        # The service receives requests of many runs, whose numbers are the same: add the run's tag.
         return self.service.resize(f"{self.tag}/{request}"[-_LONGEST_NAME:], delta)
 
     def look(self) -> Look | None:
@@ -108,7 +111,7 @@ class Cluster:
         return self.nodes.look()
 
     def glance(self) -> Look | None:
-        """Return the current nodes if they are known."""
+        """Return the current nodes; ``None`` if Flux is missing or does not answer."""
         try:
             return self.look()
         except EnsembleError:
@@ -126,8 +129,9 @@ class Cluster:
         return f"{MARK} (run {self.tag})"
 
     def undrain(self, ranks: Iterable[int], *, any_run: bool = False) -> None:
-        """Undrain those of these ranks that a shrink of this run, or of ``any_run``, drained; leave
-        others drained.
+        """Undrain those of these ranks that were drained by a shrink of this run.
+
+        With ``any_run``, a shrink of any run counts. Nodes drained for other reasons stay drained.
         """
         wanted = set(ranks)
         if not wanted:
@@ -142,7 +146,11 @@ class Cluster:
         self.held -= wanted
 
     def until(self, done: Callable[[], bool], timeout: float, *, last: float) -> bool:
-        """Wait until ``done()``; after the end of the run, at most ``last`` seconds."""
+        """Wait until ``done()`` is true, for at most ``timeout`` seconds. Return whether it is
+        true.
+
+        After the end of the run, wait at most ``last`` seconds more.
+        """
         end = time.monotonic() + timeout
         pause = SOON
         while not _so(done):

@@ -50,8 +50,9 @@ _IN_VAIN = frozenset({"untrusted", "speaks-tls", "no-tls", "unauthenticated", "p
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The composed executor: its name, and how to build it. ``resizes``: it can resize itself (a
-    mock without Flux).
+    """The composed executor: its name, and the function that builds it.
+
+    ``resizes``: the executor can resize itself (a mock without Flux).
     """
 
     name: str
@@ -62,11 +63,13 @@ class Part:
 class MiniCluster(Executor):
     """Runs jobs on ``part``, and resizes the cluster.
 
-    ``service`` is called when the run opens, and is asked for nodes. If ``follow`` is false, sizes
-    are simulated, and nodes are neither drained nor waited for. ``others`` builds other parts, for
-    runs that started with one. ``note`` is printed at the start. ``check`` asks the service
-    something at the start, and raises its error. ``report`` creates the reporter of the queue's
-    status to the service; it receives ``warn``.
+    - ``service``: called when the run opens; returns the authority that is asked for nodes
+    - ``follow``: if false, sizes are simulated, and nodes are neither drained nor waited for
+    - ``others``: returns the part of another name, for a resumed run that started with that one
+    - ``note``: printed at the start
+    - ``check``: sends a request to the service at the start, and raises its error
+    - ``report``: takes a function for warnings, and creates the reporter that sends the queue's
+      status to the service
     """
 
     capabilities: ClassVar[frozenset[str]] = frozenset(
@@ -100,7 +103,7 @@ class MiniCluster(Executor):
         self._others = others
         self._note = note
         self._inner = part.build()
-        # Capabilities, and whether others share the queue, are the queue's.
+        # Both depend on the composed executor.
         self.capabilities = self._inner.capabilities | {"resize"}  # type: ignore[misc]
         self.shared = self._inner.shared  # type: ignore[misc]
         self._gauges: dict[str, float] = {}
@@ -129,7 +132,8 @@ class MiniCluster(Executor):
         self._gauges.update(self.resources())
         self._queue = _queue_of(self._inner.handle)
         self._queue_is_new = bool(memory.queue and self._queue not in ("", memory.queue))
-        # Another queue is recorded once jobs go there; until then, a resume decides the same.
+        # Record another queue only when jobs go there; until then, a resume decides in the same
+        # way.
         memory.begin(self._part.name, memory.queue or self._queue)
         self._memory = memory
 
@@ -154,8 +158,9 @@ class MiniCluster(Executor):
         self._resizing = Resizing(cluster, memory, run.clock, self._tell)
 
     def _ask_service(self) -> str:
-        """Return why the service cannot be asked now, or an empty text. Raises
-        :class:`ExecutorError` for a permanent error, because every ``grow`` would fail.
+        """Check the service. Return why it is unavailable now, or an empty text.
+
+        Raises :class:`ExecutorError` for a permanent error, because every ``grow`` would fail.
         """
         if self._check is None:
             return ""
@@ -170,7 +175,7 @@ class MiniCluster(Executor):
         return ""
 
     def _begin_as(self, name: str) -> None:
-        """Use the executor with which the run started, although another one would be chosen now."""
+        """Use the executor ``name``, with which the run started, instead of the one chosen now."""
         if self._others is None:
             raise ExecutorError(
                 f"the jobs of this run belong to executor {name!r}, not {self._part.name!r}",
@@ -400,8 +405,8 @@ def _mock(options: Mapping[str, Any], passed: Mapping[str, Any], patience: Patie
 
 
 def _queue_of(handle: Any) -> str:
-    """Return an identifier of this Flux: a new pod starts a new one. Empty for queues outside of
-    the pod.
+    """Return an identifier of this pod's Flux instance, which a new pod replaces. Empty for queues
+    outside of the pod.
     """
     try:
         return str(handle.attr_get("broker.starttime") or "")

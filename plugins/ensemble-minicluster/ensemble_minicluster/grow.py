@@ -1,7 +1,7 @@
 """Growing: asks the service for nodes, then waits until Flux reports them as up.
 
-The recorded size and ready pods prove nothing: for a while after a shrink, Flux still counts
-leaving nodes of the same names as up. Used by ``resizing``.
+The recorded size and ready pods are no proof: for a while after a shrink, Flux still counts leaving
+nodes of the same names as up. Used by ``resizing``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def grow(cluster: Cluster, request: str, delta: int) -> Asked:
     if cluster.nodes is None:
         return granted
     new = set(range(answer.before, answer.granted))
-    # Drained by a shrink that has since happened: other nodes replace them.
+    # An earlier shrink drained these ranks and removed their nodes; new nodes replace them.
     cluster.undrain(new, any_run=True)
     arrived = _arrival(cluster, answer, set() if before is None else new & before.online)
     if cluster.until(arrived, cluster.patience.arrival, last=0.0):
@@ -46,8 +46,10 @@ def grow(cluster: Cluster, request: str, delta: int) -> Asked:
 
 
 def _arrival(cluster: Cluster, answer: Resized, stale: set[int]) -> Callable[[], bool]:
-    """Return a test of whether the nodes have arrived. ``stale`` ones were up before they should:
-    they count once they have been away, or have stayed longer than a leaving node.
+    """Return a function that says whether the nodes have arrived.
+
+    ``stale`` are the new ranks that were already up before: they may be leaving nodes. They count
+    once they have been down, or have stayed up for longer than a leaving node would.
     """
     new = set(range(answer.before, answer.granted))
     began = time.monotonic()

@@ -75,7 +75,7 @@ class Look:
         return len(self.online - self.drained.keys() - self.excluded)
 
     def drained_for(self, reason: str, ranks: Iterable[int]) -> list[int]:
-        """Return those of these ranks whose drain reason has this prefix."""
+        """Return those of ``ranks`` that are drained for a reason that starts with ``reason``."""
         return [rank for rank in sorted(ranks) if self.drained.get(rank, "").startswith(reason)]
 
 
@@ -135,7 +135,7 @@ class Nodes:
 
     def _ask(self, topic: str, payload: Mapping[str, Any] | None = None) -> dict[str, Any]:
         try:
-            # Rank 0 knows the others, whichever rank this process is at.
+            # Ask rank 0, which knows all nodes; this process may be on another rank.
             future = self._get().rpc(topic, payload, 0)
             future.wait_for(_PATIENCE)
             answer = future.get()

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 __all__ = ["Asked", "RequestLog"]
 
-#: Number of kept requests; only the newest is ever repeated.
+#: Number of requests to keep. Only the newest is ever repeated.
 _MOST = 200
 
 Answered = Literal["", "granted", "denied", "timeout"]
@@ -22,8 +22,8 @@ Answered = Literal["", "granted", "denied", "timeout"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """One request. ``delta`` is what the service is asked for, ``victims`` are the ranks to remove;
-    ``outcome`` is empty until it is answered.
+    """One request. ``delta`` is the change to request from the service, and ``victims`` are the
+    ranks to remove. ``outcome`` is empty until the request is answered.
     """
 
     delta: int
@@ -37,9 +37,9 @@ class Asked:
 class RequestLog:
     """Requests by name. Without a ``folder``, it lasts as long as the process.
 
-    ``executor`` is the name of the run's executor for jobs, ``None`` for a new run. ``queue``
-    identifies its queue, and is empty if unknown. ``trouble`` says why the log could not be read or
-    written; empty if it could.
+    ``executor`` is the name of the composed executor of the run; ``None`` for a new run. ``queue``
+    identifies that executor's queue; empty if unknown. ``trouble`` says why the log could not be
+    read or written; otherwise it is empty.
     """
 
     def __init__(self, folder: Path | None) -> None:

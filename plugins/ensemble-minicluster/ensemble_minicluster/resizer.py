@@ -2,9 +2,9 @@
 
 Built by the record in :mod:`ensemble_minicluster.kubernetes_plugin`, called by the ensemble
 service. It reads the size, computes the new one within the bounds, and sets it on condition that
-the object has not changed. Then it looks again, because the Flux Operator resets sizes that it
-rejects. If the answer to a write was lost, it is not simply repeated: the object shows whether it
-took effect.
+the object has not changed. Then it reads the object again, because the Flux Operator resets sizes
+that it rejects. If the answer to a write was lost, the write is not simply repeated: the object
+shows whether it took effect.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _CONFLICTS = 8
 _STARTING = 10.0
 #: Longest pause between retries, in seconds.
 _LAST_TRY = 1.0
-#: Seconds to wait for the operator before the recorded size has to do, and after how many its Job
-#: is checked, because its write to the status may be lost.
+#: Seconds to wait for the operator, after which the recorded size counts as set. Seconds until the
+#: operator's Job is checked, because its write to the status may be lost.
 _CONFIRM, _STALE = 3.0, 1.0
 _FIRST_LOOK, _LAST_LOOK = 0.1, 0.5
 
@@ -59,9 +59,9 @@ class _Request:
     member: str = ""
     seen: Sizes | None = None
     plan: Plan | None = None
-    #: Size that was set without knowing whether it took effect, with what was seen then.
+    #: A write without an answer: the sizes seen before it, and the plan that it carried out.
     unsure: tuple[Sizes, Plan] | None = None
-    #: Whether that was an earlier request for the same.
+    #: Whether that write belonged to an earlier request for the same change.
     earlier: bool = False
     conflicts: int = 0
     troubles: int = 0
@@ -115,8 +115,8 @@ class KubernetesResizer(Resizer):
         self._chance = chance
         #: When the API server last had a problem.
         self._trouble = -_STARTING
-        #: By object: what was set without an answer, and for which delta. If it took effect, a
-        #: repeated request gets it as its answer and is not applied twice.
+        #: Writes without an answer, by object: the delta, the sizes seen before, and the plan. If
+        #: the write took effect, a repeated request gets that outcome and is not applied twice.
         self._lost: dict[tuple[str, str], tuple[int, Sizes, Plan]] = {}
 
     def resize(self, member: str, delta: int) -> Resized:
@@ -146,9 +146,11 @@ class KubernetesResizer(Resizer):
             return None
 
     def decide(self, member: str, delta: int, kept: Mapping[str, Any]) -> Resized | None:
-        """Return the outcome of an interrupted request: done if the object has the target size;
-        done now if it is unchanged; ``None`` if others have set its size since, or it is another
-        object.
+        """Return the outcome of an interrupted request.
+
+        - If the object has the target size, the request is done.
+        - If the object is unchanged, the request is carried out now.
+        - If others have set the size since, or it is another object, the result is ``None``.
         """
         if not kept:  # nothing was sent before something was recorded
             return self.resize(member, delta)
@@ -214,7 +216,7 @@ class KubernetesResizer(Resizer):
 
     def _sizes(self, namespace: str, name: str, timeout: float) -> Sizes:
         seen = read(self._objects.get(namespace, name, timeout), self._ceiling)
-        if seen.ignored:  # then the operator's Job counts, and its status may be stale
+        if seen.ignored:  # its status may be stale, so ask the operator's Job
             pods = self._pods(namespace, name, timeout)
             return seen if pods is None else replace(seen, acted_on=pods)
         return seen
@@ -242,18 +244,16 @@ class KubernetesResizer(Resizer):
             raise
 
     def _settled(self, request: _Request, seen: Sizes) -> bool:
-        """Return whether a change that was sent without an answer has taken effect, or was
-        superseded.
-        """
+        """Return whether a write without an answer has taken effect, even if others wrote since."""
         assert request.unsure is not None
         then, plan = request.unsure
         if seen.uid == then.uid and (seen.generation, seen.size) == (then.generation, then.size):
-            # Not yet; if it still arrives, our next write meets a conflict.
+            # The write has not arrived. If it still does, our next write gets a conflict.
             return False
         ours = seen.generation == then.generation + 1 and seen.size == plan.target
         if seen.uid != then.uid or (request.earlier and not ours):
-            # Another object of that name, to which nothing was sent; or others have set the size
-            # since an earlier request.
+            # This is another object of that name, to which nothing was sent; or somebody else has
+            # set the size since an earlier request.
             request.unsure = None
             return False
         request.plan = plan
@@ -304,8 +304,8 @@ class KubernetesResizer(Resizer):
         return fault
 
     def _time(self, request: _Request) -> float:
-        """Return the timeout of the next request: half of the remaining time, so that one may stay
-        unanswered.
+        """Return the timeout of the next request: half of the remaining time, so that there is time
+        for another one if it gets no answer.
         """
         left = request.deadline - self._clock()
         if left <= 0:
@@ -315,7 +315,7 @@ class KubernetesResizer(Resizer):
     # -- outcomes -------------------------------------------------------------------------
 
     def _verify(self, request: _Request, seen: Sizes | None) -> Resized:
-        """Check that the size stays as it was set until the operator has acted on it."""
+        """Wait until the operator has acted on the size, and check that it does not reset it."""
         plan = request.plan
         assert plan is not None
         began = self._clock()
@@ -326,7 +326,7 @@ class KubernetesResizer(Resizer):
                 if seen is None:
                     seen = self._look(request)
             except (Fault, Unsized):
-                return _answer(request, plan)  # it is set, and that was acknowledged
+                return _answer(request, plan)  # the API server has acknowledged the size
             if seen.size != plan.target:
                 return _overridden(request, plan, seen)
             if seen.acted_on == plan.target or (

@@ -44,9 +44,7 @@ class Resizing:
         self._thread: threading.Thread | None = None
 
     def ask(self, request: str, delta: int, when_busy: WhenBusy) -> None:
-        """Take a request; its outcome is reported once. A request in progress is not taken
-        twice.
-        """
+        """Take a request, unless it is already in progress. Its outcome is reported once."""
         with self._lock:
             if request in self._pending:
                 return
@@ -57,7 +55,9 @@ class Resizing:
         self._orders.put((request, delta, when_busy))
 
     def close(self) -> None:
-        """Wait a few seconds for open requests: nodes that a run returns at its end should go."""
+        """Wait a few seconds for open requests, so that nodes that the run returns at its end are
+        removed.
+        """
         self._cluster.end()
         if self._thread is not None:
             self._orders.put(None)
@@ -83,7 +83,7 @@ class Resizing:
                 if outcome == "denied" and size is None:
                     size = self._cluster.up  # nothing has changed, and messages mention it
                 self._tell(ResizeOutcome(self._clock(), request, outcome, size=size, reason=reason))
-        # Their fate is unknown; a node must not stay drained.
+        # The service's answer is unknown; a node must not stay drained.
         self._cluster.undrain(self._cluster.held)
 
     def _outcome(self, request: str, delta: int, when_busy: WhenBusy) -> _Told:

@@ -1,7 +1,7 @@
 """Shrinking without killing jobs: drains the nodes to remove, waits, and only then asks.
 
-An indexed Job removes its highest indices, but never rank 0, which has the queue. A node that stays
-accepts jobs again. Used by ``resizing``.
+A smaller indexed Job loses its highest indices; rank 0, which has the queue, always stays. Drained
+nodes that stay after all are undrained. Used by ``resizing``.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ __all__ = ["Shrink"]
 class Shrink:
     """One request for fewer nodes.
 
-    ``remember`` records the next step, so that a repeated request uses the same nodes instead of
-    choosing others after these are gone.
+    ``remember`` records the next step. So a repeated request uses the same nodes, instead of
+    choosing further ones after the first are gone.
     """
 
     def __init__(self, cluster: Cluster, request: str, remember: Callable[[Asked], None]) -> None:
@@ -75,8 +75,10 @@ class Shrink:
         return tuple(range(max(1, size - count), size))
 
     def _emptied(self, asked: Asked, when_busy: WhenBusy, look: Look) -> Asked:
-        """Drain the nodes until no job is on them. Return the request: denied if that is
-        impossible, with a smaller delta if some nodes are spared.
+        """Drain the nodes, and wait until no job is on them. Return the updated request.
+
+        It is denied if the nodes do not become idle, and has a smaller delta if some nodes are
+        spared.
         """
         cluster, victims = self._cluster, asked.victims
         assert cluster.nodes is not None
@@ -88,7 +90,7 @@ class Shrink:
             cluster.held -= set(victims)
             if when_busy != "force" and not asked.sent:
                 raise
-        if when_busy == "force" or asked.sent:  # it may have been carried out already
+        if when_busy == "force" or asked.sent:  # the service may already have removed the nodes
             return asked
         if when_busy == "wait":
             return self._waited(asked)
@@ -124,8 +126,10 @@ class Shrink:
         return fewer
 
     def _idle(self, ranks: Iterable[int]) -> Callable[[], bool]:
-        """Return a test of whether no job is there, twice in a row: jobs that were scheduled before
-        the drain appear a little later.
+        """Return a function that says whether these ranks are idle.
+
+        They must be idle twice in a row, because jobs that were scheduled before the drain appear a
+        little later.
         """
         quiet = 0
 
@@ -150,14 +154,15 @@ class Shrink:
         try:
             return self._cluster.ask(self._request, asked.delta)
         except EnsembleError as error:
-            # Certainly not delivered? Otherwise the nodes may be leaving: start no job there yet.
+            # After a transient error, the request may have arrived and the nodes may be leaving:
+            # keep them drained.
             if not error.transient:
                 self._cluster.undrain(asked.victims)
             raise
 
     def _taken(self, asked: Asked, answer: Resized, delta: int) -> Asked:
-        """Wait until Flux reports that the nodes are gone. Their later replacements should accept
-        jobs.
+        """Wait until Flux reports that the nodes are gone. Then undrain their ranks, for later
+        nodes.
         """
         cluster = self._cluster
         cluster.undrain(v for v in asked.victims if not answer.granted or v < answer.granted)

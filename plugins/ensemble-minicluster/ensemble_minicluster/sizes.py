@@ -49,10 +49,12 @@ class Plan:
 class Sizes:
     """One look at a MiniCluster, in nodes.
 
-    ``size`` is the recorded size, ``acted_on`` the one that the operator last acted on (0: none
-    yet). The operator accepts sizes from ``least`` to ``most`` (``None``: no limit); ``ceiling`` is
-    ours. ``generation`` counts changes of the spec, ``version`` all changes, and ``uid``
-    distinguishes an object from a later one of the same name.
+    - ``size``: the recorded size
+    - ``acted_on``: the size that the operator last acted on; 0 before the first
+    - ``least``, ``most``: the sizes that the operator accepts (``None``: no limit)
+    - ``ceiling``: this resizer's upper limit
+    - ``generation``: changes with the spec; ``version``: changes with every write
+    - ``uid``: distinguishes an object from a later one of the same name
     """
 
     size: int
@@ -67,8 +69,8 @@ class Sizes:
 
     @property
     def before(self) -> int | None:
-        """Return the intended number of nodes; ``None`` if the operator ignores the recorded size
-        and the earlier one is unknown.
+        """Return the number of nodes before a request: the recorded size, or if the operator
+        ignores that, the last valid one. ``None`` if it is unknown.
         """
         if self._taken(self.size):
             return self.size

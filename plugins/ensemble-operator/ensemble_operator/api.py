@@ -1,7 +1,8 @@
 """Client of the Kubernetes API: one request, one answer or an :class:`ApiError`.
 
 Used by ``loop`` and ``lease``; kopf does the watching. Credentials are read again every minute and
-after each 401, because a service account's token file is replaced long before the token expires.
+after each 401: Kubernetes replaces the token file of a service account long before the token
+expires.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Cache of Ensembles and their children, from watches and from our own writes.
 
-The answer to a write may be newer than the watches. It counts until they catch up, otherwise the
-next reconcile would repeat the write. It may also be older, because it uses another connection. So
-the newest version of an object is kept, and a deleted object stays deleted.
+Watches and the answers to writes use different connections, so either may be newer. The newest
+version of an object is kept, and a deleted object stays deleted. Without the answers, the next
+reconcile might repeat a write before the watches report it.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Cache:
     def __init__(self) -> None:
         self.ensembles: dict[Key, Object] = {}
         self._children: dict[Key, dict[_Child, Object]] = {}
-        #: By kind, namespace and name: objects without our label.
+        #: Objects without our label that have the name of ours, by kind, namespace and name.
         self._in_the_way: dict[tuple[str, str, str], Key] = {}
-        #: Uids of the objects deleted last, by us or according to watches.
+        #: Uids of the most recently deleted objects, from our deletions and from watches.
         self._gone: dict[str, None] = {}
 
     def children(self, key: Key) -> dict[_Child, Object]:
@@ -75,8 +75,8 @@ class Cache:
         return key if gone else None
 
     def in_the_way(self) -> list[tuple[Key, str, str]]:
-        """Return foreign objects that have the name of an Ensemble's object: Ensemble, kind and
-        name.
+        """Return the foreign objects with the name of an Ensemble's object, as (Ensemble, kind,
+        name).
         """
         return [(key, kind, name) for (kind, _, name), key in self._in_the_way.items()]
 
@@ -112,8 +112,9 @@ class Cache:
     def listed(
         self, kind: str, items: Iterable[Mapping[str, Any]], version: str, namespace: str = ""
     ) -> set[Key]:
-        """Process a complete list of a kind, of one namespace or all, at a version. Return the
-        Ensembles for which watches had reported something else.
+        """Process a complete list of objects of a kind, in one namespace or all, at a version.
+
+        Return the Ensembles whose cached objects differed from it.
         """
         changed: set[Key] = set()
         there = set()
@@ -168,8 +169,8 @@ class Cache:
 
 
 def _labelled(kind: str, found: Mapping[str, Any]) -> bool:
-    """Return whether lists with our label contain the object; foreign ones are here only for their
-    names.
+    """Return whether a list by our label contains the object. The others are foreign objects,
+    cached only because they block a name.
     """
     return kind == KIND or LABEL in (found["metadata"].get("labels") or {})
 
@@ -181,8 +182,9 @@ def _later(metadata: Mapping[str, Any], version: str) -> bool:
 
 
 def _older(new: Mapping[str, Any], known: Mapping[str, Any] | None) -> bool:
-    """Return whether something newer of that name is known, even another object: watches order the
-    events of each object, but not of two.
+    """Return whether a newer object of that name is known.
+
+    It may be another object: watches keep the order of the events of one object, but not of two.
     """
     if known is None:
         return False
@@ -190,7 +192,7 @@ def _older(new: Mapping[str, Any], known: Mapping[str, Any] | None) -> bool:
     return all(each.isdigit() for each in versions) and int(versions[0]) < int(versions[1])
 
 
-#: Metadata about field managers: as large as the objects, and not used.
+#: Unused annotation that is as large as the object.
 _APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
@@ -203,7 +205,9 @@ def _without_managers(found: Mapping[str, Any]) -> Object:
 
 
 def _kept(kind: str, found: Mapping[str, Any]) -> Object:
-    """Return the fields of an object that plans use; watches send several times more."""
+    """Return only those fields of an object that plans use; the whole object is several times
+    larger.
+    """
     body = {**_without_managers(found), "kind": kind}
     if kind in _BARE:
         return {key: body[key] for key in ("apiVersion", "kind", "metadata") if key in body}
@@ -229,7 +233,7 @@ def _pod_status(status: Mapping[str, Any]) -> Object:
 
 
 def _minicluster_spec(spec: Mapping[str, Any]) -> Object:
-    """Return its size and the ConfigMaps that it mounts."""
+    """Return the size of a MiniCluster and the ConfigMaps that it mounts."""
     kept = {key: spec[key] for key in ("size", "minSize", "maxSize") if key in spec}
     files = [
         {"volumes": {key: each}}
@@ -241,6 +245,6 @@ def _minicluster_spec(spec: Mapping[str, Any]) -> Object:
 
 
 def _job_spec(spec: Mapping[str, Any]) -> Object:
-    """Return the ConfigMaps that its pods mount."""
+    """Return the ConfigMaps that a Job's pods mount."""
     volumes = ((spec.get("template") or {}).get("spec") or {}).get("volumes") or ()
     return {"template": {"spec": {"volumes": [each for each in volumes if each.get("configMap")]}}}

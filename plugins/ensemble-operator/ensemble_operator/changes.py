@@ -45,8 +45,8 @@ class Create:
 
 @dataclass(frozen=True)
 class Try:
-    """Let the API server validate objects with a dry run. ``given`` is what the user wrote of the
-    last one.
+    """Let the API server validate objects with a dry run. ``given`` has those fields of the last
+    object that the user wrote.
     """
 
     bodies: tuple[Object, ...]
@@ -65,7 +65,7 @@ class Patch:
 
 @dataclass(frozen=True)
 class Delete:
-    """Delete this object, but not another that has since taken its name."""
+    """Delete this object, but not a later one of the same name."""
 
     kind: str
     name: str
@@ -122,14 +122,17 @@ class Figures:
 class Observed:
     """Everything that a plan considers, in addition to the Ensemble.
 
-    ``children`` are existing objects by kind and name, even foreign ones. ``secrets`` are by name,
-    ``None`` if missing. ``files`` are texts of ConfigMap keys; ``errors`` are a text's mistakes, by
-    its content. ``refused`` has bodies that the API server rejected: kind, name, hash and message;
-    ``tried`` has those that it accepted; ``troubles`` are messages about temporary rejections.
-    ``named`` are the members that a text names, by its content; ``options`` are mistakes in
-    members' options. ``warnings`` are Kubernetes' newest warnings about pods and Jobs, by name.
-    ``written`` is when the status was last written, ``ended`` when each Job was first seen to have
-    ended, by uid.
+    - ``children``: existing objects by kind and name, including foreign ones
+    - ``secrets``: Secrets by name; ``None`` if missing
+    - ``files``: ensemble files in ConfigMaps, by their references
+    - ``errors``: mistakes in an ensemble file, by its text; ``named``: the members that it names
+    - ``refused``: bodies that the API server rejected, as hash and message by kind and name
+    - ``tried``: hashes of bodies that the API server accepted in a dry run, by kind and name
+    - ``troubles``: messages about temporary rejections
+    - ``options``: mistakes in members' options
+    - ``warnings``: Kubernetes' newest warnings about pods and Jobs, by name
+    - ``written``: time when the status was last written
+    - ``ended``: time when each ended Job was first seen to have ended, by uid
     """
 
     children: Mapping[tuple[str, str], Object] = field(default_factory=dict)

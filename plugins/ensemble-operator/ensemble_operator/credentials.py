@@ -2,8 +2,8 @@
 created with the public functions of ``ensemble_service``.
 
 Interrupted work is continued: an existing token is kept, and its hash is written again if it was
-lost. A token is renewed in two steps, so that the service always knows it: first the hash is
-written, later the token is replaced.
+lost. A token is renewed in two steps: first the new hash is written, later the token is replaced.
+So the service always knows the current token.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Validates ensemble files in the operator's process, as ``ensemble validate`` does.
 
-It executes no code of a file and reads no files that it names, because pods get only the file.
+It neither executes code that a file contains nor reads other files that it names: pods get only the
+file itself.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ _MOST = 1000
 
 @dataclass(frozen=True)
 class FileCheck:
-    """The mistakes of a file: one line for each, with its place; empty if it is valid. ``members``
-    are those that its groups name.
+    """The mistakes of a file, one line for each, with its place; empty if the file is valid.
+    ``members`` are the members that its job groups name.
     """
 
     digest: str
@@ -84,9 +85,7 @@ def _members(text: str) -> tuple[str, ...]:
 
 
 def option_errors(options: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the mistakes in a member's options, which are those of the executor
-    ``minicluster``.
-    """
+    """Return the mistakes in a member's options, by the schema of the executor ``minicluster``."""
     record = _registry().lookup("executor", "minicluster")
     try:
         read_options(record, [f"{key}={value}" for key, value in options.items()], {})

@@ -1,6 +1,7 @@
 """Leader election: only the operator that holds a Lease works.
 
-A holder that cannot renew it in time exits: no operator for seconds is better than two.
+A holder that cannot renew the Lease in time exits: some seconds without an operator are better than
+two operators at a time.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ _log = logging.getLogger("ensemble.operator")
 
 
 class Lease:
-    """A Lease held by ``identity``. Times in seconds: its duration, how long the holder continues
-    without a renewal, and the pause between attempts.
+    """A Lease that ``identity`` tries to hold.
+
+    Times in seconds: the duration of the Lease, how long the holder continues without a renewal,
+    and the pause between attempts.
     """
 
     def __init__(
@@ -41,11 +44,12 @@ class Lease:
         self._path = KINDS["Lease"].path(namespace)
         self._name = name
         self._duration, self._renew, self._retry = duration, renew, retry
-        #: The last observed state of another holder's Lease, and when: clocks may differ.
+        #: The last observed state of another holder's Lease, and when we first saw it by our own
+        #: clock: clocks may differ.
         self._seen: tuple[Any, float] = (None, 0.0)
 
     async def acquire(self) -> None:
-        """Wait until we hold it."""
+        """Wait until we hold the Lease."""
         told = False
         while not await self._try():
             if not told:
@@ -55,7 +59,7 @@ class Lease:
         _log.info("holding the Lease %s", self._name)
 
     async def hold(self) -> None:
-        """Renew it; return when it is lost."""
+        """Renew the Lease regularly. Return when it is lost."""
         renewed = self._clock()
         while True:
             await asyncio.sleep(self._retry)
@@ -66,7 +70,7 @@ class Lease:
                 return
 
     async def release(self) -> None:
-        """Release it, so that another operator need not wait."""
+        """Release the Lease, so that another operator need not wait."""
         try:
             found = await self._api("GET", f"{self._path}/{self._name}")
             if found["spec"].get("holderIdentity") == self._identity:
@@ -75,7 +79,7 @@ class Lease:
             pass
 
     async def _try(self) -> bool:
-        """Acquire or renew it. Return whether we hold it."""
+        """Acquire or renew the Lease. Return whether we hold it."""
         try:
             return await asyncio.wait_for(self._attempt(), self._renew / 2)
         except (ApiError, asyncio.TimeoutError) as error:

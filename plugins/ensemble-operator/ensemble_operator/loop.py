@@ -37,15 +37,15 @@ from .writes import about, try_out, write
 
 __all__ = ["Loop"]
 
-#: Seconds of backoff: first and longest; and between two reconciles after conflicts.
+#: Seconds: shortest and longest backoff; pause before a reconcile after a conflict.
 _FIRST, _LAST, _SOON = 1.0, 300.0, 0.2
-#: Target of the backoff after an interrupted reconcile, together with the failed request's path:
-#: if the next reconcile fails at another request, it has progressed.
+#: Key of the backoff after an interrupted reconcile, together with the path of the failed request.
+#: A failure at another request means progress, so it has a separate backoff.
 _LOOK = "look"
 #: Seconds between checks of Secrets while a pod that may need them is being set up.
 _MOUNT = 10.0
-#: Seconds until Kubernetes is asked why a pod or Job is stuck, between two such requests, and the
-#: number of them at a time.
+#: Kubernetes is asked why a pod or Job is stuck: seconds until the first and between two such
+#: requests, and their number at a time.
 _STUCK, _MOST_ASKED = 60.0, 4
 _log = logging.getLogger("ensemble.operator")
 
@@ -69,7 +69,7 @@ class _Known:
     words: dict[tuple[str, str], str] = field(default_factory=dict)
     options: dict[str, tuple[str, ...]] = field(default_factory=dict)
     warnings: dict[str, str] = field(default_factory=dict)
-    #: When to ask Kubernetes again, and when the Secrets of waiting pods were checked.
+    #: When to read Kubernetes' warnings again, and when the Secrets of waiting pods were checked.
     warnings_due: float = 0.0
     waited: float = 0.0
     #: By target of a change: when to retry, and the number of failures.
@@ -118,7 +118,7 @@ class Loop:
             self._waiting.put_nowait(key)
 
     def look_in(self, key: Key, seconds: float) -> None:
-        """Reconcile an Ensemble in so many seconds, or earlier."""
+        """Reconcile an Ensemble in ``seconds`` seconds, or earlier."""
         loop = asyncio.get_running_loop()
         when = loop.time() + max(0.0, seconds)
         if key in self._timers and self._when[key] <= when:
@@ -178,7 +178,7 @@ class Loop:
                     self._waiting.put_nowait(key)
 
     def _looked(self, key: Key) -> None:
-        """Finish a reconcile: clear the errors that interrupted earlier ones."""
+        """Clear the errors of earlier, interrupted reconciles after a complete one."""
         if key in self._known:
             troubles = self._known[key].troubles
             for what in [each for each in troubles if each[0] == _LOOK]:
@@ -203,7 +203,8 @@ class Loop:
         if found is not None:
             await self._carry_out(key, known, found, ensemble, planned)
             again = planned.again - now if planned.again is not None else self.settings.resync
-            # At the latest then; spread out Ensembles that were created together.
+            # Reconcile at the latest then. The random part spreads out Ensembles that were created
+            # together.
             spread = self.settings.resync * (0.5 + 0.5 * self._chance())
             self.look_in(key, min(max(again, 0.1), spread))
 
@@ -249,8 +250,8 @@ class Loop:
         )
 
     async def _look_at_secrets(self, key: Key, known: _Known, ensemble: Ensemble) -> None:
-        """Read the Secrets from time to time. They are not watched, because that would need
-        permission to read all Secrets.
+        """Read the Secrets from time to time. Watching them would need permission to read all
+        Secrets.
         """
         names = secret_names(ensemble)
         now = self._clock()
@@ -267,8 +268,8 @@ class Loop:
                 known.secrets_due = now + self.settings.secrets * (0.5 + self._chance())
 
     async def _look_at_warnings(self, key: Key, known: _Known) -> None:
-        """Read the newest warning about each stuck pod or Job: the kubelet's about a volume, the
-        controller's about a quota.
+        """Read the newest warning about each stuck pod or Job, such as the kubelet's about a volume
+        or the controller's about a quota.
         """
         now = self._clock()
         pods = [p for p in self.cache.pods(key) if waits_since(p) is not None]
@@ -373,7 +374,7 @@ class Loop:
             if change.note is not None:
                 await self._events.tell(found, (change.note,), self._clock())
         if planned.changes:
-            # Watches report it too, but not if nothing changed.
+            # Watches report the write, too, but not if it changed nothing.
             self.look_in(key, 0.5)
 
     async def _try(self, key: Key, known: _Known, change: Try) -> None:
@@ -411,7 +412,7 @@ class Loop:
             self._trouble(key, what, error)
 
     def _trouble(self, key: Key, what: tuple[str, str], error: ApiError) -> None:
-        """Postpone something: longer with each failure."""
+        """Postpone the retry of ``what``, longer after each failure."""
         self.counts["errors"] += 1
         known = self._known.setdefault(key, _Known())
         _, failed = known.troubles.get(what, (0.0, 0))

@@ -156,8 +156,8 @@ def render(files: tuple[str, ...]) -> int:
 
 
 def _objects(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the objects of an Ensemble, in order. Files from ConfigMaps are unknown here, so
-    empty.
+    """Return the objects of an Ensemble, in order. Ensemble files from ConfigMaps are unknown here
+    and count as empty.
     """
     from ensemble_operator.member_objects import member_objects, run_objects
     from ensemble_operator.names import content

@@ -1,10 +1,13 @@
 """Objects of a member: its file, claim, autoscaler and MiniCluster; and the Job of a run outside of
 members.
 
-They depend on behaviour of the Flux Operator: a ConfigMap's volume has the ConfigMap's name; every
-``emptyDir`` is mounted at ``/dev/shm``; the volume of the Flux view is mounted, writable, in every
-container. Its script ends a container with exit code 0 whatever Flux's code is. It keeps an
-existing Service; its own lists no pods that are not ready.
+They depend on this behaviour of the Flux Operator:
+
+- The volume of a ConfigMap has the ConfigMap's name.
+- Every ``emptyDir`` is mounted at ``/dev/shm``.
+- The volume of the Flux view is mounted, writable, in every container.
+- Its script ends a container with exit code 0, whatever Flux's exit code is.
+- It keeps an existing Service. A Service that it creates lists only ready pods.
 """
 
 from __future__ import annotations
@@ -28,24 +31,26 @@ __all__ = [
     "token_secret",
 ]
 
-#: Name of a run outside of members, among the members.
+#: Name of the run outside of members, where members are named.
 RUNNER = "run"
 _ENTRY, _TOKEN, _STATE = "/ensemble-entrypoint", "/etc/ensemble/member", "/var/lib/ensemble"
 
 _RUN = ("ensemble", "run", "--or-resume", "--no-progress")
-#: A stopped pod takes its Flux with it. Jobs left in it would be lost at the resume; cancelled ones
-#: are submitted again. A run outside of members whose journal cannot be resumed also cancels its
-#: jobs, so that they don't run beside those of a new run.
+#: A run in a member cancels its jobs when it is stopped, because Flux ends with the pod: jobs left
+#: in it would be lost at the resume, while cancelled jobs are submitted again. A run outside of
+#: members does the same if no other pod can resume it. Otherwise its jobs would run beside those of
+#: a new run.
 _CANCELS = ("--set", "on_stop=cancel")
 
 #: An autoscaler must not evict a run: its jobs' work would be lost.
 _KEPT = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
 
-#: Started on the lead broker. The script reports the run's exit code to the operator in the pod's
-#: termination message and exits with 0, because the pod must not restart if jobs failed. A killed
-#: run reports nothing, so its pod fails; the same if it could not continue at that time. ``follow``
-#: forwards signals to a child. They also leave a stop file, so that nothing starts after them. The
-#: child checks that file itself, because a signal just after the fork would be lost.
+#: Script that starts the run on the lead broker. It reports the run's exit code to the operator in
+#: the pod's termination message and exits with 0, because the pod must not restart if jobs failed.
+#: If the run was killed or temporarily cannot continue, the script reports nothing, and the pod
+#: fails. ``follow`` forwards signals to a child. A signal also leaves a stop file, so that no
+#: further child starts. The child checks the file itself, because a signal just after the fork
+#: would be lost.
 _START = """\
 #!/bin/sh
 trap ': > "$ENSEMBLE_PID.stop"; kill -TERM "$run"' TERM INT
@@ -76,12 +81,13 @@ for pause in 0 1 2 4 8 16 32; do
 done
 """
 
-#: And then in another pod, if that has the run's journal.
+#: After the last retry, fail the pod, so that another one with the run's journal retries.
 _AGAIN = """\
 [ -s "$ENSEMBLE_PID.over" ] || [ "$code" -gt 125 ] || exit 75
 """
 
-#: Runs before a pod is deleted: the pod's first process, a shell, forwards no signals.
+#: Stops the run before a pod is deleted, because the pod's first process, a shell, forwards no
+#: signals.
 _STOP = """\
 #!/bin/sh
 : > "$ENSEMBLE_PID.stop"
@@ -121,7 +127,7 @@ def _words(ensemble: Ensemble, member: Member, tag: str) -> list[str]:
     options = [f"--option={key}={value}" for key, value in sorted(member.options.items())]
     where = ["--name", name, "--host", address(ensemble), "--port", str(ensemble.sidecar.port)]
     if ensemble.outside:
-        # The agent is the member and reports its status; its executor asks for nodes.
+        # The agent is the member and reports its status. Its executor requests nodes.
         own = [f"--option=name={name}", f"--option=host={address(ensemble)}"]
         own += [f"--option=port={ensemble.sidecar.port}", "--option=report=false"]
         start = ["ensemble", "member", "start", "--executor", "minicluster"]
@@ -140,8 +146,10 @@ def _words(ensemble: Ensemble, member: Member, tag: str) -> list[str]:
 
 
 def start_script(words: list[str], *, run: bool, resumed: bool) -> str:
-    """Return the script that starts a pod's command. ``run``: whether that is an ensemble's run;
-    ``resumed``: whether another pod can resume it.
+    """Return the script that starts a pod's command.
+
+    ``run``: whether the command is an ensemble's run. ``resumed``: whether another pod can resume
+    it.
     """
     body = f"follow {shlex.join(words)}\n"
     if run:
@@ -157,8 +165,8 @@ def following(body: str) -> str:
 
 
 def config_map(ensemble: Ensemble, part: str, words: list[str], text: str, digest: str) -> Object:
-    """Return the ConfigMap from which a member or the run starts: immutable, named by its content.
-    ``text`` is the run's file, or empty.
+    """Return the ConfigMap from which a member or the run starts. It is immutable and named by its
+    content. ``text`` is the run's file, or empty.
     """
     start = start_script(words, run=bool(text), resumed=ensemble.restart_policy == "Resume")
     data = {"start.sh": start, "stop.sh": _STOP}
@@ -172,8 +180,10 @@ def config_map(ensemble: Ensemble, part: str, words: list[str], text: str, diges
 def member_objects(
     ensemble: Ensemble, member: Member, settings: Settings, text: str, digest: str
 ) -> list[Object]:
-    """Return the objects of a member, the MiniCluster last. ``text`` is its file, empty if the run
-    is outside; ``digest`` identifies the content.
+    """Return the objects of a member, the MiniCluster last.
+
+    ``text`` is the member's ensemble file, empty if the run is outside of members. ``digest``
+    identifies the text.
     """
     tag = run_tag(ensemble, member.name, digest)
     words = _words(ensemble, member, tag)
@@ -238,8 +248,8 @@ def _minicluster(
     spec.setdefault("maxSize", size)
     spec.setdefault("backoffLimit", 6 if ensemble.restart_policy == "Resume" else 1)
     spec.setdefault("flux", {}).setdefault("completeWorkers", True)
-    # Each has its own: the Flux Operator's default is shared in the namespace and is deleted with
-    # the first MiniCluster that used it.
+    # Each MiniCluster gets a separate Service: the Flux Operator's default is shared in the
+    # namespace, and is deleted with the first MiniCluster that used it.
     spec.setdefault("network", {}).setdefault("headlessName", f"{name}-flux")
     pod = spec.setdefault("pod", {})
     pod.setdefault("restartPolicy", "Never")
@@ -286,8 +296,8 @@ def _add_run(ensemble: Ensemble, member: Member, container: Object, files: str) 
     commands = container.setdefault("commands", {})
     commands["post"] = "\n".join(filter(None, [commands.get("post", "").rstrip(), _NOT_OVER]))
     if ensemble.install["method"] == "View":
-        # Kept open as long as anything in this container runs: the view container waits for its
-        # end.
+        # This file is open as long as anything in this container runs. The view container waits
+        # until it is closed.
         alive = f"{mount}/ensemble.alive"
         held = [
             f"mkfifo -m 666 {alive} 2> /dev/null",
@@ -295,7 +305,7 @@ def _add_run(ensemble: Ensemble, member: Member, container: Object, files: str) 
             "true",
         ]
         commands["init"] = "\n".join(filter(None, [*held[:2], commands.get("init", ""), held[2]]))
-    # For a restarted container, files of the previous one are irrelevant.
+    # A restarted container must ignore the files of the previous one.
     fresh = f"rm -f {mount}/ensemble.pid*"
     stop = f"cp {_ENTRY}/stop.sh {mount}/ensemble-stop && chmod 755 {mount}/ensemble-stop"
     added = [fresh, stop, *_installed(ensemble, mount)]
@@ -323,8 +333,10 @@ def _installed(ensemble: Ensemble, mount: str) -> list[str]:
 
 
 def _view(member: Member, ensemble: Ensemble, settings: Settings) -> Object:
-    """Return a container that copies the program to the view's volume and then waits for the end of
-    the run's container, because a pod with an ended container is never ready.
+    """Return a container that copies the program to the view's volume.
+
+    Afterwards it waits for the end of the run's container, because a pod with an ended container is
+    never ready.
     """
     mount = _mount(member)
     alive = f"{mount}/ensemble.alive"
@@ -340,7 +352,7 @@ def _view(member: Member, ensemble: Ensemble, settings: Settings) -> Object:
     found = {
         "name": "ensemble-view",
         "image": ensemble.install.get("image") or settings.view,
-        # Before anything else that the Flux Operator adds.
+        # First, before anything that the Flux Operator adds.
         "commands": {"init": copied},
         "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}},
     }

@@ -37,7 +37,7 @@ Object = Mapping[str, Any]
 #: Annotation or label with a pod's index in its Job.
 _INDEX = "batch.kubernetes.io/job-completion-index"
 _SAID = re.compile(r"ensemble: exit (\d+)")
-#: Delay of the report of a pod's end, in seconds.
+#: Seconds to wait for the report of a pod's end.
 _LATE = 10.0
 _PULLING = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
 
@@ -55,8 +55,9 @@ class PodState:
 
 
 def job_of(main: Object, job: Object | None) -> Object | None:
-    """Return the Job of a MiniCluster, or ``main`` if it is a Job; never one left over from an
-    earlier object of that name.
+    """Return the Job of a MiniCluster, or ``main`` itself if it is a Job.
+
+    A Job left over from an earlier object of that name does not count.
     """
     if main["kind"] == "Job":
         return main
@@ -70,7 +71,7 @@ def job_failed(job: Object | None) -> bool:
 
 
 def job_ended(job: Object | None) -> bool:
-    """Return whether a pod of a Job has succeeded: the Job creates no other of that index."""
+    """Return whether a pod of a Job has succeeded. The Job creates no other pod of its index."""
     status = (job or {}).get("status") or {}
     conditions = status.get("conditions") or ()
     done = any(
@@ -91,10 +92,11 @@ def ended_jobs(
 
 
 def late_until(job: Object | None, pods: Iterable[Object], ended: Mapping[str, float]) -> float:
-    """Return how long to wait for the end of an ended Job's first pod; 0 if it is known or useless.
+    """Return until when to wait for the report of the first pod of an ended Job. 0 if the report is
+    there, or none will come.
 
-    Jobs and pods are watched separately, so the Job's end may be seen first. ``ended`` says when
-    each Job's end was first seen.
+    Jobs and pods are watched separately, so the Job's end may be seen first. ``ended`` has the time
+    when each Job's end was first seen, by uid.
     """
     status = (job or {}).get("status") or {}
     phases = {(pod.get("status") or {}).get("phase") for pod in pods}
@@ -102,17 +104,17 @@ def late_until(job: Object | None, pods: Iterable[Object], ended: Mapping[str, f
         return 0.0
     indexes = status.get("completedIndexes")
     if indexes and not re.match(r"0\b", indexes) and not job_failed(job):
-        return 0.0  # other pods have ended, which are not used
+        return 0.0  # only pods of other indices have ended
     first = ended.get((job or {}).get("metadata", {}).get("uid", ""), 0.0)
     return first + _LATE if first else 0.0
 
 
 def first_pods(pods: Iterable[Object], main: Object, job: Object | None) -> list[Object]:
-    """Return the pods of index 0 of a MiniCluster or Job, but none of an earlier object of that
-    name; ``job`` is the known Job of the name.
+    """Return the pods of index 0 of a MiniCluster or Job, without those of earlier objects of its
+    name. ``job`` is the known Job of that name.
 
-    With an older Flux Operator, which does not put our labels on its Job, the Job is unknown. Then
-    pods count that are not older than the MiniCluster.
+    An older Flux Operator does not put our labels on its Job, so the Job is unknown. Then the pods
+    that are not older than the MiniCluster are returned.
     """
     name = main["metadata"]["name"]
     found = [
@@ -129,8 +131,9 @@ def first_pods(pods: Iterable[Object], main: Object, job: Object | None) -> list
 
 
 def any_stopping(pods: Iterable[Object], job: str, now: float) -> bool:
-    """Return whether a pod of a deleted Job of this name is still ending. One that exceeds its
-    grace period, as on a lost node, does not count.
+    """Return whether a pod of a deleted Job of this name is still ending.
+
+    A pod that has exceeded its grace period, as on a lost node, does not count.
     """
     for pod in pods:
         if (pod["metadata"].get("labels") or {}).get("job-name") == job:
@@ -152,7 +155,9 @@ def _owned(found: Object, uid: object) -> bool:
 
 
 def lost_pod(pods: Iterable[Object], container: str) -> Object | None:
-    """Return the newest of these pods whose run was lost; its Job may have created another."""
+    """Return the newest of those pods whose run was lost. Its Job may have created another pod
+    since.
+    """
     lost = [pod for pod in pods if pod_state(pod, container).phase == "lost"]
     return max(lost, key=_age, default=None)
 
@@ -162,8 +167,10 @@ def _age(pod: Object) -> tuple[str, str]:
 
 
 def newest(pods: Iterable[Object]) -> Object | None:
-    """Return the newest of these pods; one being deleted only if there is no other. Creation times
-    are whole seconds, and a Job replaces failed pods.
+    """Return the newest of these pods.
+
+    Pods that are being deleted, and failed ones, are returned only if there is no other: a Job
+    replaces these, perhaps within the same second of creation times.
     """
     return max(
         pods,
@@ -204,7 +211,8 @@ def _ended(ended: Object, started: str) -> PodState:
     if said is not None:
         return PodState("over", int(said[1]), started=started)
     if code == 0:
-        # The Flux Operator's script succeeds whatever happened to Flux and the run.
+        # The exit code is no evidence: the Flux Operator's script succeeds whatever happened to
+        # Flux and the run.
         why = "the container ended before the run: see its log"
         return PodState("lost", None, why, started)
     if ended.get("reason") == "OOMKilled":
@@ -213,8 +221,9 @@ def _ended(ended: Object, started: str) -> PodState:
 
 
 def is_set_up(pod: Object) -> bool:
-    """Return whether a pod has a node but no started container: its volumes are being mounted,
-    which waits for missing Secrets.
+    """Return whether a pod has a node but no started container.
+
+    Then its volumes are being mounted, which waits for missing Secrets.
     """
     status = pod.get("status") or {}
     if status.get("phase") != "Pending" or "deletionTimestamp" in pod["metadata"]:

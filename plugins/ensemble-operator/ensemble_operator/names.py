@@ -38,7 +38,7 @@ MANAGER = "ensemble-operator"
 #: Label with an object's Ensemble, and annotations of objects.
 LABEL = f"{GROUP}/ensemble"
 HASH, FILE, RUN, TEMPLATE = (f"{GROUP}/{word}" for word in ("hash", "file", "run", "template"))
-#: Annotation of a Job that withdraws the run named by :data:`RUN`.
+#: Annotation of the Job that withdraws a run (``withdrawal``); :data:`RUN` names the run.
 WITHDRAWS = f"{GROUP}/withdraws"
 #: Finalizer of Ensembles whose children should stay.
 ORPHAN = f"{GROUP}/orphan"
@@ -46,7 +46,7 @@ ORPHAN = f"{GROUP}/orphan"
 
 @dataclass(frozen=True)
 class Kind:
-    """Where objects of a kind are in the API; ``watched`` ones are in the cache."""
+    """Place of a kind's objects in the API. ``watched``: its objects are in the cache."""
 
     group: str
     version: str
@@ -134,7 +134,9 @@ def mine(ensemble: Ensemble, component: str) -> dict[str, str]:
 
 
 def is_mine(ensemble: Ensemble, found: Mapping[str, Any]) -> bool:
-    """Return whether an object was created for this Ensemble, not an earlier one of its name."""
+    """Return whether an object was created for this Ensemble, and not for an earlier one of its
+    name.
+    """
     owners = found["metadata"].get("ownerReferences", ())
     return any(each.get("uid") == ensemble.uid and each.get("controller") for each in owners)
 
@@ -146,7 +148,7 @@ def content(value: object) -> str:
 
 
 def member_object(ensemble: Ensemble, member: str) -> str:
-    """Return the name of a member's MiniCluster; as a member it is qualified by the namespace."""
+    """Return the name of a member's MiniCluster. With the namespace, it names the member."""
     return f"{ensemble.name}-{member}"
 
 

@@ -141,8 +141,8 @@ class _Planning:
             self.changes.append(Finalizer(orphan))
 
     def _deleting(self) -> Plan:
-        """Return the plan of a deletion: objects that should stay lose their owner; Kubernetes
-        deletes the others.
+        """Return the plan for a deleted Ensemble. Objects that should stay lose their owner;
+        Kubernetes deletes the others.
         """
         ensemble = self.ensemble
         if ORPHAN in ensemble.finalizers:
@@ -152,7 +152,7 @@ class _Planning:
         return Plan(tuple(self.changes), {**ensemble.status, "phase": "Terminating"})
 
     def _finished_before(self) -> bool:
-        """Return whether the recorded status says that everything is over."""
+        """Return whether everything is over according to the recorded status."""
         if not self.ensemble.status.get("finishedAt"):
             return False
         entries = {e["name"]: e for e in self.ensemble.status.get("members") or ()}
@@ -195,7 +195,7 @@ class _Planning:
         return True, "Sound", ""
 
     def _unknown_members(self, named: Sequence[str]) -> list[str]:
-        """Return the mistakes of a file that names members which this Ensemble does not have."""
+        """Return a mistake for each member that a file names but this Ensemble does not have."""
         ensemble = self.ensemble
         there = [member_object(ensemble, each.name) for each in ensemble.members]
         known = {*there, *(f"{ensemble.namespace}/{each}" for each in there)}
@@ -232,8 +232,10 @@ class _Planning:
         return True
 
     def _may_begin(self, part: Part) -> bool:
-        """Prepare everything for a part but what runs it. Return whether that may be created. All
-        of it is validated first: an incomplete part is not created.
+        """Request the objects of a part, except the last one, which runs it. Return whether the
+        last one may be created.
+
+        All objects are validated first, so that no incomplete part is created.
         """
         keys = [(each["kind"], each["metadata"]["name"]) for each in part.objects]
         pairs = list(zip(keys, part.objects, strict=True))
@@ -388,7 +390,7 @@ class _Planning:
         return self._sparing(status, again)
 
     def _ended(self, parts: list[PartPlan]) -> Verdict | None:
-        """Return how everything ended; ``None`` if something has not."""
+        """Return how everything ended; ``None`` if something has not ended."""
         if not parts or not all(each.over or not self._runs(each) for each in parts):
             return None
         entries = [each.entry for each in parts if self._runs(each)]

@@ -1,8 +1,8 @@
 """Plans the parts of an Ensemble that run in pods: its members and the run outside of them.
 
 Returns the changes for each part and its entry in the status. Called by ``plan``. The end of a run
-is written into the status before anything is deleted, and a part that is over according to the
-status is never created again.
+is written into the status before anything is deleted. A part that is over according to the status
+is never created again.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ BEAT = 60.0
 _NEEDED = "the run cancels its jobs first"
 #: Seconds for the Flux Operator to create a Job.
 _SOON = 60.0
-#: Seconds between two recreations of a MiniCluster whose pods have ended: first and longest; and
-#: after which a run counts as stable.
+#: Seconds between two recreations of a MiniCluster whose pods have ended: shortest and longest.
+#: Seconds after which a run counts as stable.
 _PAUSE, _LONGEST_PAUSE, _STEADY = 10.0, 300.0, 900.0
 
 
@@ -46,9 +46,9 @@ _PAUSE, _LONGEST_PAUSE, _STEADY = 10.0, 300.0, 900.0
 class Part:
     """A member or the run.
 
-    ``objects`` are its objects; the last one runs. ``runs``: whether the ensemble runs in it.
-    ``container`` is the name of its container, ``given`` are the
-    fields of its last object that the user wrote.
+    ``objects`` are its objects; the last one creates the pods. ``runs``: whether the ensemble's run
+    is in this part. ``container`` is the name of its container. ``given`` has those fields of the
+    last object that the user wrote.
     """
 
     name: str
@@ -68,8 +68,10 @@ class Part:
 
 @dataclass
 class PartPlan:
-    """Result for a part. ``waits`` is why it is not ready, as a condition's reason and message;
-    ``outdated`` is how the running object differs from the wanted one.
+    """Result for a part.
+
+    ``waits`` says why the part is not ready, as a condition's reason and message. ``outdated`` says
+    how the running object differs from the wanted one.
     """
 
     entry: dict[str, Any]
@@ -82,13 +84,14 @@ class PartPlan:
     conflict: str = ""
     #: When to reconcile again, in seconds since the epoch.
     again: float | None = None
-    #: Whether some of it exists in the cluster.
+    #: Whether any object of the part exists in the cluster.
     there: bool = False
 
 
 def members_leave(ensemble: Ensemble, parts: Iterable[Part], observed: Observed) -> bool:
-    """Return whether members that an outside run uses should go. A run that would start from the
-    beginning is not stopped for another member's sake.
+    """Return whether the run outside of members must make way for a change of its members.
+
+    A run that would have to start from the beginning is not stopped for that.
     """
     if not ensemble.outside or ensemble.suspend:
         return ensemble.outside
@@ -115,9 +118,11 @@ def plan_part(
 ) -> PartPlan:
     """Return the changes for a part.
 
-    ``may_begin``: its requirements exist. ``ended``: everything is over, as recorded. ``needed``: a
-    part that is being stopped still uses it. ``leaves``: it is the run outside of the members, and
-    some of those should go.
+    - ``may_begin``: whether the part's requirements exist
+    - ``ended``: whether the recorded status says that everything is over
+    - ``needed``: whether another part, which is being stopped, still uses this one
+    - ``leaves``: whether this is the run outside of the members, and members are to be replaced or
+      removed
     """
     kind, name = part.main["kind"], part.main["metadata"]["name"]
     before = ensemble.entry(part.name)
@@ -134,7 +139,7 @@ def plan_part(
         plan.over = True
         plan.entry = dict(before)
         if found is not None and before.get("result") == "Lost":
-            # Its Job would start it again from the beginning.
+            # The Job would start the run again from the beginning.
             plan.changes.append(
                 _delete(found, Note("Pruned", f"removed {name}, whose run was lost"))
             )
@@ -180,7 +185,9 @@ def _withdraws(
     *,
     leaves: bool,
 ) -> bool:
-    """Return whether its run is being withdrawn, or just was, according to the plan."""
+    """Plan the withdrawal of the part's run. Return whether one is in progress or was just
+    completed.
+    """
     tag = owed(ensemble, observed)
     due = bool(tag) and (leaves or tag != part.tag)
     name = part.main["metadata"]["name"]
@@ -255,7 +262,7 @@ def _present(
     metadata = found["metadata"]
     noted = metadata.get("annotations") or {}
     ended = before.get("finishedAt") and before.get("run") == noted.get(RUN)
-    if part.runs and ended:  # and another run is wanted, otherwise this would not be called
+    if part.runs and ended:  # another run is wanted, otherwise this is not called
         note = Note("Recreated", f"recreating {metadata['name']}: its file has changed")
         plan.changes.append(_delete(found, note))
         return
@@ -289,7 +296,7 @@ def _present(
         return
     lost = lost_pod(pods, part.container)
     if part.runs and ensemble.restart_policy == "Fail" and lost is not None:
-        # Another one that its Job created starts the run from the beginning.
+        # The Job may have created another pod, which starts the run from the beginning.
         gone = pod_state(lost, part.container)
         _finish(part, before, plan, gone.exit_code, "Lost", gone.message, now)
         return
@@ -354,8 +361,9 @@ def _begin_again(
     *,
     needed: bool,
 ) -> None:
-    """Recreate a MiniCluster whose run is not over although its pods succeeded, because their Job
-    creates no others. The pause is longer the sooner that happens again.
+    """Recreate a MiniCluster whose pods succeeded although its run is not over.
+
+    Their Job creates no other pods. The sooner this happens again, the longer is the pause.
     """
     name, began = found["metadata"]["name"], found["metadata"].get("creationTimestamp", "")
     lasted = now - seconds(state.started or began) if state.started or began else _STEADY
@@ -379,7 +387,7 @@ def _lost(
     container: str,
     name: str,
 ) -> None:
-    """Report the last lost pod, once; its Job may have created another."""
+    """Report the last lost pod, once. Its Job may have created another pod since."""
     known = before.get("lostPod", "")
     lost = pod["metadata"]["name"] if pod is not None else known
     if lost:
@@ -391,7 +399,7 @@ def _lost(
 
 def _outdated(part: Part, found: Object) -> str:
     """Return how the existing object differs from the wanted one, as a condition's reason and
-    message; empty if it does not.
+    message; empty if they are equal.
     """
     noted, name = found["metadata"].get("annotations") or {}, found["metadata"]["name"]
     wanted = part.main["metadata"]["annotations"]
@@ -412,10 +420,10 @@ def _finish(
     now: float,
     started: str = "",
 ) -> None:
-    """Record the end of its run."""
+    """Record the end of a part's run."""
     entry = plan.entry
     entry.setdefault("run", before.get("run", ""))
-    # Otherwise it was a run of an older file.
+    # Any other run was of an older file.
     plan.over = entry["run"] == part.tag
     entry.setdefault("file", before.get("file", ""))
     entry |= {key: before[key] for key in ("size", "maxSize", "groups") if key in before}

@@ -28,7 +28,7 @@ __all__ = [
 
 Object = Mapping[str, Any]
 
-#: Upstream's images, which have no service for this operator's members.
+#: Upstream's images. They lack the service that this operator's members use.
 _UPSTREAM = re.compile(r"(^|/)(ensemble-python|ensemble-operator-api)(:|@|$)")
 
 
@@ -85,7 +85,9 @@ class Member:
 
 @dataclass(frozen=True)
 class Sidecar:
-    """The service. An empty ``image`` means the operator's; ``foreign`` is one that is ignored."""
+    """The service. An empty ``image`` means the operator's. ``foreign`` is an image of upstream's,
+    which is ignored.
+    """
 
     image: str = ""
     foreign: str = ""
@@ -124,7 +126,7 @@ class Ensemble:
 
     @property
     def outside(self) -> bool:
-        """Return whether one file is for all members and its run is outside of them."""
+        """Return whether all members share one file, whose run is outside of them."""
         return self.file is not None
 
     @property
@@ -139,7 +141,9 @@ class Ensemble:
 
 
 def problems(found: Object, old: Object | None = None) -> list[Problem]:
-    """Return the mistakes of an object, by schema and rules; with ``old``, those of the change."""
+    """Return the mistakes of an object by the schema and the rules. With ``old``, also the mistakes
+    of the change from it.
+    """
     if found.get("apiVersion") != f"{GROUP}/{VERSION}" or found.get("kind") != KIND:
         said = f"{found.get('apiVersion')}, {found.get('kind')}"
         return [Problem("apiVersion, kind", f"{said}: this is not {GROUP}/{VERSION}, {KIND}")]
@@ -299,8 +303,8 @@ _REACHES = {
 
 
 def overreaching(spec: Object) -> list[Problem]:
-    """Return the places where MiniClusters use Secrets, nodes or privileges, for an operator that
-    rejects that.
+    """Return the places where MiniClusters use Secrets, nodes or privileges. An operator with
+    restrictions rejects these.
     """
     return [
         Problem(path, f"asks for {what}, which this operator does not allow ('--restrict-members')")

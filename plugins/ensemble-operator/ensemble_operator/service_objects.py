@@ -75,7 +75,7 @@ def _rights(ensemble: Ensemble) -> list[Object]:
     rules = [
         (["flux-framework.org"], ["miniclusters"], ["get"]),
         (["flux-framework.org"], ["miniclusters/scale"], ["patch"]),
-        # If the Flux Operator's report of a size was lost, its Job has it.
+        # The Job has the size if the Flux Operator's report of it was lost.
         (["batch"], ["jobs"], ["get"]),
     ]
     written = [
@@ -148,7 +148,7 @@ def _deployment(ensemble: Ensemble, settings: Settings, replicas: int) -> Object
             {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}},
         ],
     }
-    # Otherwise the Flux Operator labels every pod with its own index.
+    # Without this, the Flux Operator would label every pod with its own index.
     labels = {**mine(ensemble, "service"), "job-index": "none"}
     spec = {
         "replicas": replicas,
@@ -202,8 +202,8 @@ def _container(ensemble: Ensemble, settings: Settings) -> Object:
         ],
         "startupProbe": _probe(2, 30, 2),
         "readinessProbe": _probe(5, 2, 2),
-        # It answers 503 while stopping. The probe is slower than its grace period, so that it is
-        # not killed early.
+        # The service answers 503 while it stops. The probe takes longer than the grace period, so
+        # that the service is not killed early.
         "livenessProbe": _probe(10, 3, 5),
         "resources": dict(sidecar.resources or own),
         "securityContext": RESTRICTED,

@@ -27,7 +27,9 @@ _log = logging.getLogger("ensemble.operator")
 
 @dataclass(frozen=True)
 class Target:
-    """A service's host, port and authority's certificate (as text), and the operator's token."""
+    """Host and port of a service, the certificate of its authority (as text), and the operator's
+    token.
+    """
 
     host: str
     port: int

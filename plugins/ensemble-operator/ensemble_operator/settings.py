@@ -11,11 +11,12 @@ __all__ = ["Settings"]
 class Settings:
     """Settings of the operator.
 
-    ``image`` contains the service, ``view`` a relocatable folder of ``ensemble`` for other images.
-    ``restricted``: MiniClusters may not use Secrets, host paths or privileges. ``user`` is the uid
-    and gid of the operator's own pods, ``None`` if the cluster chooses. In seconds: ``resync`` is
-    the interval of reconciles without changes, ``secrets`` that of checks of Secrets, ``ask`` that
-    of polling services.
+    - ``image``: image that contains the service
+    - ``view``: image with a relocatable folder of ``ensemble``, for members with other images
+    - ``restricted``: MiniClusters may not use Secrets, host paths or privileges
+    - ``user``: uid and gid of the operator's own pods; ``None`` if the cluster chooses
+    - ``resync``, ``secrets``, ``ask``: seconds between reconciles without changes, between checks
+      of Secrets, and between polls of services
     """
 
     image: str = "ensemble:1.0.0"

@@ -15,10 +15,10 @@ from .times import said
 __all__ = ["Verdict", "conditions", "not_new", "service_verdict", "sums", "transitions", "whole"]
 
 Object = Mapping[str, Any]
-#: A condition now: its status, reason and message.
+#: Current state of a condition: its status, reason and message.
 Verdict = tuple[bool, str, str]
 
-#: Status fields that change with the queue; they alone don't cause a write.
+#: Status fields that change with the queue. A change of only these fields causes no write.
 _FIGURES = ("nodes", "cores", "queue", "running", "waiting")
 _MEMBER_FIGURES = ("nodes", "cores", "queue", "groups", "lastHeartbeat")
 _TOLD = {
@@ -29,7 +29,7 @@ _TOLD = {
 
 
 def service_verdict(ensemble: Ensemble, observed: Observed, *, needed: bool) -> Verdict:
-    """Return the state of the service: ready, or why not."""
+    """Return the condition of the service: ready, or why it is not."""
     if not needed:
         return True, "NotNeeded", "everything is over"
     deployment = observed.children.get(("Deployment", ensemble.name)) or {"metadata": {}}
@@ -50,8 +50,10 @@ def service_verdict(ensemble: Ensemble, observed: Observed, *, needed: bool) -> 
 def conditions(
     ensemble: Ensemble, verdicts: Mapping[str, Verdict], now: float
 ) -> list[dict[str, Any]]:
-    """Return all conditions, each with its time of transition. Conditions without a verdict stay,
-    with their old ``observedGeneration``, so that ``kubectl wait`` ignores them.
+    """Return all conditions, each with its time of transition.
+
+    Conditions without a verdict stay. They keep their old ``observedGeneration``, so that ``kubectl
+    wait`` ignores them.
     """
     before = {each["type"]: each for each in ensemble.status.get("conditions") or ()}
     found = [each for kind, each in before.items() if kind not in verdicts]
@@ -117,7 +119,9 @@ def whole(ensemble: Ensemble, verdicts: Mapping[str, Verdict], *, any_there: boo
 
 
 def not_new(status: Object, before: Object) -> tuple[bool, bool]:
-    """Return whether a status equals the previous one, and whether it does apart from figures."""
+    """Return whether a status equals the previous one, and whether it does so when figures are
+    ignored.
+    """
 
     def bare(value: Object, members: tuple[str, ...], own: tuple[str, ...]) -> dict[str, Any]:
         found = {key: each for key, each in value.items() if key not in own}

@@ -42,8 +42,8 @@ Secrets = Mapping[str, "Object | None"]
 #: Time of a certificate's renewal, in seconds since the epoch.
 RENEW = f"{GROUP}/renew"
 FILES = ("ca.crt", "ca.key", "server.crt", "server.key")
-#: Other data of a Secret with a token: the next token, until the service certainly knows it, and
-#: the id of the previous one, which stays valid until it expires.
+#: Further data in a Secret with a token: the next token, until the service certainly knows it, and
+#: the id of the previous token, which stays valid until it expires.
 NEXT, LAST = ".next", ".last"
 #: Seconds until a changed Secret is visible in all pods that mount it.
 _SPREAD = 600.0
@@ -82,8 +82,8 @@ def secret_names(ensemble: Ensemble) -> list[str]:
 
 
 def awaited(ensemble: Ensemble, name: str, secret: Object | None) -> bool:
-    """Return whether only the user can fix a Secret: it is foreign, or it is the user's and
-    missing.
+    """Return whether only the user can fix a Secret: a foreign one is in the way, or the user's own
+    is missing.
     """
     if name == ensemble.sidecar.tls_secret:
         return secret is None
@@ -132,8 +132,10 @@ def of_holder(line: dict[str, Any], holder: Holder, secrets: Secrets) -> bool:
 def renewal(
     lines: list[dict[str, Any]], holder: Holder, secrets: Secrets, now: float
 ) -> Literal["", "make", "use"]:
-    """Return the step of a token's renewal that is due: at two thirds of its lifetime, another is
-    created and its hash given to the service; it is used once the service has it.
+    """Return the step of a token's renewal that is due.
+
+    At two thirds of a token's lifetime, another one is created and its hash given to the service.
+    Once the service has the hash, the new token replaces the old one.
     """
     secret = secrets.get(holder.secret)
     coming = _line(lines, holder, value(secret, holder.key + NEXT))

@@ -1,7 +1,7 @@
 """Watches with kopf: updates the cache and triggers reconciles.
 
-It only uses ``on.event`` and indices, which leave no annotations or finalizers. Indices only delay
-handlers until all existing objects have been listed once.
+Only ``on.event`` and indices are used, because these leave no annotations or finalizers on objects.
+The indices serve only to delay handlers until all existing objects have been listed once.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from .settings import Settings
 
 __all__ = ["Operator"]
 
-#: Seconds between comparisons of the cache with the cluster, before a failed one is retried, and
-#: without a success until the process should restart.
+#: Comparison of the cache with the cluster: seconds between two, seconds until a failed one is
+#: retried, and seconds without a success after which the process should restart.
 _CHECK, _AGAIN, _UNKNOWN = 300.0, 10.0, 900.0
-#: Seconds for kopf to end, and until it is restarted.
+#: Seconds that kopf may take to end, and seconds until it is restarted.
 _ENDING, _PAUSE = 10.0, 1.0
 _FLUX = "/apis/flux-framework.org/v1alpha2"
 _log = logging.getLogger("ensemble.operator")
@@ -70,7 +70,7 @@ class Operator:
         self._health = health
         self._asking = asking or Asking()
         self._flux = True
-        #: Whether watches missed something twice in a row, and once.
+        #: Whether watches missed something in the last two comparisons, and in the last one.
         self._stale = self._doubt = False
         #: Time of the last comparison (or of the start) and of the next one, monotonic.
         self._compared = time.monotonic()
@@ -139,7 +139,7 @@ class Operator:
             why = next((str(each) for each in errors if each is not None), "kopf has ended")
             _log.warning("watching ended (%s); restarting", why)
             self.loop.counts["watch restarts"] += 1
-            self._due = 0.0  # nothing else reports what happened in between
+            self._due = 0.0  # compare soon: nothing else reports what happened meanwhile
             await asyncio.sleep(_PAUSE)
             with contextlib.suppress(ApiError):
                 await self._compare()
@@ -208,7 +208,7 @@ class Operator:
                     self._stale, self._doubt = missed and self._doubt, missed
 
     async def _compare(self) -> bool:
-        """Correct what watches missed. Return whether there was something."""
+        """Correct the cache where watches missed something. Return whether they did."""
         missed = False
         for kind, about in KINDS.items():
             if not about.watched or (kind == "MiniCluster" and not self._flux):
@@ -247,8 +247,10 @@ async def _end(tasks: Collection[asyncio.Future[Any]]) -> None:
 
 
 async def _end_kopf() -> None:
-    """End kopf's tasks. Its own shutdown waits for streams that it fails to close, and a stream
-    cancelled while connecting loses the cancellation; so repeat until it ends.
+    """End kopf's tasks, repeatedly until they have ended.
+
+    Kopf's own shutdown waits for streams that it fails to close, and a stream that is cancelled
+    while it connects loses the cancellation.
     """
     loop = asyncio.get_running_loop()
     end = loop.time() + _ENDING

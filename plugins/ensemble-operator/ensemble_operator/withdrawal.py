@@ -3,11 +3,11 @@
 This happens before its members are deleted or another run replaces it. A resume submits the
 cancelled jobs again.
 
-A Job of the same name replaces the run's Job, so that both never coexist. Its pod has the run's
-journal and runs ``ensemble stop --cancel-jobs``. So it does not matter what happened to the run's
-pod. A run without a claim has no journal for another pod: it cancels its own jobs when it is
-stopped. The tag ``run`` in its status entry shows that a run has not been withdrawn. Called by
-``plan`` and ``pod_plan``.
+A Job of the same name replaces the run's Job, so that both never coexist. The new Job's pod has the
+run's journal and runs ``ensemble stop --cancel-jobs``, whatever happened to the run's pod. A run
+without a claim has no journal for another pod, so it cancels its jobs itself when it is stopped. As
+long as its status entry contains the tag ``run``, a run has not been withdrawn. Called by ``plan``
+and ``pod_plan``.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from .resource import Ensemble
 
 __all__ = ["outcome", "owed", "run_is_there", "withdrawal"]
 
-#: Seconds until Kubernetes ends the Job and the jobs are given up. An unreachable member gets half
-#: of that.
+#: Seconds until Kubernetes ends the Job, and the run's jobs are given up. Half of this time is for
+#: unreachable members.
 _LONGEST = 600
 
-#: Repeat while the queue may have jobs (75). A run that never started has none.
+#: Repeat while the queue may have jobs (exit code 75). A run that never started has none.
 _SCRIPT = """\
 code=0
 if [ -e "$ENSEMBLE_STATE/runs/{tag}" ]; then
@@ -40,7 +40,7 @@ fi
 
 
 def owed(ensemble: Ensemble, observed: Observed) -> str:
-    """Return the tag of the run that may have jobs at existing members; may be empty."""
+    """Return the tag of the run that may have jobs at existing members; empty if there is none."""
     entry, there = ensemble.entry(RUNNER), observed.children.items()
     members = any(kind == "MiniCluster" and is_mine(ensemble, each) for (kind, _), each in there)
     if not ensemble.durable or entry.get("finishedAt") or not members:
@@ -69,8 +69,11 @@ def withdrawal(ensemble: Ensemble, job: Object, tag: str) -> Object:
 
 
 def outcome(found: Object, observed: Observed, container: str, now: float) -> str | float | None:
-    """Return the outcome of a withdrawal: empty if all jobs are cancelled, otherwise why that is
-    unknown; ``None`` while it runs, or until its end can be seen.
+    """Return the outcome of a withdrawal.
+
+    It is empty if all jobs are cancelled, and otherwise says why that is unknown. While the
+    withdrawal runs, it is ``None``. Between the Job's end and the pod's report, it is the time
+    until which to wait for the report.
     """
     pods = first_pods(observed.pods, found, None)
     state = pod_state(newest(pods), container)

@@ -38,7 +38,7 @@ def merge_patch(found: Object, body: Object) -> Object:
     """
     patch: Object = copy.deepcopy(body)
     metadata = {key: patch["metadata"][key] for key in ("labels", "annotations")}
-    # On condition that the object has not changed.
+    # The API server rejects the patch if the object has changed.
     metadata["resourceVersion"] = found["metadata"].get("resourceVersion")
     patch["metadata"] = metadata
     _remove(found, patch)
@@ -92,8 +92,8 @@ _UNKNOWN = re.compile(r'unknown field "([^"]+)"')
 async def try_out(api: Api, key: Key, body: Object, given: Mapping[str, Any]) -> None:
     """Let the API server validate an object with a dry run.
 
-    Raises :class:`ApiError`, also for unknown fields that the user wrote; other unknown fields
-    belong to a newer Flux Operator.
+    Raises :class:`ApiError` for an invalid object and for unknown fields that the user wrote. Other
+    unknown fields are ignored: they belong to a newer Flux Operator.
     """
     path = KINDS[body["kind"]].path(key[0])
     bare = without_nothing(body)
@@ -127,7 +127,7 @@ async def _create(api: Api, cache: Cache, key: Key, kind: str, body: Object) -> 
     except ApiError as error:
         if error.status != 409:
             raise
-        # It exists: ours, but not yet in the watches, or foreign.
+        # The object exists. It is ours, but not yet reported by watches, or it is foreign.
         found = await api("GET", KINDS[kind].path(key[0], name))
     cache.wrote(key, kind, found)
 
@@ -148,7 +148,9 @@ async def _delete(api: Api, cache: Cache, key: Key, change: Delete) -> None:
 
 
 async def _set_finalizer(api: Api, cache: Cache, key: Key, wanted: bool) -> None:
-    """Use a JSON patch on condition of the observed finalizers, because others have theirs too."""
+    """Add or remove our finalizer. The JSON patch requires the observed finalizers, because others
+    may change theirs.
+    """
     metadata = cache.ensembles[key]["metadata"]
     there = list(metadata.get("finalizers") or ())
     others = [each for each in there if each != ORPHAN]

@@ -31,8 +31,8 @@ class Style:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The colouring of many jobs: each job's value (grey without one), and the name of that
-    value.
+    """The colouring of many jobs: a value for each job, and the name of these values. A job without
+    a value is grey.
     """
 
     name: str
@@ -42,14 +42,14 @@ class Scale:
 
 
 def style_of(place: int) -> Style:
-    """Return the style of the job at this place among at most ``DIRECT``."""
+    """Return the style of the job at this place, if there are at most ``DIRECT`` jobs."""
     return Style(_COLOURS[place % len(_COLOURS)], ("-", "--")[place // len(_COLOURS) % 2])
 
 
 def scale_of(jobs: Sequence[Track]) -> Scale:
     """Return the scale for many jobs: the first numeric parameter that varies, or their order.
 
-    A parameter named like a seed is meaningless as a scale, so it is the last choice.
+    A parameter that is named like a seed means nothing on a scale, so it is the last choice.
     """
     found: dict[str, dict[str, float]] = {}
     for track in jobs:

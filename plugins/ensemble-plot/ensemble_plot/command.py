@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 
 __all__ = ["plot"]
 
-#: Default number of variables: of the rules, or if they use none.
+#: Default number of variables: if the rules use some, and if they use none.
 _OF_RULES, _FIRST = 6, 4
-#: Variables in fewer than one of this many rows are shown only together with others.
+#: A variable that occurs in fewer than one of this many rows is not shown alone.
 _DOTS, _RARE = 2, 10
 #: Most panels of one picture.
 _PANELS = 24
@@ -254,7 +254,7 @@ def _over_time(kept: KeptRun, groups: Iterable[str], title: str | None) -> Timel
 
 
 class _Selection:
-    """History of a run for the command line's options, and the variables to show."""
+    """History of a run as selected on the command line, and the variables to show."""
 
     def __init__(
         self, kept: KeptRun, variables: list[str], groups: list[str], jobs: list[str]
@@ -306,15 +306,17 @@ class _Selection:
         return found
 
     def _choose(self, names: Iterable[str], most: int) -> list[str]:
-        """Return those of these names that rows have, the rows' clock last."""
+        """Return the first ``most`` of those names that occur in rows. The rows' clock is used only
+        if it is the only one.
+        """
         kept = set(self.history.variables())
         found = [name for name in dict.fromkeys(names) if name in kept]
         moving = [name for name in found if name != self.history.clock]
         return (moving or found)[:most]
 
     def _hardly_ever(self) -> bool:
-        """Return whether the values occur in a few of very many rows, like marks of an event;
-        alone, they would be a picture of dots.
+        """Return whether the shown values occur only in a few of very many rows, like marks of
+        events. Without other variables, the picture would show only dots.
         """
         rows = [one.rows for key, one in self.history.curves.items() if key.variable in self.shown]
         return max(rows) <= _DOTS and self.history.rows > _RARE * sum(rows)

@@ -1,8 +1,8 @@
 """Curve of one job's values of one variable, thinned while it is read, without hiding extremes.
 
-Consecutive rows form a bucket, which keeps its first, lowest, highest and last point. If there are
-too many buckets, neighbours are merged, and new buckets hold twice as many rows. Short curves are
-complete. Filled by ``run_history``; read by ``drawing``.
+Consecutive rows form a bucket, of which the first, lowest, highest and last point are kept. If
+there are too many buckets, neighbours are merged, and new buckets hold twice as many rows. Short
+curves keep all points. Filled by ``run_history``; read by ``drawing``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 __all__ = ["Curve", "Point"]
 
-#: Numbers of one bucket: four points of four.
+#: Number of values in a bucket: four points with four values each.
 _WIDTH = 16
 _NAN = math.nan
 _finite = math.isfinite
@@ -138,7 +138,9 @@ class Curve:
             self._join()
 
     def _join(self) -> None:
-        """Merge neighbours; over a break only if nearly all have breaks."""
+        """Merge neighbouring buckets. Buckets on both sides of a break are merged only if nearly
+        all have breaks between them.
+        """
         numbers, breaks = self._numbers, self._breaks
         freely = sum(breaks) > self.limit // 4
         joined, kept = array("d"), bytearray()

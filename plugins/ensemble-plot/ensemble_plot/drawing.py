@@ -76,15 +76,16 @@ _SETTINGS: dict[str, Any] = {
     "path.simplify": True,
     "agg.path.chunksize": 20000,
 }
-#: Marks of rules, in order; twice as many with another fill.
+#: Shapes of the marks of rules, in order. After the last shape, they repeat with another fill.
 _SHAPES = ("o", "s", "^", "D", "v", "P", "<", "h", ">", "*")
 _FILLS = ("#F0E442", "#ffffff", "#bbbbbb")
 _ENDS = {"cancelled": "#ffffff", "failed": "#222222"}
-#: Rules in the legend; and number of points above which curves are pixels in a PDF or SVG.
+#: Most rules in the legend. Number of points above which curves are drawn as pixels in a PDF or
+#: SVG.
 _LISTED, _VECTORS = 14, 150_000
-#: Names of rules in one panel, and marks that they avoid.
+#: Most names of rules in one panel, and most marks that these names avoid.
 _LABELLED, _CLEAR = 12, 200
-#: Number of crossings of its own height above which a panel's curves are thin.
+#: A panel's curves are thin if their total variation exceeds this multiple of its height.
 _DENSE = 30.0
 
 
@@ -135,7 +136,7 @@ class _Drawing:
                 rule for rule in picture.rules if any(_spots(picture.panels, rule))
             )
         }
-        #: Rules with a name in the picture, where they first fire.
+        #: Rules whose names are in the picture, each where the rule first fired.
         self._said: set[str] = set()
         self.figure = new_figure(size or self._size())
         pads = self.figure.get_layout_engine()
@@ -189,7 +190,7 @@ class _Drawing:
         self._words(axes)
         self._legend(axes)
         if any(panel.spots or panel.moments for panel in picture.panels):
-            figure.draw_without_rendering()  # places are known only then
+            figure.draw_without_rendering()  # positions are unknown before
             for place, (ax, panel) in enumerate(zip(axes, picture.panels, strict=True)):
                 self._labels(ax, panel, time, top=place < self._columns)
 
@@ -385,8 +386,8 @@ def _spots(panels: Iterable[Panel], rule: str) -> Iterable[Any]:
 
 
 def _rule(name: str) -> str:
-    """Return a rule's name in the legend: ``rule-2``, the name of a rule without an id, is
-    descriptive.
+    """Return a rule's name in the legend. The name of a rule without an id, such as ``rule-2``,
+    says that it is a rule.
     """
     return shorten(name, 30) if name.startswith("rule-") else f"rule {shorten(name, 30)}"
 

@@ -24,7 +24,7 @@ _PLACES = [
     for side in (1, -1)
 ]
 _SIZE = 8.5
-#: Number of points along all curves to check.
+#: Number of points to check along all curves together.
 _LOOKED_AT = 20_000
 
 
@@ -48,7 +48,7 @@ class Labels:
             points = points[np.isfinite(points).all(axis=1)]
             if len(points) < 2:
                 continue
-            if len(points) < each:  # a long straight piece is an obstacle along all of it
+            if len(points) < each:  # a long straight piece is an obstacle along its whole length
                 at = np.linspace(0, len(points) - 1, each)
                 places = np.arange(len(points))
                 points = np.column_stack(

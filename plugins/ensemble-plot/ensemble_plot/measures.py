@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["clamp", "isolated_points", "shorten", "time_unit", "total_variation", "unit_of"]
 
-#: Limit of every axis; beyond, its length would not be a number.
+#: Limit of every axis. Beyond it, the length of the axis would not be a finite number.
 _HUGE = 1e300
 
 

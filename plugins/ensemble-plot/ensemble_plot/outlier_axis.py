@@ -14,12 +14,13 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 
 __all__ = ["set_outlier_axis"]
 
-#: Distance between the ticks of decades; the usual range is 2 high.
+#: Minimum distance between the ticks of decades. The usual range has the height 2.
 _ROOM = 0.3
 
 
 class _Scale:
-    """Maps ``low`` to ``high`` to -1 to 1; beyond, each factor of ten has a fixed length.
+    """Scale that maps ``low`` to -1 and ``high`` to 1. Beyond them, each factor of ten has a fixed
+    length.
 
     So outliers take as much space as the other values.
     """

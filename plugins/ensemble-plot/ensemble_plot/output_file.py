@@ -1,4 +1,4 @@
-"""Output file and size of a picture: checked first, written last by ``ensemble plot``."""
+"""Output file and size of a picture: ``ensemble plot`` checks both before it reads the run."""
 
 from __future__ import annotations
 

@@ -65,8 +65,10 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A point: its values in the order of the axes. ``shade`` is its rank by the first objective
-    among points of its kind, 1 for the best and 0 for the worst.
+    """A point: its values in the order of the axes.
+
+    ``shade`` is its rank by the first objective among the points of its kind, from 0 for the worst
+    to 1 for the best.
     """
 
     point: int

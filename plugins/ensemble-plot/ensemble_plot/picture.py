@@ -1,7 +1,7 @@
 """Layout of a run's history: panels, lines, marks and ends, as plain data.
 
-It decides what is drawn, and can be read as JSON; ``drawing`` draws it and knows nothing about
-runs. Called by ``ensemble plot``.
+The layout determines what is drawn, and is also available as JSON. ``drawing`` draws it and knows
+nothing about runs. Called by ``ensemble plot``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ __all__ = ["Axis", "Line", "Moment", "Panel", "Picture", "Spot", "compose"]
 #: Horizontal axis of a panel: the rows' own clock, or seconds since the run's first event.
 Axis = Literal["step", "time"]
 
-#: Distance of an outlier, in multiples of the range of nine tenths of the values.
+#: Distance from which a value is an outlier, in multiples of the range of nine tenths of all
+#: values.
 _FAR = 20.0
 
 
@@ -27,9 +28,9 @@ _FAR = 20.0
 class Line:
     """One job's curve.
 
-    ``ys`` has nan for gaps. ``rows`` counts all its values, drawn or thinned out, and ``gaps``
-    those that are not finite. ``end`` is where its job was cancelled or failed: the last row, and
-    the last finite value.
+    ``ys`` contains nan for gaps. ``rows`` counts all values, including those that were thinned out,
+    and ``gaps`` those that are not finite. ``end`` is the place where the job was cancelled or
+    failed: the x of its last row, and its last finite value.
     """
 
     job: str
@@ -95,8 +96,8 @@ class Panel:
 class Picture:
     """A picture of a run.
 
-    ``rules`` are those with a mark, with their labels; ``unplaced`` counts the firings of each rule
-    that have no place on it.
+    ``rules`` are the rules with a mark, with their labels. ``unplaced`` counts, for each rule, the
+    firings that have no place in the picture.
     """
 
     title: str
@@ -155,9 +156,9 @@ def compose(
 ) -> Picture:
     """Lay out a panel for each of these variables.
 
-    If ``axis`` is ``None``, variables whose rows have a clock use it. ``speaks`` has the names that
-    each rule uses: the rule's marks go to the panels of these, or to all panels if it uses none of
-    them. ``state`` is shown beside the title.
+    If ``axis`` is ``None``, the rows' clock is the horizontal axis of each variable whose rows have
+    one. ``speaks`` has the names that each rule uses: the rule's marks are drawn in the panels of
+    these variables, or in all panels if there is none. ``state`` is shown beside the title.
     """
     panels = [_panel(history, variable, axis) for variable in variables]
     rules: dict[str, str] = {}

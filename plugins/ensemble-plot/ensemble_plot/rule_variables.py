@@ -22,14 +22,14 @@ def spoken_of(
 ) -> dict[str, tuple[str, ...]]:
     """Return the names that each rule uses, by rule id, in the order of its text.
 
-    They may be names of variables, fields of an event, or parameters; the journal's rows decide.
-    ``added`` are rules, by id, that joined during the run.
+    A name may be a variable, a field of an event, or a parameter; only the journal's rows show
+    which. ``added`` are rules, by id, that were added during the run.
     """
     rules = list(ensemble.rules)
     for name, spec in (added or {}).items():
         try:
             rules.append(ensemble.binder.rule(spec, name))
-        except EnsembleError:  # its plugins may be missing now
+        except EnsembleError:  # a plugin that it needs may be missing
             continue
     return {rule.id: _names(rule, ensemble) for rule in rules}
 

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 __all__ = ["End", "Firings", "Key", "Mark", "RunHistory", "Track", "read"]
 
-#: Most buckets of all curves together, of one curve, and fewest of one.
+#: Limits of buckets: most of all curves together, most of one curve, fewest of one curve.
 _BUDGET, _MOST, _FEWEST = 300_000, 1200, 12
 #: Number of variables with curves if none were chosen.
 _CANDIDATES = 12
-#: Maximum number of remembered sets of names in rows; each row of a job may have another.
+#: Most sets of names in rows to remember. In the worst case, each row has another set.
 _SHAPES = 100_000
-#: Remembered firings of a rule; of more, only every second, every fourth … is kept.
+#: Most firings of a rule to remember. If there are more, only every second, fourth … is kept.
 _REMEMBERED = 512
 
 #: How a job ended; ``None`` if it has not.
@@ -60,8 +60,8 @@ class Track:
 class Mark(NamedTuple):
     """One firing of a rule.
 
-    ``at`` has its place on each of its job's curves, by variable: the row's clock and time, and the
-    newest finite value (nan without one).
+    ``at`` has its place on each curve of its job, by variable: the clock and time of the row, and
+    the newest finite value (nan if there is none).
     """
 
     rule: str
@@ -74,7 +74,7 @@ class Mark(NamedTuple):
 
 @dataclass(slots=True)
 class Firings:
-    """The firings of one rule; of very many, ``marks`` has every second, every fourth …"""
+    """The firings of one rule. If there are very many, ``marks`` has only every second, fourth …"""
 
     count: int = 0
     stride: int = 1
@@ -94,7 +94,7 @@ class RunHistory:
 
     ``began`` and ``newest`` are the times of its first and newest event. ``seen`` are the variables
     of all rows, in order, each with the groups of their jobs. ``clock`` is the name of the variable
-    that equals the rows' clock, if any. ``added`` are the rules that joined during the run.
+    that equals the rows' clock, if any. ``added`` are the rules that were added during the run.
     """
 
     def __init__(self, tag: str) -> None:
@@ -177,11 +177,11 @@ class _Reading:
         self._variables = None if variables is None else frozenset(variables)
         self._some = bool(groups or jobs)
         self._wanted_groups, self._wanted_jobs = frozenset(groups), frozenset(jobs)
-        #: Jobs, observers and a row's names, with the kept curves.
+        #: By job, observer and names of a row: the curves that take its values.
         self._shapes: dict[tuple[str, str, tuple[str, ...]], list[tuple[str, Curve]]] = {}
         #: Each job's curves by variable.
         self._of: dict[str, dict[str, Curve]] = {}
-        #: Variables that equalled each row's own clock so far.
+        #: Variables that have been equal to the clock in all rows so far.
         self._clocks: dict[str, bool] = {}
         self._limit = _MOST
         try:
@@ -236,7 +236,7 @@ class _Reading:
                 curve.add(None, time, math.nan, anew=anew)
 
     def _tell_clock(self, clock: float, values: Mapping[str, float]) -> None:
-        """Find the variable that is the rows' clock: the one that was equal to it in every row."""
+        """Find the variable that names the rows' clock: it equals the clock in every row."""
         told = self._clocks
         for name, value in values.items() if len(told) < len(values) else ():
             told.setdefault(name, value == clock)

@@ -1,8 +1,8 @@
 """Figure of a table of results, for a paper: ``ensemble plot RUN TABLE``.
 
 The table's ``plot:`` defines which columns are x, y and error bars. Each y has a panel, one below
-the other; if the table has another parameter in ``by``, each of its values has a curve. It has no
-title, small type, and the width of a text column.
+the other. If the table has another parameter in ``by``, each value of this parameter has a curve.
+The figure has no title, small type, and the width of a text column.
 """
 
 from __future__ import annotations
@@ -147,7 +147,9 @@ def table_picture(
 
 
 def _columns(table: Any, y: str, values: Sequence[Any]) -> list[tuple[str, list[tuple[str, Any]]]]:
-    """Return the columns drawn for ``y``, each with the pivot and its value, if any."""
+    """Return the columns to draw for ``y``, each with the name and value of the pivot, if there is
+    one.
+    """
     if y not in table.per_value:
         return [(y, [])]
     names = table.expanded((y,), values)
@@ -234,7 +236,7 @@ def _panel(ax: Axes, curves: Sequence[Curve], y: str, *, legend: bool) -> None:
 
 
 def _ticks(axis: Any, values: Sequence[Any]) -> None:
-    """Use whole ticks for whole numbers: there is no point 2.5."""
+    """Use only whole ticks if the values are whole numbers."""
     if all(_is_number(value) and value == int(value) for value in values):
         axis.get_major_locator().set_params(integer=True, min_n_ticks=1)
 

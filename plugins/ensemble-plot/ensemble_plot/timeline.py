@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Bar", "Timeline", "draw_timeline", "timeline_of"]
 
 _WIDTH, _HEIGHT = 17.2 / 2.54, 9.0 / 2.54
-#: Most named rules, and marked firings of one.
+#: Most named rules, and most marked firings of one rule.
 _RULES, _MARKS = 12, 2000
 #: Most named nodes.
 _NODES = 40
@@ -114,7 +114,7 @@ def timeline_of(
         if start is None:
             end = submitted
         name = f"{job['group']}.{job['index']}"
-        # Jobs without a known node share what would be one large node.
+        # Jobs without a known node are drawn as if on one large node.
         for node in places.get(name, (-1,)) if start is not None or not places else (-1,):
             line = lanes.setdefault(node, _Lanes()).take(submitted if start is None else start, end)
             bars.append(Bar(name, job["group"], line, submitted, start, end, job["outcome"], node))

@@ -2,16 +2,16 @@
 
 The path of an event from a member to a run, module by module:
 
-1. ``hosted_run`` takes it from the executor, at the member. ``kept_events`` writes it to disk if it
-   is a row or a problem, because no executor repeats those after the agent was killed.
+1. At the member, ``hosted_run`` takes the event from the executor. If it is a row or a problem,
+``kept_events`` writes it to disk, because no executor repeats those after the agent was killed.
 2. ``event_stream.Outbox`` numbers it and keeps it until it is acknowledged. ``agent`` sends it.
 3. ``streams`` receives it at the service, ``router`` finds the run, ``send_queue`` bounds the
    backlog. The service stores nothing.
-4. ``event_stream.Inbox``, at the run, drops it if its number has arrived before. Otherwise it
-   accepts and acknowledges it.
-5. ``event_admission`` drops what a member may not say. ``member_jobs`` drops a job event that was
-   already reported in an earlier life of the agent. ``member_proxy`` calls these two and passes the
-   rest to ``remote_executor``.
+4. At the run, ``event_stream.Inbox`` drops the event if its number has arrived before. Otherwise it
+accepts and acknowledges the event.
+5. ``event_admission`` drops events that a member may not report. ``member_jobs`` drops a job event
+that was already reported in an earlier life of the agent. ``member_proxy`` calls both and passes
+the other events to ``remote_executor``.
 
 If an event arrives twice, look at ``event_stream``: ``Inbox.new`` drops repeats within one life of
 the agent, ``Inbox.is_repeated`` rows and problems that a restarted agent sends again from

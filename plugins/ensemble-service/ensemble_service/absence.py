@@ -1,4 +1,4 @@
-"""Absence of a member: tracks how long it lasts and warns the run.
+"""Absence of a member: measures how long the member is away, and warns the run.
 
 ``member_proxy`` has one :class:`Absence` for its member.
 """
@@ -17,7 +17,7 @@ _AWAY = 3.0
 
 
 class Absence:
-    """One member that may be away. Its job groups have the gauge ``away.GROUP`` while it is."""
+    """Tracks whether one member is away. If so, its job groups have the gauge ``away.GROUP``."""
 
     def __init__(self, member: str, run: RunContext) -> None:
         self._member = member
@@ -41,7 +41,9 @@ class Absence:
         self._tell(groups, 0)
 
     def tick(self, now: float, jobs: Collection[str], opened: bool) -> None:
-        """Warn once if the absence lasts and holds something up."""
+        """Warn once if the absence lasts and delays anything: ``jobs``, or a member that was
+        ``opened``.
+        """
         if self._since is None or now - self._since <= _AWAY or self._told:
             return
         if jobs or opened or self._groups:
@@ -53,14 +55,14 @@ class Absence:
             self.holds_up(jobs)
 
     def holds_up(self, jobs: Iterable[str]) -> None:
-        """Mark these jobs' groups as away too, if the absence was already reported."""
+        """If the absence was already reported, mark the groups of these jobs as away, too."""
         if self._told:
             found = {job.rpartition(".")[0] for job in jobs} - self._groups
             self._groups |= found
             self._tell(found, 1)
 
     def of_group(self, group: str, present: bool) -> bool:
-        """Return whether the run considers this group, which may have jobs at the member, away."""
+        """Return whether the run considers this group, with possible jobs there, to be away."""
         if not present:
             self._groups.add(group)
         return group in self._groups

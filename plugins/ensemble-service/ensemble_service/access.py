@@ -84,9 +84,9 @@ def shown(text: str) -> str:
 class Identity:
     """The sender of a call, and what it may do.
 
-    ``namespace`` is empty for an admin, who may do everything except be a member. ``member`` is the
-    full name of the one member that a member's credential belongs to. ``id`` names the token in
-    logs.
+    ``namespace`` is empty for an admin, who may do everything except connect as a member.
+    ``member`` is set for a member's credential: the full name of that member. ``id`` names the
+    token in logs.
     """
 
     role: Role
@@ -99,7 +99,7 @@ class Identity:
         return f"{self.role} {whom}" if whom else self.role
 
     def may_be(self, member: str) -> bool:
-        """Return whether it may connect as ``member``, which takes that member's own token."""
+        """Return whether it may connect as ``member``. Only that member's own token may."""
         return self.role == "member" and self.member == member
 
     def may_see(self, member: str) -> bool:
@@ -122,7 +122,7 @@ class Identity:
 
     @property
     def owner(self) -> str:
-        """The owner of this identity's runs. No other owner may use them."""
+        """The owner of the runs that this identity starts. No other owner may use them."""
         return self.namespace
 
     def _covers(self, member: str) -> bool:

@@ -54,9 +54,9 @@ _log = logging.getLogger("ensemble.member")
 class Agent:
     """One member. ``name`` is ``NAMESPACE/NAME``.
 
-    ``build`` makes an executor; ``executor`` is its name. ``folder`` is the member's, with a folder
-    in it for each run. ``channel`` opens a channel to the service at ``target``. ``away`` finds out
-    why the service cannot be reached.
+    ``build`` creates an executor; ``executor`` is its name. ``folder`` is the member's folder, with
+    a subfolder for each run. ``channel`` opens a channel to the service at ``target``. ``away``
+    finds out why the service cannot be reached.
 
     ``gave_up`` is called, on one of the agent's threads, if the service was never reached and
     waiting will not help. The owner should then call :meth:`stop`. Once connected, the agent
@@ -246,7 +246,8 @@ class Agent:
             if self._news.is_set():
                 if sum(run.outbox.pending for run in list(self._hosted.values())) < _ENOUGH:
                     self._ended.wait(_LINGER)
-                # Taken before reading the events, so that a later one counts as news.
+                # Cleared before the events are read, so that an event that comes later is not
+                # overlooked.
                 self._news.clear()
                 for run in list(self._hosted.values()):
                     while (batch := run.batch()) is not None:

@@ -30,15 +30,15 @@ class Away:
     code: str = "unavailable"
 
 
-#: Codes of errors that waiting will not fix: wrong protocol, or no trust between the two.
+#: Codes of errors that waiting will not fix: wrong protocol, or an untrusted certificate.
 MISMATCHED = frozenset({"untrusted", "speaks-tls", "no-tls"})
 
 
 def fault(error: grpc.RpcError, target: str, away: Away | None = None) -> EnsembleError:
     """Turn a failed call into an error that a user can act on.
 
-    It is ``transient`` if the same call may succeed later; the call may have been delivered.
-    ``away`` is the result of :func:`why_away`, if the service could not be reached.
+    The error is ``transient`` if the same call may succeed later. Even then, the call may have been
+    delivered. ``away`` is the result of :func:`why_away`, if the service could not be reached.
     """
     import grpc
 
@@ -108,12 +108,14 @@ _THERE = "check that it is running; if it uses TLS, pass its ca.crt with --ca or
 
 
 def is_absence(details: str) -> bool:
-    """Return whether these details of ``UNAVAILABLE`` are the service's, about an absent member."""
+    """Return whether the details of an ``UNAVAILABLE`` say that a member is absent. Then they come
+    from the service.
+    """
     return details.startswith("member ") and is_answer(details)
 
 
 def is_answer(details: str) -> bool:
-    """Return whether these details of ``UNAVAILABLE`` are the service's, so that it was reached."""
+    """Return whether the details of an ``UNAVAILABLE`` come from the service itself."""
     return _OURS.match(details) is not None
 
 
@@ -131,8 +133,8 @@ def why_away(
 ) -> Away:
     """Find out why the service cannot be reached, with a separate connection.
 
-    gRPC only reports the last address it tried. Takes the arguments of :func:`open_channel`, and
-    raises what that raises.
+    gRPC itself only reports the last address that it tried. Arguments and errors are those of
+    :func:`open_channel`.
     """
     trusted = trusted_file(host, ca, insecure)
     plain = not trusted and (insecure or is_loopback(host))
@@ -164,7 +166,8 @@ def why_away(
     )
 
 
-#: What OpenSSL calls an answer that is not TLS. A closed connection is not one: it may pass.
+#: OpenSSL's reasons for an answer that is not TLS. A closed connection is not among them, because
+#: it may be temporary.
 _NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "UNKNOWN_PROTOCOL")
 
 

@@ -55,9 +55,11 @@ def init(
     """Create an authority and a service certificate valid for ``days``; return the names it covers.
 
     ``hosts`` are names and addresses to add to those of this machine. Existing files are only
-    replaced with ``force`` (everything; clients then need the new ``ca.crt``) or ``renew`` (only
-    the certificate, from the existing authority, which clients already trust; the names of the
-    previous certificate are kept).
+    replaced with one of these:
+
+    - ``force`` replaces everything. Clients then need the new ``ca.crt``.
+    - ``renew`` replaces only the certificate. It is issued by the existing authority, which clients
+      already trust, and keeps the names of the previous certificate.
     """
     cryptography()
     now = now or dt.datetime.now(dt.timezone.utc)

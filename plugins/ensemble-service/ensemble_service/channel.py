@@ -62,8 +62,8 @@ def load_grpc() -> Any:
 def _quiet() -> Iterator[None]:
     """Silence gRPC's logging on stderr unless the user has configured it.
 
-    Failures are reported in our own words. gRPC reads the variable when it is imported; jobs need
-    not inherit it.
+    We report failures ourselves. gRPC reads the environment variable when it is imported. It is
+    removed afterwards, so that jobs don't inherit it.
     """
     if "GRPC_VERBOSITY" in os.environ:
         yield
@@ -265,19 +265,19 @@ _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", r
 
 
 def tls_context(authority: bytes | None) -> ssl.SSLContext:
-    """Return a TLS context that trusts this authority, no stricter than gRPC's."""
+    """Return a TLS context that trusts this authority. It is no stricter than gRPC."""
     context = ssl.create_default_context(cadata=authority.decode("ascii") if authority else None)
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     return context
 
 
 def _check_listener(host: str, port: int) -> None:
-    """Raise a ``grpc.RpcError`` if the token would go to somebody else's process."""
+    """Raise a ``grpc.RpcError`` if another user's process would receive the token."""
     import grpc
 
     class NotSent(grpc.RpcError):
-        """A call that was not made. ``refusal`` is the error for the user, unless the port has no
-        listener.
+        """A call that was not made. ``refusal`` is the error for the user; ``None`` if nobody
+        listens on the port.
         """
 
         refusal: UsageError | None = None

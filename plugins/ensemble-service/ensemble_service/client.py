@@ -174,7 +174,7 @@ class ServiceClient:
             after = reply.next
 
     def _ask(self, call: Callable[..., _R], message: Any, *, again: bool) -> _R:
-        """Make a call; retry within the timeout while it cannot have been delivered."""
+        """Make a call. Retry it within the timeout as long as it certainly was not delivered."""
         import grpc
 
         end = time.monotonic() + self.timeout
@@ -187,8 +187,8 @@ class ServiceClient:
                 code = error.code() if hasattr(error, "code") else None
                 left = end - time.monotonic()
                 away = code == grpc.StatusCode.UNAVAILABLE
-                # An absent member is an answer, not something to wait for. But an overloaded
-                # service cancels some requests before it looks at them.
+                # If the member is absent, that is the answer: don't retry. But do retry if the
+                # service was overloaded: it cancels some requests before it reads them.
                 crowded = code == grpc.StatusCode.CANCELLED and not self._closed.is_set()
                 retry = again and (crowded or (away and not is_absence(str(error.details()))))
                 if retry and away and not looked and left > 2.0:  # check whether waiting can help

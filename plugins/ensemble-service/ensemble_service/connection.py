@@ -1,8 +1,8 @@
 """Reconnecting stream to the service, with backoff.
 
 Used by the member agent (``Member``) and by each controller with the executor ``remote``
-(``Steer``). When the stream breaks, messages in flight may or may not have arrived. The two ends
-find out from event numbers and call ids.
+(``Steer``). When the stream breaks, messages in flight may or may not have arrived. Event numbers
+and call ids tell both ends which did.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class Connection(Generic[_S, _R]):
         unreached = plain.code == "unavailable" and not is_answer(plain.cause or "")
         if not unreached or self._closed.is_set():
             return plain
-        if heard:  # it was reachable, and may be again by now
+        if heard:  # the service was reachable, and may be so again
             return fault(error, self._target, Away(plain.cause or "", "retrying"))
         if self._away is None:
             return plain

@@ -27,9 +27,10 @@ __all__ = ["EventAdmission"]
 
 #: Seconds by which a member's clock may be ahead of the controller's without correction.
 _SLACK = 5.0
-#: Corrections that are kept for one member's clock. After that, later times are set to now.
+#: Maximum number of corrections of one member's clock. After that, times in the future are replaced
+#: with the current time.
 _CORRECTIONS = 20
-#: Events accepted for one job, and how many more if they report its end.
+#: Maximum number of events of one job, and of further events that report its end.
 _MOST_EVENTS, _MOST_ENDS = 10_000, 10
 _ENDS = frozenset({"exception", "finish", "clean"})
 #: Gauges of one member, and foreign jobs that it may report.
@@ -37,7 +38,7 @@ _MOST_GAUGES, _MAX_FOREIGN_JOBS = 1_000, 200_000
 #: Problems, and rows of values: per second and burst.
 _PROBLEMS, _ROWS = (1.0, 100.0), (10_000.0, 100_000.0)
 
-#: Fields of ``start`` that name the job's files, and what untrusted ones are stored as.
+#: Fields of ``start`` that name the job's files, and the field that untrusted ones are moved to.
 _PLACES, _AT_MEMBER = ("workdir", "stdout", "stderr"), "at_member"
 
 _WHAT_TO_DO = (
@@ -50,9 +51,10 @@ class EventAdmission:
     """Decides which of a member's events reach the run.
 
     ``jobs`` are the member's jobs and ``resizes`` its unanswered requests; the proxy updates both.
-    ``elsewhere`` says whether a job is another member's. ``tell`` informs the user. ``ahead``
-    stores, for later controllers, by how many seconds the member's clock was ahead at least, and is
-    ahead now. ``shared`` are the absolute folders whose files may be read.
+    ``elsewhere`` says whether a job belongs to another member. ``tell`` informs the user. ``ahead``
+    stores for later controllers by how many seconds the member's clock is ahead: the smallest value
+    so far, and the current one. ``shared`` are the absolute paths of folders whose files may be
+    read.
     """
 
     def __init__(
@@ -77,8 +79,8 @@ class EventAdmission:
         #: Whether the member's executor sees foreign jobs.
         self.strangers = False
         self._known_strangers: set[str] = set()
-        #: Whole seconds by which the member's clock was ahead at least, and is ahead now. Whole, so
-        #: that a corrected time can be converted back without loss.
+        #: Seconds by which the member's clock is ahead: the smallest value so far, and the current
+        #: one. They are whole numbers, so that a corrected time can be converted back without loss.
         self._least, self.offset = offsets
         self._corrections = 0
         self._paths: set[str] = set()
@@ -158,7 +160,7 @@ class EventAdmission:
         return replace(event, context=kept)
 
     def _is_shared(self, path: str) -> bool:
-        """Return whether it is in a folder that the user shares with members."""
+        """Return whether the path is in a folder that the user shares with members."""
         return any(path == each or path.startswith(f"{each}/") for each in self._shared)
 
     def _foreign_job(self, event: JobEvent) -> bool:
@@ -191,7 +193,7 @@ class EventAdmission:
         return replace(event, values=values) if values else None
 
     def gauges(self, values: Mapping[str, float]) -> dict[str, float]:
-        """Return those of these gauges that the member may set."""
+        """Return those of ``values`` that the member may set."""
         admitted = {}
         for path, value in values.items():
             if path not in self._paths:
@@ -213,7 +215,7 @@ class EventAdmission:
         return replace(event, message=f"member {self._member}: {clean(event.message)}", jobs=jobs)
 
     def _outcome(self, event: ResizeOutcome) -> Event | None:
-        # A repeated outcome needs no warning either.
+        # Drop a repeated outcome without a warning.
         if event.request not in self._resizes:
             return None
         return replace(event, reason=clean(event.reason))
@@ -228,7 +230,8 @@ class EventAdmission:
     def theirs(self, timestamp: float) -> float:
         """Convert a controller's time to the member's clock, rounding down.
 
-        An event that comes twice is recognized by its name; one that is left out would be lost.
+        Rounding down may make the member repeat an event, which is recognized by its name. Rounding
+        up might lose one.
         """
         return timestamp + self._least if timestamp else timestamp
 

@@ -23,8 +23,8 @@ MOST = 1_000_000
 _WINDOW = 10_000
 #: Seconds without an acknowledgement until events are resent: first and longest.
 _RESEND, _LONGEST = 10.0, 120.0
-#: So many events are acknowledged at once, fewer after so many seconds. One acknowledgement per
-#: batch would double the traffic of a thousand members.
+#: An acknowledgement is sent after this many events, or after this many seconds if there are fewer.
+#: One for each batch would double the traffic of a thousand members.
 _AT_ONCE, _EVERY = 500, 1.0
 #: Earlier lives that an inbox remembers.
 _MOST_LIVES = 100
@@ -78,7 +78,7 @@ class Outbox:
     def acknowledge(self, number: int) -> None:
         """Drop the events up to this number: they have arrived."""
         with self._lock:
-            # An event that was never sent cannot have arrived, whatever the run claims.
+            # Ignore numbers that were never sent, whatever the run claims.
             count = max(0, min(number, self._sent) - self.first + 1)
             for _ in range(count):
                 self._events.popleft()
@@ -149,7 +149,7 @@ class Inbox:
         self._earlier: dict[str, int] = {}
 
     def begin(self, life: str, first: int) -> None:
-        """Start or continue a life whose outbox keeps events from number ``first`` on."""
+        """Start or continue a life. Its outbox still has the events from number ``first`` on."""
         # An acknowledgement sent while the member was away is lost, so send it again.
         self._acknowledged = first - 1
         if life != self.life:
@@ -158,9 +158,9 @@ class Inbox:
             self.life, self._next = life, 1
 
     def is_repeated(self, life: str, number: int) -> bool:
-        """Return whether an event that had this number in an earlier life has arrived before.
+        """Return whether the event with this number in an earlier life has already arrived.
 
-        From here on it has.
+        The call also records it as arrived.
         """
         repeated = number <= self._earlier.get(life, 0)
         if not repeated:
@@ -189,8 +189,8 @@ class Inbox:
     def to_acknowledge(self, now: float | None = None) -> int | None:
         """Return the number to acknowledge, or None if no acknowledgement is due.
 
-        Many new events make one due at once. With the time ``now`` (monotonic seconds) any new
-        event does, at most once a second.
+        An acknowledgement is due as soon as there are many new events. With the time ``now``
+        (monotonic seconds), it is also due for a single new event, but at most once a second.
         """
         arrived = self._next - 1
         behind = arrived - self._acknowledged

@@ -1,9 +1,9 @@
 """Hosted run: one run at a member agent, with its executor, events and its controller's calls.
 
 The executor is reopened, as for a resumed run, for each controller of the run (its *epoch*) and
-after the agent was restarted. Each time a *life* begins, with events numbered from 1. A controller
-that finds another life than it knew asks the executor what became of its jobs. Within a life it
-need not ask, because events are sent until they are acknowledged.
+after the agent was restarted. Each time a *life* begins, with events numbered from 1. If a
+controller finds another life than before, it asks the executor for the state of its jobs. Within a
+life this is unnecessary, because events are resent until they are acknowledged.
 
 The agent's receiving thread queues calls; the run's own thread performs them one by one.
 """
@@ -34,7 +34,7 @@ __all__ = ["BLIND", "HOME", "STRANGERS", "HostedRun"]
 #: Capability of an executor that sees foreign jobs.
 STRANGERS = "strangers"
 #: Prefix of the capability that names this run's folder at the member. An agent with another folder
-#: does not know what an earlier one was given.
+#: does not know which jobs an earlier agent received.
 HOME = "home:"
 #: Code of the fault that says that an executor can never find jobs again.
 BLIND = "cannot-reattach"
@@ -84,12 +84,12 @@ class HostedRun:
         self._executor: Executor | None = None
         #: Whether the life must end: the queue or events were lost.
         self._broken = False
-        #: Growth of the limit on kept events after an overflow, since the executor will repeat
-        #: them.
+        #: Additional events to keep after an overflow, because the executor will repeat the lost
+        #: ones.
         self._room = 1
         self._home = ""
         self._answers: OrderedDict[int, pb.Answer] = OrderedDict()
-        #: Jobs that this life was given or found again, and those of them that are not over.
+        #: Jobs that this life received or found again, and those of them that are not over.
         self._handed: set[str] = set()
         self._active: set[str] = set()
         self._newest = 0.0
@@ -178,7 +178,7 @@ class HostedRun:
             if not isinstance(error, EnsembleError):
                 _log.exception("run %s: %s failed", self.tag, what)
             answer.fault.CopyFrom(from_error(error))
-            # Its events may be incomplete, so the next question starts another life.
+            # The events may be incomplete, so the next ``reattach`` starts another life.
             self._broken = self._broken or (what == "reattach" and answer.fault.code != BLIND)
         self._answers[call.id] = answer
         if len(self._answers) > _REMEMBERED:
@@ -208,7 +208,7 @@ class HostedRun:
             jobs = [job for job in to_jobs(call.submit.jobs) if job.id not in self._handed]
             names = [job.id for job in jobs]
             if jobs:
-                # Before submitting, because their first events may come during it.
+                # Recorded before the submission, because the first events may come during it.
                 self._handed.update(names)
                 self._active.update(names)
                 try:
@@ -268,7 +268,8 @@ class HostedRun:
                 self._end_life()
                 if epoch > self._folder.epoch:
                     self._folder.begin_epoch(epoch)
-                    # The previous controller may have journaled them; none may come twice.
+                    # The previous controller may have journaled these events, and no event may come
+                    # twice.
                     self._kept.clear()
                 self._begin_life()
             self._tell_opened(opened)

@@ -1,9 +1,9 @@
 """Rows and problems that a run has not acknowledged, on disk: they outlive the member agent.
 
-After a restart an executor repeats the events of its jobs, but neither rows nor problems. So the
-agent writes these to a file before it sends them, with the life and the number that they have there
-(``event_stream``), and resends them in its next life under both. The run's inbox drops those it
-already has.
+After a restart, an executor repeats the events of its jobs, but neither rows nor problems. So the
+agent writes rows and problems to a file before it sends them, with their life and number
+(``event_stream``). In its next life, the agent resends them with the old life and number. The run's
+inbox drops those that it already has.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class KeptEvents:
         self._path = path
         self._lock = threading.Lock()
         self._life = ""
-        #: Each with its number in this life, as a line of the file.
+        #: The kept events: number in this life, and line of the file.
         self._lines: deque[tuple[int, bytes]] = deque()
         self._file: BinaryIO | None = None
         self._failed = False

@@ -1,8 +1,8 @@
 """Legacy protocol: the service ``EnsembleOperator`` of ensemble-python 0.0.16, for its clients.
 
-These clients send no credential, so only members that were named at the start (``--legacy``) can be
-resized without one. The object's group and version are ignored. A bad request is answered with
-``ERROR`` and a reason, as those clients expect, not with a gRPC status.
+These clients send no credential. Without one, only members that were named at the start
+(``--legacy``) can be resized. The object's group and version are ignored. A bad request is answered
+with ``ERROR`` and a reason, as those clients expect, not with a gRPC status.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ensemble_service.servicer import EnsembleServicer
 
 __all__ = ["LegacyServicer"]
 
-#: Denials that only mean that the member may already have this size.
+#: Codes of denials that may only mean that the member already has this size.
 _AT_BOUND = frozenset({"at-maximum", "at-minimum"})
 _STATES = ("new", "depend", "priority", "sched", "run", "cleanup", "inactive")
 _NODES = {

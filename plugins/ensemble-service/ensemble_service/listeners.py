@@ -31,7 +31,7 @@ def foreign_owner(host: str, port: int) -> str | None:
 
 
 def nobody_listens(host: str, port: int) -> bool:
-    """Return whether no process listens on the port; ``False`` if unknown. One may start soon."""
+    """Return whether no process listens on the port (yet); ``False`` if unknown."""
     return not _listeners(host, port) and any(table.exists() for table in _TABLES)
 
 

@@ -19,9 +19,9 @@ __all__ = ["MemberJob", "MemberJobs"]
 class MemberJob:
     """An active job.
 
-    ``data`` is kept until the member is known to have the job. ``newest`` is the time of its newest
-    event; events up to ``since`` were seen in an earlier life. Both are by the member's clock.
-    ``events`` is the number of events received.
+    ``data`` is kept until the member is known to have the job. ``newest`` is the time of the job's
+    newest event. Events up to the time ``since`` were received in an earlier life. Both times are
+    by the member's clock. ``events`` is the number of received events.
     """
 
     data: pb.Job | None

@@ -1,12 +1,13 @@
 """Member proxy: one member as a run's controller sees it, with retries, acknowledgements and jobs.
 
-The executor ``remote`` has one :class:`MemberProxy` for each member, and calls it while holding its
-lock. Calls are sent in order and resent until they are answered; the member carries each out once.
-Within a *life* of the member's agent, events are numbered, so nothing is lost or repeated.
+The executor ``remote`` has one :class:`MemberProxy` for each member. The executor holds its lock
+when it calls a proxy. Calls are sent in order and resent until they are answered; the member
+carries out each call once. Within a *life* of the member's agent, events are numbered, so nothing
+is lost or repeated.
 
 When another life begins, the proxy first asks the member which jobs it knows. Jobs that never
-arrived are resubmitted. Events continue from the newest one seen. Jobs that vanished are reported
-as lost. Only then are the waiting calls sent.
+arrived are resubmitted; jobs that vanished are reported as lost. Events continue after the newest
+received one. Only then are the waiting calls sent.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class MemberProxy:
         self._run = run
         self.present = False
         self.state: Literal["away", "opening", "asking", "open"] = "away"
-        #: Why it could not be opened the last time.
+        #: Why the last attempt to open it failed.
         self.refusal: ExecutorError | None = None
         self._told_refusal = ""
         self.capabilities: frozenset[str] = frozenset()
@@ -64,7 +65,7 @@ class MemberProxy:
         self.jobs = MemberJobs()
         #: The member's answers to the run's questions, until they are fetched.
         self.found: dict[str, bool] = {}
-        #: Whether the member cannot say if a job ever arrived.
+        #: Whether the member cannot know whether a job arrived.
         self.blind = False
         #: The folder of the run at the member.
         self._home = ""
@@ -87,7 +88,7 @@ class MemberProxy:
         #: Changed gauges that are not passed on yet: see :meth:`tick`.
         self._untold: set[str] = set()
         self._gauge_turns = RateLimiter(*_GAUGE_RATE)
-        #: Whether it reports that another controller has the run.
+        #: Whether the member reports that another controller has the run.
         self.disowned = False
         #: When to retry what failed.
         self._again: float | None = None
@@ -144,7 +145,9 @@ class MemberProxy:
         self._pump()
 
     def reattach(self, jobs: Mapping[str, float]) -> None:
-        """Ask which of these jobs, of an earlier controller, the member knows: see ``found``."""
+        """Ask the member which of these jobs of an earlier controller it knows. The answer arrives
+        in ``found``.
+        """
         for job, newest in jobs.items():
             newest = self._admission.theirs(newest)
             self.jobs[job] = MemberJob(None, newest, newest, sent=True)
@@ -250,22 +253,22 @@ class MemberProxy:
         self._pump()
 
     def _put_off(self, waiting: Waiting, fault: pb.Fault, now: float) -> bool:
-        """Return True if a fault only means that the call must be repeated."""
+        """Return whether a fault only means that the call must be repeated. If so, prepare that."""
         code = fault.code
         if code == "stale":
             self._disown(fault, now)
             return True
         if code == "away":
-            waiting.sent = False  # its presence is reported when it is back
+            waiting.sent = False  # sent again when the member is back
             return True
         if waiting.kind == "reattach" and code not in (BLIND, "not-open"):
-            # Its queue cannot be reached, so no job's state can be known now.
+            # The member's queue cannot be reached, so the state of its jobs is unknown now.
             self._interrupt()
             self._not_opened(fault, now)
             return True
         if code == "not-open":
             waiting.sent = False
-            # If several calls are in progress, only the first one's answer gets here.
+            # If several calls were in flight, only the first of these answers gets here.
             self._interrupt()
             self.ask_to_open()
             return True
@@ -295,7 +298,7 @@ class MemberProxy:
             self._blind(waiting, error)
 
     def _blind(self, waiting: Waiting, error: ExecutorError) -> None:
-        """Report that nothing can be known of these jobs. They may have arrived, so none is
+        """Report that the state of these jobs cannot be known. They may have arrived, so none is
         resubmitted.
         """
         self._run.warn(str(error))
@@ -336,7 +339,9 @@ class MemberProxy:
         self._again = now + _AGAIN
 
     def _disown(self, fault: pb.Fault, now: float) -> None:
-        """Stop requests to a member that says it obeys another controller; keep asking it."""
+        """Handle a member that says that it obeys another controller: send it no requests, but keep
+        asking to join.
+        """
         self._interrupt()
         self._again = now + _AGAIN
         if not self.disowned:
@@ -346,8 +351,8 @@ class MemberProxy:
     def _queue_lost(self, event: ExecutorLost) -> None:
         """Handle the loss of the member's queue.
 
-        The member is asked to begin another life until the queue is back; then it reports its jobs.
-        The run and other members continue.
+        The member is repeatedly asked to begin another life, until the queue is back. Then it
+        reports its jobs. The run and other members continue meanwhile.
         """
         hint = f"\n  hint: {event.hint}" if event.hint else ""
         self._run.warn(
@@ -389,7 +394,7 @@ class MemberProxy:
     def _ask_for_sizes(self) -> None:
         """After a restart of the member, repeat unanswered resize requests.
 
-        The member answers those it carried out and does not repeat them.
+        If the member has carried out a request, it answers it and does not repeat it.
         """
         asked = {each.resize.request for each in self._calls if each.resize is not None}
         for request, resize in self._resizes.items():
@@ -417,7 +422,7 @@ class MemberProxy:
         """Handle a batch of events."""
         new = self._inbox.new(batch.life, batch.first, batch.events)
         if new is None:
-            # Earlier ones are missing. They come again when the member resends.
+            # Earlier events are missing. The member will resend all of these.
             if self.state == "open":
                 self._interrupt()
                 self.ask_to_open()

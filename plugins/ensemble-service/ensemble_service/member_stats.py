@@ -13,7 +13,7 @@ from ensemble_service.proto import ensemble_pb2 as pb
 
 __all__ = ["MemberStats"]
 
-#: Most groups in a heartbeat. The oldest of more are left out.
+#: Maximum number of groups in a heartbeat. If there are more, the oldest are left out.
 _MOST_GROUPS = 200
 #: The state of a job after each event.
 _AFTER = {

@@ -71,19 +71,21 @@ class Membership:
             raise
 
     def clock(self, name: str) -> tuple[int, int]:
-        """Return by how many seconds a member's clock is ahead: at least, and when last seen."""
+        """Return by how many seconds a member's clock is ahead: the smallest value so far, and the
+        last one.
+        """
         least, offset = self._state.get("clocks", {}).get(name, (0, 0))
         return least, offset
 
     def set_clock(self, name: str, least: int, now: int) -> None:
-        """Record both offsets of a member's clock."""
+        """Record the two offsets that :meth:`clock` returns."""
         self._state.setdefault("clocks", {})[name] = (least, now)
         _write(self.run, self._state)
 
     def assign(self, name: str, jobs: Iterable[str]) -> None:
         """Record, before submitting, that jobs of these groups belong to this member.
 
-        After a resume, what another member says of them is not believed.
+        After a resume, reports of other members about these jobs are ignored.
         """
         groups = self._state.get("groups")
         if groups is None:

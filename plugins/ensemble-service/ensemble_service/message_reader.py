@@ -1,9 +1,9 @@
 """Message reader: bounds how many messages of callers are read at once, and so the memory.
 
-``rpc_guard`` reads the first message of each call with it, once the caller is known. gRPC allocates
-memory for a message only while it is read; other calls hold at most one stream window. An honest
-caller's message arrives at once. So if too many callers without a credential are being read, the
-one that has taken longest is dropped.
+``rpc_guard`` uses it to read the first message of each call, once the caller is known. gRPC
+allocates memory for a message only while the message is read; calls that wait hold at most one
+stream window. If too many messages of callers without a credential are being read, the one that has
+taken longest is dropped, because an honest caller's message arrives at once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["MessageReader", "Messages", "NoMessage", "next_message"]
 
 #: Messages read at once: per credential, and for all callers without one.
 _AT_ONCE, _NAMELESS_AT_ONCE = 4, 8
-#: Requests of one credential that are read or queued; each holds a stream window.
+#: Most requests of one credential that are being read or queued. Each holds a stream window.
 _IN_LINE = 128
 #: Number of credentials whose queues are remembered.
 _MOST_READERS = 1_000
@@ -84,7 +84,9 @@ class _Turns:
 
 
 class _Places:
-    """A bounded set of messages being read. When full, a newcomer replaces the oldest."""
+    """A bounded set of messages that are being read. If it is full, a new message replaces the
+    oldest.
+    """
 
     def __init__(self, most: int) -> None:
         self._most = most

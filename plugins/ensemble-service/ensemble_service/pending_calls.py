@@ -19,7 +19,7 @@ __all__ = ["UNANSWERED", "Kind", "PendingCalls", "Waiting"]
 
 #: Calls in flight at once.
 _WINDOW = 16
-#: Seconds until an unanswered call is resent. A member that was only busy answers it twice.
+#: Seconds until an unanswered call is resent. If the member was only busy, it answers twice.
 UNANSWERED = 60.0
 
 Kind = Literal["submit", "cancel", "resize", "reattach", "forget", "close"]
@@ -35,7 +35,7 @@ class Waiting:
     resize: pb.Resize | None = None
     sent: bool = False
     when: float = 0.0
-    #: Whether the proxy itself asks (which jobs another life knows), not the run.
+    #: Whether this is the proxy's question which jobs another life knows, not a request of the run.
     own: bool = False
 
 
@@ -86,7 +86,7 @@ class PendingCalls:
                     self.done(waiting)
 
     def send(self, *, own: bool) -> None:
-        """Send what can be sent: the proxy's own questions first, alone."""
+        """Send unsent calls: with ``own`` the proxy's own questions, otherwise the run's calls."""
         under_way = sum(waiting.sent for waiting in self)
         for waiting in list(self):
             if under_way >= _WINDOW:

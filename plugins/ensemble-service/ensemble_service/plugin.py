@@ -117,7 +117,7 @@ def _build(options: Mapping[str, Any]) -> Executor:
 
 
 def _available() -> tuple[bool, str]:
-    # Only used by name: there is no way to guess which members to use.
+    # Never chosen automatically, because the members to use cannot be guessed.
     return False, "select it with --executor remote"
 
 

@@ -23,7 +23,7 @@ __all__ = ["MetricsServer"]
 
 #: Seconds for a request, from the connection to the last byte of the answer.
 _DEADLINE = 5.0
-#: Most connections; the oldest of more is closed. Most bytes of a request's head.
+#: Most connections; if there are more, the oldest is closed. Most bytes of a request's head.
 _MOST, _HEAD = 256, 8 * 1024
 
 

@@ -61,10 +61,11 @@ _log = logging.getLogger("ensemble.remote")
 class RemoteExecutor(Executor):
     """Runs jobs on members of the ensemble service.
 
-    ``name`` is their namespace. ``default`` is the member for jobs that name none. ``members`` are
-    waited for at the start (an empty name means the default one). ``patience`` is how long, in
-    seconds, absent members are waited for when a run is resumed. ``channel`` replaces
-    :func:`open_channel` in tests.
+    - ``name``: namespace of the members
+    - ``default``: member for jobs that name none
+    - ``members``: members to wait for at the start; an empty name means the default one
+    - ``patience``: seconds to wait for absent members when a run is resumed
+    - ``channel``: replaces :func:`open_channel` in tests
     """
 
     capabilities: ClassVar[frozenset[str]] = CAPABILITIES
@@ -318,8 +319,8 @@ class RemoteExecutor(Executor):
     def _away(self) -> dict[str, float]:
         """Return the current gauges ``away.GROUP``.
 
-        An earlier controller may have set them for a member that has since come back, or missed one
-        that has gone.
+        They may differ from those of an earlier controller, because members may have come back or
+        gone since.
         """
         if self._run is None:
             return {}
@@ -343,7 +344,7 @@ class RemoteExecutor(Executor):
     def reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
         """Ask each member of the run about these jobs.
 
-        Waits for absent members, because only they know their jobs.
+        Waits for absent members, because only a member knows its jobs.
         """
         with self._lock:
             self._opened()
@@ -472,8 +473,8 @@ class RemoteExecutor(Executor):
     def _disowned(self, member: str, reason: str) -> None:
         """Handle a member that says it obeys another controller.
 
-        One member alone cannot end the run. The run ends if all connected members, or the service,
-        say so.
+        The claim of one member alone does not end the run. It ends if all connected members, or the
+        service, say that another controller has taken over.
         """
         there = [proxy for proxy in self._members.values() if proxy.present]
         if all(proxy.disowned for proxy in there):

@@ -1,7 +1,8 @@
 """Reporter: reports the status of a member that a run controls directly, beside its queue.
 
-A run with the executor ``minicluster`` has one. To the service it is a member like an ``agent``,
-with gauges and job counts in heartbeats. But it does not host other runs, and says so when asked.
+A run with the executor ``minicluster`` has one. To the service it is a member like an ``agent``: it
+sends heartbeats with gauges and job counts. But it does not host other runs, and rejects requests
+to do so.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ __all__ = ["Reporter"]
 
 #: Seconds between heartbeats: usual, and shortest.
 _BEAT, _SOONEST = 2.0, 0.2
-#: Error codes that are reported. Waiting fixes none of them, but a token may be renewed.
+#: Error codes for which ``refused`` is called. Waiting does not help, but a renewed token may.
 _LASTING = MISMATCHED | {"permission-denied", "unauthenticated", "unimplemented"}
 
 _log = logging.getLogger("ensemble.member")

@@ -1,8 +1,8 @@
 """Idempotency log of resize requests, in SQLite: request names and answers.
 
-A repeated request gets the first answer, also after a restart of the service. If a request has no
-answer, the service was killed while carrying it out. Its outcome is unknown, and it is not
-repeated. ``resizes`` calls this from its threads.
+A repeated request gets the first answer, also after a restart of the service. If a recorded request
+has no answer, the service was killed while carrying it out. Then its outcome is unknown, and the
+request is not carried out again. ``resizes`` calls this from its threads.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Resize requests: calls the resizer for one request per member at a time, and for each only once.
+"""Resize requests: carries out each request once, and one per member at a time.
 
 The resize requests of both protocols arrive here, on the event loop. This is the one layer that
 makes them idempotent: a repeated request waits for its member's turn and finds its answer in the
@@ -76,8 +76,8 @@ class Resizes:
     async def ask(self, who: Identity, member: str, request: str, delta: int) -> Resized:
         """Resize a member. ``request`` is empty if the request will not be repeated.
 
-        A request that is cancelled before its turn is not carried out. Later it is, and its answer
-        is kept for a repetition. Raises :class:`Refused`.
+        If the caller is cancelled before the member's turn, the request is not carried out. After
+        that, it is carried out, and the answer is kept for a repetition. Raises :class:`Refused`.
         """
         if self.resizer is None:
             self._counters.resizes["denied"] += 1
@@ -162,7 +162,9 @@ class Resizes:
     def _decide(
         self, member: str, request: str, delta: int, kept: Mapping[str, Any] | None
     ) -> Resized | None:
-        """Return the outcome of a request during which a service was killed, if it can be known."""
+        """Return the outcome of a request that was interrupted by a kill of the service; ``None``
+        if unknown.
+        """
         assert self.resizer is not None
         self._current[member] = request
         try:
@@ -216,7 +218,7 @@ class Resizes:
         )
 
     def _remember(self, member: str, answer: Resized) -> None:
-        """Remember why a request was denied, until the member's next success."""
+        """Remember why a request was denied, until the member's next successful request."""
         self.denied.pop(member, None)
         if answer.outcome == "denied":
             self.denied[member] = ": ".join(filter(None, (answer.code, answer.reason)))[:500]

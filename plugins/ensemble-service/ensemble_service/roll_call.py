@@ -43,9 +43,9 @@ class RollCall:
     def take(self, wanted: Collection[str], default: str | None, need: bool) -> str | None:
         """Wait for the members ``wanted`` and for a default member, and return that one's name.
 
-        A default one is only needed if it is named or ``need`` is set. Absent members hold up only
-        their own jobs. Raises :class:`EnsembleError` if all are missing, or if one looks
-        misspelled.
+        A default member is only required if ``default`` names it or ``need`` is set. An absent
+        member only delays its own jobs. Raises :class:`EnsembleError` if all wanted members are
+        absent, or if the name of an absent one looks misspelled.
         """
         service, resumed = self._service, self._membership.resumed
         self._news.wait_for(lambda: service.answered, _WELCOME)
@@ -59,7 +59,7 @@ class RollCall:
         names = {*wanted} if default is None else {*wanted, default}
         absent = sorted(names - service.members)
         if absent and not resumed:
-            if not service.welcome:  # left while others were waited for
+            if not service.welcome:  # the service was lost while members were awaited
                 raise service.unreachable(self._membership.run)
             there = service.members - names
             if not names & service.members or any(map(partial(similar_name, there=there), absent)):

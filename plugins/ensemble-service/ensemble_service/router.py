@@ -112,7 +112,7 @@ class Router:
         self._watchers: set[_Watch] = set()
         #: The send queues of each credential with connections.
         self._queues: WeakValueDictionary[Who, WeakSet[SendQueue[Any]]] = WeakValueDictionary()
-        #: When silence was last checked, and since when silence can be judged.
+        #: Time of the last check for silence, and time since which silence counts.
         self._swept: float | None = None
         self._deaf_until = 0.0
 
@@ -177,7 +177,7 @@ class Router:
                 run.link.send_queue.put_about(link.name, pb.ToRun(answer=answer))
         elif what == "beat":
             beat = message.beat
-            # Copies, because a part of a message keeps all of it in memory.
+            # Copied, because a reference to a part of a message keeps the whole message in memory.
             named = (group for group in beat.groups if _is_name(group.name))
             groups = [_copied(group) for group in islice(named, _MOST_GROUPS)]
             state.gauges, state.metrics = _some(beat.gauges), _some(beat.metrics)
@@ -213,8 +213,8 @@ class Router:
     def cancel(self, member: str, run: str, jobs: Sequence[str] = ()) -> bool:
         """Ask a member to cancel jobs of a run, or all if none is named.
 
-        Returns whether the member is connected. The run hears what becomes of the jobs. Epoch 0
-        means that the service asks.
+        Returns whether the member is connected. Job events tell the run the outcome. Epoch 0 marks
+        a call of the service itself.
         """
         call = pb.Call(run=run, member=member, cancel=pb.Cancel(jobs=jobs))
         return self.send(member, pb.ToMember(call=call))
@@ -334,7 +334,7 @@ class Router:
     def sweep(self, now: float) -> None:
         """Disconnect members that were silent for :data:`SILENCE` seconds.
 
-        Time in which this was not called does not count: the machine may have been suspended, or
+        Time without calls of this method does not count: the machine may have been suspended, or
         its clock set.
         """
         if self._swept is not None and abs(now - self._swept) > SILENCE / 2:

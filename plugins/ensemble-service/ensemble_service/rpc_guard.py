@@ -2,9 +2,11 @@
 
 Messages are read only after the sender is authenticated, with limits on time and number. Servicers
 get the sender from :func:`caller`. Every method is registered as a stream, because gRPC reads the
-message of a unary one before the interceptor runs. Health needs no token, and in the first
-implementation's protocol the message names the caller; these calls share a few places
-(``message_reader``). An error ends one call with a status and a reason, and affects no other call.
+message of a unary method before the interceptor runs.
+
+Two kinds of calls are read without a token: health checks, and calls of the first implementation's
+protocol, where the message names the caller. They share a few places (``message_reader``). An error
+ends one call with a status and a reason, and affects no other call.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ __all__ = ["RpcGuard", "StandIn", "caller"]
 #: Identifies a caller without a credential by its request; returns ``None`` if it cannot.
 StandIn = Callable[[Any], Identity | None]
 
-#: Streams per credential; each may hold a message that never ends.
+#: Most streams per credential, because each may hold an endless message.
 _STREAMS = 32
 #: Refusals logged per second (beyond that, only their number), and the length of one.
 _LOGGED = 20
@@ -59,8 +61,8 @@ def caller() -> Identity:
 
 @dataclass(eq=False, slots=True)
 class _Stream:
-    """An open stream. ``end`` is why we ended it. ``since`` is its first answer's time, 0 if none
-    yet.
+    """An open stream. ``end`` says why the service ended it. ``since`` is the time of its first
+    answer, 0 before that.
     """
 
     identity: Identity
@@ -73,9 +75,10 @@ class _Stream:
 class RpcGuard(grpc.aio.ServerInterceptor):
     """Guards every method of the server.
 
-    ``rate`` is the number of requests a second per credential (twice that at once), 0 for no limit.
-    ``deadline``, in seconds, is for single requests. ``open_services`` need no credential.
-    ``stand_ins`` maps a method to a function that identifies callers without a credential.
+    ``rate`` is the number of requests a second per credential, with bursts of twice as many; 0
+    means no limit. ``deadline``, in seconds, is for single requests. ``open_services`` need no
+    credential. ``stand_ins`` maps a method to a function that identifies callers without a
+    credential.
     """
 
     def __init__(
@@ -219,7 +222,7 @@ class RpcGuard(grpc.aio.ServerInterceptor):
         self, decode: Callable[[bytes], Any], identity: Identity, messages: AsyncIterator[bytes]
     ) -> AsyncIterator[Any]:
         """Yield the messages of a stream. The servicer sets the deadline of the first."""
-        # No variable holds a message here, so that a large one is not kept until the next.
+        # Don't assign the message to a variable, which would keep a large one until the next.
         try:
             yield _decode(decode, await self._reader.read(identity, messages))
             while True:
@@ -365,8 +368,8 @@ _PROBE = Identity("viewer", "")
 def _no_credential(named_by_message: bool = False) -> Unauthenticated:
     """Return the error for a call without a credential.
 
-    ``named_by_message`` if the message may identify the caller. A new object for each call, because
-    a raised error keeps its frames, and so the call, in memory.
+    ``named_by_message``: whether the message may identify the caller. Each call gets a new object,
+    because a raised error keeps its frames, and so the call, in memory.
     """
     cause = "the call has no 'authorization: Bearer TOKEN'"
     if named_by_message:

@@ -1,7 +1,7 @@
 """Run folder at a member agent: keeps a run's newest epoch and the folder's own name on disk.
 
-A hosted run (``hosted_run``) reads both when it begins. So a restarted agent still rejects earlier
-controllers, and a run notices if an agent has another folder.
+A hosted run (``hosted_run``) reads both when it begins. With the epoch, a restarted agent still
+rejects earlier controllers. With the name, a run notices that an agent has another folder.
 """
 
 from __future__ import annotations

@@ -118,7 +118,8 @@ class RunSendQueue(SendQueue[pb.ToRun]):
 
     def __init__(self, of_one: WeakSet[SendQueue[Any]] | None = None) -> None:
         super().__init__(of_one)
-        #: The waiting batch of each member, if nothing else about the member follows it.
+        #: For each member, the last waiting batch, unless another message about the member follows
+        #: it.
         self._newest: dict[str, _Waiting[pb.ToRun]] = {}
 
     def put_about(self, member: str, message: pb.ToRun) -> None:

@@ -1,8 +1,8 @@
 """Daemon threads for an event loop's blocking calls: one at a time per key, in order.
 
 For ``resizes``, whose plugins may take long or hang. Starting a thread per call takes about 0.1 ms,
-far less than a resize. ``run_in_executor`` would not do: its threads keep the process alive while a
-call hangs.
+far less than a resize. ``run_in_executor`` is unsuitable, because its threads keep the process
+alive while a call hangs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ _T = TypeVar("_T")
 
 @dataclass(eq=False, slots=True)
 class _Turn:
-    """The lock of a key. ``calls`` hold it or wait for it; ``callers`` were not cancelled."""
+    """The lock of a key. ``calls`` counts the calls that hold it or wait for it, ``callers`` those
+    whose caller was not cancelled.
+    """
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     calls: int = 0
@@ -58,8 +60,9 @@ class SerialThreads:
     ) -> _T:
         """Return the call's result.
 
-        Cancelling the caller withdraws a call that has not begun; one that has runs to its end.
-        ``then`` gets the result on the event loop, even if the caller was cancelled.
+        If the caller is cancelled, a call that has not begun is withdrawn, and one that has begun
+        runs to its end. ``then`` gets the result on the event loop, even if the caller was
+        cancelled.
         """
         turn = self._turns.setdefault(key, _Turn())
         self._idle.clear()

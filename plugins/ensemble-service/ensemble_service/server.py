@@ -247,7 +247,7 @@ def run(
 ) -> None:
     """Serve until SIGTERM or SIGINT. A second signal ends it without waiting.
 
-    ``ready`` is called once it listens.
+    ``ready`` is called once the service listens.
     """
     raise_file_limit()
     give_memory_back()

@@ -28,12 +28,12 @@ class ServicePresence:
 
     @property
     def there(self) -> bool:
-        """Return True unless the connection is lost."""
+        """Return True unless the connection to the service is lost."""
         return self._away_since is None
 
     @property
     def answered(self) -> bool:
-        """Return True if it is connected, or unreachable for a lasting reason."""
+        """Return True if the service is connected, or if waiting for it is useless."""
         trouble = self._trouble
         lasting = trouble is not None and (not trouble.transient or trouble.code in MISMATCHED)
         return self.welcome or lasting

@@ -118,7 +118,7 @@ class EnsembleServicer(api.EnsembleServicer):
         if not who.may_see(member):
             raise Refused("PERMISSION_DENIED", f"this credential may not see {member}")
         state = self._router.members.get(member)
-        # Only its size can be known, so that must be current.
+        # If the member has never connected, only its size can be known. So retry a failed look-up.
         size = await self._resizes.look(member, doubt=state is None)
         if state is None and size is None:
             raise Refused(

@@ -17,13 +17,14 @@ __all__ = [
     "trim_memory",
 ]
 
-#: Largest message read, in bytes: slightly more than members and runs send (``wire.MOST_BYTES``),
-#: since each unfinished message may hold that much.
+#: Largest message to read, in bytes: slightly more than members and runs send
+#: (``wire.MOST_BYTES``), but no more, because each unfinished message may hold that much memory.
 MAX_REQUEST = 1_114_112
 #: File descriptors that are reserved for files and other uses.
 _SPARE_FILES = 128
-#: Bytes of a stream that may be sent before they are read. Over a link of 20 ms each way a member
-#: sends 20,000 events a second; twice the window allows 37,000, half of it 11,000.
+#: Window of a stream: bytes that may be sent before they are read. Over a link of 20 ms each way, a
+#: member sends 20,000 events a second with this window, 37,000 with twice and 11,000 with half of
+#: it.
 _AHEAD = 32_768
 
 #: Options of glibc's ``mallopt``: block size from which blocks are mapped, and unmapped when freed
@@ -92,7 +93,8 @@ def give_memory_back() -> None:
 
 
 def trim_memory() -> None:
-    """Return free memory inside the heap to the system (glibc), some milliseconds after a flood.
+    """Return free memory inside the heap to the system (glibc). Takes milliseconds after a flood of
+    messages.
 
     glibc itself only returns the end of the heap.
     """
@@ -105,14 +107,14 @@ def grpc_options(settings: Settings) -> list[tuple[str, int]]:
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     most = 1_000_000 if files == resource.RLIM_INFINITY else files
     return [
-        # The length is sent first: of larger messages nothing more is read.
+        # The length comes first. Nothing more is read of a longer message.
         ("grpc.max_receive_message_length", settings.max_message),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_metadata_size", 16 * 1024),
         ("grpc.absolute_max_metadata_size", 32 * 1024),
         ("grpc.max_concurrent_streams", 128),
-        # Requests that wait to start, each with a stream window: above the first number some are
-        # cancelled, above the second all. Clients retry.
+        # Limits of requests that wait to start, each of which holds a stream window. Above the
+        # first limit, gRPC cancels some new requests; above the second, all. Clients retry.
         ("grpc.server.max_pending_requests", 200),
         ("grpc.server.max_pending_requests_hard_limit", 400),
         # Bounds the unread data per connection; gRPC would use megabytes, and frames as large, on

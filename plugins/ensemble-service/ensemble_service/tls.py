@@ -40,7 +40,8 @@ _GLANCE = 1.0
 def has_certificates(folder: Path) -> bool:
     """Return whether the service has a certificate.
 
-    A certificate without its key counts too: report that error rather than use plaintext.
+    A certificate without its key counts, too: the missing key must be an error, not a reason to use
+    plaintext.
     """
     return (folder / CERTIFICATE).exists() or (folder / KEY).exists()
 
@@ -74,7 +75,7 @@ class _Renewed:
         self._folder = folder
         self._used = mark
         self._next = 0.0
-        #: The newest unusable certificate, and the one that was reported.
+        #: Fingerprints of the newest unusable certificate, and of the last one that was reported.
         self._refused: object = None
         self._reported: object = None
         self._lock = threading.Lock()
@@ -170,7 +171,7 @@ def read_certificate_file(path: Path, *, private: bool = False) -> bytes:
     try:
         with open(path, "rb") as file:
             mode = os.fstat(file.fileno()).st_mode
-            if private and mode & stat.S_IROTH:  # as the keys of mounted secrets are
+            if private and mode & stat.S_IROTH:  # keys of mounted secrets are readable by others
                 tell("others on this machine can read the key", "warning", path=str(path))
             if private and mode & (stat.S_IWOTH | stat.S_IWGRP):
                 raise UsageError(

@@ -34,7 +34,8 @@ from ensemble_service.atomic_file import write_atomically
 
 __all__ = ["Token", "TokenFile", "write_private"]
 
-#: A token contains its id in the file, so that only one secret is compared.
+#: Format of a token. It contains the id of its entry in the file, so that only one hash is
+#: compared.
 _TOKEN = re.compile(r"ensemble-([0-9a-f]{8})-([A-Za-z0-9_-]{43})")
 _VERSION = 1
 #: Seconds between checks for changes of the file.
@@ -66,10 +67,10 @@ class Token:
 class TokenFile:
     """The tokens of a service, in ``path`` (mode 0600, replaced atomically).
 
-    A running service calls ``identify`` for each call. That rereads a changed file: at once for an
+    A running service calls ``identify`` for each call, which rereads a changed file: at once for an
     unknown token, otherwise within :data:`_GLANCE` seconds. ``add`` and ``remove`` may be called in
-    another process meanwhile. If the file becomes unreadable, the known tokens stay valid and
-    ``trouble`` says why.
+    another process at the same time. If the file becomes unreadable, the known tokens stay valid
+    and ``trouble`` says why.
     """
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
@@ -146,8 +147,8 @@ class TokenFile:
         try:
             self._tokens = self._read()
         except EnsembleError as error:
-            # Retry at the next check: the file may be unchanged (too many open files, say), and a
-            # removed token must not stay valid because of that.
+            # Retry at the next check even if the file does not change again: the problem may be
+            # another one (such as too many open files), and a removed token must not stay valid.
             self.trouble = f"{error.what}: {error.cause}"
             self._seen = None
         else:
@@ -165,10 +166,11 @@ class TokenFile:
     ) -> tuple[str, Token]:
         """Create a token. Return it in clear text and as stored.
 
-        ``name`` is the member for ``member``, the namespace for ``controller`` and ``viewer``, and
-        nothing for ``admin``. ``expires`` is in seconds since the epoch, 0 for never. ``text`` is
-        an existing token in clear text, to accept (again); if it does not have this service's
-        format, a new one replaces it.
+        - ``name``: for the role ``member``, the member; for ``controller`` and ``viewer``, the
+          namespace; for ``admin``, empty
+        - ``expires``: seconds since the epoch; 0 means never
+        - ``text``: an existing token in clear text, which is accepted (again); if it does not have
+          this service's format, a new one replaces it
         """
         member = member_name(name) if role == "member" else None
         namespace = (

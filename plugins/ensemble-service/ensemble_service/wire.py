@@ -1,8 +1,9 @@
 """Serialization of events, jobs and errors as messages of ``ensemble.v1``, and back.
 
-Events and jobs are JSON inside the messages, encoded by the core, so new fields need no change
-here. Separate messages for some kinds of events are decoded as members of version 1.0 send them.
-Called by the member agent and the executor ``remote``; the service passes messages on undecoded.
+Events and jobs are JSON inside the messages. The core encodes them, so new fields need no change
+here. Members of version 1.0 send separate messages for some kinds of events; these are decoded,
+too. Called by the member agent and the executor ``remote``; the service passes messages on
+undecoded.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ __all__ = [
 
 #: Jobs or events, job ids, and bytes in one message: well below what a service accepts.
 MOST_ITEMS, MOST_IDS, MOST_BYTES = 500, 2_000, 1_000_000
-#: Longest text in an event that is too long as a whole.
+#: If an event is too long, its texts are shortened to this length.
 _LONGEST = 10_000
 #: Limits of an event: characters of a name, entries of a mapping, nesting levels.
 _MOST_NAME, _MOST_ENTRIES, _DEEPEST = 300, 1_000, 20
@@ -252,7 +253,7 @@ def _is_context(context: Mapping[str, Any]) -> bool:
 def from_jobs(jobs: Iterable[Job]) -> list[pb.Job]:
     """Encode jobs, without what only their controller needs.
 
-    The member is already chosen, and the output is read at the run.
+    The member is already chosen, and the run itself reads the output.
     """
     return [pb.Job(data=replace(job, executor=None, observe={}).to_json()) for job in jobs]
 

@@ -47,8 +47,8 @@ __all__ = ["simulate"]
 
 #: Largest values of options that need memory or processes.
 _MOST_NODES, _MOST_CORES, _MOST_RUNS, _MOST_WORKERS = 1_000_000, 100_000, 100_000, 1_024
-#: Most ticks of a heartbeat or interval in a run, and its shortest period in seconds, because
-#: current times have limited precision.
+#: Limits of a heartbeat or interval: most ticks in a run, and shortest period in seconds. The
+#: period is limited because today's times in seconds since the epoch have limited precision.
 _MOST_TICKS, _SHORTEST = 100_000_000, 1e-6
 
 
@@ -243,7 +243,9 @@ class _Files:
         self._purpose: Purpose = purpose
 
     def study(self, file: str, machine: Machine, until: float) -> Study:
-        """Return the ensemble with its model. Raises :class:`EnsembleError` with all mistakes."""
+        """Return the ensemble of ``file`` with its model. Raises :class:`EnsembleError` with all
+        mistakes.
+        """
         text = read_file(file)
         ensemble = load_text(text, self.registry, file=file, overrides=self.overrides)
         self.text = self.text or text
@@ -315,8 +317,8 @@ def _check_ticks(ensemble: Ensemble, text: str, file: str, until: float) -> None
 
 
 def _check_same(kept: KeptRun, file: str, ensemble: Ensemble) -> None:
-    """Raise :class:`UsageError` if the run is of another study. Warn if a group's command
-    differed.
+    """Raise :class:`UsageError` if the kept run belongs to another study. Warn about groups with
+    another command.
     """
     groups = kept.loading(kept.journal.texts()[-1]).groups
     if not set(groups) & set(ensemble.groups):

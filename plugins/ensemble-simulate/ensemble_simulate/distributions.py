@@ -1,9 +1,9 @@
 """Random numbers of a model: a constant, arithmetic, a distribution, or recorded values.
 
-``normal(mean, deviation)``, ``lognormal(median, sigma)`` (sigma of the logarithm), ``uniform(low,
-high)`` and ``exponential(mean)`` take durations (``5m``) or arithmetic over a job's names (``60 * L
-** 2 / cores``). From a list, values are drawn. Used by ``models`` and for the waiting time of a
-queue.
+The distributions are ``normal(mean, deviation)``, ``lognormal(median, sigma)`` (sigma of the
+logarithm), ``uniform(low, high)`` and ``exponential(mean)``. Their arguments are durations (``5m``)
+or arithmetic over a job's names (``60 * L ** 2 / cores``). A list of values means that one is
+drawn. Used by ``models`` and for the waiting time of a queue.
 """
 
 from __future__ import annotations
@@ -52,8 +52,12 @@ _DISTRIBUTIONS: Mapping[str, tuple[Callable[..., float], int]] = {
 class Draw:
     """A number for each job. ``text`` is its text in the file.
 
-    Either ``constant``, or ``values`` (one is drawn), or ``distribution`` with ``arguments``, or
-    only ``arguments`` with a single expression.
+    One of these defines the number:
+
+    - ``constant``
+    - ``values``, of which one is drawn
+    - ``distribution`` with its ``arguments``
+    - ``arguments`` alone, with a single expression
     """
 
     text: str
@@ -98,7 +102,7 @@ def formula(text: str, names: Collection[str], whose: str = "jobs of this group"
         try:
             found = expression(f"1 if ({text}) else 0")
         except EnsembleError:
-            found = expression(text)  # report mistakes in the user's own text
+            found = expression(text)  # parsed first, to report mistakes in the user's own text
     unknown = sorted(found.names - set(names))
     if unknown:
         listed = f"known: {', '.join(sorted(names))}"
@@ -162,7 +166,7 @@ _USAGE = {
     "uniform": "uniform(LOW, HIGH)",
     "exponential": "exponential(MEAN)",
 }
-#: Functions of arithmetic; a text that calls one is not a distribution.
+#: Functions of arithmetic. A text that calls one of them is an expression, not a distribution.
 _EXPRESSIONS = frozenset(
     [
         "abs",

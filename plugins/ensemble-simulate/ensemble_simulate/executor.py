@@ -1,7 +1,7 @@
 """The executor of simulations: a virtual cluster whose jobs follow a model.
 
-It has one agenda of future events of the queue, in order of time; everything happens in
-``advance``. Events are those of the local executor, in the same order.
+It keeps an agenda of the queue's future events, in order of time, and carries them out in
+``advance``. It emits the same events as the local executor, in the same order.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _Kind = Literal["arrive", "eligible", "start", "row", "killed", "end", "heard"]
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A cluster. ``wait`` delays a job before it may start, because of other users' jobs; ``most``
-    is the number of nodes up to which it may grow.
+    """A cluster. ``wait`` is the delay of each job that other users' jobs cause. ``most`` is the
+    maximum number of nodes after growing.
     """
 
     nodes: int = 1
@@ -69,7 +69,7 @@ class _Running(Entry):
     coming: bool = False
     dying: bool = False
     over: bool = False
-    #: The events of its end, if they are reported later.
+    #: The events of its end, until they are reported.
     ending: tuple[Event, ...] = ()
     #: The next row that it prints.
     row: Mapping[str, float] | None = None
@@ -99,7 +99,7 @@ class Simulator(VirtualExecutor):
         self._count = 0
         self._look = False
         nodes = self._queue.nodes
-        #: Last reported gauges: nodes that are up and idle, free cores and GPUs.
+        #: Last reported gauges: nodes that are up, idle nodes, free cores and GPUs.
         self._standing = nodes.up, nodes.idle, nodes.free_cores, nodes.free_gpus
         self._answers: dict[str, ResizeOutcome] = {}
         self._since = 0.0
@@ -180,7 +180,7 @@ class Simulator(VirtualExecutor):
                 self._at(now + job.life.delays.dying, "killed", job)
             elif job.began:
                 self._killed(now, job)
-            elif job.nodes:  # it has its nodes, but has not started
+            elif job.nodes:  # the job has nodes, but has not started
                 self._gone(now, job)
             else:
                 if job.waiting:
@@ -274,7 +274,7 @@ class Simulator(VirtualExecutor):
         heapq.heappush(self._agenda, (when, self._count, kind, job))
 
     def _arrive(self, now: float, job: _Running) -> None:
-        """A submitted job arrives in the queue."""
+        """Handle the arrival of a submitted job in the queue."""
         job.coming = False
         self._emit(arrived(now, job.job.id, {"priority": job.job.urgency}))
         held = self._held_up(job.job.id)
@@ -305,7 +305,7 @@ class Simulator(VirtualExecutor):
         self._live(now, running, life)
 
     def _begin(self, now: float, running: _Running) -> None:
-        """A job starts some time after it got its nodes."""
+        """Handle the allocation of a job's nodes; it starts some time later."""
         running.began = now
         self._emit((JobEvent(now, running.job.id, "start"),))
         self._live(now, running, running.life)
@@ -349,7 +349,7 @@ class Simulator(VirtualExecutor):
         self._gone(now, running, *events)
 
     def _gone(self, now: float, running: _Running, *before: Event) -> None:
-        """Release a job's nodes; its end is reported now or later."""
+        """Release the nodes of an ended job, and report its end now or later."""
         name = running.job.id
         self._queue.end(running)
         running.over = True

@@ -34,11 +34,11 @@ __all__ = ["COST_NAMES", "Figures", "Firings", "Study", "difference", "play", "p
 BEGAN = 1e9
 #: Seeds in one task of a worker.
 _CHUNK = 10
-#: Last firings of a run that are checked for endless loops of rules.
+#: Number of a run's last firings that are searched for endless loops of rules.
 _LAST = 100
 #: Exit code of a run in which only jobs held by a limit are left.
 _LIMITED = 4
-#: Share of a limit that may be left when it counts as used up.
+#: A limit counts as used up if at most this share of it is left.
 _ROUNDING = 1e-9
 
 
@@ -60,8 +60,8 @@ class Firings(NamedTuple):
 class Figures:
     """One simulated run: its length, and the core-seconds of its jobs and of the cluster.
 
-    ``over`` is false if it did not end in time. ``last`` counts the last firings by rule: in an
-    endless loop, these are its rules.
+    ``over`` is false if the run did not end in time. ``last`` counts the last firings by rule; in
+    an endless loop, these are the rules of the loop.
     """
 
     seed: int
@@ -97,8 +97,9 @@ class Figures:
 class Study:
     """The simulated study.
 
-    ``until`` is the time in seconds after which a run is given up; ``cost`` is the formula of a
-    run's cost over ``COST_NAMES``; ``purpose`` decides whether code that the file names is loaded.
+    - ``until``: seconds after which a run is given up
+    - ``cost``: formula of a run's cost over ``COST_NAMES``
+    - ``purpose``: decides whether code that the file names is loaded
     """
 
     ensemble: Ensemble
@@ -112,7 +113,8 @@ class Study:
     @property
     def limits(self) -> Mapping[str, float]:
         """Return the limits of the file by name, with the default limit on chains of rules.
-        ``stop`` limits how long a controller waits for its queue, so it is left out.
+
+        ``stop`` is left out: it limits how long a controller waits for a real queue.
         """
         limits = self.ensemble.limits
         given = {each.name: getattr(limits, each.name) for each in fields(limits)}
@@ -122,7 +124,9 @@ class Study:
 
 
 class _Heard(Watcher):
-    """Records when each rule first fired, which fired last, and what they cancelled."""
+    """Watcher of a run: when each rule first fired, which rules fired last, and which jobs they
+    cancelled.
+    """
 
     def __init__(self, simulator: Simulator, clock: Callable[[], float]) -> None:
         self._simulator = simulator
@@ -199,8 +203,9 @@ def play(study: Study, seed: int) -> Figures:
 
 
 def _used_up(outcome: Outcome) -> frozenset[str]:
-    """Return the limits that held jobs of a run and were used up: completely, or too far for the
-    remaining jobs.
+    """Return the limits that held jobs of a run because they were used up.
+
+    A limit is used up if too little of it is left for the remaining jobs.
     """
     progress = outcome.report.progress
     found = {"wall"} if outcome.stopped else set[str]()
@@ -289,8 +294,8 @@ def quantiles(values: Sequence[float], points: Sequence[float] = (0.05, 0.5, 0.9
 def difference(before: Sequence[float], after: Sequence[float]) -> tuple[float, float]:
     """Return the mean of the paired differences, and half the width of its 95 % interval.
 
-    Common random numbers cancel what both have in common. The interval is that of the normal
-    distribution, and infinite for fewer than two pairs.
+    Both runs of a pair have the same random numbers, so their common fluctuations cancel. The
+    interval is that of the normal distribution, and infinite for fewer than two pairs.
     """
     each = [b - a for a, b in zip(before, after, strict=True)]
     mean = math.fsum(each) / len(each)

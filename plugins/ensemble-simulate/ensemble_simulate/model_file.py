@@ -34,7 +34,7 @@ __all__ = ["read"]
 _JOB_NAMES = (
     "index", "replica", "attempt", "nodes", "tasks", "cores", "gpus", "limit",
 )  # fmt: skip
-#: Causes that a model may have; the others belong to the queue or the run.
+#: Causes of failure that a model may contain. All others come from the queue or the run.
 _CAUSES = tuple(cause for cause in CAUSES if cause not in ("cancelled", "unknown"))
 _NOISE = re.compile(r"\bnoise\(\s*([^()]*)\s*\)")
 #: Default wait statuses by cause.
@@ -109,7 +109,7 @@ class _Reader:
     def _check_number(
         self, group: JobGroup, duration: float | None, period: float | None, path: _Path
     ) -> None:
-        """Report too many rows of a job, if their number is known without drawing."""
+        """Report a job with too many rows, if their number does not depend on random numbers."""
         if duration is not None and period:
             seconds = min(duration, group.duration or duration, self._until)
             many = too_many_rows(period, seconds)

@@ -57,9 +57,12 @@ _NO_NAMES: Mapping[str, Any] = {}
 
 
 class Delays(NamedTuple):
-    """Delays of one attempt in seconds: until it arrives in the queue (``arrival``), from getting
-    its nodes to its start (``launch``), from its cancellation to its end (``dying``), and from its
-    end to the report to the controller (``hearing``).
+    """Delays of one attempt in seconds.
+
+    - ``arrival``: from its submission to its arrival in the queue
+    - ``launch``: from the allocation of nodes to its start
+    - ``dying``: from its cancellation to its end
+    - ``hearing``: from its end to the report to the controller
     """
 
     arrival: float = 0.0
@@ -73,8 +76,9 @@ NONE = Delays()
 
 
 class Life(NamedTuple):
-    """The life of one attempt after its start: its length in seconds, its cause of failure
-    (``None`` for success) with the wait status, and its output.
+    """The life of one attempt after its start: its length in seconds, its result and its output.
+
+    The result is the cause of failure (``None`` for success) and the wait status.
     """
 
     seconds: float
@@ -87,7 +91,7 @@ class Life(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """The life of a job in a kept run; ``rows`` with seconds since its start."""
+    """The life of a job in a kept run. The times of ``rows`` are seconds since its start."""
 
     seconds: float
     cause: str | None
@@ -127,8 +131,8 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class RecordedRows:
-    """Rows of a file, with seconds since the job's start: every job prints them as long as
-    it runs.
+    """Rows of a file, with their times in seconds since the job's start. Every job prints them
+    until it ends.
     """
 
     rows: Sequence[tuple[float, Mapping[str, float]]]
@@ -136,8 +140,10 @@ class RecordedRows:
 
 @dataclass(frozen=True, slots=True)
 class ReplayedRows:
-    """Rows of a kept run, for other jobs: those of the job with the nearest parameters (a random
-    one of equally near jobs), stretched to the job's own duration.
+    """Rows for jobs that a kept run did not have.
+
+    A job gets the rows of the recorded job with the nearest parameters, or a random one of equally
+    near jobs. Their times are stretched to the job's duration.
 
     ``lives`` has the numeric parameters, seconds and rows of each job; ``spans`` the range of each
     parameter.
@@ -194,10 +200,11 @@ class GroupModel:
 class Model:
     """The model of an ensemble's jobs.
 
-    ``functions`` are the seconds that calls take, by name. ``called`` has the durations and results
-    of calls in a kept run, by name and job, in order. With ``functions_recorded``, functions of the
-    file also return recorded results, not only plugins' actions. ``until`` is the largest relevant
-    time in seconds after the start.
+    - ``functions``: seconds that calls take, by the function's name
+    - ``called``: durations and results of calls in a kept run, by name and job, in order
+    - ``functions_recorded``: return recorded results for functions of the file, too, instead of
+      only for plugins' actions
+    - ``until``: largest relevant time in seconds after the start
     """
 
     groups: Mapping[str, GroupModel]
@@ -208,8 +215,8 @@ class Model:
     until: float = math.inf
 
     def chance(self, *about: object) -> Stream:
-        """Return the random stream of one thing: the same for the same seed, whatever else
-        happens.
+        """Return the random stream of the thing with this name. It depends only on the name and the
+        seed.
         """
         return Stream("\0".join(map(str, (self.seed, *about))))
 
@@ -283,8 +290,8 @@ class Model:
 
 
 def too_many_rows(period: float, seconds: float) -> str | None:
-    """Describe the rows of a job that prints one every ``period`` seconds if they are too many;
-    otherwise return ``None``.
+    """Return a description if a job that prints a row every ``period`` seconds has too many rows;
+    otherwise ``None``.
     """
     rows = seconds / period
     if rows <= _MOST_ROWS:
@@ -293,8 +300,10 @@ def too_many_rows(period: float, seconds: float) -> str | None:
 
 
 def keys_of(job: Job) -> Iterator[tuple[str, str]]:
-    """Return the keys of a job's life in a kept run: its id with its parameters, because ids mean
-    other jobs if rules decide differently; then its parameters, replica and attempt.
+    """Yield the keys by which a job's life is found in a kept run, best first.
+
+    The first is the id with the parameters: if rules decide differently, an id may mean another
+    job. The second has the parameters, the replica and the attempt.
     """
     parameters = repr(sorted(job.parameters.items()))
     yield job.id, parameters

@@ -1,7 +1,7 @@
 """Nodes of a virtual cluster, with their free cores and GPUs.
 
-A job uses the same on each of its nodes, and jobs may share nodes. The fullest nodes with room are
-used first. Used by ``virtual_queue``.
+A job uses the same resources on each of its nodes, and jobs may share nodes. Of the nodes with
+enough room, the fullest are used first. Used by ``virtual_queue``.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Nodes:
         return self.up - len(self.leaving)
 
     def ever(self, demand: Demand) -> bool:
-        """Return whether it fits on an empty cluster."""
+        """Return whether the demand fits on this cluster when it is empty."""
         return demand.nodes <= self.size and demand.cores <= self.cores and demand.gpus <= self.gpus
 
     def free(self) -> dict[int, tuple[int, int]]:
@@ -102,8 +102,8 @@ class Nodes:
                 self._remove(node)
 
     def leave(self, count: int, *, busy: bool) -> int:
-        """Remove nodes: idle ones immediately; with ``busy``, others when they become idle. Return
-        the number of the latter.
+        """Remove nodes: idle ones immediately; with ``busy``, others once they become idle. Return
+        how many of these others there are.
         """
         idle = [node for node in self._by_free[self.cores] if node not in self.leaving]
         for node in idle[:count]:

@@ -1,7 +1,7 @@
 """Random streams that are named by a text and cheap to create.
 
-Each job draws only a few numbers, so seeding a usual generator would cost far more than the
-numbers. Here they are a hash (BLAKE2b) of the stream's name and a counter.
+Each job draws only a few numbers, so seeding a usual generator would take far longer than drawing.
+Here, each number is a hash (BLAKE2b) of the stream's name and a counter.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Randomness(Protocol):
 
 
 class Stream:
-    """The stream of this name: always the same numbers. A stream without draws costs almost
-    nothing.
+    """The stream of this name, which always has the same numbers. Creating a stream takes almost no
+    time.
     """
 
     __slots__ = ("_block", "_name", "_spare", "_words")

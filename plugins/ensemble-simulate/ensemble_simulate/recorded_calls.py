@@ -1,7 +1,7 @@
 """Calls of functions and of plugins' actions in a simulated run, replayed from a kept run.
 
-Each takes as long as it did there. An action is not carried out, but returns its recorded result or
-fails with its recorded error.
+Each call takes as long as in the kept run. Actions are not carried out: they return the recorded
+result, or fail with the recorded error.
 """
 
 from __future__ import annotations
@@ -34,10 +34,12 @@ def key_of_call(name: str, job: Mapping[str, Any] | None) -> tuple[str, str]:
 class Calls:
     """The calls of one simulated run.
 
-    Calls of a function for a job get the recorded results in order. Other calls take the time
-    ``drawn``. With ``functions``, functions of the file also return recorded results, not only
-    plugins' actions. A failed call has its error as the result. An action that is called more often
-    gets its last successful result. Call :meth:`takes` before :meth:`answer`, once for each call.
+    The calls of a function for a job get the recorded durations and results in order; a failed call
+    has its error as the result. Further calls take the time that ``drawn`` returns, and further
+    calls of an action return its last successful result. With ``functions``, functions of the file
+    also return recorded results; otherwise only plugins' actions do.
+
+    For each call, call :meth:`takes` once, then :meth:`answer`.
     """
 
     def __init__(
@@ -54,7 +56,7 @@ class Calls:
         self._known: dict[str, Called] = {}
 
     def takes(self, call: Call) -> float:
-        """Return its duration in seconds: recorded or drawn."""
+        """Return the duration of a call in seconds: recorded or drawn."""
         key = key_of_call(call.name, call.job)
         found, place = self._kept.get(key, ()), self._made[key]
         self._made[key] += 1
@@ -68,7 +70,9 @@ class Calls:
         return self._drawn(call)
 
     def answer(self, call: Call) -> Result | None:
-        """Return its recorded result; ``None`` if unknown, or if it must be called."""
+        """Return the recorded result of a call. ``None`` if there is none, or if the function must
+        be called.
+        """
         known = self._known.pop(call.call, None)
         returns = call.kind == "action" or (self._functions and call.kind != "generator")
         return known.result if known is not None and returns else None

@@ -1,10 +1,14 @@
 """A model learned from a kept run: the lives of its jobs by id, and of others by group.
 
-A job of the recorded run has the same life as then. For other jobs, the duration is drawn. If there
-are enough jobs of the group with different numeric parameters, it comes from a regression of the
-logarithm of the duration, with resampled residuals; otherwise from the measured values. Failure
-rates are the counted ones, and rows are those of the job with the nearest parameters. The delays of
-the queue and the durations of functions are learned, too.
+A job of the recorded run has the same life as in that run. For other jobs:
+
+- The duration is drawn. If the group has enough jobs with different numeric parameters, it comes
+  from a regression of the logarithm of the duration, with resampled residuals. Otherwise it is one
+  of the measured durations.
+- Failure rates are those of the group's recorded jobs.
+- Rows are those of the recorded job with the nearest parameters.
+
+The delays of the queue and the durations of functions are learned, too.
 """
 
 from __future__ import annotations
@@ -37,7 +41,8 @@ class _Seen:
     """One attempt in the journal."""
 
     job: Job
-    #: When it was decided, arrived in the queue, and got its nodes.
+    #: Times of the decision to submit it, of its arrival in the queue, and of the allocation of
+    #: nodes.
     decided: float = 0.0
     came: float | None = None
     placed: float | None = None
@@ -59,7 +64,9 @@ class _Seen:
 
     @property
     def printed(self) -> list[tuple[float, Mapping[str, float]]]:
-        """Return its rows, all before its end: a busy machine may read the last ones later."""
+        """Return the rows with times before its end: a busy machine may have read the last ones
+        later.
+        """
         latest = max(0.0, self.seconds - _BEFORE_THE_END)
         return [(min(time, latest), values) for time, values in self.rows]
 
@@ -132,7 +139,7 @@ class _Share:
 def learn(kept: KeptRun, ensemble: Ensemble) -> Model:
     """Return the model of this run's jobs, for groups that the ensemble also has."""
     seen: dict[str, _Seen] = {}
-    #: The controller's time: no event is reported before it.
+    #: The latest time of an event so far: a report is not earlier.
     now = 0.0
     calls: dict[str, tuple[tuple[str, str], float]] = {}
     made: dict[tuple[str, str], list[Called]] = {}
@@ -214,7 +221,7 @@ def _model(own: Sequence[_Seen], tag: str) -> GroupModel:
     dying = _usual([each.dying for each in own if each.dying is not None])
     for each in own:
         if each.cause == "cancelled" and each.began is not None:
-            # What cancelled it may do so again because of its rows; otherwise it continues like the
+            # A rule may cancel the job again because of its rows. If not, the job runs as long as
             # others.
             longer = max(usual, each.seconds + 1.0)
             life = Recorded(longer, None, 0, each.printed, each.delays(dying))
@@ -249,7 +256,7 @@ def _usual(seconds: Sequence[float]) -> float:
 
 
 def _replayed(ran: Sequence[_Seen]) -> ReplayedRows | None:
-    """Return rows for jobs that the run did not have; ``None`` if none of its jobs printed any."""
+    """Return the rows for jobs that the run did not have; ``None`` if no job printed rows."""
     printed = [each for each in ran if each.rows]
     if not printed:
         return None

@@ -1,7 +1,7 @@
 """Report of simulations, for people and as data.
 
-It reports no more precision than there is: quantiles for many runs, and the basis of the model with
-the number of jobs behind it.
+It claims no precision that the data lack: it shows quantiles of many runs, and how many recorded
+jobs the model is based on.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _stubbed(names: Collection[str]) -> list[str]:
 
 
 def basis(model: Model) -> list[str]:
-    """Return the basis of the figures: the model, and how much data is behind it."""
+    """Return a description of the model, and of how much data it is based on."""
     lines = ["  what jobs do is a model, not a measurement of this study:"]
     for name, group in model.groups.items():
         text = "as recorded" if group.duration is None else group.duration.text
@@ -37,7 +37,7 @@ def basis(model: Model) -> list[str]:
     return lines
 
 
-#: Firings of one rule among a run's last ones that count as an endless loop.
+#: A rule with this many of a run's last firings is in an endless loop.
 _ROUND = 20
 
 #: Limits that only slow a run down, or disable rules.
@@ -71,8 +71,10 @@ def never_fired(found: Sequence[Figures]) -> list[str]:
 
 
 def loops(found: Sequence[Figures]) -> list[str]:
-    """Return the rules in endless loops, most frequent first: they fired last, repeatedly, in runs
-    that did not end in time or that a limit ended.
+    """Return the rules in endless loops, most frequent first.
+
+    A rule is in a loop if it is repeatedly among the last firings of a run that did not end in time
+    or that a limit ended.
     """
     last: Counter[str] = Counter()
     for each in found:

@@ -55,9 +55,11 @@ def run_simulated(
 ) -> int:
     """Play an ensemble on this executor and show it. Return the exit code.
 
-    ``said`` describes the executor in the first line. Without ``tag``, one is created. ``until`` is
-    in seconds after the start. ``takes``, ``answers`` and ``purpose`` are for ``VirtualRuntime``.
-    ``reuse`` names earlier runs, whose jobs take no time.
+    - ``said``: description of the executor for the first line
+    - ``tag``: tag of the run; created if missing
+    - ``until``: end of the simulation, in seconds after the start
+    - ``takes``, ``answers``, ``purpose``: as for ``VirtualRuntime``
+    - ``reuse``: earlier runs; jobs that are reused from them take no time
     """
     record = ExecutorPlugin(name="simulated", summary="", build=lambda options: executor)
     choice = ExecutorChoice("simulated", record, "", said)

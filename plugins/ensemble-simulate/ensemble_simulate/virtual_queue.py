@@ -1,8 +1,9 @@
 """Scheduler of a virtual cluster: first come first served by urgency, with EASY backfill.
 
-The first job that does not fit has a reservation: the earliest time at which enough nodes are free,
-as far as is known. A later job may start earlier if it ends before that time or uses no reserved
-node. The known end of a job is its time limit; without one, its true end. Used by ``executor``.
+The first job that does not fit gets a reservation: nodes, and the earliest time at which these are
+expected to be free. A later job may overtake it if the later job ends before that time or uses no
+reserved node. A job is expected to end at its time limit or, without one, at its true end. Used by
+``executor``.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ __all__ = ["Backfill", "Entry", "VirtualQueue"]
 
 Backfill = Literal["easy", "none"]
 
-#: Waiting jobs to check behind the first.
+#: Number of waiting jobs behind the first that may be checked for backfill.
 _DEPTH = 100
 
 
@@ -46,9 +47,9 @@ class VirtualQueue(Generic[_E]):
     def __init__(self, nodes: Nodes, backfill: Backfill = "easy") -> None:
         self.nodes = nodes
         self._backfill = backfill
-        #: Ordered dicts: a plain dict finds its first entry more slowly the more were removed.
+        #: Ordered dicts, because a plain dict needs longer for its first entry after many removals.
         self._waiting: dict[int, OrderedDict[str, _E]] = {}
-        #: Number of waiting jobs for each demand, to skip searches in vain.
+        #: Number of waiting jobs for each demand, to avoid searches that cannot succeed.
         self._demands: dict[Demand, int] = {}
         self.running: dict[str, _E] = {}
 

@@ -1,9 +1,9 @@
 """A run on a virtual clock: the engine, and an executor that plays a queue.
 
-Time jumps from one event to the next. All events of one time are handled before the clock advances.
-Functions are called when they are decided; their outcome comes immediately or as much later as the
-caller says. A generator runs in its own thread, for at most its ``timeout`` of real time. The same
-ensemble on the same executor makes the same decisions.
+Time jumps from one event to the next; all events of one time are handled before the clock advances.
+A function is called at the time of the decision to call it. Its outcome arrives at once, or after
+the virtual duration that ``takes`` returns. A generator runs in its own thread, for at most its
+``timeout`` of real time. The same ensemble on the same executor makes the same decisions.
 
 Used by simulations; :class:`~ensemble_core.runtime.controller.Runtime` is for real jobs.
 """
@@ -65,11 +65,12 @@ __all__ = ["VirtualRuntime"]
 OVERRUN = 6
 #: Events between ticks of watchers, at least.
 _TICK_EVERY = 2000
-#: Most looks at the queue at one time; more mean rules in an endless loop.
+#: Maximum number of looks at the queue without progress of time. More mean an endless loop of
+#: rules.
 _MOST_AT_ONCE = 500_000
 
 
-#: Answers a look-up of jobs (each with its group) at a time with the resulting events.
+#: Function that looks up jobs (each with its group) at a time, and returns the resulting events.
 LookingUp = Callable[[Sequence[tuple[Job, JobGroup | None]], float], Sequence[Event]]
 
 
@@ -202,7 +203,7 @@ class VirtualRuntime:
         *,
         end: bool = True,
     ) -> None:
-        """Ask the run to end; the second time, immediately. Safe in a signal handler."""
+        """Ask the run to end. The second call ends it immediately. Safe in a signal handler."""
         self._leave = self._leave or self._asked is not None
         self._asked = self._asked or StopRequested(self._now, reason, exit_code)
 
@@ -211,7 +212,7 @@ class VirtualRuntime:
         self.stop(asked.reason, asked.exit_code)
 
     def request(self, action: Mapping[str, Any], by: str) -> Future[tuple[Decision, ...]]:
-        """Raise, because nobody can send a request in virtual time."""
+        """Raise an error, because a simulated run takes no requests."""
         from concurrent.futures import Future
 
         found: Future[tuple[Decision, ...]] = Future()
@@ -364,7 +365,7 @@ class VirtualRuntime:
                 self._executor.cancel(decision.cancel)
         elif isinstance(decision, Call):
             self._call(decision)
-        elif isinstance(decision, Notify):  # as if it had arrived immediately
+        elif isinstance(decision, Notify):  # treated as delivered immediately
             self._inbox += [Delivered(self._now, (decision.notice,), to) for to in decision.to]
 
     def _call(self, call: Call) -> None:
@@ -404,7 +405,7 @@ class VirtualRuntime:
         from ensemble_core.metrics.statistic_state import NoState
 
         if self.engine.state.events == self._journal.seq:
-            with contextlib.suppress(NoState):  # a reader of the run handles its events again
+            with contextlib.suppress(NoState):  # readers replay the events instead
                 self._journal.snapshot(self._maker, dump(self.engine))
         while not self._journal.flush(0.2) and not self._journal.in_trouble:
             pass

@@ -15,7 +15,7 @@ __all__ = ["ensemble_executors"]
 
 #: Higher than for local processes, lower than for a surrounding Flux instance.
 _PRIORITY = 50
-#: Configuration files of distributions' packages; the last is the one that slurmd fetched.
+#: Configuration files of the distributions' packages, and of slurmd, which fetches the last one.
 _CONFIGURED = (
     "/etc/slurm/slurm.conf",
     "/etc/slurm-llnl/slurm.conf",
@@ -30,7 +30,7 @@ def _build(options: Mapping[str, Any]) -> Executor:
 
 
 def _available() -> tuple[bool, str]:
-    import shutil  # with what unpacks archives: not for every command of everybody
+    import shutil  # slow: it loads archive formats, which most commands never need
 
     found = shutil.which("sbatch")
     if found is None:

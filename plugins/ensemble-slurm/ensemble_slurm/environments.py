@@ -19,7 +19,7 @@ _WHERE = frozenset({"SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_CONF_SER
 
 
 def submit_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment that jobs start from: this one, without an outer job's variables."""
+    """Return the environment for jobs: this process's, without an outer job's variables."""
     return {
         name: value
         for name, value in environment.items()

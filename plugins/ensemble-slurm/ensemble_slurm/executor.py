@@ -247,8 +247,8 @@ class SlurmExecutor(BatchExecutor):
     def account(self, ids: Collection[str]) -> Iterable[QueueJob]:
         """Return jobs from accounting, if the site has it.
 
-        Jobs that slurmctld does not have may be listed there as running forever, so only ended ones
-        count.
+        Accounting may list a job as running forever although slurmctld no longer has it. So only
+        ended jobs count.
         """
         some = sorted(ids)[:_ACCOUNT_AT_ONCE]
         rows = self._sacct(f"--jobs={','.join(some)}") if self._site.accounting else ()
@@ -301,7 +301,9 @@ class SlurmExecutor(BatchExecutor):
             return {}
 
     def watch(self, told: Callable[[Iterable[QueueJob]], None]) -> None:
-        """Wait until the site's completion script reports an end, which is a hint to ask."""
+        """Wait until the site's completion script reports an end. It only prompts a query of the
+        queue.
+        """
         while not self._ended.wait(_COMPLETIONS if self._completions is not None else None):
             if self._completions is not None and self._completions.news():
                 told(())

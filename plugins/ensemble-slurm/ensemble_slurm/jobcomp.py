@@ -1,8 +1,8 @@
 """Completion notices: reads which jobs have ended from a site's jobcomp script.
 
-If an administrator has installed ``jobcomp-ensemble.sh`` (``JobCompType=jobcomp/script``), it adds
-a line to a file of the run for each job that ends, whatever the cause. The line only triggers a
-look at the queue, so a forged line cannot end a job. Used by the executor.
+An administrator may install ``jobcomp-ensemble.sh`` (``JobCompType=jobcomp/script``). The script
+adds a line to the run's file for each job that ends, whatever the cause. A line only triggers a
+query of the queue, so a forged line cannot end a job. Used by the executor.
 """
 
 from __future__ import annotations

@@ -1,10 +1,14 @@
 """Names and comments of jobs in Slurm, by which they are found again.
 
-A batch is one ``sbatch``: a job array, or a single job. Its name starts with what people look for
-in ``squeue`` and ends with a hash of the run (``sim.0-99@3f9c2a11``). Accounting keeps the name,
-even if it keeps no comments. The suffix of job ids after a retry or a resubmission follows the
-indices (``sim.7+1~2@3f9c2a11``). The comment has everything: the run, the attempt to submit, and
-our indices in the order of the array's tasks. Pure.
+A batch is one ``sbatch``: a job array, or a single job.
+
+- The name starts with the group and the indices, for readers of ``squeue``, and ends with a hash of
+  the run (``sim.0-99@3f9c2a11``). Accounting keeps it, even if it keeps no comments. A suffix of
+  job ids, after a retry or a resubmission, follows the indices (``sim.7+1~2@3f9c2a11``).
+- The comment is complete: the run, the attempt to submit, and our indices in the order of the
+  array's tasks.
+
+Pure.
 """
 
 from __future__ import annotations
@@ -99,7 +103,9 @@ class Label:
         return f"{said} {self.suffix}" if self.suffix else said
 
     def job(self, task: int | None) -> str | None:
-        """Return our id of a task, counted from 0; ``None`` if it does not exist."""
+        """Return our id of the job that is the array's task ``task``, counted from 0. ``None`` if
+        the array has no such task.
+        """
         place = 0 if task is None else task
         if not 0 <= place < len(self.indices):
             return None

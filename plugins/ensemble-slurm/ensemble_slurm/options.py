@@ -16,7 +16,7 @@ SITE: dict[str, Any] = {
     "constraint": {"type": "string", "description": "Features that nodes must have."},
 }
 
-#: Options of ``sbatch`` that only we may set; otherwise the run would lose track of its jobs.
+#: Options of ``sbatch`` that users may not set, because the run would lose track of its jobs.
 _OURS = (
     "array|a|job-name|J|comment|output|o|error|e|input|i|parsable|wrap|wait|W|test-only|help|usage"
     "|version|V|hold|H|chdir|D|begin-now|clusters|M|nodes|N|ntasks|n|cpus-per-task|c|time|t"

@@ -2,8 +2,8 @@
 
 They read jobs from ``squeue`` and ``sacct``, nodes from ``sinfo``, and the configuration from
 ``scontrol``. Columns are requested one by one, with a separator that occurs in no name. All
-releases from 20.11 on print them alike, unlike ``--json`` (states became lists, numbers became
-objects), and it takes a tenth of the space. Pure.
+releases from 20.11 on print columns alike, in a tenth of the space of ``--json``. In ``--json``,
+releases differ: states became lists, and numbers became objects. Pure.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _JOB = {
     "JobArrayID": 40, "State": 20, "Reason": 60, "exit_code": 12, "RestartCnt": 8,
     "SubmitTime": 24, "StartTime": 24, "EndTime": 24, "NodeList": 40, "Name": 90,
 }  # fmt: skip
-#: Columns of ``squeue --Format`` for the state of jobs; and with their comments.
+#: Columns of ``squeue --Format``: for the state of jobs, and for their comments, too.
 SQUEUE = _columns(**_JOB)
 SQUEUE_COMMENT = _columns(**_JOB, Comment=1000)
 #: ``sacct --format``, with ``--parsable2 --delimiter``.
@@ -70,7 +70,7 @@ def _task(text: str) -> tuple[str, int | None] | None:
 
 
 def unreadable(text: str) -> str | None:
-    """Return the part of this output that ``squeue`` cannot have printed, or printed only partly.
+    """Return the part of this output that is truncated or does not come from ``squeue``.
 
     Returns ``None`` if the output is complete.
     """

@@ -16,7 +16,7 @@ class Refusal(Enum):
 
     #: A retry would be rejected too: this job cannot run as it is.
     FINAL = "final"
-    #: No answer, or Slurm was busy; the request may have been carried out.
+    #: There was no answer, or Slurm was busy. The request may have been carried out.
     BUSY = "busy"
     #: A limit on the number of jobs is reached, until others end.
     FULL = "full"

@@ -43,7 +43,7 @@ def sbatch_options(jobs: Sequence[Job], label: Label, site: Mapping[str, str]) -
     if job.gpus_per_task:
         words.append(f"--gpus-per-task={job.gpus_per_task}")
     if job.duration:
-        # Rounded up to whole minutes, no more: it may be the partition's limit.
+        # Rounded up to whole minutes, but not extended: it may be the partition's limit.
         words.append(f"--time={math.ceil(job.duration / 60)}")
     options = job.options.get("slurm", {})
     if job.urgency == 0:
@@ -62,7 +62,7 @@ def sbatch_options(jobs: Sequence[Job], label: Label, site: Mapping[str, str]) -
     ]
     if options.get("exclusive"):
         words.append("--exclusive")
-    # A job that Slurm restarts would run twice, so it must be requested.
+    # If Slurm requeues a job, it runs twice. So users must request that.
     words.append("--requeue" if options.get("requeue") else "--no-requeue")
     words.extend(options.get("extra", ()))
     return words

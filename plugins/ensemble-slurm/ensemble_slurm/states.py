@@ -22,8 +22,9 @@ __all__ = ["STUCK", "Row", "base_state", "queue_job", "wait_status"]
 class Row:
     """One job as Slurm reports it.
 
-    ``job`` is its id, or its array's; ``task`` is the number in the array. Times are seconds since
-    the epoch, ``None`` if not yet known. ``nodes`` is empty if it never had any.
+    ``job`` is the id of the job, or of its array; ``task`` is its number in the array. Times are
+    seconds since the epoch, ``None`` if not yet known. ``nodes`` is empty if the job never had
+    nodes.
     """
 
     job: str
@@ -110,12 +111,12 @@ def wait_status(text: str) -> int | None:
         return None
     if match[2] is None:
         return int(match[1])
-    # An exit code of 128 or more means a signal that Slurm has already counted in.
+    # An exit code of 128 or more already includes the signal.
     return ((int(match[1]) & 0xFF) << 8) | (int(match[2]) & 0x7F)
 
 
 def queue_job(row: Row) -> QueueJob:
-    """Return a job in the base class's terms."""
+    """Return the job as the base class's ``QueueJob``."""
     job = QueueJob(row.id, "waiting", restarts=row.restarts, host=row.nodes)
     if row.state in _OVER:
         return _over(row, job)
@@ -138,7 +139,7 @@ def _over(row: Row, job: QueueJob) -> QueueJob:
     reason = "" if row.reason in ("", "None", "(null)") else f", {row.reason}"
     words = f"Slurm: {row.state}{reason}"
     if row.state == "FAILED":
-        # A job that reported its own end does not get here: its shell or launcher was ended.
+        # A job that reported its own end does not get here. So its shell or launcher was killed.
         cause: Cause | None = "signal" if code & 0x7F else None
         return replace(job, exception="exec", note=words, status=code or 0x100, cause=cause)
     kind, note = _EXCEPTIONS[row.state]
