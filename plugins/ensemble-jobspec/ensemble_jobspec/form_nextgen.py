@@ -32,7 +32,7 @@ def read_nextgen(faults: Faults, name: str) -> Workload:
 
 
 class _Outer(NamedTuple):
-    """What a task or group inherits.
+    """Context that a task or group inherits.
 
     ``base`` are the attributes of the jobspec and of the enclosing groups' resources. ``groups``
     are the attributes of the enclosing groups themselves; they override those of a task's
