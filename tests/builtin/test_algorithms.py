@@ -243,7 +243,7 @@ def test_workload_success_ignores_the_groups_count() -> None:
             "'last",
             "does not parse",
         ),
-        ("workload-success", "group: s, successes: 2, valid: nosuch > 2", "nosuch", "is not known"),
+        ("workload-success", "group: s, successes: 2, valid: nosuch > 2", "nosuch", "unknown name"),
         ("workload-demand", "groups: [s], grow_by: nxt", "nxt", "did you mean 'next'"),
         ("cheapest-member", "members: [{group: ss, price: 1}]", "ss,", "did you mean 's'"),
     ],
