@@ -55,7 +55,10 @@ SINGLE = {
 }
 #: What people search for, by the page that answers it; the glossary has its own words, too.
 FOUND_BY = {
+    "docs/cookbook/cancel-slow-jobs.md": ("hang", "slow jobs"),
+    "docs/cookbook/chain-of-allocations.md": ("allocations", "several allocations"),
     "docs/cookbook/limit-core-hours.md": ("core hours", "core-hours", "budget"),
+    "docs/cookbook/part-of-the-jobs.md": ("percent", "fraction", "share"),
     "docs/cookbook/resume.md": ("resume", "continue"),
     "docs/cookbook/retry-by-cause.md": ("retry",),
     "docs/cookbook/several-queues.md": ("several queues",),
@@ -64,6 +67,7 @@ FOUND_BY = {
     "docs/howto-notify.md": ("notify", "mail", "message"),
     "docs/executor-tutorial.md": ("executor", "write executor", "write an executor", "own queue"),
     "docs/install.md": ("install", "pip install"),
+    "docs/limits.md": ("walltime",),
     "docs/stopping.md": ("exit code", "stop"),
 }
 MOST_BYTES = 10_000_000
