@@ -14,7 +14,7 @@ and the names below. Importing this module is fast: functions import heavy modul
   ``state_folder`` is the folder of all runs. A damaged journal raises ``JournalError``.
 - **Why a rule fired**: ``RuleStory`` follows one rule through a run, ``RuleSpan`` is a series of
   events with the same verdict; ``describe_rule``, ``describe_span`` and ``conclude`` return them as
-  text. ``Replay`` replays a stored run's events.
+  text; ``conclusions`` are those of several rules. ``Replay`` replays a stored run's events.
 - **An ensemble file**: ``load_file`` and ``load_text`` return an ``Ensemble`` or raise all errors
   with their places; ``write_yaml`` writes one. ``read_file`` gives its text. For other files,
   ``read_document`` returns YAML as plain data with positions; a ``Context`` (of ``Validators`` and
@@ -83,6 +83,7 @@ if TYPE_CHECKING:
     from ensemble_core.cli.run_session import RunSession as RunSession
     from ensemble_core.cli.why_text import Span, Story
     from ensemble_core.cli.why_text import conclude as conclude
+    from ensemble_core.cli.why_text import conclusions as conclusions
     from ensemble_core.cli.why_text import describe_rule as describe_rule
     from ensemble_core.cli.why_text import describe_span as describe_span
     from ensemble_core.config.context import Context as Context
@@ -137,7 +138,7 @@ else:
         "ensemble_core.session.run_control": "ControlledRun",
         "ensemble_core.cli.run_session": "RunSession",
         "ensemble_core.cli.why_text": (
-            "RuleSpan=Span RuleStory=Story conclude describe_rule describe_span"
+            "RuleSpan=Span RuleStory=Story conclude conclusions describe_rule describe_span"
         ),
         "ensemble_core.config.context": "Context Known",
         "ensemble_core.config.document": "Document DocumentPath=Path shown",

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ensemble_core.display.text_style import count_of, format_duration, format_times
-from ensemble_core.engine.rule_trace import Kind, RuleTracer, Verdict
+from ensemble_core.engine.rule_trace import Kind, RuleTracer, Verdict, trace_rules
+from ensemble_core.model.decisions import Decision, DisableRule, EnableRule, Switch
+from ensemble_core.model.events import Event, Requested
 from ensemble_core.model.rules import UNLIMITED, BoundRule
 
-__all__ = ["Span", "Story", "conclude", "describe_rule", "describe_span"]
+if TYPE_CHECKING:
+    from ensemble_core.journal.replay import Replay
+
+__all__ = ["Span", "Story", "conclude", "conclusions", "describe_rule", "describe_span"]
 
 #: Events named if a rule was never triggered.
 _NAMED = 6
@@ -72,6 +78,7 @@ class Story:
     """History of one rule over a whole run.
 
     ``totals`` has all verdicts of a kind as one span; ``latest`` is the last verdict of any kind.
+    ``rule`` is the rule in its last form, ``None`` if it never existed.
     ``switched``: how the rule was last enabled or disabled (event, by whom). ``ended``: when and
     why the run ended.
     """
@@ -79,8 +86,39 @@ class Story:
     tracer: RuleTracer
     totals: dict[Kind, Span] = field(default_factory=dict)
     latest: Verdict | None = None
+    rule: BoundRule | None = None
     switched: tuple[int, str] | None = None
     ended: tuple[int, str] | None = None
+
+    def __post_init__(self) -> None:
+        self.find_rule()
+
+    def find_rule(self) -> None:
+        """Look up the rule in its present form."""
+        state = self.tracer.state.rules.states.get(self.tracer.traced)
+        self.rule = self.rule if state is None else state.rule
+
+    def follow(self, seq: int, event: Event, decisions: Iterable[Decision]) -> None:
+        """Note whether the event with this number switched the rule or ended the run."""
+        for decision in decisions:
+            if self._is_switched_by(decision):
+                by = f"rule {decision.rule}" if decision.rule else ""
+                self.switched = (seq, event.by if isinstance(event, Requested) else by)
+        self.find_rule()
+        ended = self.tracer.state.ended
+        if ended is None:
+            self.ended = None  # a resume may have reopened the run
+        elif self.ended is None:
+            self.ended = (seq, ended.reason)
+
+    def _is_switched_by(self, decision: Decision) -> bool:
+        """Return True if a decision switches the rule or its instance on or off."""
+        instance = None if self.rule is None else self.rule.instance
+        if isinstance(decision, (DisableRule, EnableRule)):
+            return self.tracer.traced in decision.rules or (
+                instance is not None and instance in decision.rules
+            )
+        return isinstance(decision, Switch) and instance in (*decision.off, *decision.on)
 
     def take(self, verdict: Verdict, seq: int, time: float) -> None:
         """Add the verdict on the event with this number and time."""
@@ -178,6 +216,21 @@ def describe_span(span: Span, rule: BoundRule, began: float) -> str:
     return f"{times}not considered: it had fired {format_times(verdict.fired)}, its limit" + (
         f" ({value})" if value else ""
     )
+
+
+def conclusions(replay: Replay, rules: Iterable[str], until: int) -> dict[str, str]:
+    """Return for each rule why it has fired, or has not, as ``conclude`` says it."""
+    stories = [Story(tracer) for tracer in trace_rules(replay.engine, rules)]
+    for row, event, decisions in replay.steps(until):
+        for story in stories:
+            for verdict in story.tracer.verdicts:
+                story.take(verdict, row.seq, event.timestamp)
+            story.follow(row.seq, event, decisions)
+    return {
+        story.tracer.traced: conclude(story.rule, story)
+        for story in stories
+        if story.rule is not None
+    }
 
 
 def conclude(rule: BoundRule, story: Story) -> str:

@@ -12,13 +12,14 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from ensemble_core.engine.engine import Engine
 from ensemble_core.engine.records import Occasion, Scope, Slice
+from ensemble_core.engine.rule_evaluation import RuleObserver
 from ensemble_core.engine.rule_evaluation import Verdict as _Considered
 from ensemble_core.engine.rule_index import Asleep, Instance, RuleState, Watch, comparison
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.decisions import Log
 from ensemble_core.model.events import Event, JobEvent, Requested, TimerElapsed
 
-__all__ = ["ASLEEP", "Kind", "RuleTracer", "Verdict", "event_words"]
+__all__ = ["ASLEEP", "Kind", "RuleTracer", "Verdict", "event_words", "trace_rules"]
 
 #: Result of considering a rule; ``ended``: the run had ended.
 Kind = Literal[_Considered, "ended"]
@@ -50,6 +51,46 @@ class Verdict(NamedTuple):
     def saw(self) -> str:
         """Values in its condition: ``energy=3, mean.energy has no value``."""
         return ", ".join(_as_text(self.seen.items()))
+
+
+def trace_rules(engine: Engine, rules: Iterable[str]) -> list[RuleTracer]:
+    """Trace several rules of one engine."""
+    tracers = [RuleTracer(engine, rule) for rule in rules]
+    engine.observe(_Several(tracers))
+    return tracers
+
+
+class _Several:
+    """A ``RuleObserver`` that reports to several others."""
+
+    def __init__(self, observers: Sequence[RuleObserver]) -> None:
+        self._observers = observers
+
+    def occurred(self, names: Sequence[str], group: str | None, *, foreign: bool) -> None:
+        for each in self._observers:
+            each.occurred(names, group, foreign=foreign)
+
+    def updated(self, watch: Watch) -> None:
+        for each in self._observers:
+            each.updated(watch)
+
+    def considered(
+        self,
+        state: RuleState,
+        occasion: Occasion,
+        verdict: _Considered,
+        known: Mapping[str, Any] | None,
+    ) -> None:
+        for each in self._observers:
+            each.considered(state, occasion, verdict, known)
+
+    def handled(self, event: Event) -> None:
+        for each in self._observers:
+            each.handled(event)
+
+    def adopted(self) -> None:
+        for each in self._observers:
+            each.adopted()
 
 
 def event_words(event: Event) -> str:

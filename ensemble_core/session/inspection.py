@@ -129,10 +129,8 @@ class Inspection:
         self.problem = self.problem or f"{error.what}{cause}"
 
     def _before_damage(self) -> Replay | None:
-        from ensemble_core.journal.replay import Replay
-
         try:
-            replay = Replay(self._kept.journal, self._kept.loading, compare=False)
+            replay = self.replay()
         except EnsembleError as error:
             self._note(error)
             return None
@@ -142,6 +140,12 @@ class Inspection:
         except EnsembleError as error:
             self._note(error)
         return replay
+
+    def replay(self) -> Replay:
+        """Return a new replay of the run, before its first event."""
+        from ensemble_core.journal.replay import Replay
+
+        return Replay(self._kept.journal, self._kept.loading, compare=False)
 
     @property
     def _engine(self) -> Engine | None:

@@ -27,8 +27,7 @@ from ensemble_core.engine.report import InstanceReport
 from ensemble_core.engine.rule_trace import ASLEEP, RuleTracer, Verdict, event_words
 from ensemble_core.errors import UsageError, did_you_mean
 from ensemble_core.journal.replay import Difference, Replay
-from ensemble_core.model.decisions import Decision, DisableRule, EnableRule, Switch
-from ensemble_core.model.events import Event, Requested
+from ensemble_core.model.events import Event
 from ensemble_core.model.rules import BoundRule
 
 __all__ = ["why"]
@@ -197,14 +196,6 @@ def _same(value: object, written: str) -> bool:
         return False
 
 
-def _switches(decision: Decision, name: str, rule: BoundRule | None) -> bool:
-    """Return True if a decision switches the rule or its instance on or off."""
-    instance = None if rule is None else rule.instance
-    if isinstance(decision, (DisableRule, EnableRule)):
-        return name in decision.rules or (instance is not None and instance in decision.rules)
-    return isinstance(decision, Switch) and instance in (*decision.off, *decision.on)
-
-
 class _Answer:
     """Explanation for one rule."""
 
@@ -260,8 +251,7 @@ class _Answer:
 
     def _replay(self, replay: Replay) -> BoundRule | None:
         """Replay the events; return the rule in its last form, if it ever existed."""
-        story, state = self._story, replay.engine.state
-        known = state.rules.states.get(self.rule)
+        story = self._story
         try:
             for row, event, decisions in replay.steps(self._kept.journal.last()):
                 if row.seq == 1:
@@ -270,20 +260,11 @@ class _Answer:
                     if self._about is not None and not self._about.concerns(verdict):
                         continue
                     self._take(verdict, row.seq, event)
-                for decision in decisions:
-                    if _switches(decision, self.rule, None if known is None else known.rule):
-                        by = f"rule {decision.rule}" if decision.rule else ""
-                        by = event.by if isinstance(event, Requested) else by
-                        story.switched = (row.seq, by)
-                known = state.rules.states.get(self.rule, known)
-                if state.ended is None:
-                    story.ended = None  # a resume may have reopened the run
-                elif story.ended is None:
-                    story.ended = (row.seq, state.ended.reason)
+                story.follow(row.seq, event, decisions)
         except Difference as error:
             self._difference = error
-        known = state.rules.states.get(self.rule, known)
-        return None if known is None else known.rule
+            story.find_rule()
+        return story.rule
 
     def _take(self, verdict: Verdict, seq: int, event: Event) -> None:
         self._story.take(verdict, seq, event.timestamp)

@@ -13,8 +13,8 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from ensemble_core import UsageError
-from ensemble_core.cli.toolkit import state_folder, why_not_fired
+from ensemble_core import EnsembleError, UsageError
+from ensemble_core.cli.toolkit import conclusions, state_folder, why_not_fired
 
 if TYPE_CHECKING:
     from ensemble_core.cli.toolkit import Inspection
@@ -39,10 +39,12 @@ CLIENT = {
 #: Documents that need no argument.
 NAMES = (
     *("overview", "failures", "costs", "capacity", "tables"),
-    *("curves", "firings", "timeline", "nodes"),
+    *("curves", "firings", "timeline", "nodes", "reasons"),
 )
 #: Most jobs in one document.
 _PAGE = 1_000_000
+#: Most events of a run that is replayed to explain its rules, which takes some seconds.
+_REPLAYED = 200_000
 
 
 def document(inspection: Inspection, name: str, query: Mapping[str, str]) -> Any:
@@ -55,6 +57,8 @@ def document(inspection: Inspection, name: str, query: Mapping[str, str]) -> Any
         reasons = [(each, "" if rule.fired else why_not_fired(rule)) for each, rule in rules]
         rules_with_reasons = [{**each, "reason": reason} for each, reason in reasons]
         return {**found, "rules": rules_with_reasons, "state_option": _state_option(inspection)}
+    if name == "reasons":
+        return _reasons(inspection)
     if name in NAMES:
         return getattr(inspection, name)()
     if name == "jobs":
@@ -71,6 +75,18 @@ def document(inspection: Inspection, name: str, query: Mapping[str, str]) -> Any
     if name == "log":
         return inspection.log(query.get("job", ""), query.get("stream", "stdout"))
     raise UsageError(f"unknown document {name!r}", code="no-such-document")
+
+
+def _reasons(inspection: Inspection) -> dict[str, str]:
+    """Return why rules never fired, as ``ensemble why`` says it; nothing for a long run."""
+    report = inspection.report()
+    never = [] if report is None else [rule.id for rule in report.rules if not rule.fired]
+    if not never or inspection.seq > _REPLAYED:
+        return {}
+    try:
+        return conclusions(inspection.replay(), never, inspection.seq)
+    except EnsembleError:  # the journal is damaged; the overview says so
+        return {}
 
 
 def _state_option(inspection: Inspection) -> str:

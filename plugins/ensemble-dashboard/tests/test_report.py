@@ -19,6 +19,7 @@ from ensemble_dashboard.report import page_of, report, write_report
 
 import ensemble_core
 from ensemble_core import EnsembleError
+from ensemble_core.cli.commands.why import why
 from ensemble_core.cli.toolkit import Inspection, KeptRun
 
 
@@ -54,6 +55,11 @@ def test_a_report_names_the_parameter_that_causes_failures(page: Path) -> None:
 def test_a_rule_that_never_fired_has_a_reason(page: Path) -> None:
     rules = {rule["id"]: rule for rule in data_of(page)["overview"]["rules"]}
     assert "'> 99' was false; the last value was" in rules["never"]["reason"]
+
+
+def test_reasons_of_rules_are_those_of_ensemble_why(page: Path) -> None:
+    found = CliRunner().invoke(why, ["study", "never", "--json"])
+    assert data_of(page)["reasons"] == {"never": json.loads(found.output)["conclusion"]}
 
 
 def test_a_report_contains_no_secrets(page: Path) -> None:
