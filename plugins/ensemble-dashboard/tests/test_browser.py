@@ -318,10 +318,57 @@ def test_a_firing_shows_its_condition_and_costs_show_the_idle_share(altered: Any
         data["capacity"] = {"cores": {"up": 8.0, "free": 2.0}}
 
     page = altered(change, "rules")
-    page.get_by_role("cell", name="attempt < 3").wait_for()
+    page.get_by_text("start when attempt < 3 → submit sim").wait_for()
     page = altered(change, "costs")
     row = page.get_by_role("row", name="core-hours")
     assert row.first.inner_text().split()[-2:] == ["25", "%"]
+
+
+def test_costs_have_no_column_without_a_value(altered: Any) -> None:
+    page = altered(lambda data: data.update(capacity={}), "costs")
+    page.get_by_text("This queue reports no free cores.").wait_for()
+    headings = page.get_by_role("columnheader").all_inner_texts()
+    assert headings[:3] == ["of the run", "used", "group"]
+    assert "time limit" not in headings
+
+
+def test_a_rule_shows_its_action_and_the_reason_of_ensemble_why(altered: Any) -> None:
+    page = altered(lambda data: data["reasons"].update(never="It never fired: so."), "rules")
+    page.get_by_text("mean.sim-energy when > 99 → submit other").wait_for()
+    page.get_by_text("It never fired: so.").wait_for()
+    # The chart of a single firing says nothing.
+    assert page.locator("figure").count() == 0
+
+
+def test_a_pair_of_values_replaces_its_single_values(altered: Any) -> None:
+    def change(data: dict[str, Any]) -> None:
+        kind = data["failures"][0]
+        pair = {"name": "T", "value": 2.3, "with": {"s": "2"}, "failed": 50, "total": 50}
+        single = {"name": "T", "value": 2.3, "failed": 51, "total": 150}
+        other = {"name": "s", "value": "3", "failed": 9, "total": 12}
+        kind.update(count=62, parameters=[pair, single, other])
+
+    page = altered(change, "failures")
+    found = page.locator("article ul").first.locator("li").all_inner_texts()
+    assert [" ".join(each.split()) for each in found] == [
+        "T = 2.3 and s = 2: 50 of 50 failed (81 % of these failures)",
+        "s = 3: 9 of 12 failed (15 % of these failures)",
+    ]
+
+
+def test_a_jobs_log_comes_first(browser: Any, url: str) -> None:
+    page = Page(browser)
+    page.show(url, "job?id=sim.6")
+    headings = page.page.locator("main h3").all_inner_texts()
+    assert headings[:3] == ["Output (stderr)", "Output (stdout)", "Command"]
+    assert "status" not in page.page.get_by_role("region", name="Events").inner_text()
+    page.context.close()
+
+
+def test_results_without_tables_need_one_line(altered: Any) -> None:
+    page = altered(lambda data: data.update(tables=[], curves=[]), "results")
+    assert page.get_by_text("This run has no tables of results").count() == 1
+    assert page.get_by_text("What jobs reported while they ran").count() == 0
 
 
 def test_every_view_reports_damage_of_the_run(browser: Any, state: Path, tmp_path: Path) -> None:

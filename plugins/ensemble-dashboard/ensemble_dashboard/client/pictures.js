@@ -108,6 +108,8 @@ function Results({ run, here, overview, seq }) {
   const tables = useData(run, 'tables', {}, seq), curves = useData(run, 'curves', {}, seq);
   const count = jobsOf(overview), many = count > MOST_MARKS;
   const jobs = useData(many ? '' : run, 'jobs', { limit: MOST_MARKS }, seq);
+  const varied = (curves.data || []).filter(
+    (each) => each.jobs.some((job) => job.points.length > 1));
   const about = ({ kind, of }) => kind === 'table' ? `of ${of}` : 'points of a generator';
   const one = (table) => html`<article key=${table.name}>
     <h3>${table.name} <span class="quiet">${about(table)}</span></h3>
@@ -120,18 +122,14 @@ function Results({ run, here, overview, seq }) {
     series=${some.map((job) => ({ name: job.id, points: job.points, line: true }))} />`;
   return html`<section><h2>Results</h2>
     <${Loaded} of=${tables}>${(found) => found.length ? found.map(one)
-      : html`<p class="quiet">The ensemble file has no tables under "results:".</p>`}</${Loaded}>
-    <h2>Jobs: a column against another</h2>
-    ${many ? html`<p class="quiet">${number(count)} jobs are too many for a mark each: a table
-        under "results:" puts them together.</p>`
-      : html`<${Loaded} of=${jobs}>${(page) => page.total === 0 ? NO_JOBS
+      : html`<p>This run has no tables of results: its ensemble file has no "results:".</p>`}
+    </${Loaded}>
+    ${!many && html`<h2>Jobs: a column against another</h2>
+      <${Loaded} of=${jobs}>${(page) => page.total === 0 ? NO_JOBS
         : groupsOf(page).map((group) => html`
           <${Pair} key=${group.name} table=${group} here=${here} />`)}</${Loaded}>`}
-    <h2>What jobs reported while they ran</h2>
-    <${Loaded} of=${curves}>${(all) => all.length
-      ? all.filter((each) => each.jobs.some((job) => job.points.length > 1)).map(curve)
-      : html`<p class="quiet">No job reported values: "observe:" has jobs' output read.</p>`}
-    </${Loaded}></section>`;
+    ${varied.length > 0 && html`<h2>What jobs reported while they ran</h2>${varied.map(curve)}`}
+    </section>`;
 }
 
 // -- the timeline ---------------------------------------------------------------------------------

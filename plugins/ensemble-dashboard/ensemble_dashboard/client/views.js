@@ -93,8 +93,13 @@ function Suspect({ run, kind, one }) {
   const values = { [one.name]: one.value, ...one.with };
   const words = Object.entries(values).map(([name, value]) => `${name} = ${shown(value)}`);
   return html`<li><a href=${jobsAddress(run, ofKind(kind, values))}>${words.join(' and ')}</a>:
-    ${' '}${number(one.failed)} of ${number(one.total)} failed</li>`;
+    ${' '}${number(one.failed)} of ${number(one.total)} failed
+    ${' '}(${percent(one.failed / kind.count)} of these failures)</li>`;
 }
+// Without single values whose failures are nearly all those of a pair with this value.
+const suspects = (all) => all.filter((one) => one.with || !all.some((pair) => pair.with
+  && { [pair.name]: pair.value, ...pair.with }[one.name] === one.value
+  && pair.failed > 0.9 * one.failed));
 
 function Kind({ run, kind }) {
   const { examples, looked } = kind;
@@ -107,14 +112,15 @@ function Kind({ run, kind }) {
       ${isThere(kind.exit_code) && html`, exit code <strong>${kind.exit_code}</strong>`}.${' '}
       <a href=${jobsAddress(run, ofKind(kind))}>Show these jobs</a></p>
     ${kind.parameters.length > 0 && html`<h4>More often than others at</h4>
-      <ul>${kind.parameters.map((one, n) => html`
+      <ul>${suspects(kind.parameters).map((one, n) => html`
         <${Suspect} key=${n} run=${run} kind=${kind} one=${one} />`)}</ul>`}
     ${looked > 0 && html`<h4>Last line of output of ${plural(looked, 'job')}</h4>
       <ul>${kind.lines.map(({ line, count }) => html`<li key=${line}>
         ${line && html`<span class="quiet">${streamOf(line)}: </span>`}
         ${line ? html`<code>${clean(line)}</code>` : html`<span class="quiet">nothing</span>`}
         ${count > 1 ? html`<span class="quiet"> ${number(count)} times</span>` : ''}</li>`)}</ul>`}
-    ${kind.nodes.length > 0 && html`<h4>Nodes of ${plural(looked, 'job')}</h4>
+    ${kind.nodes.length > 0 && kind.nodes[0].count > looked / 4 && html`
+      <h4>Nodes of ${plural(looked, 'job')}</h4>
       <p>${kind.nodes.map(({ node, count }) => `${node} (${count})`).join(', ')}
         ${sum(kind.nodes.map(({ count }) => count)) < looked ? ' and others' : ''}</p>`}
     <h4>${examples.length < kind.count ? `${examples.length} of them` : 'Jobs'}</h4>
@@ -130,36 +136,44 @@ function Failures({ run, seq }) {
 
 // -- what it cost ---------------------------------------------------------------------------------
 
-const COST_NAMES = ['group', 'core-hours', 'of these failed', 'median time', 'longest time',
-  'time limit', 'longest of limit', 'median wait'];
-const COST_FORMATS = { 'median time': duration, 'longest time': duration, 'time limit': duration,
-  'median wait': duration, 'longest of limit': percent };
+const COST_NAMES = ['group', 'core-hours', 'failed core-hours', 'failed share', 'median time',
+  'longest time', 'time limit', 'median wait'];
+const COST_FORMATS = { 'failed share': percent, 'median time': duration, 'longest time': duration,
+  'time limit': duration, 'median wait': duration };
 
 function costRow(group) {
   const hours = sum(Object.values(group.core_hours));
   const failed = hours - (group.core_hours.success || 0) - (group.core_hours.active || 0);
-  const took = group.duration || {}, asked = group.time_limit;
-  return [group.group, hours, failed, took.median, took.longest, asked,
-    asked && isThere(took.longest) ? took.longest / asked : null,
-    group.waiting && group.waiting.median];
+  const took = group.duration || {};
+  return [group.group, hours, failed, hours ? failed / hours : null, took.median, took.longest,
+    group.time_limit, group.waiting && group.waiting.median];
+}
+
+// Names and rows of a table without the columns that have no value.
+function withoutEmpty(names, rows) {
+  const used = names.map((_, at) => rows.some((row) => isThere(row[at]) && row[at] !== ''));
+  return [names, ...rows].map((row) => row.filter((_, at) => used[at]));
 }
 
 function Totals({ progress, capacity }) {
   const { used, committed, limits } = progress;
-  const some = (value) => isThere(value) ? number(value) : '–';
   // The queue's report is of its cores, nodes and GPUs; that of jobs, of their hours.
-  const idle = ({ up, free }) => up > 0 ? percent(free / up) : '–';
-  return html`<${Scrolled} label="Totals"><thead><tr><th scope="col">of the run</th>
-      ${['used', 'committed', 'limit', 'idle share'].map((name) => html`
-        <th key=${name} scope="col" class="number">${name}</th>`)}</tr></thead>
-    <tbody>${Object.keys({ ...used, ...limits }).map((name) => html`<tr key=${name}>
-      <th scope="row">${name.replace('_', '-')}</th>
-      ${[used, committed, limits].map((each, n) => html`
-        <td class="number" key=${n}>${some(each[name])}</td>`)}
-      <td class="number">${idle(capacity[`${name.replace('_hours', '')}s`] || {})}</td></tr>`)}
-    </tbody></${Scrolled}>
-    <p class="quiet">Idle share: of the time that the queue reported, the part in which these were
-      free. A queue that reports none has "–".</p>`;
+  const idle = ({ up, free }) => up > 0 ? percent(free / up) : null;
+  const all = Object.keys({ ...used, ...limits })
+    .filter((name) => isThere(limits[name])
+      || (used[name] && !(name === 'node_hours' && used.core_hours === used.node_hours)))
+    .map((name) => [name.replace('_', '-'), used[name], committed[name], limits[name],
+      idle(capacity[`${name.replace('_hours', '')}s`] || {})]);
+  const [names, ...rows] = withoutEmpty(
+    ['of the run', 'used', 'committed', 'limit', 'idle share'], all);
+  const one = (value, n) => n === 0 ? html`<th scope="row">${value}</th>`
+    : html`<td class="number">${isThere(value) ? number(value) : '–'}</td>`;
+  return html`<${Scrolled} label="Totals"><thead><tr>${names.map((name, n) => html`
+      <th scope="col" class=${n ? 'number' : ''}>${name}</th>`)}</tr></thead>
+    <tbody>${rows.map((row) => html`<tr key=${row[0]}>${row.map(one)}</tr>`)}</tbody></${Scrolled}>
+    <p class="quiet">${names.includes('idle share')
+      ? 'Idle share: of all cores, nodes or GPUs that the queue reported, those that were free.'
+      : 'This queue reports no free cores.'}</p>`;
 }
 
 function Costs({ run, here, overview, seq }) {
@@ -167,9 +181,11 @@ function Costs({ run, here, overview, seq }) {
   return html`<section><h2>Costs</h2>
     ${overview.progress && html`
       <${Totals} progress=${overview.progress} capacity=${capacity.data || {}} />`}
-    <${Loaded} of=${found}>${(groups) => html`
-      <${Table} id="costs" here=${here} caption="Costs of each group" rows=${groups.map(costRow)}
-        formats=${COST_FORMATS} names=${COST_NAMES} />`}</${Loaded}></section>`;
+    <${Loaded} of=${found}>${(groups) => {
+      const [names, ...rows] = withoutEmpty(COST_NAMES, groups.map(costRow));
+      return html`<${Table} id="costs" here=${here} caption="Costs of each group" rows=${rows}
+        formats=${COST_FORMATS} names=${names} />`;
+    }}</${Loaded}></section>`;
 }
 
 // -- what the rules did ---------------------------------------------------------------------------
@@ -196,28 +212,35 @@ function Lanes({ lanes, began, span }) {
       <${Label} key=${at} x=${px(at)} y=${height - 8} text=${duration(at)} />`)}</${Figure}>`;
 }
 
-const FIRING_NAMES = ['event', 'time', 'rule', 'what happened', 'condition', 'value', 'for',
-  'decisions'];
+const FIRING_NAMES = ['event', 'time', 'rule', 'what happened', 'value', 'for', 'decisions'];
 
 function Firings({ here, overview, firings }) {
   const all = sum(overview.rules.map((rule) => rule.fired));
-  const conditions = new Map(overview.rules.map((rule) => [rule.id, rule.when]));
   const each = ({ each: names }) => Object.entries(names)
     .map(([name, value]) => `${name}=${shown(value)}`).join(' ');
-  const rows = firings.map((one) => [one.seq, one.time - (overview.began || 0), one.rule, one.event,
-    conditions.get(one.rule), one.value, each(one), one.decisions.join(', ')]);
-  const used = FIRING_NAMES.map((_, at) => at < 4 || at > 6 || rows.some((row) => row[at]));
+  const [names, ...rows] = withoutEmpty(FIRING_NAMES, firings.map((one) => [
+    one.seq, one.time - (overview.began || 0), one.rule, one.event, one.value, each(one),
+    one.decisions.join(', ')]));
   return html`<h3>Firings</h3>
     ${all > firings.length && html`<p class="quiet">${number(firings.length)} of
       ${' '}${plural(all, 'firing')}: of rules that fired very often, some are left out.
       "ensemble events" has each.</p>`}
     <${Table} id="firings" here=${here} caption="Firings" formats=${{ time: duration }}
-      names=${FIRING_NAMES.filter((_, at) => used[at])}
-      rows=${rows.map((row) => row.filter((_, at) => used[at]))} />`;
+      names=${names} rows=${rows} />`;
+}
+
+// What a rule waits for and does: "job-fail (sim) when attempt < 3 → submit sim".
+function ruleWords({ label, when, spec }) {
+  const words = (action) => typeof action === 'string' ? action
+    : Object.entries(action).map(([name, value]) => ['name', 'label'].includes(name) ? shown(value)
+      : `${name}=${shown(value)}`).join(' ');
+  const does = [spec.action || []].flat().map(words).join(', ');
+  return `${label}${when ? ` when ${when}` : ''}${does ? ` → ${does}` : ''}`;
 }
 
 function Rules({ run, here, overview, seq }) {
-  const found = useData(run, 'firings', {}, seq);
+  const found = useData(run, 'firings', {}, seq), reasons = useData(run, 'reasons', {}, seq);
+  const why = ({ id, reason }) => (reasons.data || {})[id] || `It never fired: ${reason}`;
   const began = overview.began || 0, span = Math.max((overview.newest || began) - began, 1e-3);
   return html`<section><h2>Rules</h2><${Loaded} of=${found}>${(firings) => {
     const lanes = new Map(overview.rules.map((rule) => [rule.id, []]));
@@ -227,15 +250,15 @@ function Rules({ run, here, overview, seq }) {
     }
     const fired = [...lanes].filter(([, own]) => own.length);
     // Of a damaged run, firings may be known that the engine's state has not.
-    const never = overview.rules.filter((rule) => !rule.fired && !lanes.get(rule.id).length);
-    return html`
-      ${fired.length > 0 && html`<${Lanes} lanes=${fired} began=${began} span=${span} />`}
-      ${never.length > 0 && html`<h3>Never fired</h3><dl>${never.map((rule) => html`
-        <div key=${rule.id}>
-          <dt>${rule.id} <span class="quiet">${rule.label} ${rule.when}</span></dt>
-          <dd>${rule.reason}
-            <${Command} text=${command(`why RUN ${rule.id}`, overview)} /></dd>
-        </div>`)}</dl>`}
+    const isNever = (rule) => !rule.fired && !lanes.get(rule.id).length;
+    const rules = [...overview.rules].sort((a, b) => isNever(b) - isNever(a));
+    return html`<dl>${rules.map((rule) => html`
+        <div key=${rule.id}><dt>${rule.id} <span class="quiet">${ruleWords(rule)}</span></dt>
+          <dd>${isNever(rule) ? html`${why(rule)}
+            <${Command} text=${command(`why RUN ${rule.id}`, overview)} />`
+            : `It fired ${rule.fired === 1 ? 'once' : plural(rule.fired, 'time')}.`}</dd>
+        </div>`)}</dl>
+      ${firings.length > 1 && html`<${Lanes} lanes=${fired} began=${began} span=${span} />`}
       <${Firings} here=${here} overview=${overview} firings=${firings} />`;
   }}</${Loaded}></section>`;
 }
@@ -293,14 +316,20 @@ function JobFacts({ run, here, job, seq }) {
   const curve = (name) => values.filter(([, some]) => typeof some[name] === 'number')
     .map(([when, some]) => [when - start, some[name]]);
   const node = events.map(({ context }) => context.host || context.nodes).filter(isThere).pop();
-  const facts = Object.entries({ ...row, node }).filter(([, value]) => isThere(value));
-  const context = (each) => Object.keys(each.context).length ? JSON.stringify(each.context) : '';
+  const { group, index, outcome, cause, exit_code: code, ...others } = row;
+  const facts = Object.entries({ ...others, node }).filter(([, value]) => isThere(value));
+  // The status that the system reports is the exit code in another form.
+  const context = ({ context: { status, ...rest } }) => Object.keys(rest).length
+    ? JSON.stringify(rest) : '';
   const fact = ([name, value]) => html`<tr key=${name}><th scope="row">${name}</th>
     <td>${typeof value === 'object' ? JSON.stringify(value) : cell(name, value)}</td></tr>`;
-  return html`<p><${State} name=${row.outcome} />${row.cause && ` (${row.cause})`}</p>
+  return html`<p><${State} name=${row.outcome} />${row.cause && ` (${row.cause}`
+      + `${isThere(row.exit_code) ? `, exit code ${row.exit_code}` : ''})`}</p>
     ${left && html`<p class="quiet">${left}</p>`}
-    <${Scrolled} label="The job's row"><tbody>${facts.map(fact)}</tbody></${Scrolled}>
-    ${attempts.map((each) => html`<article class="card" key=${each.id}><h3>${each.id}</h3>
+    ${['stderr', 'stdout'].map((stream) => html`
+      <${Log} key=${stream} run=${run} job=${newest} stream=${stream} seq=${seq} />`)}
+    ${attempts.map((each) => html`<article class="card" key=${each.id}>
+      <h3>Command${attempts.length > 1 ? ` of ${each.id}` : ''}</h3>
       <pre>${each.command.join(' ')}</pre>
       <p class="quiet">${each.workdir ? `in ${each.workdir}` : ''}</p></article>`)}
     ${rules.length > 0 && html`<h3>Rules that touched it</h3><ul>${rules.map((each, n) => html`
@@ -309,10 +338,11 @@ function JobFacts({ run, here, job, seq }) {
     ${variables.map((name) => html`<${Chart} key=${name} title=${`${name} of ${id}`} times=${true}
       xName="time since its first value" yName=${name}
       series=${[{ name, line: true, points: curve(name) }]} />`)}
-    ${['stdout', 'stderr'].map((stream) => html`
-      <${Log} key=${stream} run=${run} job=${newest} stream=${stream} seq=${seq} />`)}
+    <h3>Values</h3>
+    <${Scrolled} label="The job's row"><tbody>${facts.map(fact)}</tbody></${Scrolled}>
     ${events.length > 0 && html`<h3>Events</h3><${Table} id="events" here=${here} caption="Events"
-      names=${['event', 'at', 'job', 'name', 'context']} rows=${events.map((each) => [
+      names=${['event', 'at', 'job', 'name', 'context']}
+      rows=${events.filter(({ name }) => name !== 'clean').map((each) => [
         each.seq, time(each.time), each.job, each.name || each.type, context(each)])} />`}`;
 }
 
