@@ -30,7 +30,8 @@ def warn_of_shared_files(
             continue
         for name, options in group.observe.items():
             try:
-                paths = [observers[name].build(job, options).path for job in pair]
+                # Without a path, an observer reads the standard output.
+                paths = [observers[name].build(job, options).path or job.stdout for job in pair]
             except Exception:  # plugin code: the run reports its errors
                 continue
             if paths[0] is not None and paths[0] == paths[1]:

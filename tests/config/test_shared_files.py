@@ -43,3 +43,9 @@ def test_replicas_in_the_same_folder_cause_a_warning() -> None:
 )
 def test_jobs_with_separate_files_cause_no_warning(group: str) -> None:
     assert warnings(group) == []
+
+
+def test_jobs_that_share_an_observed_standard_output_cause_a_warning() -> None:
+    (warning,) = warnings("workdir: runs, stdout: out.txt, observe: {key-value: {fields: [a]}}")
+    assert warning.startswith("md.0 and md.1 would both write runs/out.txt")
+    assert warnings("workdir: runs, stdout: 'out.{T}', observe: {key-value: {fields: [a]}}") == []
