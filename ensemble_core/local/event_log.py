@@ -24,9 +24,9 @@ Deliver = Callable[[Sequence[bytes]], None]
 class EventLog:
     """Log of one supervisor's events.
 
-    ``deliver`` gets events of jobs that the controller knows (``LocalJob.reported``) and all events
-    that do not belong to a job. While ``failing``, the ledger cannot be written and no job may
-    start.
+    ``deliver`` is called with events of jobs that the controller knows (``LocalJob.reported``), and
+    with events that do not belong to a job. While ``failing``, the ledger cannot be written and no
+    job may start.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class EventLog:
         self._lines: list[bytes] = []
 
     def now(self) -> float:
-        """Return the time for a new event, later than all before."""
+        """Return the time for a new event, which is later than the times of all earlier events."""
         return self._tick() / 1e6
 
     def _tick(self) -> int:
@@ -86,7 +86,7 @@ class EventLog:
         self, request: str, outcome: Literal["granted", "denied"], reason: str, again: bool
     ) -> None:
         """Add the outcome of a resize; ``again``: the request was answered before."""
-        # Before the answer, because the answer may end the run.
+        # Add the gauges before the answer, because the answer may end the run.
         self.add_gauges()
         event = ResizeOutcome(self.now(), request, outcome, self._slots.size, reason)
         if self.ledger is not None and not again:
@@ -107,7 +107,7 @@ class EventLog:
     def flush(self, *, publishing: bool = False) -> bool:
         """Write new events to the ledger; return True if all are written.
 
-        ``publishing``: the controller gets them next.
+        ``publishing``: the events are sent to the controller next.
         """
         ledger = self.ledger
         if ledger is None:

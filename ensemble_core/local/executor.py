@@ -13,7 +13,8 @@ A plugin, loaded by the entry point ``local``. It guarantees:
   removed, so that an MPI program starts as a single process, or starts its ranks with ``mpirun``.
   If GPUs are configured, ``CUDA_VISIBLE_DEVICES`` names those of the task, or is ``-1``.
 - **Order.** Jobs start by ``urgency`` (31 first; 0 is held until it is cancelled), then first in,
-  first out. A smaller job may pass one that does not fit yet, but only so often (see ``queue``).
+  first out. A smaller job may pass one that does not fit yet, but not without limit (see
+  ``queue``).
 - **Files.** The command is searched on the job's ``PATH``. A missing ``workdir`` is created; a
   relative one starts at the folder in which the run was started. ``stdout`` and ``stderr`` are
   relative to the workdir. A file is emptied when the run first writes to it and then appended to,
@@ -60,7 +61,7 @@ from ensemble_core.plugin.executor import (
 )
 from ensemble_core.plugin.hookspecs import ExecutorPlugin, hookimpl
 
-if TYPE_CHECKING:  # imported when an executor is opened, so that checking a file is fast
+if TYPE_CHECKING:  # imported when an executor is opened, so that a check is fast
     from pathlib import Path
 
     from ensemble_core.local.supervisor_client import StartedSupervisor, SupervisorClient
@@ -156,7 +157,7 @@ class LocalExecutor(Executor):
         self._started: StartedSupervisor | None = None
 
     def prepare(self, tag: str, state: Path | None) -> None:
-        """Start the supervisor early; without a controller it exits."""
+        """Start the supervisor early. If no controller follows, the supervisor exits."""
         from ensemble_core.local.supervisor_client import StartedSupervisor
 
         with contextlib.suppress(ExecutorError):
@@ -223,7 +224,7 @@ class LocalExecutor(Executor):
         self._opened().ask("forget", list(jobs))
 
     def close(self) -> None:
-        """Leave the jobs to the supervisor; kill those that are being ended."""
+        """Leave the jobs to the supervisor, but kill the jobs that are being ended."""
         client, self._client = self._client, None
         started, self._started = self._started, None
         if client is not None:

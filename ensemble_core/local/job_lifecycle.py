@@ -24,7 +24,7 @@ __all__ = ["JobLifecycle"]
 #: Seconds between checks for dead orphans of running jobs.
 _TIDY = 30.0
 
-#: Wait statuses of a job killed by SIGKILL, and of a shell whose command was.
+#: Wait statuses of a job killed by SIGKILL, and of a shell whose command was killed by it.
 _KILLED = (signal.SIGKILL, (128 + signal.SIGKILL) << 8)
 
 #: Events that are the same for each job.
@@ -33,7 +33,7 @@ _FREE, _CLEAN = encode_context("free"), encode_context("clean")
 
 
 class JobLifecycle:
-    """Lifecycle of all jobs. ``lost`` maps jobs of an earlier supervisor to the reason why their
+    """Lifecycle of all jobs. ``lost`` maps each job of an earlier supervisor to the reason why its
     exit status is unknown."""
 
     def __init__(
@@ -96,7 +96,7 @@ class JobLifecycle:
         if record.reason != "task" or not record.statuses:
             record.statuses.append(status)
         if record.live:
-            # The other tasks may wait for this one forever.
+            # Other tasks of the job may wait for this one forever.
             if os.WIFSIGNALED(status) and not record.reason and record.started:
                 record.reason = "task"
                 record.timers.append(
@@ -144,7 +144,8 @@ class JobLifecycle:
             self._poller.at(time.monotonic() + _TIDY, self._tidy)
 
     def leave(self, record: LocalJob, note: str = "", *first: str) -> None:
-        """Release the slots of a job without processes; add events ``first`` and the last ones."""
+        """Release the slots of a job without processes. Add the events ``first``, then its last
+        events."""
         lost = self.lost.pop(record, "")
         if record.inherited:
             self._tree.forget(record.job.id)

@@ -1,7 +1,8 @@
 """Launch of a job's processes: environment, folder, command, output, spawn.
 
-The supervisor's thread owns one :class:`Launcher`. It changes this process's working directory to
-the job's folder and calls ``posix_spawn``, which does not copy this process.
+The supervisor's thread owns one :class:`Launcher`. To start a job, the launcher changes this
+process's working directory to the job's folder and calls ``posix_spawn``, which does not copy this
+process.
 
 A permanent error raises :class:`LaunchError`. A transient one (no process or file descriptor left)
 raises :class:`Busy`; the same launch may be retried.
@@ -35,7 +36,7 @@ _MOST_FOUND = 1000
 _SHORT = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY})
 #: Signals that Python handles and that jobs must have at their defaults.
 _RESET = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGQUIT)
-#: Variables of an outer launcher, with which an MPI program would look for the launcher's server.
+#: Variables of an outer MPI launcher. With these, an MPI program would look for its server.
 _OUTER_LAUNCHER = ("PMI_", "PMI2_", "PMIX_", "OMPI_COMM_WORLD_", "HYDI_", "FLUX_TASK_")
 
 
@@ -61,7 +62,7 @@ class Busy(Exception):
 class Prepared:
     """The parts of a job's launch that its tasks share.
 
-    ``kept`` are output files in the run's folder, which are removed if they are empty.
+    ``kept`` are the output files in the run's folder. They are removed if they are empty.
     """
 
     path: bytes
@@ -100,8 +101,8 @@ def _reason(error: OSError) -> str:
 class Launcher:
     """Starts tasks for one run; changes the process's working directory.
 
-    ``began`` is when the run's first supervisor started (seconds since the epoch), ``None`` if it
-    is this one. Files written since then are not emptied.
+    ``began`` is the time at which the run's first supervisor started (seconds since the epoch), or
+    ``None`` if this is the first one. Files written since then are not emptied.
     """
 
     def __init__(
@@ -177,7 +178,7 @@ class Launcher:
             try:
                 return self._spawn(prepared.path, prepared.words, environment, prepared)
             except (FileNotFoundError, PermissionError):
-                # The cached program may be gone; another one may come next on the PATH.
+                # The cached program may have been removed; search the PATH again.
                 self._found.clear()
                 path = self._resolve(job.command[0], environment, prepared.workdir)
                 if path == prepared.path:
@@ -341,10 +342,10 @@ class Launcher:
         return folder
 
     def _open(self, path: str, kept: bool) -> int:
-        """Open an output file for appending, and empty it at the first time in this run.
+        """Open an output file for appending. Empty it if this run opens it for the first time.
 
-        So output of an earlier run is removed, and jobs may share a file. Devices and pipes are
-        left as they are.
+        This removes output of earlier runs, and jobs may share a file. Devices and pipes are not
+        emptied.
         """
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY
         mark = hash(path)

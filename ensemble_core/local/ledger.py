@@ -14,11 +14,11 @@ supervisors. Besides the events of jobs (see ``protocol``), there are these line
 A truncated last line is ignored. If most of the file is forgotten, it is compacted. Lines of format
 1 have no checksum; they are accepted before the first line with one.
 
-Durability: all writes survive the process. Before the controller gets an event of a waiting job or
-the answer of a resize, it is synced, so it also survives a power cut (``Ledger.keep``). Events of
-started jobs are not synced, because no job survives a power cut. So, if the run's journal has newer
-events of a job than the ledger, the job has started. And a job that waits according to the ledger
-may be over according to the journal.
+Durability: all writes survive the process. An event of a waiting job and the answer of a resize are
+synced before they are sent to the controller, so they also survive a power cut (``Ledger.keep``).
+Events of started jobs are not synced, because no job survives a power cut. Therefore, if the run's
+journal has newer events of a job than the ledger, the job has started. A job that waits according
+to the ledger may be over according to the journal.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _locked(fd: int) -> bool:
                 return False
             time.sleep(0.02)
         except OSError:
-            return True  # no locks here; the socket's name still allows only one supervisor
+            return True  # No locks here, but the socket's name allows only one supervisor.
         else:
             return True
 
@@ -89,12 +89,12 @@ def _locked(fd: int) -> bool:
 class Ledger:
     """One run's ledger, open for appending. Raises :class:`ExecutorError` if that fails.
 
-    - ``past``: jobs that were not over when it was opened.
+    - ``past``: jobs that were not over when the ledger was opened.
     - ``newest``: time of the newest event.
     - ``size``: slots after the last resize; ``requests``: outcomes of resizes.
-    - ``began``: when the run's first supervisor opened it; ``None`` if it is this one.
-    - ``rebooted``: the machine was rebooted since the last supervisor.
-    - ``failing``: why it currently cannot be written.
+    - ``began``: when the run's first supervisor opened the ledger; ``None`` if this is the first
+    one. - ``rebooted``: the machine was rebooted since the last supervisor. - ``failing``: why the
+    ledger currently cannot be written.
     """
 
     def __init__(self, folder: str, tag: str, now: float) -> None:
@@ -110,11 +110,11 @@ class Ledger:
         self._tag = tag
         self._sizes: dict[str, int] = {}
         self._buffer: list[bytes] = []
-        #: The rest of a partial write.
+        #: The part of a partial write that is still to be written.
         self._unwritten = b""
         self._format = FORMAT
         self._to_keep = False
-        #: True until the folder was synced: a power cut could lose the file's name.
+        #: True until the folder is synced; before that, a power cut could lose the file's name.
         self._nameless = True
         self._retry = 0.0
         self._total = self._dead = 0
@@ -283,7 +283,8 @@ class Ledger:
     def flush(self, newest: float = 0.0, *, publishing: bool = False) -> bool:
         """Write added lines, up to the time ``newest``; return True if all are written.
 
-        ``publishing``: the controller gets them next, so sync if :meth:`keep` was called.
+        ``publishing``: the lines are sent to the controller next, so sync them if :meth:`keep` was
+        called.
         """
         self.newest = max(self.newest, newest)
         sync = publishing and self._to_keep
@@ -339,7 +340,7 @@ class Ledger:
         with open(self.path, "rb") as file:
             for raw in file:
                 if not raw.endswith(b"\n"):
-                    torn = raw  # the rest is in self._unwritten
+                    torn = raw  # the rest of this line is in self._unwritten
                     break
                 with contextlib.suppress(ValueError):
                     yield checked(raw, self._format < FORMAT)
@@ -373,7 +374,7 @@ class Ledger:
                     file.write(with_checksum(line(self._supervisor)))
                     file.writelines(with_checksum(text) for text in self._kept())
                 total = os.fstat(fd).st_size
-                os.fsync(fd)  # before it replaces the old file
+                os.fsync(fd)  # sync the new file before it replaces the old one
                 os.replace(fresh, self.path)
                 _sync_folder(os.path.dirname(self.path))
             except BaseException:

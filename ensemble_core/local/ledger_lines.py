@@ -14,8 +14,9 @@ __all__ = ["LedgerJob", "checked", "newer", "with_checksum"]
 class LedgerJob:
     """State of an unfinished job, from the ledger.
 
-    ``launched``: its processes were spawned or about to be. ``pids`` were its tasks when the
-    machine had been up for ``up`` seconds. ``newest`` is the time of its newest event.
+    ``launched``: the job's processes were spawned, or were about to be. ``pids`` are the process
+    ids of its tasks at the time when the machine had been up for ``up`` seconds. ``newest`` is the
+    time of its newest event.
     """
 
     __slots__ = ("data", "fatal", "gpus", "launched", "names", "newest", "pids", "started", "up")

@@ -36,7 +36,7 @@ def leftover_jobs(tag: str, state: Path, ending: Executor | None) -> int:
     waiting, begun = _unfinished(state / NAME)
     count = max(1, waiting + begun) if supervisor else begun
     if ending is not None and count:
-        if not supervisor:  # a new one ends the jobs of its predecessor
+        if not supervisor:  # a new supervisor ends the jobs of its predecessor
             ending.open(Run(tag, state.parent / "output", time.time, state), lambda events: None)
             supervisor = _supervisor(tag, state)
             _tell_to_end(tag, state, supervisor)

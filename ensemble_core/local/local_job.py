@@ -28,8 +28,8 @@ class LocalJob:
     """A job and its processes.
 
     - ``live``: tasks that have not been reaped.
-    - ``signalled``: other processes of the job that were signalled and have not ended; ``spared``:
-      those that cannot be ended.
+    - ``signalled``: other processes of the job that were signalled and have not ended.
+    - ``spared``: processes that cannot be ended.
     - ``ends``: the monotonic time by which the job must be over.
     - ``reported``: the current controller gets its events.
     - ``allotted``: its ``alloc`` was reported.
@@ -64,7 +64,7 @@ class LocalJob:
 
     def __init__(self, job: Job, number: int) -> None:
         self.job = job
-        #: Beginning of its event lines.
+        #: The text with which the job's event lines begin.
         self.head = event_head(job.id)
         self.number = number
         self.over = False

@@ -15,14 +15,14 @@ from pathlib import Path
 
 __all__ = ["MemoryKills"]
 
-#: Other SIGKILLs within so many seconds of a counted kill also count as out of memory, because the
-#: kernel may kill several processes at once.
+#: A SIGKILL within this many seconds after a counted kill also counts as out of memory, because
+#: the kernel may kill several processes at once.
 _SAME = 1.0
 _COUNT = re.compile(rb"^oom_kill (\d+)$", re.MULTILINE)
 
 
 def _counters(root: Path) -> Iterator[Path]:
-    """Yield files that may have the count, the most specific first."""
+    """Yield the files that may contain the kernel's count, the most specific one first."""
     with contextlib.suppress(OSError, ValueError):
         for text in (root / "proc/self/cgroup").read_text().splitlines():
             _, controllers, place = text.split(":", 2)

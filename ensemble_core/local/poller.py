@@ -151,8 +151,8 @@ class Poller(Generic[T]):
                 self._calls[fd]()
             elif fd in self._watched:
                 ended.append(self._watched.pop(fd))
-                # Closing is not enough: a process that is just being spawned may hold a copy,
-                # which would keep the entry alive.
+                # Unregister the descriptor before closing it: a process that is just being spawned
+                # may hold a copy, which would keep the entry alive.
                 self._epoll.unregister(fd)
                 os.close(fd)
         while self._ended:

@@ -5,13 +5,13 @@ descendants, instead of init. So all processes of jobs, and no others, stay belo
 :class:`ProcessTree` assigns each process to a job, in this order:
 
 1. by its ancestors: it descends from a task of the job;
-2. by its session or process group, if it is that of a task of the job;
+2. by its session or process group: a task of the job has the same;
 3. by its environment, if ``ENSEMBLE_LINEAGE`` names the job;
-4. otherwise it belongs to one of the jobs that ran when it was first seen: to the last of them to
-   end.
+4. otherwise, of the jobs that ran when the process was first seen, it belongs to the one that ends
+   last.
 
-Jobs of an earlier supervisor are not below this one. The ledger has their tasks, and rules 1 to 3
-find their processes. Used by the supervisor's thread only.
+Jobs of an earlier supervisor are not below this one in the tree. The ledger has their tasks, and
+rules 1 to 3 find their processes. Used by the supervisor's thread only.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def become_subreaper() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process. ``born`` (clock ticks since boot) distinguishes it from a later one with its
-    id."""
+    """A process. Its start time ``born`` (clock ticks since boot) distinguishes it from a later
+    process with the same id."""
 
     pid: int
     born: int
@@ -108,7 +108,7 @@ def pin(process: Process) -> int | None:
 
 @dataclass(slots=True)
 class _Orphan(Generic[J]):
-    """An adopted process with its job, or the jobs to one of which it belongs."""
+    """An adopted process with its job, or with the candidates if its job is not known yet."""
 
     born: int
     job: J | None
@@ -135,7 +135,8 @@ class ProcessTree(Generic[J]):
         self._running = running
         self._me = os.getpid()
         self._orphans: dict[int, _Orphan[J]] = {}
-        #: Jobs of an earlier supervisor; their tasks, with a time in ticks at which they existed.
+        #: Jobs of an earlier supervisor; and their tasks, each with a time (in ticks) at which it
+        #: existed.
         self._inherited: dict[str, J] = {}
         self._leaders: dict[int, tuple[J, float]] = {}
         try:
@@ -164,7 +165,7 @@ class ProcessTree(Generic[J]):
             self._leaders[pid] = (job, ticks)
 
     def forget(self, name: str) -> None:
-        """Forget an inherited job, of which no process is left."""
+        """Forget an inherited job that has no processes left."""
         job = self._inherited.pop(name, None)
         if job is not None:
             self._leaders = {pid: item for pid, item in self._leaders.items() if item[0] != job}
@@ -181,7 +182,10 @@ class ProcessTree(Generic[J]):
             text += piece
 
     def left_behind(self, over: Iterable[J]) -> set[J]:
-        """Return which of these jobs, whose tasks have ended, have live orphans. Reap dead ones."""
+        """Return which of these jobs, whose tasks have all ended, still have live orphans.
+
+        Reap dead orphans.
+        """
         orphans = self._scan_orphans()
         found: set[J] = set()
         if not orphans:
@@ -231,7 +235,7 @@ class ProcessTree(Generic[J]):
             return None
         name = self._named(seen.pid)
         job = None if name is None else self._of_name(name)
-        # Without a job of this name (it may be over), all running ones are candidates.
+        # If no job has this name (it may be over), all running jobs are candidates.
         return _Orphan(seen.born, job, set() if job else set(self._running()))
 
     def _named(self, pid: int) -> str | None:
@@ -248,7 +252,7 @@ class ProcessTree(Generic[J]):
         leaders: dict[int, J] = {}
         for pid, (job, ticks) in self._leaders.items():
             seen = table.get(pid)
-            if seen is not None and seen.born <= ticks:  # not a later process with the same id
+            if seen is not None and seen.born <= ticks:  # skip a later process with the same id
                 leaders[pid] = job
         found: dict[int, J] = {}
         for pid, seen in table.items():

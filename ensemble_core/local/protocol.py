@@ -1,10 +1,11 @@
 """Protocol between controller and supervisor, and format of the supervisor's ledger: JSON lines.
 
-Both ends of the connection and the ledger use these functions, which do no I/O. ``model.codec``
-encodes the fields of jobs and events. A job's event is ``["e",ID,TIME,NAME,CONTEXT,A,B,MORE]``,
-without missing items at the end. ``A`` and ``B`` are for the ledger: the job for ``submit``, the
-uptime and the process ids for ``start``. ``MORE`` has further fields of the event. Other events are
-``["o",{...}]``. The id comes first, so that lines can be filtered without decoding them.
+These functions are used at both ends of the connection and for the ledger. They do no I/O.
+``model.codec`` encodes the fields of jobs and events. A job's event is
+``["e",ID,TIME,NAME,CONTEXT,A,B,MORE]``, without missing items at the end. ``A`` and ``B`` are for
+the ledger: the job for ``submit``, the uptime and the process ids for ``start``. ``MORE`` has
+further fields of the event. Other events are ``["o",{...}]``. The id comes first, so that lines can
+be filtered without decoding them.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ __all__ = [
 
 #: Version of the protocol; a supervisor may be older than its controller.
 VERSION = 1
-#: The fields of a job in this version of Ensemble. A supervisor rejects a controller with further
-#: fields, because it would ignore them.
+#: The fields of a job in this version of Ensemble. A supervisor rejects a controller whose jobs
+#: have other fields, because it would ignore them.
 JOB_FIELDS = layout(Job).names
 
 _quote: Callable[[str], str] = json.encoder.encode_basestring_ascii
@@ -53,9 +54,10 @@ _NOT_SENT = ("parameters", "observe", "executor", "options")
 _MORE_AT = 7
 #: Fields of a job's event that have a fixed place in its line.
 _PLACED = ("type", "timestamp", "job", "name", "context")
-#: True if the class has other fields, besides ``ours``, which is always true here.
+#: True if ``JobEvent`` has further fields (except ``ours``, which is always true here).
 _MORE = not {*_PLACED, "ours"}.issuperset(layout(JobEvent).names)
-#: Parses a JSON string, from the position after its opening quote; returns it and its end.
+#: Function that parses a JSON string, given the position after its opening quote. It returns the
+#: string and the position of its end.
 _SCAN: Callable[[str, int], tuple[str, int]] = vars(json.decoder)["scanstring"]
 
 
@@ -162,6 +164,6 @@ class Splitter:
             return []
         whole = b"".join((*self._pieces, piece[:end]))
         self._pieces = [piece[end + 1 :]] if end + 1 < len(piece) else []
-        # All in one call, because a call costs as much as parsing a short message.
+        # Parse all messages in one call, because a call costs as much as parsing a short message.
         messages: list[Any] = decode("[" + whole.decode("ascii").replace("\n", ",") + "]")
         return messages

@@ -3,9 +3,9 @@
 Jobs start by urgency, then first in, first out. If the first one does not fit yet, it is the
 *head*, and others may pass it without starving it:
 
-- If every running job has a time limit, the head gets a reservation: the time by which enough of
-  them must have ended. A job may pass if its limit ends before, or if it needs only what the head
-  leaves free (EASY backfill).
+- If every running job has a time limit, the head gets a reservation: the time by which enough
+  running jobs must have ended. Another job may pass if its time limit ends before then, or if it
+  needs only what the head leaves free (EASY backfill).
 - Otherwise a bounded number of jobs may pass (``BYPASS_FACTOR`` for each core, at least
   ``BYPASS_LEAST``). After that, free cores are kept for the head.
 
@@ -132,7 +132,7 @@ class Queue:
 def _in_time(line: deque[Waiting], limit: float) -> Waiting | None:
     """Remove and return the first job whose time limit is at most ``limit`` seconds.
 
-    Only checks the first few.
+    Only the first few jobs of the line are checked.
     """
     for place, entry in enumerate(itertools.islice(line, BACKFILL_DEPTH)):
         if not entry.over and 0 < entry.job.duration <= limit:
@@ -144,8 +144,8 @@ def _in_time(line: deque[Waiting], limit: float) -> Waiting | None:
 def _reservation(
     head: Waiting, slots: Slots, running: Iterable[Holder]
 ) -> tuple[float, int, int] | None:
-    """Return when the head can start at the latest, and the cores and GPUs that it leaves free
-    then.
+    """Return the latest time at which the head can start, and the numbers of cores and GPUs that
+    are still free then.
 
     ``None`` if a running job has no time limit.
     """

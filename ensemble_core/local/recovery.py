@@ -21,7 +21,7 @@ __all__ = ["LINES_LOST", "past_records", "why_lost"]
 
 #: Events of a job that has not started; any other event shows that it has.
 _BEFORE = frozenset({"submit", "validate", "depend", "priority", "exception"})
-#: The note of a job of which the journal has newer events than the ledger.
+#: The note of a job if the journal has newer events of it than the ledger.
 LINES_LOST = (
     "the ledger of this machine lost its newest lines (a power cut, or a full disk): the job has "
     "started, and whether it finished cannot be known"

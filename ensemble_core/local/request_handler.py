@@ -94,7 +94,7 @@ class RequestHandler:
         return bool(self._arrivals)
 
     def adopt(self, record: LocalJob) -> None:
-        """Take over a job of an earlier supervisor."""
+        """Take over an unfinished job of an earlier supervisor."""
         record.number = next(self._numbers)
         self._active.records[record.job.id] = record
 
@@ -140,7 +140,8 @@ class RequestHandler:
     def wait(self, record: LocalJob, told: Set[str], *first: str) -> None:
         """Queue a job, or end it if it can never run.
 
-        ``told`` are its events so far; ``first`` are new events to report before others.
+        ``told`` are the names of the job's events so far. ``first`` are new events of the job,
+        which are reported before later ones.
         """
         job = record.job
         if not 0 <= job.urgency <= 31 or job.tasks < 1 or job.cores_per_task < 1:
@@ -193,10 +194,10 @@ class RequestHandler:
     def _resize(self, request: str, delta: int, when_busy: WhenBusy) -> None:
         slots = self._slots
         done = None if self._ledger is None else self._ledger.requests.get(request)
-        if done is not None:  # repeated by a controller that did not get the answer
+        if done is not None:  # the controller repeats the request because it did not get the answer
             self._log.answer(request, "denied" if done == "denied" else "granted", "", True)
             return
-        # A slot in use is removed when its job ends, or kept; no job is ended for it.
+        # No job is ended for a resize: a slot in use is kept, or removed when its job ends.
         spared = 0
         if when_busy == "skip" and delta < 0:
             spared = max(0, -delta - max(0, slots.free))
@@ -235,12 +236,12 @@ class RequestHandler:
                 records[name].reported = True
 
     def _queue_held(self, jobs: Mapping[str, float]) -> None:
-        """Queue held jobs that are in ``jobs``, which maps unfinished jobs to their newest events'
-        times in the journal.
+        """Queue those held jobs that are not over according to the journal.
 
-        If the journal has newer events than the ledger, the job has started; it is lost and does
-        not run twice. A job without any event in the journal, and without a submit in the ledger,
-        was never submitted.
+        ``jobs`` maps each unfinished job to the time of its newest event in the journal. If the
+        journal has newer events than the ledger, the job has started: it is lost, so that it does
+        not run twice. A job without an event in the journal and without a submit in the ledger was
+        never submitted.
         """
         held, self.held = self.held, {}
         for name, (record, past) in held.items():

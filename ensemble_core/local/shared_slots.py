@@ -23,10 +23,11 @@ from ensemble_core.model.jobs import Job
 
 __all__ = ["SharedSlots"]
 
-#: First bytes for cores and for GPUs, far beyond the file's content, and the byte that a supervisor
-#: locks while it chooses.
+#: The first byte that stands for a core, the first that stands for a GPU (both far beyond the
+#: file's content), and the byte that a supervisor locks while it chooses.
 _CORES, _GPUS, _TURN = 1 << 28, 1 << 29, 1 << 27
-#: How many jobs may pass a waiting run whose job does not fit: at least, and for each core.
+#: How many jobs may pass a waiting run whose job does not fit: the least number, and the number
+#: for each core.
 _PASS_LEAST, _PASS_FACTOR = 8, 2
 #: Seconds to wait for a run that was woken; its supervisor may be suspended.
 _PATIENCE = 10.0
@@ -34,8 +35,8 @@ _PATIENCE = 10.0
 
 @dataclass(slots=True)
 class _WaitingRun:
-    """A waiting run: its socket's name, since when (monotonic seconds), what its next job needs,
-    and how often others passed it."""
+    """A waiting run: the name of its socket, the time since which it waits (monotonic seconds),
+    what its next job needs, and how often others have passed it."""
 
     name: str
     since: float
@@ -63,11 +64,11 @@ class SharedSlots(Slots):
         self._socket.bind("\0" + self._name)
         self.wake_fd = self._socket.fileno()
         self._held: list[int] = []
-        #: While this run chooses: free bytes of cores, and the other waiting runs.
+        #: Set while this run chooses: the bytes of free cores, and the other waiting runs.
         self._free: list[int] = []
         self._waiting_runs: list[_WaitingRun] = []
         self._since = 0.0
-        #: Waiting runs that were woken, and when first.
+        #: Waiting runs that were woken, each with the time of its first wakeup.
         self._woken: dict[tuple[str, float], float] = {}
 
     # -- one supervisor at a time --------------------------------------------------------------
@@ -86,7 +87,7 @@ class SharedSlots(Slots):
             with self._reserving():
                 yield
             job = next_job()
-            # A run that is at its limit does not wait for others.
+            # A run that has reached its own limit does not wait for slots of others.
             self.waiting = job is not None and super().fits(job.cores, job.gpus)
             if job is not None and self.waiting:
                 passed = mine.passed if mine is not None and mine.since == self._since else 0
@@ -193,8 +194,8 @@ class SharedSlots(Slots):
         fcntl.lockf(self._file, fcntl.LOCK_UN, 1, byte)
 
     def _cores(self) -> list[int]:
-        """Return the bytes of cores that this run does not hold, the highest first, because a run
-        with fewer slots uses the lowest."""
+        """Return the bytes of the cores that this run does not hold. The highest come first,
+        because runs with fewer slots can only use the lowest."""
         every = range(_CORES + self.size - 1, _CORES - 1, -1)
         return [byte for byte in every if byte not in self._held]
 
@@ -202,7 +203,7 @@ class SharedSlots(Slots):
         return _GPUS + self.gpus.index(gpu)
 
     def _read(self) -> list[_WaitingRun]:
-        with contextlib.suppress(OSError, ValueError, TypeError):  # being written just now
+        with contextlib.suppress(OSError, ValueError, TypeError):  # just being written
             data = os.pread(self._file, 1 << 20, 0)
             return [_WaitingRun(**run) for run in json.loads(data or b"[]")]
         return []

@@ -78,8 +78,8 @@ def machine_cores(root: Path = Path("/")) -> int:
 def visible_gpus(count: int | None, environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return the names of the GPUs for jobs, as in ``CUDA_VISIBLE_DEVICES``.
 
-    If ``count`` is ``None``, return all that the variable lists, or none if it is not set. Raises
-    :class:`UsageError` if it lists fewer than ``count``.
+    If ``count`` is ``None``, return all GPUs that the variable lists, or none if it is not set.
+    Raises :class:`UsageError` if the variable lists fewer than ``count``.
     """
     text = environment.get("CUDA_VISIBLE_DEVICES")
     listed = None if text is None else [word.strip() for word in text.split(",") if word.strip()]
@@ -115,7 +115,7 @@ class Slots:
         self.used = 0
         #: Cores that other runs held at the last check, if slots are shared.
         self.others = 0
-        #: True while this run waits for slots of others, and the descriptor that wakes it.
+        #: True while this run waits for slots of other runs; and the descriptor that wakes it.
         self.waiting = False
         self.wake_fd = -1
         self.gpus = tuple(gpus)
@@ -129,7 +129,8 @@ class Slots:
     def choosing(
         self, next_job: Callable[[], Job | None]
     ) -> contextlib.AbstractContextManager[None]:
-        """Return a context in which jobs are chosen; no other run with these slots chooses then.
+        """Return a context manager in which this run chooses jobs. No other run that shares the
+        slots chooses at the same time.
 
         ``next_job`` returns the next waiting job.
         """
@@ -150,7 +151,8 @@ class Slots:
         return taken
 
     def hold(self, cores: int, gpus: Sequence[str]) -> tuple[str, ...]:
-        """Take the cores and GPUs of a job that uses them already; GPUs may be missing here."""
+        """Take the cores and GPUs of a job that already runs. Ignore GPUs that are not
+        configured."""
         self.used += cores
         held = tuple(gpu for gpu in gpus if gpu in self.free_gpus)
         self.free_gpus = [gpu for gpu in self.free_gpus if gpu not in held]
@@ -199,7 +201,7 @@ class Slots:
         return self.size, self.used + self.others, len(self.free_gpus)
 
     def gauges(self) -> dict[str, float]:
-        """Return the gauges: one node, which is free if a core is, and the cores and GPUs."""
+        """Return the gauges of cores and GPUs, and of one node, which is free if a core is free."""
         free = self.free
         values: dict[str, float] = {
             "nodes.up": 1.0,

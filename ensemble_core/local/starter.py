@@ -1,8 +1,7 @@
 """Starter: starts the jobs that may start, and retries if the system lacks resources.
 
-The supervisor's loop owns one :class:`Starter` and calls :meth:`Starter.turn` once a turn. The
-ledger records that a job is about to be spawned before the spawn, so that no later supervisor
-starts it again.
+The supervisor's loop owns one :class:`Starter` and calls :meth:`Starter.turn` once a turn. Before
+a job is spawned, the ledger records that, so that no later supervisor starts the job again.
 """
 
 from __future__ import annotations
@@ -24,7 +23,8 @@ from ensemble_core.model.jobs import Job
 
 __all__ = ["Starter", "uptime"]
 
-#: Backoff of failed spawns in seconds: first and longest wait, and the time until the job fails.
+#: Backoff after failed spawns, in seconds: first and longest wait, and the time after which the job
+#: fails.
 _RETRY_FIRST, _RETRY_LONGEST, _RETRY_LIMIT = 0.02, 2.0, 600.0
 
 
@@ -104,7 +104,7 @@ class Starter:
             record.gpus = self._slots.take(job.cores, job.gpus)
             running[record] = None
             self._ready.append(record)
-            if record.allotted:  # put off by an earlier supervisor
+            if record.allotted:  # an earlier supervisor has put the job off
                 self._about_to_spawn(record)
                 continue
             record.allotted = True
@@ -145,7 +145,7 @@ class Starter:
         except LaunchError as error:
             self._refuse(record, error)
             return
-        except Exception as error:  # must not affect other jobs
+        except Exception as error:  # an error of one job must not affect others
             self._refuse(record, LaunchError(f"{type(error).__name__}: {error}"))
             return
         prepared.close()

@@ -155,7 +155,7 @@ class Supervisor:
     def _may_end(self) -> bool:
         if self._must_end:
             return True
-        # Unwritten events would be lost with this process.
+        # Do not exit yet: unwritten events would be lost with this process.
         return self._controller is None and not self._guests and not self._loop.log.failing
 
     def _close_listener(self) -> None:
@@ -301,11 +301,12 @@ class Supervisor:
         self._loop.log.add_gauges()
 
     def _watch_controller(self, guest: Connection) -> None:
-        """Watch the controller's process: its fork may keep the connection open after its death."""
+        """Watch the controller's process, because a fork of it may keep the connection open after
+        its death."""
         try:
             self._pidfd = os.pidfd_open(guest.pid)
         except (OSError, AttributeError):
-            return  # in another container; the end of the connection is probably enough
+            return  # In another container; the end of the connection is probably enough.
 
         def ended() -> None:
             guest.read()
@@ -327,10 +328,10 @@ class Supervisor:
         self._loop.take(("call", self._loop.controller_left))
 
     def _closed(self) -> None:
-        """Let the controller leave; the jobs that it wanted to end are over."""
+        """Let the controller leave, because the jobs that it wanted to end are over."""
         self._send([line(["bye"])])
         if not self._loop.busy and not self._loop.log.failing and not self._guests:
-            # Before the controller disconnects, because the next one starts a supervisor.
+            # Close it before the controller disconnects, because the next one starts a supervisor.
             self._close_listener()
         self._disconnect()
 
@@ -366,7 +367,7 @@ def _inherited_socket() -> socket.socket:
     keep = {0, 1, 2, sock.fileno()}
     for name in os.listdir("/proc/self/fd"):
         if int(name) not in keep:
-            with contextlib.suppress(OSError):  # the descriptor of the listing
+            with contextlib.suppress(OSError):  # the descriptor with which the folder was listed
                 os.close(int(name))
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)

@@ -53,9 +53,9 @@ main()
 def address(tag: str, state: Path | None, *, anew: bool = False) -> str:
     """Return the name of the supervisor's socket, in the abstract namespace.
 
-    Any user may take any name there, so it contains a secret from the run's folder (``anew``: a new
-    secret). For a run that is not kept, or that an earlier version may have started, it is derived
-    from the tag. Raises :class:`ExecutorError`.
+    Any user may take any name there, so the name contains a secret from the run's folder (``anew``:
+    a new secret). For a run that is not kept, or that an earlier version may have started, the name
+    is derived from the tag. Raises :class:`ExecutorError`.
     """
     mark = ""
     if state is not None:
@@ -112,7 +112,7 @@ class SupervisorClient:
         self._early: list[Any] = []
         self._answers: queue.SimpleQueue[Mapping[str, bool] | None] = queue.SimpleQueue()
         self._leaving = False
-        #: The supervisor that was started here, until it has answered.
+        #: The supervisor that this process has started, until it has answered.
         self._started: StartedSupervisor | None = None
         self._sock: socket.socket
         self._thread: threading.Thread
@@ -147,7 +147,7 @@ class SupervisorClient:
                 raise
             if answer is not None:
                 break
-            # It has just ended, or another controller has started one first.
+            # The supervisor has just ended, or another controller has started one first.
             self._hang_up()
             if time.monotonic() > deadline:
                 raise _no_answer()
@@ -172,7 +172,7 @@ class SupervisorClient:
         self._early = []
 
     def _find(self) -> socket.socket | None:
-        """Connect to the existing supervisor; return ``None`` if there is none."""
+        """Return a socket to the running supervisor, or ``None`` if the run has no supervisor."""
         sock = socket.socket(socket.AF_UNIX)
         try:
             sock.settimeout(_OPENING)
@@ -227,7 +227,7 @@ class SupervisorClient:
             return None
         raise _cannot_start(words or "it ended without a message")
 
-    # Asking.
+    # Requests.
 
     def submit(self, jobs: Sequence[Job]) -> None:
         """Send jobs. Raises :class:`ExecutorError` if none of them can have arrived."""
@@ -278,13 +278,13 @@ class SupervisorClient:
         try:
             self._sock.sendall(text)
         except OSError:
-            # Also after a timeout. The listening thread then reports the supervisor as lost.
+            # An error or a timeout: the listening thread then reports the supervisor as lost.
             with contextlib.suppress(OSError):
                 self._sock.shutdown(socket.SHUT_RDWR)
             return False
         return True
 
-    # Listening.
+    # Events.
 
     def _listen(self) -> None:
         reason, told = "its supervisor has ended", False
@@ -387,8 +387,9 @@ class StartedSupervisor:
         self.last_words()
 
     def last_words(self) -> str:
-        """Return the last line of its errors, after it has answered or ended. Call this once."""
-        with contextlib.suppress(ChildProcessError):  # SIGCHLD may be ignored here
+        """Return the last line that the supervisor printed as an error. Call this once, after the
+        supervisor has answered or ended."""
+        with contextlib.suppress(ChildProcessError):  # the wait fails if SIGCHLD is ignored
             os.waitpid(self._child, 0)
         with self._errors:
             text = os.pread(self._errors.fileno(), 65536, self._began).decode("utf-8", "replace")

@@ -142,7 +142,7 @@ class SupervisorLoop:
                 self._recover(self._ledger)
             while self.busy or not self._may_end():
                 self._turn()
-        except Exception as error:  # always report that no more events will come
+        except Exception as error:  # always tell the controller that no more events will come
             traceback.print_exc(file=sys.stderr)
             for record in self.active.running:
                 record.signal(signal.SIGKILL)
@@ -176,7 +176,7 @@ class SupervisorLoop:
     def _publish(self) -> None:
         """Publish events; while jobs wait for slots, do so only every ``_GATHER`` seconds.
 
-        The delay costs nothing, because a reaction to them could not start a job.
+        The delay costs nothing, because a reaction to the events could not start a job now.
         """
         if self._queue and not self._requests.accepting_jobs and self.log.unpublished:
             now = time.monotonic()
@@ -190,10 +190,10 @@ class SupervisorLoop:
 
     def _publish_now(self) -> None:
         self._publish_due = False
-        self._next_publish = 0.0  # this turn publishes
+        self._next_publish = 0.0  # no timer needed: this turn publishes
 
     def _retry(self) -> None:
-        self._retrying = False  # this turn writes
+        self._retrying = False  # no timer needed: this turn writes
 
     # Jobs of an earlier supervisor.
 

@@ -1,8 +1,8 @@
 """Terminator: ends all processes of a job with SIGTERM, and SIGKILL after a grace period.
 
 The supervisor's thread calls it when a job is cancelled, exceeds its time limit, or exits and
-leaves processes behind. For jobs of an earlier supervisor it only waits. ``done`` is called once no
-process of the job is left.
+leaves processes behind. For jobs of an earlier supervisor, the terminator
+only waits. It calls ``done`` once no process of the job is left.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Terminator:
         if record.phase is not Phase.NONE:
             return
         record.phase = Phase.TERM
-        record.signalled.clear()  # so far they were only watched
+        record.signalled.clear()  # an inherited job's processes were only watched so far
         record.signal(signal.SIGTERM)
         self._due[record] = None
         record.timers.append(
@@ -163,7 +163,7 @@ class Terminator:
     def _send(
         self, record: LocalJob, process: Process, number: int, send: Callable[[int], None]
     ) -> bool:
-        """Signal a process; return False if it does not exist, or may not be signalled."""
+        """Signal a process; return False if it does not exist or the system does not allow it."""
         try:
             send(number)
             if number == signal.SIGTERM:

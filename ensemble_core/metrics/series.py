@@ -1,8 +1,8 @@
 """Series: the values of one variable of one group, reduced by several statistics.
 
-A series passes values to its statistics in bulk, when one of them is read or a small buffer is
-full. So a value costs little more than the reducers' work, and memory does not grow with the number
-of values. Owned by ``store.MetricStore``.
+A series buffers a few values. It passes them to its statistics in bulk, when a statistic is read or
+the buffer is full. So a value costs little more than the reducers' work, and memory does not grow
+with the number of values. Owned by ``store.MetricStore``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _BUFFER = 128
 
 
 class Statistic(Protocol):
-    """A streaming reducer. It gets finite numbers only, and is read only after the first one."""
+    """A streaming reducer. It receives finite numbers only. It is read only after the first
+    number."""
 
     def update(self, value: float, /) -> Any:
         """Take a value."""
@@ -46,8 +47,8 @@ class OrderFree(Protocol):
     """A reducer for tables, whose rows change: its result does not depend on the order of values,
     to the last bit.
 
-    A statistic that supports this returns a reducer from ``order_free(grows=…)``. If it ``grows``
-    only, ``remove`` is never called.
+    A statistic that supports this returns a reducer from ``order_free(grows=…)``. With ``grows``,
+    values are only added: ``remove`` is never called.
     """
 
     def add(self, value: float, /) -> None:
@@ -86,7 +87,7 @@ class StatisticSpec:
         try:
             make = getattr(self.build(), "order_free", None)
             reducer: OrderFree | None = None if make is None else make(grows=grows)
-        except Exception:  # a plugin's code; its series reports the error
+        except Exception:  # an error of a plugin's code, which its series reports
             return None
         return reducer
 
@@ -151,17 +152,17 @@ class _Cell:
         self.statistic = statistic
         self.update: Callable[..., Any] = statistic.update
         self.get: Callable[..., float | None] = statistic.get
-        #: Takes many values at once, with the same result, if the statistic has it. (river's
-        #: ``update_many`` takes arrays and rounds differently.)
+        #: The statistic's method for many values at once, if it has one with the same result.
+        #: (river's ``update_many`` takes arrays and rounds differently.)
         self.update_all: Callable[..., Any] | None = getattr(statistic, "update_all", None)
 
 
 class Series:
     """The values of one variable of one group, reduced by several statistics.
 
-    Values wait in a small buffer. A statistic takes them when it is read, and all do when the
-    buffer is full. If a statistic raises, it has no value from then on, and ``problems`` is called
-    with its name and the error.
+    Values wait in a small buffer. A statistic takes them when it is read; all statistics take them
+    when the buffer is full. If a statistic raises, it has no value from then on, and ``problems``
+    is called with its name and the error.
     """
 
     __slots__ = (
@@ -281,7 +282,8 @@ class Series:
         return self.read(cell, now)
 
     def reader(self, statistic: str) -> Callable[[float], float | None]:
-        """Return a function that reads this statistic at a time, with the look-up done once."""
+        """Return a function that returns this statistic's result at a given time. It is faster than
+        :meth:`get`, because it needs no look-up."""
         return partial(self.read, self._cells[statistic])
 
     def read(self, cell: _Cell, now: float) -> float | None:

@@ -42,8 +42,8 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _kept(statistic: Any) -> tuple[tuple[Any, ...], Any]:
-    """Return what ``copy`` would copy of an object: its constructor's arguments and its state
-    (attributes by name, or the result of ``__getstate__``)."""
+    """Return the two things from which ``copy`` would rebuild an object: the arguments of its
+    constructor, and its state (attributes by name, or the result of ``__getstate__``)."""
     cls = type(statistic)
     made, arguments, state, items, pairs = (*statistic.__reduce_ex__(2), None, None, None)[:5]
     if made is not copyreg.__newobj__ or items or pairs:  # type: ignore[attr-defined]
@@ -70,7 +70,8 @@ def state_of(statistic: Any, fresh: Any) -> Any:
 def _changes(
     statistic: Any, state: dict[str, Any], fresh: dict[str, Any]
 ) -> Iterator[tuple[str, bool, Any]]:
-    """Yield each attribute's name, whether it is an object with state, and the state or value."""
+    """Yield for each attribute: its name, True if its value is an object with a state, and this
+    state or the value."""
     if fresh.keys() - state.keys():
         raise NoState(f"{type(statistic).__name__} has lost an attribute")
     for name, value in state.items():

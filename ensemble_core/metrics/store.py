@@ -49,10 +49,10 @@ COUNTS = (
 KEPT = ("submitted", "success", "failed", "cancelled", "done", "lost", "repeated", "reused")
 #: Variables that each group has, in seconds.
 VARIABLES = ("duration", "pending")
-#: Suffixes of these variables: ``duration.failed``.
+#: Suffixes of these variables, as in ``duration.failed``.
 OUTCOMES = ("success", "failed", "cancelled")
-#: Resources of an allocation, and the prefixes of their gauges: used by the run, and committed to
-#: jobs that are not over.
+#: Resources of an allocation, and the prefixes of their gauges: the amount that the run has used,
+#: and the amount committed to jobs that are not over.
 RESOURCES = ("core_hours", "node_hours", "gpu_hours")
 USED = "used."
 COMMITTED = "committed."
@@ -82,8 +82,8 @@ GAUGES = (
     *(USED + resource for resource in RESOURCES),
     *(COMMITTED + resource for resource in RESOURCES),
 )
-#: Prefixes of gauges of a group (jobs that ``submit-next`` has not taken yet; 1 while a member with
-#: its jobs is disconnected) and of a rule (how often it fired).
+#: Prefixes of gauges of a group (number of jobs that ``submit-next`` has not taken yet; 1 while a
+#: member that runs the group's jobs is disconnected) and of a rule (how often it fired).
 BACKLOG = "backlog."
 AWAY = "away."
 FIRINGS = "count.rule."
@@ -95,9 +95,9 @@ _OF_GENERATOR = re.compile(
 
 
 class MetricPath(NamedTuple):
-    """A checked path. ``variable`` is the counter's name, the group's variable (with an outcome:
-    ``duration.failed``), or empty for a gauge. A series without a group has the values of the gauge
-    ``variable`` at each heartbeat."""
+    """A checked path of a metric. ``variable`` is the name of a counter, or a variable of the group
+    (perhaps with an outcome: ``duration.failed``), or empty for a gauge. If a series has no group,
+    ``variable`` is a gauge whose value is sampled at each heartbeat."""
 
     text: str
     kind: Literal["count", "series", "gauge"]
@@ -206,7 +206,7 @@ def _unknown(
     if head in statistics:
         candidates += [f"{head}.{gauge}" for gauge in gauges]
         group, _, variable = rest.partition(".")
-        if variable and group in groups:  # a dot where the hyphen belongs
+        if variable and group in groups:  # a dot was written in place of the hyphen
             candidates.append(f"{head}.{group}-{variable}")
     usual = USUAL_STATISTICS.get(head.lower())
     meant = f"{usual}.{rest}"
@@ -240,8 +240,8 @@ class MetricStore:
         self.everything = False
         self.counts: dict[str, dict[str, int]] = {}
         self.gauges: dict[str, float] = {}
-        #: Errors in plugins' statistics, which the engine reports: of those that rules use
-        #: (problems), and of others (warnings).
+        #: Messages about faulty statistics of plugins, which the engine reports: ``problems`` for
+        #: statistics that rules use, ``warnings`` for others.
         self.problems: list[str] = []
         self.warnings: list[str] = []
         #: The metrics that rules use: (group, variable, statistic).
@@ -298,8 +298,10 @@ class MetricStore:
         return kept
 
     def _fault(self, group: str, variable: str, statistic: str, error: Exception) -> None:
-        """Report a statistic that raised or returned a non-number: once, and for each metric that a
-        rule uses, because that rule can no longer fire."""
+        """Report a statistic that raised, or returned something other than a number.
+
+        A statistic is reported once, and again for each metric that a rule uses, because that rule
+        can no longer fire."""
         used, spec = (group, variable, statistic) in self._asked, self.statistics[statistic]
         if not used and spec.key in self._told:
             return
@@ -344,7 +346,8 @@ class MetricStore:
         return counted(self.counts[group], counter)
 
     def reader(self, path: MetricPath) -> Callable[[float], float | None]:
-        """Return a function that reads this metric at a time, with the look-up done once."""
+        """Return a function that returns this metric's value at a given time. It is faster than
+        :meth:`get`, because it needs no look-up."""
         if path.kind == "series":
             self.keep(path)
             return self.series[path.group, path.variable].reader(path.statistic)
@@ -386,7 +389,7 @@ class MetricStore:
         return MetricsView(values)
 
     def hear_of_faults(self) -> None:
-        """Receive the errors of statistics again, after this was restored from a snapshot."""
+        """Receive the errors of statistics again, after the store was restored from a snapshot."""
         for key, series in self.series.items():
             series.tell(partial(self._fault, *key))
 

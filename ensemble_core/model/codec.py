@@ -36,7 +36,7 @@ _DEEPEST = 40
 class Layout(NamedTuple):
     """Fields of a record class, as encoders need them."""
 
-    #: The class's ``type`` if there are several kinds.
+    #: The ``type`` of the class, if its base has several classes.
     kind: str | None
     names: tuple[str, ...]
     #: Each field's default, or ``MISSING``.
@@ -81,7 +81,7 @@ def _values_of(cls: type[Any]) -> tuple[tuple[str, ...], Callable[[Any], Any]]:
     return names, attrgetter(*names) if names else lambda record: ()
 
 
-#: Return the names of a class's fields, and a function that reads their values from a record.
+#: Function that returns the names of a class's fields, and a function that reads their values.
 _values = cast(
     Callable[[type[Any]], tuple[tuple[str, ...], Callable[[Any], Any]]], cache(_values_of)
 )
@@ -129,8 +129,8 @@ class Record:
         return data
 
     def compact(self) -> dict[str, Any]:
-        """Return the fields that differ from their defaults, for :func:`dumps`. Values inside are
-        not converted. :meth:`from_dict` reads the result back."""
+        """Return the fields that differ from their defaults, for :func:`dumps`. Records within
+        their values are not converted. :meth:`from_dict` reads the result back."""
         kind, names, defaults, values, _ = layout(type(self))
         data: dict[str, Any] = {} if kind is None else {"type": kind}
         for name, default, value in zip(names, defaults, values(self), strict=True):
@@ -182,7 +182,8 @@ def _plain(value: object) -> object:
 
 
 def _tame(value: object, depth: int = 0) -> object:
-    """Return the value with text in place of what JSON cannot hold: odd keys, cycles, objects."""
+    """Return the value with text in place of anything that JSON cannot hold, such as odd keys,
+    cycles and objects."""
     if isinstance(value, Record):
         value = value.compact()
     if isinstance(value, Mapping) and depth < _DEEPEST:
@@ -219,8 +220,8 @@ def dumps(value: object) -> str:
 def quick_to_make(cls: type[Any]) -> None:
     """Replace ``__init__`` of a frozen dataclass with slots by a faster one.
 
-    It assigns the fields while the object has an unfrozen subclass as its class, in half the time
-    that ``object.__setattr__`` takes.
+    The new ``__init__`` temporarily gives the object an unfrozen subclass as its class, and assigns
+    the fields. This takes half the time of ``object.__setattr__``.
     """
     # CPython assigns slots directly only if the class has both of these methods of ``object``.
     plain = {"__setattr__": object.__setattr__, "__delattr__": object.__delattr__}

@@ -31,7 +31,8 @@ __all__ = [
     "refused",
 ]
 
-#: Its arguments: ``value``, a function that looks up a field, one that looks up a metric.
+#: Arguments of a compiled function: ``value``, a function that looks up a field, and a function
+#: that looks up a metric.
 Compiled = Callable[[float | None, Callable[[str], Any], Callable[[str], float | None]], Any]
 
 #: Bits of the largest integer in arithmetic; no float is larger.
@@ -67,12 +68,12 @@ def _power(base: float, exponent: float) -> float:
 
 
 def _round(number: object, digits: Any = None) -> float:
-    # Limits 10**-digits; with so many digits before the point the result is 0 anyway.
+    # Limit the size of 10**-digits. Rounding to more digits before the point gives 0 anyway.
     return round(_number(number), None if digits is None else max(operator.index(digits), -_BITS))
 
 
 def _attempt(part: Callable[[], Any]) -> Any:
-    """Return the value of a part of a formula, ``...`` if it raises."""
+    """Return the value of a part of a formula, or ``...`` if its computation raises."""
     try:
         return part()
     except NO_VALUE:
@@ -142,11 +143,11 @@ def checked(tree: ast.expr, text: str) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def compiled(tree: ast.expr, *, careful: bool) -> Compiled:
-    """Compile a formula to a function. It returns ``...`` if a value is missing.
+    """Compile a formula to a function, which returns ``...`` if a value is missing.
 
     ``A or B`` is true if A or B is true, ``A and B`` is false if A or B is false, even if the other
-    one has no value. Invalid operations raise one of ``NO_VALUE``. With the slower ``careful``,
-    only the failing part of ``and`` or ``or`` has no value.
+    one has no value. Invalid operations raise one of ``NO_VALUE``. With ``careful``, which is
+    slower, an invalid operation means that only this part of ``and`` or ``or`` has no value.
     """
     whole = ast.Expression(_lambda(_Builder(careful=careful).truth(tree), "value", "get", "metric"))
     function: Compiled = eval(compile(whole, "<formula>", "eval"), _NAMESPACE)  # noqa: S307
@@ -179,7 +180,7 @@ class _Builder:
                 kept = [self._kept(self.truth(part)) for part in parts]
                 unknown = _any([_is(name, ...) for _, name in kept])
                 decides = [part for part, _ in kept]
-                if isinstance(op, ast.Or):  # ``...`` counts as true, so it would decide
+                if isinstance(op, ast.Or):  # a missing value (...) counts as true in Python and would decide
                     known = [(_is(part, ..., ast.IsNot), name) for part, name in kept]
                     decides = [ast.BoolOp(ast.And(), [*each], **_AT) for each in known]
                 undecided = ast.IfExp(unknown, _UNKNOWN, kept[-1][1], **_AT)
@@ -195,7 +196,8 @@ class _Builder:
         return _call("_attempt", _lambda(code)) if self._careful else code
 
     def _look_up(self, node: ast.expr) -> Iterator[ast.expr]:
-        """Look up all values that this node always needs; yield a test for each: is it missing?"""
+        """Yield code for each value that this node always needs. The code looks the value up and
+        tests whether it is missing."""
         match node:
             case ast.Name() | ast.BoolOp() | ast.Call(ast.Name("metric")):
                 code, nothing = self._lookup(node)
@@ -212,7 +214,7 @@ class _Builder:
 
     def _lookup(self, node: ast.expr) -> tuple[ast.expr, object]:
         """Return the code that reads a field, a metric or the result of ``and`` and ``or``, and the
-        constant that it gives if the value is missing."""
+        constant that this code returns if the value is missing."""
         match node:
             case ast.BoolOp():
                 return self.truth(node), ...
@@ -274,7 +276,7 @@ class _Builder:
         """Return the error for a node that formulas do not allow."""
         text = self._text
         match node:
-            case ast.Attribute(attr=name):  # names of columns were handled before
+            case ast.Attribute(attr=name):  # subscripts and attributes that name columns were handled before
                 what = f"uses the attribute {name!r}"
                 hint = 'use the bare name of a field, or metric("path") for a metric'
                 return refused(f"{text!r} {what}", hint)

@@ -33,7 +33,7 @@ _CONDITION_HINT = (
     'write a number, "> 0.5", "> 5 and < 10", or an expression over value, metric("path") and the '
     "event's fields"
 )
-#: For conditions on the columns of a row.
+#: Hints for conditions on the columns of a row.
 _COLUMNS_HINT = 'write an expression over names of columns, as "energy < 2.5 and T > 300"'
 #: Metrics are never nan; rows can be.
 NAN_HINT = "for a row that has nan, write trigger: observed with when: isnan(COLUMN)"
@@ -63,7 +63,8 @@ class Condition(Formula):
 
     @property
     def asks_metric_for_nan(self) -> bool:
-        """True if this needs a nan or infinite metric. There are none, so it never holds."""
+        """True if the condition needs a metric that is nan or infinite. Metrics are never that, so
+        it cannot hold."""
         nodes = [self.tree] if self.tree is not None else []
         while nodes:
             node = nodes.pop()
@@ -107,9 +108,9 @@ class Condition(Formula):
 def parse(when: object, *, has_value: bool = True, key: str = "when") -> Condition:
     """Parse and check a ``when``.
 
-    ``has_value``: the trigger has a metric, which ``value`` means. With another ``key`` (``where``)
-    the condition uses the columns of a table's rows. The caller checks the names of fields. Raises
-    :class:`EnsembleError` with the reason and a hint.
+    ``has_value``: the trigger has a metric, so the name ``value`` means its value. With the ``key``
+    ``where``, the condition uses the columns of a table's rows. The caller checks the names of
+    fields. Raises :class:`EnsembleError` with the reason and a hint.
     """
     if isinstance(when, bool) or not isinstance(when, (int, float, str)):
         found = _SPOKEN.get(type(when), f"a {type(when).__name__}")

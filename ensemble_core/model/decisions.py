@@ -83,9 +83,10 @@ class Submit(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class LookUp(Decision):
-    """Find which of these jobs, all of one group, an earlier run has done already (``--reuse``).
+    """Find those of these jobs (all of one group) that an earlier run has done already
+    (``--reuse``).
 
-    The others are then submitted.
+    The other jobs are then submitted.
     """
 
     type: ClassVar[str] = "look-up"
@@ -120,11 +121,11 @@ class Cancel(Decision):
 class Resize(Decision):
     """Request ``delta`` more (positive) or fewer (negative) nodes from the executor.
 
-    ``attempt`` is above 1 if the same ``request`` was made before without a known answer: it could
-    not be delivered, or its controller ended. The request is idempotent: an executor answers a
-    known one without carrying it out again. ``when_busy`` applies to nodes to be released on which
-    jobs run: release them when they are idle (``wait``), keep them (``skip``), or release them at
-    once, so that their jobs fail (``force``).
+    ``attempt`` is above 1 if the same ``request`` was made before and its answer is unknown,
+    because it could not be delivered or its controller ended. The request is idempotent: an
+    executor answers a repeated one without carrying it out again. ``when_busy`` says what to do
+    with a node that is to be released while jobs run on it: release it when it is idle (``wait``),
+    keep it (``skip``), or release it at once, so that its jobs fail (``force``).
     """
 
     type: ClassVar[str] = "resize"
@@ -163,8 +164,8 @@ class DisableRule(Decision):
 class Switch(Decision):
     """Disable the rules of the instances ``off``; enable and start those of ``on``.
 
-    ``keep``: results of functions that the old ones called are still used. ``reset``: reset the
-    new ones' firing counters.
+    ``keep``: results of functions that rules of ``off`` have called are still used. ``reset``:
+    reset the firing counters of the rules of ``on``.
     """
 
     type: ClassVar[str] = "switch"
@@ -187,7 +188,7 @@ class SetGroup(Decision):
 class SetGenerator(Decision):
     """Pause a generator, or continue it (``pause`` is ``False``), or request ``count`` more points.
 
-    With ``learns``, it also gets all finished and future points of these generators.
+    With ``learns``, the generator also gets all finished and future points of these generators.
     """
 
     type: ClassVar[str] = "set-generator"

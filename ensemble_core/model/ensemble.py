@@ -33,8 +33,9 @@ class Limits:
     """Limits of a run; ``None`` is no limit.
 
     - ``jobs``: attempts submitted in the whole run;
-    - ``core_hours``, ``node_hours``, ``gpu_hours``: what these attempts may use. Jobs that could
-      exceed one of these four limits are held;
+    - ``core_hours``, ``node_hours``, ``gpu_hours``: the hours that these attempts may use. Jobs
+    that
+      could exceed this or the previous limit are held;
     - ``submits_per_second``: a rate limit; other jobs wait;
     - ``chain``: rule firings that may cause one another before a job has to finish;
     - ``wall``: seconds after which a controller stops the run;
@@ -107,8 +108,9 @@ class Ensemble:
     ``custom`` is the source of the file's ``custom:`` part, ``functions`` the names of its
     functions. ``attached`` has the text of each file that the ensemble file names. ``tables``,
     ``generators`` and ``instances`` are the entries under ``results:``, ``generators:`` and
-    ``use:`` by name; each rule of an instance has its name. ``on_stop``: a stop leaves the jobs to
-    the queue (``keep``), cancels them, or does what the executor prefers (``None``).
+    ``use:`` by name; each rule of an instance has the instance's name in ``instance``. ``on_stop``:
+    a stop leaves the jobs to the queue (``keep``), cancels them, or does what the executor prefers
+    (``None``).
     """
 
     name: str

@@ -55,10 +55,10 @@ class Started(Event):
 class Resumed(Event):
     """A new controller has resumed the run and has asked the queue about its jobs.
 
-    ``absent``: jobs (our ids) without any event that the queue does not know; they never arrived.
-    ``gone``: jobs that waited in a queue that no longer exists; they never ran. Events of the other
-    jobs follow. ``resources``: as in :class:`Started`. ``reopened``: the run had ended, and
-    continues because its file was changed.
+    ``absent``: jobs (our ids) that had no event and that the queue does not know, so they never
+    arrived there. ``gone``: jobs that waited in a queue that no longer exists, so they never ran.
+    Events of all other jobs follow. ``resources``: as in :class:`Started`. ``reopened``: the run
+    had ended, and continues because its file was changed.
     """
 
     type: ClassVar[str] = "resume"
@@ -95,7 +95,7 @@ class JobEvent(Event):
 
     @property
     def told_at(self) -> float:
-        """The executor's time of the event; a resume asks for later events."""
+        """The event's time according to the executor. A resume asks for events after this time."""
         time = self.context.get("told_at")
         return time if isinstance(time, float) else self.timestamp
 
@@ -105,7 +105,7 @@ class Observed(Event):
     """One row of values that an observer read from a job's output.
 
     ``clock`` is the row's time or step, or ``None``. ``anew``: the file was truncated or replaced
-    before this row, so a later controller reads this row first.
+    before this row, so this row is now the file's first.
     """
 
     type: ClassVar[str] = "observed"
@@ -209,9 +209,9 @@ class Identified(Event):
     """The identities of jobs that are about to be submitted, for a later run's ``--reuse``.
 
     ``jobs`` maps our id to ``[identity, source]``, or to ``[identity, source, inputs]`` if files
-    are part of the identity (``model.identity``). ``sources`` and ``inputs`` hold the data behind
-    these keys; a controller reports each once. ``unchanged``: jobs that succeeded and whose inputs
-    had not changed when they ended.
+    are part of the identity (``model.identity``). ``source`` and ``inputs`` are keys of the
+    mappings ``sources`` and ``inputs``; a controller reports each key once. ``unchanged``: jobs
+    that succeeded and whose inputs had not changed when they ended.
     """
 
     type: ClassVar[str] = "identified"
@@ -291,9 +291,9 @@ class ExecutorLost(Event):
 class Problem(Event):
     """A problem that is not a job's failure: an unreadable file, a rejected cancel.
 
-    An ``error`` makes the run's exit code 1. ``jobs`` are our jobs that could not be cancelled;
-    their rows trigger rules again. If the problem ``lasts``, the summary and the status repeat it,
-    and ``jobs`` are those whose output was not understood.
+    An ``error`` makes the run's exit code 1. ``jobs`` are our jobs that could not be cancelled, so
+    that their rows trigger rules again. If the problem ``lasts``, the summary and the status repeat
+    it; then ``jobs`` are the jobs whose output was not understood.
     """
 
     type: ClassVar[str] = "problem"

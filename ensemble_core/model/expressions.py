@@ -1,10 +1,10 @@
 """The language of conditions and expressions over an event's fields and metrics.
 
 :func:`parse` reads a formula. Formulas have no attributes and no subscripts, and call only
-``FUNCTIONS``. ``c_msd[4]`` and ``PotEng.mean`` are names of fields. So is a filter such as
-``mean.U(L == 16)``, with its condition in normal form (see ``filters``). ``conditions`` uses
-formulas for ``when``; an :class:`Expression` gives a number, for options of plugins for example.
-``compiler`` checks a formula, and compiles it at its first evaluation.
+``FUNCTIONS``. ``c_msd[4]`` and ``PotEng.mean`` are names of fields. A name with a filter, such as
+``mean.U(L == 16)``, is a name of a field, too; its condition is in normal form (see ``filters``).
+``conditions`` uses formulas for ``when``; an :class:`Expression` gives a number, for options of
+plugins for example. ``compiler`` checks a formula, and compiles it at its first evaluation.
 
 If a field is nan, comparisons with it are false (except ``!=``); use ``isnan``.
 """
@@ -87,7 +87,7 @@ _NO_VALUE_HINT = "add a condition to the rule that waits for this value"
 class Formula:
     """A checked formula. ``names`` and ``metrics`` are the fields and metrics that it uses.
 
-    A copy has no compiled code and compiles again.
+    A copy has no compiled code; it compiles the formula again.
     """
 
     text: str
@@ -108,7 +108,7 @@ class Formula:
         try:
             result = self._quick(value, fields.get, metric)
         except NO_VALUE:
-            # An invalid part of ``and`` or ``or`` need not matter.
+            # Evaluate again, because an invalid part of ``and`` or ``or`` need not matter.
             result = self._careful(value, fields.get, metric)
         return None if result is ... else result
 
@@ -164,8 +164,8 @@ class Expression(Formula):
 
 
 def tidy(number: int | float) -> int | float:
-    """Return a computed number as parameters have it: a float with 12 significant digits, and 0
-    without a sign; an integer is exact.
+    """Round a computed number for use as a parameter: a float to 12 significant digits, -0.0 to
+    0.0. Integers stay exact.
 
     >>> tidy(0.1 + 0.2), tidy(-0.0), tidy(10**20)
     (0.3, 0.0, 100000000000000000000)
@@ -269,8 +269,8 @@ def parse(
 ) -> tuple[ast.expr, frozenset[str], frozenset[str]]:
     """Parse and check ``source``; return its tree, and the fields and metrics that it uses.
 
-    Errors (:class:`EnsembleError`) quote ``text``, the original, call it ``what`` and end with
-    ``hint``.
+    Errors (:class:`EnsembleError`) quote the original ``text``, use the noun ``what`` for it, and
+    end with ``hint``.
     """
     try:
         whole = ast.parse(source, mode="eval")

@@ -32,7 +32,7 @@ __all__ = [
     "spoken",
 ]
 
-#: Prefix of names that cover everything, regardless of the rule's instance or job.
+#: Prefix of a name that covers the whole group or table, not only the rule's slice or job.
 ALL = "all."
 #: Fields that every filter may use, besides the job's parameters.
 ATTEMPT_NAMES = ("index", "replica", "attempt")
@@ -57,7 +57,8 @@ def spoken(name: str) -> Spoken:
 
 
 def attempt_fields(job: Job) -> dict[str, Any]:
-    """Return an attempt's fields that filters see before it prints; parameters take precedence."""
+    """Return the fields of an attempt that filters can use before the job has printed anything.
+    Parameters take precedence."""
     own = {"index": job.index, "replica": job.replica, "attempt": job.attempt}
     return {**own, **job.parameters}
 
@@ -66,8 +67,8 @@ def attempt_fields(job: Job) -> dict[str, Any]:
 class Filter:
     """A parsed filter. ``names`` are the fields that it uses.
 
-    For those in ``not_nan``, nan counts as a missing value: all except arguments of ``isnan`` and
-    ``isinf``.
+    For the fields in ``not_nan``, nan counts as a missing value. These are all fields except the
+    arguments of ``isnan`` and ``isinf``.
     """
 
     condition: Condition

@@ -59,8 +59,8 @@ def suggested_formula(text: str) -> str | None:
 
 
 def contradiction(tree: ast.expr, most: Mapping[str, float] = MappingProxyType({})) -> str | None:
-    """Return why a condition can never be true: two contradictory comparisons of one name, or one
-    that needs more than the name's value can be at ``most``."""
+    """Return why a condition can never be true: two comparisons of one name contradict each other,
+    or one needs a greater value than ``most`` says that the name can have."""
     both = isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And)
     bounds: dict[str, tuple[float, bool, float, bool]] = {}
     for part in tree.values if both else [tree]:  # type: ignore[attr-defined]

@@ -53,8 +53,8 @@ _SLACK = 1e-9
 class Variable:
     """A variable of a study: one of ``values``, or a number from ``low`` to ``high`` inclusive.
 
-    ``log``: sampled uniformly in its logarithm. ``step``: only ``low``, ``low + step`` … (integers
-    if both are).
+    ``log``: the logarithm is sampled uniformly. ``step``: the values are ``low``, ``low + step`` …
+    (integers if both are integers).
     """
 
     name: str
@@ -101,7 +101,8 @@ class Variable:
         return None
 
     def clipped(self, value: Any) -> Any:
-        """Return a valid value; one that rounding put beyond the range is moved to its end."""
+        """Return the value; if rounding has put it beyond the range, return the end of the
+        range."""
         return value if self.values else min(max(value, self.low), self.high)
 
     def at(self, share: float) -> Any:
@@ -228,7 +229,7 @@ class Point:
     origin: tuple[str, int] | None = None
 
     def handed_on(self, generator: str) -> Point:
-        """Return the finished point of ``generator`` as another generator receives it."""
+        """Return a copy of this finished point of ``generator`` for another generator."""
         return Point(
             number=-1,
             parameters=self.parameters,
@@ -268,17 +269,17 @@ class Generator:
     def suggest(self, count: int) -> Sequence[Mapping[str, Any]]:
         """Return the next points, at most ``count``: a value for each variable, optionally ``_id``.
 
-        Fewer points mean: no more until the next ``ingest``. No points while none is open mean:
-        finished.
+        If it returns fewer points, it is not asked again until the next ``ingest``. If it returns
+        no points while no point is open, it is finished.
         """
         raise NotImplementedError
 
     def ingest(self, points: Sequence[Point]) -> None:
         """Receive finished points, in the order of their ends, before the next ``suggest``.
 
-        ``number`` (the order of suggestion) and ``parameters`` identify them. The number -1 is a
-        point of another generator, from which the run switched to this one; learn from it if
-        possible.
+        ``number`` (the order of suggestion) and ``parameters`` identify a point. A point with the
+        number -1 is from another generator, from which the run has switched to this one; learn from
+        it if possible.
         """
 
     def prune(self, readings: Sequence[Reading]) -> Collection[int]:
@@ -286,7 +287,8 @@ class Generator:
         return ()
 
     def resume(self, exchanges: Sequence[Exchange]) -> None:
-        """Restore the state after these calls, made to an earlier generator built the same way.
+        """Restore the state that an earlier generator, built in the same way, had after these
+        calls.
 
         Suggested points without an outcome are still open. If the file has changed, some suggested
         points may be invalid for the problem; they keep their numbers and will have no outcome. The
@@ -312,7 +314,7 @@ class GeneratorSpec:
     only for some purposes. Each point is ``replicas`` jobs of ``group`` (``None``: the group's
     number). At most ``at_once`` points are open. No more are suggested once ``until`` holds.
     ``failed`` are the values reported for a lost point; ``None``: it is reported without values. A
-    call times out after ``timeout`` seconds; a resume of N recorded calls after N times as long.
+    call times out after ``timeout`` seconds; a resume that repeats N calls after N times as long.
     """
 
     name: str

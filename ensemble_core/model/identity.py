@@ -1,4 +1,4 @@
-"""Identity of a job: an earlier run's job can be reused if its identity is the same.
+"""Identity of a job. A job of an earlier run can be reused for a new job with the same identity.
 
 Command, parameters, replica, tasks, environment, observers and inputs count; resources, executor,
 folder and result do not. ``{here}``, ``{cwd}``, ``{run}`` and ``{attempt}`` are compared as they
@@ -22,7 +22,8 @@ __all__ = ["Source", "identity_of", "parts_of", "short", "written"]
 
 #: Increase this whenever the parts of an identity change, so that older ones never match.
 _VERSION = 1
-#: Sorted, so that the order of parameters and variables in the file does not matter.
+#: Encoder that sorts keys, so that the order of parameters and variables in the file does not
+#: matter.
 _sorted_text = json.JSONEncoder(separators=(",", ":"), sort_keys=True, default=str).encode
 _AS_WRITTEN = {"here": "{here}", "cwd": "{cwd}", "run": "{run}", "attempt": "{attempt}"}
 

@@ -123,13 +123,13 @@ class Job(Record):
 
     @property
     def label(self) -> str:
-        """``GROUP.INDEX`` or ``GROUP.INDEX-ATTEMPT``: the id in the job's environment, which stays
-        the same if it is requeued."""
+        """``GROUP.INDEX`` or ``GROUP.INDEX-ATTEMPT``: the id in the job's environment. It stays the
+        same when the job is requeued."""
         return f"{self.group}.{self.index}" + (f"-{self.attempt}" if self.attempt else "")
 
     @property
     def queue_name(self) -> str:
-        """The job's name in the queue, a new one each time that it is requeued.
+        """The job's name in the queue. The job gets a new one each time that it is requeued.
 
         >>> Job(id="melt.3", group="melt", index=3, command=("lmp",), requeued=2).queue_name
         'melt.3~2'
@@ -222,7 +222,8 @@ class JobGroup:
     text: str = ""
     #: The folder of the ensemble file: the placeholder ``{here}``.
     here: str = "."
-    #: The run's tag and the folder where it was started; placeholders before the run begins.
+    #: The run's tag and the folder where it was started. Before the run begins, the placeholders
+    #: ``{run}`` and ``{cwd}``.
     run: str = "{run}"
     cwd: str = "{cwd}"
     #: Whether jobs are numbered within each combination: the file has ``replicas``, or a text of

@@ -43,7 +43,8 @@ PLACEHOLDER = _pattern(_NAME)
 #: The same in a message.
 FIELD_PLACEHOLDER = _pattern(_FIELD)
 
-#: A field of the event's job (``{job.workdir}``), in texts whose bare names are a new job's.
+#: A field of the event's job (``{job.workdir}``), in texts in which bare names are fields of a new
+#: job.
 JOB_PLACEHOLDER = _pattern(rf"job\.{_NAME}")
 
 #: Placeholders of all groups; parameters cannot have these names. ``here`` is the folder of the

@@ -50,8 +50,9 @@ def changed_fields(
 ) -> dict[str, Any]:
     """Return an action's changes to a group's fields, with expressions evaluated.
 
-    Placeholders are filled in under ``parameters``. Elsewhere only ``{job.NAME}`` is, because bare
-    names are the new job's. Raises :class:`EnsembleError` if a value is missing.
+    Under ``parameters``, all placeholders are filled in. Elsewhere, only ``{job.NAME}`` is filled
+    in, because bare names are fields of the new job. Raises :class:`EnsembleError` if a value is
+    missing.
     """
     return {
         key: value

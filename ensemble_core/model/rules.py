@@ -300,7 +300,7 @@ class Firing(Protocol):
     ) -> Decision:
         """Pause or continue a generator, or request ``count`` more points.
 
-        It also receives the points of the generators ``learns``.
+        The generator then also receives the points of the generators in ``learns``.
         """
 
     def enable(self, rules: Sequence[str]) -> Decision:
@@ -320,10 +320,11 @@ class Firing(Protocol):
     ) -> Iterable[Decision]:
         """Switch to these instances (``use:``) and generators, away from those in ``away``.
 
-        ``away`` ``None`` means all others of the same kind that are on. Instances that are on
-        already stay on. Generators receive the points of those that they replace. ``keep``: results
-        of functions that the old ones called are still used. ``reset``: reset the new ones' firing
-        counters. ``cancel``: cancel waiting jobs that the old ones' rules submitted.
+        If ``away`` is ``None``, it means all others of the same kind that are on. Instances that
+        are on already stay on. Generators receive the points of those that they replace. ``keep``:
+        results of functions that the old instances called are still used. ``reset``: reset the
+        firing counters of the new instances. ``cancel``: cancel waiting jobs that the old instances
+        or generators submitted.
         """
 
     def log(self, message: str, level: Literal["info", "warning", "error"] = "info") -> Decision:
@@ -356,12 +357,12 @@ Plan = Callable[[Firing, Mapping[str, Any]], "Iterable[Decision]"]
 class BoundAction:
     """A checked action.
 
-    If ``plan`` is ``None``, it runs off the engine's thread: the engine decides a
-    :class:`~ensemble_core.model.decisions.Call` of kind ``action``. Its options use the paths
-    ``metrics`` and the ``STAT.NAME`` in ``reads``, contain the actions ``nested``, and have
-    messages to fill in at the places ``messages``. ``tolerated``: its failure does not make the run
-    fail. ``submits``: it may submit jobs. ``retries``: it may submit the event's job again.
-    ``varies``: the groups of which it submits new combinations.
+    If ``plan`` is ``None``, the action runs off the engine's thread: the engine decides a
+    :class:`~ensemble_core.model.decisions.Call` of kind ``action``. The options use the paths
+    ``metrics`` and the ``STAT.NAME`` in ``reads``, and contain the actions ``nested``. ``messages``
+    are the places in the options that have a message to fill in. ``tolerated``: a failure of the
+    action does not make the run fail. ``submits``: it may submit jobs. ``retries``: it may submit
+    the event's job again. ``varies``: the groups for which it submits new combinations.
     """
 
     name: str
@@ -444,11 +445,12 @@ class BoundRule:
     each: Literal["job"] | tuple[str, ...] | None = None
     looks: int = 1
     reads: frozenset[str] = frozenset()
-    #: The group of the metrics in ``reads``; ``None``: the instance's or the event's job's group.
+    #: The group whose metrics ``reads`` names; ``None``: the values of the rule's instance or of
+    #: the event's job.
     reads_of: str | None = None
-    #: The ``STAT.TABLE.COLUMN`` that it uses; with ``each``, over the rows of the slice.
+    #: The ``STAT.TABLE.COLUMN`` that the rule uses; with ``each``, they cover the slice's rows.
     of_tables: frozenset[str] = frozenset()
-    #: The gauges that it uses, besides metrics.
+    #: The gauges that the rule uses by name, without ``metric(…)``.
     of_gauges: frozenset[str] = frozenset()
     retries: bool = False
     enabled: bool = True
@@ -462,19 +464,20 @@ class BoundRule:
 
     @property
     def asks_tables(self) -> bool:
-        """True if it may read tables."""
+        """True if the rule may read tables."""
         flat = (each for action in self.actions for each in action.flat())
         return bool(self.of_tables) or any("rows" in each.options for each in flat)
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """The job groups that its trigger names; empty if it concerns all."""
+        """The job groups that the rule's trigger names; empty if the trigger concerns all
+        groups."""
         group = self.trigger.group
         return self.trigger.groups or (() if group is None else (group,))
 
     @property
     def of_group(self) -> Iterator[str]:
-        """The paths of its ``STAT.NAME`` over a whole group."""
+        """The metric paths of those ``STAT.NAME`` in the rule that cover a whole group."""
         group = self.reads_of or next(iter(self.groups), None)
         for name in sorted(self.reads):
             if group is not None and (self.reads_of is not None or name.startswith("all.")):

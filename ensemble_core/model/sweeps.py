@@ -14,7 +14,7 @@ from typing import overload
 
 __all__ = ["GivenBy", "Range", "by_count", "by_step", "rounded"]
 
-#: The end of a range counts as a step if it is this close to one, in steps.
+#: Tolerance in steps: the end of a range belongs to the range if it is this close to a step.
 _NEAR = 1e-9
 
 
@@ -41,8 +41,9 @@ class GivenBy:
 
 @dataclass(frozen=True, slots=True)
 class Range(Sequence[float]):
-    """``length`` numbers from ``first``: each is the one before plus ``step``, or times ``step`` if
-    ``log``. If ``last`` is given, they are evenly spaced up to it, regardless of ``step``."""
+    """A range of ``length`` numbers that begins with ``first``. Each number is the previous one
+    plus ``step``, or times ``step`` if ``log``. If ``last`` is given, the numbers are evenly spaced
+    up to ``last``, regardless of ``step``."""
 
     first: float
     step: float
@@ -72,7 +73,7 @@ class Range(Sequence[float]):
             return power if isinstance(power, int) else rounded(power)
         if isinstance(self.first, int) and isinstance(self.step, int):
             return self.first + at * self.step
-        # Decimals, as written in the file: 0.3 - 3 * 0.1 is 0.
+        # Calculate with decimals, as written in the file, so that 0.3 - 3 * 0.1 is 0.
         first = Decimal(repr(self.first))
         if self.last is None:
             way = at * Decimal(repr(self.step))

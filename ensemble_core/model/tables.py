@@ -60,8 +60,8 @@ class Table:
     def own_names(self) -> tuple[str, ...]:
         """Names of a row's fields without its columns.
 
-        In a row over many jobs, ``n`` is their number and ``reused`` that of reused ones, unless a
-        parameter or result has this name.
+        In a row over several jobs, ``n`` is the number of jobs and ``reused`` the number of reused
+        jobs, unless a parameter or result has this name.
         """
         if not self.by:
             return tuple(dict.fromkeys((*OWN_NAMES, *self.names)))
@@ -73,7 +73,8 @@ class Table:
         return tuple(dict.fromkeys((*self.own_names, *self.expanded(self.columns, self.values))))
 
     def shown(self, values: Iterable[Any], *, reused: bool = False) -> tuple[str, ...]:
-        """Return the displayed columns for these pivot values, with ``reused`` if jobs were."""
+        """Return the displayed columns for these pivot values, including ``reused`` if jobs were
+        reused."""
         last = ("reused",) if reused else ()
         if self.by:
             columns = self.expanded(self.columns, values) or ("n",)

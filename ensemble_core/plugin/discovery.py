@@ -85,7 +85,7 @@ def _installed() -> list[EntryPoint]:
 
 
 class _Manager(pluggy.PluginManager):
-    """Pluggy's manager with the hooks of Ensemble. It also accepts their former names."""
+    """Pluggy's manager with the hooks of Ensemble. It also accepts former names of hooks."""
 
     def __init__(self) -> None:
         super().__init__(PROJECT)
@@ -113,7 +113,8 @@ class _Loader:
         self.warnings: list[str] = []
         self._watchdog = watchdog
         self._manager = _Manager()
-        #: Hook functions already called: a module that imports one must not register it again.
+        #: Hook functions that were already called. If another module imports one, it is not called
+        #: again.
         self._called: set[object] = set()
         self._files: set[Path] = set()
 
@@ -180,7 +181,7 @@ class _Loader:
                     code="plugin-broken",
                 ) from error
         self._files.add(_real(path))
-        # A file must not pass as the built-ins.
+        # A file must not have the name of the built-ins' distribution.
         distribution = path.name if normalize(path.stem) == BUILTIN else path.stem
         return LoadedPlugin(
             name=path.stem,

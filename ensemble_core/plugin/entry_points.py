@@ -141,14 +141,14 @@ def _read(group: str, name: str, where: Any, core: str) -> Iterator[EntryPoint]:
 
 def _metadata(name: str, where: Any) -> tuple[str, str, str]:
     """Return a distribution's name, its version, and its requirement on the core's version (empty:
-    any). Metadata may lack all of them."""
+    any). Any of them may be missing in the metadata."""
     fields: dict[str, str] = {}
     required = ""
     for key, value in _headers(where):
         fields.setdefault(key, value)
         if key == "requires-dist" and normalize(value[: len(_CORE)]) == _CORE:
             versions = value[len(_CORE) :].strip(" ()")
-            # Otherwise a marker, an extra, a URL, or the name of another distribution.
+            # The rest may be a marker, an extra, a URL, or another distribution's longer name.
             if versions[:1] in _SIGNS and ";" not in versions:
                 required = versions
     return fields.get("name", name), fields.get("version", ""), required
