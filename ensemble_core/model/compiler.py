@@ -180,7 +180,7 @@ class _Builder:
                 kept = [self._kept(self.truth(part)) for part in parts]
                 unknown = _any([_is(name, ...) for _, name in kept])
                 decides = [part for part, _ in kept]
-                if isinstance(op, ast.Or):  # a missing value (...) counts as true in Python and would decide
+                if isinstance(op, ast.Or):  # ``...`` is true in Python, so it would decide
                     known = [(_is(part, ..., ast.IsNot), name) for part, name in kept]
                     decides = [ast.BoolOp(ast.And(), [*each], **_AT) for each in known]
                 undecided = ast.IfExp(unknown, _UNKNOWN, kept[-1][1], **_AT)
@@ -276,7 +276,7 @@ class _Builder:
         """Return the error for a node that formulas do not allow."""
         text = self._text
         match node:
-            case ast.Attribute(attr=name):  # subscripts and attributes that name columns were handled before
+            case ast.Attribute(attr=name):  # column names were handled before
                 what = f"uses the attribute {name!r}"
                 hint = 'use the bare name of a field, or metric("path") for a metric'
                 return refused(f"{text!r} {what}", hint)

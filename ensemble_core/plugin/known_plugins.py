@@ -21,8 +21,8 @@ FILE = Path(__file__).parent / "known_distributions.json"
 
 
 def known_provider(kind: str, name: str) -> tuple[str, str] | None:
-    """Return the known distribution that has a record of this kind and name, and the command that
-    installs it, or ``None``."""
+    """Return the known distribution with a record of this kind and name, and the command that
+    installs the distribution; ``None`` if none is known."""
     for distribution, entry in _known().items():
         if name in entry.get(kind, ()):
             return distribution, _install_command(distribution, entry["install"])
@@ -43,7 +43,8 @@ def _install_command(distribution: str, released: str) -> str:
         plugins = Path(unquote(url.path)) / "plugins"
         if url.scheme == "file" and (plugins / distribution / "pyproject.toml").is_file():
             text = (plugins / distribution / "pyproject.toml").read_text(encoding="utf-8")
-            # Its requirements from the workspace are not on an index either.
+            # Name the distribution's requirements from the workspace, too, because no index has
+            # them.
             others = re.findall(r"^(ensemble-\S+) = \{ workspace", text, re.MULTILINE)
             parts = [plugins / name for name in (*others, distribution) if name != "ensemble-core"]
             near = [os.path.relpath(part) for part in parts]

@@ -1,4 +1,5 @@
-"""Guard for the loading of plugins: problems that their code causes are reported with their name.
+"""Guard for the loading of plugins. A problem that a plugin's code causes is reported with its
+name.
 
 While a plugin is loaded, its output goes to stderr, because stdout belongs to the command
 (``--json``). ``os._exit`` raises :class:`SystemExit`; otherwise a plugin could end the command with
@@ -23,7 +24,7 @@ _PATIENCE = 5.0
 
 
 class Printed:
-    """Replacement for stdout that writes to stderr; ``anything`` says whether text was written."""
+    """Replacement for stdout that writes to stderr. ``anything``: text was written."""
 
     def __init__(self) -> None:
         self.anything = False
@@ -37,7 +38,7 @@ class Printed:
 
 
 class Watchdog:
-    """Thread that warns about plugins that take long to load; one for all plugins of a load."""
+    """Thread that warns about plugins that take long to load. One thread watches all of them."""
 
     def __init__(self) -> None:
         #: The plugin that is being loaded, and its start time.
@@ -61,7 +62,7 @@ class Watchdog:
             if self._thread is None:
                 thread = threading.Thread(target=self._work, name="loading", daemon=True)
                 thread.start()
-                self._thread = thread  # not before: after a Ctrl-C in between, join() would raise
+                self._thread = thread  # only now, as join() needs a started one
             yield
         finally:
             self._current = None
@@ -87,7 +88,8 @@ def guarded(shown: str, watchdog: Watchdog) -> Iterator[Printed]:
 
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):  # stdout may be closed
-            # Also redirects the output of compiled code and child processes.
+            # Redirect the descriptor, so that output of compiled code and child processes is
+            # included.
             kept = os.dup(1)
             stack.callback(os.close, kept)
             stack.callback(os.dup2, kept, 1)

@@ -75,7 +75,8 @@ def require(
 
 def require_code(ensemble: Ensemble, purpose: Purpose, *, recorded: bool = False) -> None:
     """Raise :class:`UsageError` if simulating or testing a file needs code that may not be loaded
-    for this purpose. ``recorded``: functions return recorded results, so they need no code."""
+    for this purpose. ``recorded``: functions return recorded results, so their code is not
+    needed."""
     where = Location(ensemble.file) if ensemble.file else None
     for name, spec in ensemble.generators.items():
         for path in spec.classes:
@@ -150,7 +151,8 @@ def _imported(path: str) -> Any:
 def named_classes(
     schema: Mapping[str, Any], options: Mapping[str, Any]
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield each option that names a class: its key, the import path and that of the base class."""
+    """Yield for each option that names a class: its key, the class's import path, and the import
+    path of the base class."""
     for key, inner in schema.get("properties", {}).items():
         if isinstance(inner, Mapping) and inner.get("x-ensemble") == "class":
             path = options.get(key)

@@ -29,9 +29,9 @@ class Observer(ABC):
     """Parser of one job's output that yields rows.
 
     The contract: ``feed`` gets the file's bytes in order, in arbitrary chunks; the rows do not
-    depend on the chunks. It buffers an unfinished line, up to a fixed size. No input makes it
-    raise. Values that cannot be parsed are left out: a wrong value is worse than a missing one. An
-    observer reads one file of one job and is called from one thread.
+    depend on the chunks. The observer buffers an unfinished line, up to a fixed size. No input
+    makes it raise. Values that cannot be parsed are left out: a wrong value is worse than a missing
+    one. An observer reads one file of one job and is called from one thread.
     """
 
     @property
@@ -51,6 +51,7 @@ class Observer(ABC):
         return ()
 
     def complaint(self) -> str | None:
-        """Return what it could not parse in the file, for the user (``12 lines, none of them
-        JSON``), or ``None``. Called after ``finish`` if the job succeeded."""
+        """Return a description of the parts of the file that could not be parsed, for the user
+        (``12 lines, none of them JSON``), or ``None``. Called after ``finish`` if the job
+        succeeded."""
         return None

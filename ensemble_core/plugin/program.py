@@ -1,8 +1,8 @@
 """Callables of a Python program that serve as functions, actions, triggers and statistics of a run.
 
 The Python API wraps them in a :class:`Program`; the registry and the loader then treat them like
-those of plugins. The run's journal keeps only their names. If another process needs one, the error
-says that the program has it.
+those of plugins. The run's journal keeps only their names. If another process needs a callable, the
+error says that only the program has it.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ class Program:
 
     @classmethod
     def absent(cls, described: Mapping[str, Any]) -> Program:
-        """Return a stand-in for the program in another process: each call raises an error that
-        says where the callable is."""
+        """Return a stand-in for the program, for use in another process. Each call raises an error
+        that says where the callable is."""
 
         def missing(kind: str, name: str) -> Callable[..., NoReturn]:
             def raised(*_: object, **__: object) -> NoReturn:
@@ -158,7 +158,7 @@ def _trigger(name: str, given: Any) -> TriggerPlugin:
 
 
 class _Absent:
-    """Stand-in for a statistic of another process: it can hold a snapshot's state, but takes no
+    """Stand-in for a statistic of another process. It can hold a snapshot's state, but takes no
     values."""
 
     def __init__(self, name: str) -> None:

@@ -54,10 +54,11 @@ class ExecutorPlugin:
     ``options: {NAME: …}``; if it is empty, they are not checked. ``capabilities`` are those of the
     executor that it builds.
 
-    ``available`` returns whether it can work here, and the reason, without side effects. If the
-    user names no executor, the available one with the highest ``priority`` is used. ``members``:
-    the ``executor`` of a job group names one of its members; the option ``members`` is then the
-    list of names in the file, with an empty name for groups without ``executor``.
+    ``available`` returns whether the executor can work here, and the reason; it has no side
+    effects. If the user names no executor, the available one with the highest ``priority`` is used.
+    ``members``: the executor has members, and the ``executor`` of a job group names one of them;
+    the option ``members`` is then the list of these names in the file, with an empty name for
+    groups without ``executor``.
 
     ``render`` is pure: called with a job and the executor's options, it returns what the queue
     would receive, as text with a media type (a jobspec, a batch script, a command line).
@@ -91,9 +92,9 @@ class TriggerPlugin:
 
     ``needs_variables`` returns, for given options, the variables without which the rule could never
     fire; ``needs_observer`` names the observer whose rows the trigger uses. A rule is rejected if
-    its group lacks that observer, or no observer yields these variables. ``lacks`` maps names that
-    these events never have, although other events of the same observer do, to what to write
-    instead; a ``when`` that uses one is rejected.
+    its group lacks that observer, or no observer yields these variables. ``lacks`` maps a
+    name that these events never have, although other events of the same observer have it, to what
+    to write instead; a ``when`` with such a name is rejected.
 
     ``about`` is the subject of the trigger's own events: the ``run`` (no job); a ``job``, or a job
     that has not ended yet (``job-begun``), has ended (``job-ended``) or failed (``job-failed``).
@@ -232,9 +233,10 @@ class ObserverPlugin:
 
     ``build`` is called with the job and the checked options. ``variables`` returns, for given
     options, the names of the values that it can yield, so that misspelt metric paths are rejected;
-    ``None`` means that they are not known in advance. ``unasked`` returns, for given options, the
-    names that it would yield with other options only, each with the option to add: a metric or
-    condition that uses one is rejected with that hint. (Only ``get`` of the mapping is called.)
+    ``None`` means that they are not known in advance. ``unasked`` returns, for given options, a
+    mapping from names that the observer would only yield with other options to the option to add. A
+    metric or condition with such a name is rejected with this hint. (Only ``get`` of the mapping is
+    called.)
     """
 
     name: str
@@ -266,15 +268,16 @@ class GeneratorPlugin:
 
     ``build`` is called outside the engine's thread, with the problem (:class:`Vocs`) and the
     checked options, and returns a :class:`Generator`. ``check`` gets the same arguments and raises
-    :class:`EnsembleError` if it cannot work on that problem, with a hint on what to install if a
-    library is missing. It must be fast, because every check of the file calls it. ``finite``
-    returns, for given options, whether it stops suggesting points at some time; for any other, the
-    file must say when to end. ``prunes``: it takes rows of running jobs (``prune`` in the file).
+    :class:`EnsembleError` if the generator cannot work on that problem, with a hint on what to
+    install if a library is missing. It must be fast, because every check of the file calls it.
+    ``finite`` returns, for given options, whether the generator stops suggesting points at some
+    time; for an infinite one, the file must say when to end. ``prunes``: the generator takes rows
+    of running jobs (``prune`` in the file).
 
     If an option names a class, its schema has ``"x-ensemble": "class"`` and the base class as
-    ``"x-ensemble-base": "MODULE.CLASS"``. The file has the class's import path, and so has
-    ``check``: nothing is imported while a file is checked. ``build`` gets the class. Never import a
-    class that a file names yourself.
+    ``"x-ensemble-base": "MODULE.CLASS"``. The file has the class's import path. ``check`` gets
+    this path, because nothing is imported while a file is checked; ``build`` gets the class. Never
+    import a class that a file names yourself.
     """
 
     name: str

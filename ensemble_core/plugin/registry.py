@@ -72,9 +72,10 @@ _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 class LoadedPlugin:
     """A plugin that was found, working or broken.
 
-    ``name`` is that of its entry point (for a file: the stem); ``module`` is what the entry point
-    refers to (for a file: the path). ``records`` has its records by kind; if the plugin is broken,
-    it is empty and ``error`` is the reason. ``notes`` are for the plugin's author.
+    ``name`` is the name of the plugin's entry point (for a file: the stem); ``module`` is the
+    object of the entry point (for a file: the path). ``records`` has the plugin's records by kind.
+    If the plugin is broken, ``records`` is empty and ``error`` is the reason. ``notes`` are for the
+    plugin's author.
     """
 
     name: str
@@ -123,7 +124,7 @@ class PluginRecords(Mapping[str, _R], Generic[_R]):
         self._listed: list[str] = []
         #: Each record once, by its shortest name.
         self.names: list[str] = []
-        #: Names without a meaning because several plugins claim them, with these plugins.
+        #: Names that several plugins claim, so that they are ambiguous, with these plugins.
         self.clashes: dict[str, tuple[LoadedPlugin, ...]] = {}
         for name, claimants in by_name.items():
             self._place(name, claimants)

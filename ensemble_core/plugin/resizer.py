@@ -50,9 +50,9 @@ class Resizer(ABC):
     #: Whether a call may take longer than a few microseconds: a file, a lock, a remote call.
     waits: ClassVar[bool] = True
 
-    #: Set by the service. Call it with a member and plain data before a request takes effect: it
-    #: records them with the request, and :meth:`decide` gets them back. If it raises, nothing was
-    #: recorded, and the request must not take effect.
+    #: Function that the service sets. Call it with a member and plain data before a request takes
+    #: effect. It records the data with the request, and :meth:`decide` gets the data back. If it
+    #: raises, nothing was recorded, and the request must not take effect.
     keep: Callable[[str, Mapping[str, Any]], None] | None = None
 
     @abstractmethod

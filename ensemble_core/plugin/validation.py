@@ -271,7 +271,7 @@ def check_schema(schema: object, shown: str) -> None:
             f"{shown}: the schema of its options refers to another document, which is not supported"
         )
     for kind in (part.get("x-ensemble") for part in parts):
-        # If it is a mapping, it is the schema of an option called "x-ensemble".
+        # A mapping is not an annotation, but the schema of an option called "x-ensemble".
         if not (kind is None or isinstance(kind, dict) or kind in ANNOTATIONS):
             known = ", ".join(sorted(ANNOTATIONS))
             raise PluginError(
@@ -298,7 +298,7 @@ _FLAG: Mapping[str, type] = {
 
 
 def _check_classes(schema: Mapping[str, Any], shown: str) -> None:
-    """Check the options that name classes: the core loads classes of top-level options only."""
+    """Check that only top-level options name classes, because the core loads only those classes."""
     properties = schema.get("properties", {}).values()
     marked = [each for each in _mappings(plain(schema)) if each.get("x-ensemble") == "class"]
     at_top = [each for each in map(plain, properties) if each in marked]

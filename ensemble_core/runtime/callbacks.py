@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 __all__ = ["Caller", "MakeCall", "order_of"]
 
 _WORKERS = 4
-#: Hints: how to do without the code of a function or of a generator.
+#: Hints on how to do without the code of a function or a generator.
 _RETURN = "give its result: 'returned' in a rule test, --functions recorded in a simulation"
 _SUGGEST = "give its points: 'suggested' in a rule test"
 
 
 class MakeCall(NamedTuple):
-    """A call with its function's arguments: metrics, rule and tables at the time of the
-    decision."""
+    """The order to make a call, with the arguments of its function: metrics, rule and tables at the
+    time of the decision."""
 
     call: Call
     metrics: MetricsView
@@ -118,7 +118,8 @@ class Caller:
         (self._slow if call.kind == "action" else self._custom).put(task)
 
     def close(self) -> None:
-        """Accept no more calls. A hanging call is abandoned: its thread ends with the process."""
+        """Accept no more calls. Do not wait for a hanging call; its thread ends with the
+        process."""
         for _ in range(self._custom_threads):
             self._custom.put(None)
         for _ in range(self._slow_threads):
@@ -145,7 +146,7 @@ class Caller:
             require("source", what, self._purpose, where=where, instead=_RETURN)
 
     def outcome(self, task: MakeCall | MakeSuggestion) -> CallReturned | CallFailed:
-        """Make a call now, a function's on its own thread, and return the outcome."""
+        """Make a call on this thread (a generator's: on its thread) and return the outcome."""
         if isinstance(task, MakeSuggestion):
             return self._generators.outcome(task)
         call = task.call
@@ -224,7 +225,7 @@ class Caller:
         """Return the ``event`` that ensemble-python 0.0.16 passes to a function: a Flux journal
         record.
 
-        The event's own fields have other names and are passed too.
+        The record also has the event's fields under their present names.
         """
         event = call.event
         if event.get("type") != JobEvent.type:

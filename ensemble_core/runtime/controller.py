@@ -1,8 +1,8 @@
 """Controller: drives the engine with an inbox, a clock and threads.
 
-The thread in :meth:`Runtime.run` takes events from the inbox, passes them to the engine, and passes
-its decisions to the executor's thread, the caller's threads, and watchers. Nothing slow happens on
-it. Used by the command line and by programs.
+The thread in :meth:`Runtime.run` takes events from the inbox and passes them to the engine. It
+passes the engine's decisions to the executor's thread, the caller's threads, and watchers. Nothing
+slow happens on this thread. Used by the command line and by programs.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ _T = TypeVar("_T")
 _TICK = 0.2
 #: Longest sleep of the loop; the system rejects very long waits.
 _LONGEST_WAIT = 3600.0
-#: Seconds to wait for an order to a lost queue.
+#: Seconds to wait for an order that was passed to a lost queue.
 _LOST_GRACE = 5.0
 #: Seconds that a stopped run with an unwritable journal waits for jobs that the queue has never
 #: reported.
@@ -142,7 +142,7 @@ class Runtime:
         self._snapshots = Snapshots(journal, self.engine, maker, self._warn) if journal else None
         self._state = state
         self._stop_first: StopRequested | None = None
-        #: Jobs that the executor did not mention when a stop cancelled the rest.
+        #: Number of jobs that the executor did not mention when a stop cancelled all others.
         self._unanswered = 0
         self._wall_limit = ensemble.limits.wall if wall is None else wall
         self._stop_at: float | None = None
@@ -162,11 +162,11 @@ class Runtime:
         self._inquiries = StateQueries(self.engine, self.tag, lambda: self._inbox.put(()))
         self._asked: StopRequested | None = None
         self._begun = False
-        #: Time of the last news of cancelled jobs; ``None`` before an end or stop.
+        #: Time of the last event of cancelled jobs; ``None`` before an end or stop.
         self._last_news: float | None = None
-        #: True if they were silent for too long, so that the run ends without them.
+        #: True if cancelled jobs had no event for too long, so that the run ends without them.
         self._gave_up = False
-        #: Since when a stopped run cannot write its journal.
+        #: The time since which a stopped run cannot write its journal.
         self._stuck_since: float | None = None
         # The run's time never goes back, even if the system clock was set back.
         self._wall = max(time.time(), self.engine.state.now)
@@ -237,7 +237,7 @@ class Runtime:
 
     @property
     def on_stop(self) -> Literal["end", "cancel", "keep"]:
-        """How a stop treats jobs: as the file says, or else the executor.
+        """How a stop treats jobs: as the file says, or else as the executor prefers.
 
         A run without a journal cannot be resumed, so it ends.
         """
@@ -333,7 +333,7 @@ class Runtime:
                 self._remove_folder()
         ended = self.engine.state.ended
         assert ended is not None
-        if failed is not None:  # after the run's last event: for watchers only
+        if failed is not None:  # came after the run's last event, so only watchers get it
             for watcher in self._watchers:
                 watcher.event(Problem(self.clock(), failed, "error"))
         return Outcome(
@@ -364,14 +364,14 @@ class Runtime:
             self.engine, self._guard, self._name, self._names, self._tracker, self.emit, self.clock
         )
         absent = earlier.seek()
-        # Only after `seek`: otherwise a cancel would call the executor from another thread.
+        # Handle this after `seek`, so that a cancel cannot call the executor at the same time.
         if first is not None:
             self._handle(first)
             if not first.ends:
                 self._unanswered = earlier.unanswered()
                 earlier.report_lost(cancelled=absent, resumed=False)
                 return
-        # At the newest event's time, because events since then follow with their own times.
+        # Use the newest event's time, because events since then follow with their own times.
         now, gauges = self.engine.state.now, self._guard.resources()
         self._handle(Resumed(now, gauges, absent, self.reopened, earlier.gone))
         earlier.report_lost()
@@ -389,10 +389,10 @@ class Runtime:
                 return
 
     def _report_journal(self, error: JournalError | None) -> None:
-        """Report that the journal cannot be written, or can be again. Called on its writing
-        thread."""
+        """Report that the journal cannot be written, or that it can be written again. Called on the
+        journal's writing thread."""
         if error is not None and error.code == "broken":
-            # No decision can be carried out any more, so end in a resumable way.
+            # No decision can be carried out any more, so stop; a resume can continue.
             hint = "'ensemble resume' continues from the journal"
             self.emit((ExecutorLost(self.clock(), self._name, str(error), hint),))
         elif error is None:
@@ -454,9 +454,9 @@ class Runtime:
             dirty = self._handle_timer() or dirty
 
     def _await_deliveries(self) -> None:
-        """Wait a while for the delivery of the last messages, and report the others.
+        """Wait a while for the delivery of the last messages. Report the undelivered ones.
 
-        A resume sends these again.
+        A resume sends undelivered messages again.
         """
         notices = self.engine.state.notices
         if not notices or self._notifier is None:
@@ -487,7 +487,7 @@ class Runtime:
     def _await_checks(self) -> None:
         """Wait a while for the checks of successful jobs' inputs.
 
-        Jobs that are not in the journal as checked cannot be reused.
+        A job whose check is not in the journal cannot be reused.
         """
         if self._identities is None or self._leave:
             return
@@ -520,7 +520,8 @@ class Runtime:
     def _silent(self, ended: Terminate) -> bool:
         """Return True and report the cancelled jobs if they had no events for ``limits.stop``.
 
-        Time in which the queue is unreachable does not count. A resume asks the queue for them.
+        Time in which the queue is unreachable does not count. A resume asks the queue for these
+        jobs.
         """
         if not ended.cancel:
             return False
@@ -561,7 +562,7 @@ class Runtime:
         now = time.monotonic()
         if self._stuck_since is None:
             self._stuck_since = now
-            # The cancel is repeated once the journal has it, after pending submits.
+            # The cancel is carried out again, after pending submits, once the journal has it.
             if ended.cancel:
                 self._performer.perform(Cancel(jobs=self._names.names(ended.cancel)))
         unheard = not any(record.newest for _, record in self.engine.in_queue())
@@ -590,7 +591,7 @@ class Runtime:
         return False
 
     def _handle_unit(self, unit: Unit) -> None:
-        """Handle an answer with the events of reused jobs atomically: the journal has all or
+        """Handle an answer and the events of reused jobs atomically: the journal has all of them or
         none."""
         journal = self._journal
         with contextlib.nullcontext() if journal is None else journal.together():
@@ -634,7 +635,7 @@ class Runtime:
                 ]
             if self._names:
                 name = self._names.name(event.job)
-        if type(event) is not Identified:  # of no interest to watchers
+        if type(event) is not Identified:  # watchers do not need it
             for watcher in self._watchers:
                 watcher.event(event)
         decisions = self.engine.handle(event)

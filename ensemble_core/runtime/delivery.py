@@ -154,7 +154,7 @@ def _webhook(name: str, form: str, text: str, run: str, notices: Sequence[Notify
 
 
 def _post(url: str, body: bytes, kind: str) -> int:
-    """Post to a URL and return the status. The answer's content is not read."""
+    """Post to a URL and return the status. Do not read the content of the answer."""
     parts = urlsplit(url)
     connection = _connection(parts.scheme, parts.hostname or "", parts.port)
     late = threading.Event()
@@ -165,7 +165,7 @@ def _post(url: str, body: bytes, kind: str) -> int:
             with contextlib.suppress(OSError):
                 connection.sock.shutdown(2)
 
-    # The socket's timeout never ends an answer that arrives byte by byte.
+    # A timeout of the socket is not enough: the answer may arrive byte by byte.
     timer = threading.Timer(TIMEOUT, hang_up)
     timer.daemon = True
     timer.start()

@@ -1,8 +1,9 @@
 """Check of incoming events: the engine handles only events that the journal can reproduce.
 
-Events come from executors, observers and users' functions. A timestamp that is text, for example,
-could not be read back. :func:`usual` quickly recognises normal events. Others are converted to what
-the journal would give back, corrected, or rejected. Called by the controller.
+Events come from executors, observers and users' functions. An event with a text as timestamp, for
+example, could not be read back. :func:`usual` quickly recognises normal events. Other events are
+converted to the form in which the journal would give them back, corrected, or rejected. Called by
+the controller.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ _MALFORMED = 100
 
 
 class Admission:
-    """Check of all events from plugins for one run; ``put`` takes one report for each kind."""
+    """Check of all events from plugins for one run. ``put`` is called with one report for each kind
+    of malformed event."""
 
     def __init__(
         self, executor: str, put: Callable[[Sequence[Event]], None], clock: Callable[[], float]
@@ -51,7 +53,8 @@ class Admission:
         self._reported: set[tuple[str, str]] = set()
 
     def admitted(self, event: Event) -> Event | None:
-        """Return an event as the journal gives it back; ``None``, with a report, if it cannot."""
+        """Return an event as the journal would give it back. If the journal cannot store it, report
+        this and return ``None``."""
         if usual(event):
             return event
         found: Event | None = None
@@ -103,7 +106,7 @@ def usual(event: Any) -> bool:
 
 
 def admitted(event: object, now: float) -> tuple[Event, str]:
-    """Return the event as the journal gives it back, and a description of a correction, or "".
+    """Return the event as the journal would give it back, and a description of a correction, or "".
 
     Raises ``ValueError`` if the event cannot be stored.
     """

@@ -1,6 +1,6 @@
 """Check of job events against the executor's contract: known jobs, right order, plausible times.
 
-Most events keep the contract; :meth:`OrderCheck.keeps` is a fast check for that. Each kind of
+Most events satisfy the contract; :meth:`OrderCheck.keeps` quickly recognises them. Each kind of
 violation is reported once, as a defect of the executor, and corrected if that cannot change how the
 job ended. The engine and the journal get the corrected events, so a replay makes the same
 decisions. If a time was corrected, the executor's time stays in the event's context as ``told_at``,
@@ -24,14 +24,14 @@ __all__ = ["TIMED", "OrderCheck"]
 
 _E = TypeVar("_E", bound=Event)
 
-#: Seconds by which the clock of a queue may be ahead of ours. Members' are corrected by whole
-#: seconds, with a tolerance of 5 s.
+#: Seconds by which the clock of a queue may be ahead of ours. The clocks of members are corrected
+#: by whole seconds, with a tolerance of 5 s.
 _AHEAD = 10.0
 #: Nothing happens to a job this many seconds before its submission, even if clocks differ.
 _DAY = 86400.0
 #: Smallest time between two events of a job, in seconds.
 _STEP = 1e-6
-#: The order of a job's events; a fatal exception comes before what it ends.
+#: The order of a job's events. A fatal exception comes before the events that it causes.
 _ORDER = ("submit", "validate", "depend", "alloc", "start", "exception", "finish", "free", "clean")
 _SUBMIT = TRANSITIONS["submit"].once
 #: Events whose times are used in calculations.
@@ -39,7 +39,8 @@ TIMED = frozenset({"submit", "start", "finish", "clean"})
 
 
 class OrderCheck:
-    """The check of one run's events; ``take`` handles the reported problems immediately.
+    """The check of one run's events. ``take`` is called with each problem and handles it
+    immediately.
 
     Events later than ``latest`` must pass :meth:`in_time` before they are handled.
     """
@@ -61,7 +62,8 @@ class OrderCheck:
         self._reported: set[str] = set()
 
     def in_time(self, event: _E) -> _E:
-        """Return the event; if it lies in the future, with the current time instead."""
+        """Return the event. If its time lies in the future, replace the time by the current
+        time."""
         now = self._clock()
         self.latest = now + _AHEAD
         if event.timestamp <= self.latest:
@@ -77,7 +79,7 @@ class OrderCheck:
     def keeps(self, event: JobEvent, record: JobRecord) -> bool:
         """Return True if an event of this job keeps the contract.
 
-        Only needed for a job's first event and those in ``TIMED``; all others do.
+        Only needed for a job's first event and for events in ``TIMED``; all others keep it.
         """
         name = event.name
         if record.newest == 0.0 and name != "submit":
@@ -113,7 +115,7 @@ class OrderCheck:
         if self._is_echo(event, record):
             yield event
             return
-        # During a stop, records do not show which events came.
+        # During a stop, records do not show which events have arrived.
         if self._engine.state.stop is None:
             earlier = self._missing(event, record, together)
             if earlier:
@@ -129,7 +131,7 @@ class OrderCheck:
         yield self._timed(event, record)
 
     def _left_out(self, event: JobEvent, record: JobRecord) -> Iterator[Event]:
-        """Yield the missing submit; report a missing start or an unknown end."""
+        """Yield a submit event if it is missing. Report a missing start or an unknown end."""
         name = event.name
         needs = name in _ORDER and name not in ("submit", "exception")
         if needs and not record.seen & _SUBMIT and record.exception is None:
@@ -158,7 +160,8 @@ class OrderCheck:
     def _missing(
         self, event: JobEvent, record: JobRecord, together: Sequence[Event]
     ) -> list[JobEvent]:
-        """Return the job's events of the same batch that should have come before this one."""
+        """Return those events of the job in the same batch that should have come before this
+        one."""
         place = _ORDER.index(event.name) if event.name in _ORDER else 0
         found = [
             each

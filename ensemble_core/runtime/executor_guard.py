@@ -1,4 +1,4 @@
-"""Guard around a run's executor: its exceptions and hangs are reported and never block the run.
+"""Guard around a run's executor. Its exceptions and hangs are reported and never block the run.
 
 An :class:`EnsembleError` passes through. Any other exception is reported as a defect of the
 executor, with its place. Used by the controller and by the performer of orders.
@@ -41,8 +41,8 @@ class ExecutorGuard:
     def calling(self, method: str) -> Iterator[None]:
         """Convert every exception into an :class:`EnsembleError`.
 
-        The executor's ``EnsembleError`` passes; others are converted to one that names the
-        exception, its place and the ``method``.
+        An ``EnsembleError`` of the executor passes unchanged. For any other exception, raise an
+        ``EnsembleError`` that names the exception, its place and the ``method``.
         """
         try:
             yield

@@ -1,8 +1,9 @@
 """Calls of generators, off the engine's thread.
 
-Generators are built on first use. Each has its own thread, so a hanging one blocks no other; its
-call fails after the file's ``timeout``. The first call after a resume repeats the recorded calls,
-with one timeout each. Answers are checked; suggestions are returned to the engine as events.
+Generators are built on first use. Each has its own thread, so a hanging generator blocks no other;
+its call fails after the ``timeout`` in the file. The first call after a resume repeats the recorded
+calls, and waits for one timeout for each of them. Answers are checked; suggestions are returned to
+the engine as events.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ _Answer = tuple[Mapping[str, Any], ...]
 
 
 class MakeSuggestion(NamedTuple):
-    """A call of a generator with its input; earlier calls are the first ``known`` of
-    ``exchanges``."""
+    """The order to call a generator, with the input. The first ``known`` items of ``exchanges`` are
+    its earlier calls."""
 
     asking: Asking
     exchanges: Sequence[Exchange]
@@ -111,7 +112,7 @@ class GeneratorCalls:
     def _outcome(self, task: MakeSuggestion, found: _Answer | _Fault) -> CallReturned | CallFailed:
         call = task.call
         if isinstance(found, _Fault):
-            self._workers.pop(call.name).tasks.put(None)  # rebuilt at the next call
+            self._workers.pop(call.name).tasks.put(None)  # the next call builds it again
             return CallFailed(self._clock(), call.call, found.what, found.traceback)
         return CallReturned(self._clock(), call.call, found)
 
@@ -137,11 +138,12 @@ class _Worker:
 
     @property
     def quick(self) -> bool:
-        """True if calls need no separate thread; from the second call on."""
+        """True if the next call needs no separate thread. Never true before the first call."""
         return self._generator is not None and self._generator.quick
 
     def calls(self, task: MakeSuggestion) -> int:
-        """Return the number of calls that this one makes; the first also repeats recorded ones."""
+        """Return the number of calls that a task makes. The first task also repeats recorded
+        calls."""
         return 1 if self._begun else 1 + task.known
 
     def begin(self, task: MakeSuggestion) -> None:

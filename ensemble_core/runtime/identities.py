@@ -1,8 +1,8 @@
 """Identities of a run's jobs, and look-ups of jobs in earlier runs.
 
-Identities are computed on the executor's thread just before submission. A thread here checks the
-inputs of successful jobs again, and answers look-ups. Results are events. Files are never read on
-the engine's thread. Used by the controller.
+Identities are computed on the executor's thread just before submission. A thread of this module
+checks the inputs of successful jobs again, and answers look-ups. Results are events. Files are
+never read on the engine's thread. Used by the controller.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ _AT_ONCE = 100
 _CHECK_PAUSE = 0.2
 #: Back-pressure: look-ups pause while more events than this wait for the engine.
 _MOST_WAITING = 20_000
-#: Size of the cache of sources. Rules may change fields at each submit, so groups are many.
+#: Size of the cache of sources. Rules may change fields at each submit, so there may be many.
 _MOST_SOURCES = 1000
 _MISSING = "missing"
 
 
-#: An item of the queue: jobs have ended.
+#: An item of the queue which says that jobs have ended.
 _CHECK = object()
 
 
@@ -154,7 +154,8 @@ def uses_job_files(ensemble: Ensemble) -> bool:
 
 
 class Identities:
-    """Identities of one run's jobs. ``put`` takes events, ``backlog`` returns how many wait.
+    """Identities of one run's jobs. ``put`` is called with events, ``backlog`` returns how many
+    events wait in the inbox.
 
     ``folders`` are the earlier runs to reuse, ``earlier`` their jobs if they were read already,
     ``served`` the earlier jobs that are in use. With ``files``, an earlier job is only reused if
@@ -185,12 +186,13 @@ class Identities:
         self._recorded: set[str] = set()
         #: The groups of jobs that are about to be submitted.
         self._groups: dict[str, JobGroup] = {}
-        #: Look-ups; ``_CHECK`` if jobs have ended since the last check; ``None`` at the end.
+        #: Queue of the thread. Items are look-ups, ``_CHECK`` if jobs have ended since the last
+        #: check, and ``None`` at the end.
         self._queue: queue.SimpleQueue[Look | object | None] = queue.SimpleQueue()
         #: Jobs that have ended, with the key of their inputs.
         self._ended: deque[tuple[Job, JobGroup, str]] = deque()
         self._check_queued = False
-        #: Set if somebody waits for more than a check.
+        #: Set if the thread should not pause before its next check, because other work waits.
         self._hurry = threading.Event()
         self._thread: threading.Thread | None = None
         self._closing = False
@@ -384,7 +386,8 @@ def _events(job: str, hit: EarlierJob, now: float) -> list[Event]:
 def reuse_events(event: Event, records: Mapping[str, JobRecord], now: float) -> Iterator[Event]:
     """Yield the events to handle instead of one event of a reused job.
 
-    None if the job is over; a cancel and its end if a rule has cancelled it; otherwise the event.
+    If the job is over, there are none. If a rule has cancelled it, these are the cancel and the
+    job's end. Otherwise it is the event itself.
     """
     if not isinstance(event, (JobEvent, Observed)):
         yield event

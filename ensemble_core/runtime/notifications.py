@@ -23,7 +23,8 @@ _WAITS = (1.0, 4.0)
 
 
 class Notifier:
-    """Delivers messages. ``put`` takes the events, ``clock`` gives their times."""
+    """Deliverer of messages. ``put`` is called with the resulting events, ``clock`` returns their
+    times."""
 
     def __init__(
         self, run: str, put: Callable[[Sequence[Event]], None], clock: Callable[[], float]
@@ -76,7 +77,7 @@ class Notifier:
                 earliest = time.monotonic() + MERGED
 
     def _deliver(self, address: str, notices: Sequence[Notify]) -> str:
-        """Try up to three times; return why it failed, or an empty text."""
+        """Deliver messages, with up to three attempts. Return why this failed, or an empty text."""
         from ensemble_core.runtime.delivery import Refused, deliver
 
         failed = ""

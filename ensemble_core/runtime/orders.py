@@ -66,7 +66,7 @@ class Performer:
         self._cancelled: set[str] = set()
         self._submitting: frozenset[str] = frozenset()
         self._reported_faults: set[str] = set()
-        #: True while the queue cannot be reached and is retried.
+        #: True while the queue cannot be reached and calls are retried.
         self.retrying = False
 
     def start(self) -> None:
@@ -166,7 +166,8 @@ class Performer:
             self._emit((Problem(self._clock(), f"{what}: {error}", "error", tuple(jobs)),))
 
     def _persist(self, act: Callable[[], None], what: Callable[[], str]) -> None:
-        """Call ``act``, and retry transient failures with backoff; ``what`` describes them."""
+        """Call ``act`` and retry transient failures with backoff. ``what`` describes the call in
+        messages."""
         wait, waited = 0.0, 0.0
         while True:
             try:

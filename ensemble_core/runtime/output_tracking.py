@@ -1,8 +1,8 @@
 """Output tracking: follows the files of observed jobs, and orders their rows with job events.
 
 All events pass through here on their way to the inbox. When an observed job starts, its files are
-followed. When it ends, the rest of its files is read before its end reaches the engine, so that
-rules on the end see the last values. Used by the controller.
+followed. When the job ends, the rest of its files is read before the end reaches the engine, so
+that rules on the end see the last values. Used by the controller.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["OutputTracker"]
 
 
 class OutputTracker:
-    """Takes events from any thread and passes them to the inbox with ``put``.
+    """Tracker that takes events from any thread and passes them to the inbox with ``put``.
 
     ``backlog`` returns the number of events in the inbox; reading pauses while it is large.
     """
@@ -41,7 +41,7 @@ class OutputTracker:
         self._backlog = backlog
         self._lock = threading.Lock()
         self._observed: dict[str, Job] = {}
-        #: Submission times: files written before them belong to other jobs.
+        #: Submission times by job. Files written before that time belong to other jobs.
         self._since: dict[str, float] = {}
         #: The last events of jobs whose files are still being read to their ends.
         self._held: dict[str, list[Event]] = {}
@@ -140,7 +140,7 @@ class OutputTracker:
                 miss=self._miss,
                 backlog=self._backlog,
             )
-        # Removed, so that a repeated start does not read the files twice.
+        # Remove the job, so that a repeated start does not read the files twice.
         since = self._since.pop(job.id, None)
         workdir = Path(start.get("workdir") or job.workdir or ".")
         for name, options in job.observe.items():

@@ -17,7 +17,8 @@ __all__ = ["QueueNames"]
 
 
 class QueueNames:
-    """Translation between job IDs and queue names; false as a bool until a job is requeued."""
+    """Translation between our job ids and queue names. ``bool`` is false until a job is
+    requeued."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}

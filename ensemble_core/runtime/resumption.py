@@ -50,7 +50,7 @@ class Resumption:
         """Ask the executor for the jobs; return those that never reached its queue."""
         for _, record in self._jobs:
             self._names.learn(record.job)
-        # Before asking the queue, because starts may arrive immediately.
+        # Do this before asking the queue, because starts may arrive immediately.
         for _, record in self._jobs:
             self._tracker.resume(record.job, record.submitted, record.files, record.rows or {})
         self._found = self._reattach(self._sought)
@@ -73,7 +73,7 @@ class Resumption:
         return len(self._sought.keys() - self._found.keys())
 
     def _reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
-        """Ask the executor for jobs. A job that the answer omits is not submitted again."""
+        """Ask the executor for jobs. A job that is missing in the answer is not submitted again."""
         if not jobs:
             return {}
         if "reattach" not in self._guard.executor.capabilities:
@@ -91,8 +91,8 @@ class Resumption:
     def report_lost(self, cancelled: Sequence[str] = (), *, resumed: bool = True) -> None:
         """Report the end of jobs that the executor no longer knows, and of those in ``cancelled``.
 
-        The latter never reached the queue and are not submitted now. Jobs of a queue that no longer
-        exists are submitted again if ``resumed``; otherwise these are lost, too.
+        The jobs in ``cancelled`` never reached the queue and are not submitted now. Jobs of a queue
+        that no longer exists are submitted again if ``resumed``; otherwise they are lost, too.
         """
         sought, found = self._sought, self._found
         again = set(self.gone if resumed else ())

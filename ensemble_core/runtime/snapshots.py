@@ -14,8 +14,8 @@ from ensemble_core.metrics.statistic_state import NoState
 
 __all__ = ["Snapshots"]
 
-#: A snapshot is due after so many events, and so many events for each job in the table. So
-#: snapshots cost a fixed share of the time that events take.
+#: A snapshot is due after a number of events: a constant, plus a number for each job in the table.
+#: So snapshots cost a fixed share of the time that events take.
 _SNAPSHOT_EVERY, _SNAPSHOT_SHARE = 15_000, 20
 
 

@@ -37,10 +37,10 @@ class Watcher:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a run ended or was left. ``seconds`` is its duration.
+    """How a controller ended or left a run. ``seconds`` is the duration.
 
-    ``natural``: it ended because nothing more could happen. ``over``: nothing is left to do.
-    ``stopped``: it can be resumed. ``left``: number of jobs still in the queue.
+    ``natural``: the run ended because nothing more could happen. ``over``: nothing is left to do.
+    ``stopped``: the run can be resumed. ``left`` is the number of jobs still in the queue.
     """
 
     exit_code: int

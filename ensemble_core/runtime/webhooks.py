@@ -17,7 +17,8 @@ _HERE = frozenset({"localhost", "127.0.0.1", "::1"})
 def webhook_url(name: str, environment: Mapping[str, str]) -> str:
     """Return the URL of the webhook whose variable has this name.
 
-    Raises ``ValueError`` if it is not set or not safe; the message does not contain it.
+    Raises ``ValueError`` if the variable is not set or its URL is not safe. The message does not
+    contain the URL.
     """
     url = environment.get(name, "").strip()
     if not url:

@@ -1,6 +1,7 @@
-"""Hours of the queue's cores, nodes and GPUs that were up, and free, while a run was controlled.
+"""Hours for which the queue's cores, nodes and GPUs were up, and free, while a run had a
+controller.
 
-Used by ``inspection``. The share of hours that were free is the idle share of an allocation.
+Used by ``inspection``. The share of free hours is the idle share of an allocation.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ _KINDS = ("cores", "nodes", "gpus")
 
 
 class Capacity:
-    """Sums what the queue reported: each value holds until its next report."""
+    """Sums over the queue's gauges. A value counts until the next report of the same gauge."""
 
     def __init__(self) -> None:
         self._hours: dict[str, dict[str, float]] = {}
@@ -27,8 +28,8 @@ class Capacity:
         self._at = now
 
     def pause(self, now: float | None) -> None:
-        """The run's controller left at a time: nothing is known until the next report. Without a
-        time it was killed, and its last report is the last moment that counts."""
+        """Stop counting until the next report, because the run's controller left at this time. If
+        it was killed (``now`` is ``None``), count only until its last report."""
         if now is not None:
             self._hours = self.until(now)
         self._values.clear()

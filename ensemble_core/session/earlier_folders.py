@@ -23,7 +23,8 @@ _MOST = 50
 
 
 def folders_of(ensemble: Ensemble) -> dict[str, str]:
-    """Map each folder to which jobs of several runs would write to the field that names it.
+    """Return the folders to which jobs of several runs would write, each with the field that names
+    it.
 
     Paths are absolute, with placeholders of jobs.
     """
@@ -42,7 +43,8 @@ def folders_of(ensemble: Ensemble) -> dict[str, str]:
 
 
 def _shared(group: JobGroup, path: str) -> str:
-    """Return the path with the placeholders filled in that are the same for all jobs and runs."""
+    """Return the path. Fill in those placeholders that have the same value for all jobs and
+    runs."""
     known = {"group": group.name, "here": group.here, "cwd": group.cwd}
     left = {name: value for name, value in known.items() if name not in group.names}
     return os.path.normpath(os.path.join(group.cwd, fill(path, left)))
@@ -67,6 +69,6 @@ def reused(state: Path, used: Mapping[str, str]) -> Iterator[str]:
 
 
 def _fixed_parent(path: str) -> str:
-    """Return the folder that exists if anything was written below this path."""
+    """Return the folder that must exist if any job has written below this path."""
     match = PLACEHOLDER.search(path)
     return os.path.dirname(path[: match.start()] if match else path)

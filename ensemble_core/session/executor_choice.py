@@ -1,7 +1,7 @@
 """Choice of a run's executor (or resizer), and its options from the command line.
 
-``--executor`` names it; otherwise the available executor with the highest priority is used. Options
-are parsed by the executor's JSON Schema.
+``--executor`` names the executor; otherwise the available one with the highest priority is used.
+Options are parsed by the executor's JSON Schema.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def choose_executor(registry: Registry, name: str | None) -> ExecutorChoice:
     if name is not None:
         record = registry.lookup("executor", name)
         works, detail = probe(record)
-        # ``available`` may be wrong, and options may make it work. Otherwise ``open`` fails.
+        # Use it even if ``available`` says no: options may make it work. If not, ``open`` fails.
         return ExecutorChoice(name, record, detail if works else "", "chosen with --executor")
     probed: dict[str, tuple[ExecutorPlugin, bool, str]] = {}
     for each, record in registry.executors.items():
@@ -100,7 +100,7 @@ def build_executor(
 ) -> Executor:
     """Build the executor with these options and its schema's defaults.
 
-    Raises :class:`UsageError` if it rejects them.
+    Raises :class:`UsageError` if the executor rejects the options.
     """
     from ensemble_core.config.schema import defaults
     from ensemble_core.plugin.discovery import looking_in
@@ -296,7 +296,8 @@ def webhook_errors(ensemble: Ensemble) -> list[UsageError]:
 
 
 def check_environment(ensemble: Ensemble, warn: Callable[[str], None] | None = None) -> None:
-    """Raise :class:`UsageError` if a variable that jobs inherit, or a webhook's, is not set.
+    """Raise :class:`UsageError` if a variable that jobs inherit, or the variable of a webhook, is
+    not set.
 
     With ``warn``, a missing webhook is only a warning.
     """

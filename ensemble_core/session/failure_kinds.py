@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LOOKED", "count_ends", "failure_kinds"]
 
-#: Limits for each kind: examples; examples whose output and node are read; lines of output and
-#: nodes in the counts.
+#: Limits for each kind: the number of examples; of examples whose output and node are read; of
+#: different lines and nodes that are listed.
 _EXAMPLES, LOOKED, _COUNTED = 50, 20, 5
 _FAILED = ("failed", "cancelled")
 _NUMBER = re.compile(r"\d+")
@@ -62,7 +62,7 @@ def failure_kinds(
 
 
 def count_ends(kind: dict[str, Any]) -> None:
-    """Add the counts of last lines and nodes of a kind, which its first examples have.
+    """Count the last lines and the nodes of the first examples of a kind, and add the counts to it.
 
     Sort these examples by how many have the same last line, so that the first is typical.
     """
@@ -83,9 +83,10 @@ def _example(jobs: JobColumns, at: int) -> dict[str, Any]:
 
 
 def _sample(places: Sequence[int]) -> list[int]:
-    """Return at most ``_EXAMPLES`` of these places, of which the first ``LOOKED`` are a sample too.
+    """Return at most ``_EXAMPLES`` of these places. The first ``LOOKED`` of them are a sample, too.
 
-    By checksum, so that new places change little, and no period of parameters or nodes shows.
+    Places are chosen by their checksums, so that new places change the sample little, and a
+    periodicity of parameters or nodes does not affect it.
     """
     chosen = nsmallest(_EXAMPLES, places, key=lambda at: crc32(b"%d" % at))
     return [*sorted(chosen[:LOOKED]), *sorted(chosen[LOOKED:])]

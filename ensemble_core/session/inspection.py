@@ -49,7 +49,8 @@ _REMEMBERED = 1000
 _ONE_BY_ONE = 5000
 #: Number of the last events among which the newest time is searched.
 _LAST = 20
-#: Limit of firings. Beyond it, only every second, fourth … firing of frequent rules is kept.
+#: Largest number of firings. Beyond it, only every second, fourth … firing of frequent rules is
+#: kept.
 _FIRINGS = 10_000
 #: Parts of the engine's report in an overview.
 _REPORTED = ("groups", "rules", "progress", "warnings")
@@ -68,7 +69,7 @@ class Inspection:
         self._columns: JobColumns | None = None
         self._stale = False
         self._firings: list[dict[str, Any]] = []
-        #: By rule: N if only every Nth firing is kept.
+        #: For each rule, N if only every Nth of its firings is kept.
         self._every: dict[str, int] = {}
         self._fired_until = 0
         #: Values that jobs reported, by group and variable, and job.
@@ -260,7 +261,7 @@ class Inspection:
     def _events_of_job(self, name: str, until: int | None) -> list[Any]:
         """Return the events of a job from its first submit to the event ``until``.
 
-        Includes events with decisions, of which some concern the job. Reads the newest first.
+        Includes events with decisions that concern the job. Reads the newest events first.
         """
         found: list[Any] = []
         journal = self._kept.journal
@@ -317,8 +318,9 @@ class Inspection:
         return {"names": list(jobs.names), "rows": page, "total": total, "offset": offset}
 
     def _first_jobs(self, offset: int, limit: int) -> dict[str, Any] | None:
-        """A page of the table of jobs in its own order, before the table has been read; ``None`` if
-        the journal has no row for each job, or is damaged."""
+        """Return a page of the table of jobs in its default order, without reading the whole table.
+
+        ``None`` if the journal does not have a row for each job, or is damaged."""
         try:
             stored = self._stored(check=False)
             if stored is None or self._engine is None:
@@ -411,8 +413,8 @@ class Inspection:
 
         ``parameters`` are values with significantly more failures: ``failed`` of ``total`` jobs of
         the group. ``examples`` are jobs. The first ``looked`` of them are a sample of the whole
-        run: they have their node and last line of output. ``lines`` and ``nodes`` count these;
-        lines that differ only in numbers count as one.
+        run, for which the node and the last line of output are given. ``lines`` and ``nodes`` are
+        the counts of these; lines that differ only in numbers count as one.
         """
         found = failure_kinds(self._jobs(), self._parameters)
         read = {one["attempt"]: one for kind in found for one in kind["examples"][:LOOKED]}
@@ -502,8 +504,8 @@ class Inspection:
         return found
 
     def capacity(self) -> dict[str, dict[str, float]]:
-        """Hours of the queue's ``cores``, ``nodes`` and ``gpus`` since the run began, as far as the
-        queue reported them: those that were ``up``, and those of them that were ``free``. Times
+        """Return the hours for which the queue's ``cores``, ``nodes`` and ``gpus`` were ``up``, and
+        for which they were ``free``, since the run began, as far as the queue reported them. Times
         without a controller do not count."""
         sessions = self._kept.journal.sessions()
         breaks = {later.seq: earlier.ended for earlier, later in pairwise(sessions)}

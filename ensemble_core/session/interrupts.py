@@ -34,7 +34,8 @@ _WORDS = {
 }
 #: Seconds between checks for requests of other processes.
 _LOOK = 0.5
-#: One key press may arrive twice (from the terminal and from a parent that passes it on).
+#: Seconds within which two signals count as one: a key press may arrive twice, from the terminal
+#: and from a parent process that passes it on.
 _ECHO = 0.3
 
 
@@ -42,8 +43,8 @@ class Interrupts:
     """Converts signals, and requests of ``ensemble cancel`` and ``ensemble stop`` in the run's
     ``folder``, into calls of ``stop`` while its ``with`` block runs.
 
-    ``stop`` takes the reason, the exit code and the way to stop. It is called on this object's
-    thread, as is ``desk``, periodically, which answers users' requests. The previous signal
+    ``stop`` takes the reason, the exit code and the way to stop. ``desk`` is called periodically
+    and answers users' requests. Both are called on this object's thread. The previous signal
     handlers are restored at the end.
     """
 
@@ -129,4 +130,4 @@ class Interrupts:
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:
-    """Replace the default handler, which would end the process; the thread handles the signal."""
+    """Do nothing. Without this handler, the signal would end the process; the thread handles it."""

@@ -24,15 +24,15 @@ __all__ = ["JobColumns"]
 #: Columns in which text is not searched: times and costs, and group and index, which are in the
 #: job's name.
 _NOT_SEARCHED = {*TIMES, "duration", "core_hours", "group", "index"}
-#: Up to so many distinct values are searched one by one, and so many first jobs are selected
-#: without sorting all.
+#: Up to this many distinct values are searched one by one. Up to this many first jobs are selected
+#: without sorting all jobs.
 _FEW = 2000
 _NAN = math.nan
 
 
 class JobColumns:
-    """The jobs of a run by group and index; none without ``jobs``. ``ranges`` has the positions of
-    each group's jobs."""
+    """The jobs of a run by group and index. Without ``jobs``, the table is empty. ``ranges`` has
+    the positions of each group's jobs."""
 
     def __init__(self, jobs: Jobs | None) -> None:
         self.names = FIELDS if jobs is None else jobs.names
@@ -58,7 +58,7 @@ class JobColumns:
     def _kept(self, name: str, values: Sequence[Any]) -> Iterable[Any]:
         """Return values as their column stores them."""
         if isinstance(self._columns[name], array):
-            with suppress(TypeError):  # not for the few columns with None
+            with suppress(TypeError):  # fails for the few columns with None
                 return array("d", values)
             return array("d", (_NAN if value is None else value for value in values))
         if name in self._only_text:
@@ -68,8 +68,8 @@ class JobColumns:
     def update(self, jobs: StoredJobs) -> bool:
         """Update the rows of active jobs from a later state of the run.
 
-        Return False if the table must be read again: because of new columns or groups, or new jobs
-        before known ones.
+        Return False if the table must be read again, because there are new columns, new groups, or
+        new jobs before known ones.
         """
         of_numbers = {n for n, column in self._columns.items() if isinstance(column, array)}
         if jobs.names != self.names or any(not jobs.kinds[n] <= {"f", "n"} for n in of_numbers):
@@ -200,8 +200,8 @@ class JobColumns:
         return [at for at in among if marks[at]]
 
     def _searched(self, name: str) -> str | Collection[Any]:
-        """Return what to search for a column (``""``: the jobs' names): its distinct values if they
-        are few, else a text with a line for each job."""
+        """Return the data in which a column's text is searched: its distinct values if they are
+        few, else a text with a line for each job. The column ``""`` has the jobs' names."""
         if name not in self._texts:
             column: Iterable[Any]
             if not name:
@@ -220,7 +220,7 @@ class JobColumns:
 
 
 def _wanted(value: object) -> tuple[object, ...]:
-    """Return the values of a column that match a wanted value; URLs have numbers as text."""
+    """Return the values that match a wanted value. In URLs, numbers are texts."""
     if not isinstance(value, str):
         return (value,)
     try:

@@ -45,7 +45,7 @@ def running_and_waiting(jobs: JobColumns, began: float, end: float, bins: int) -
 def _elapsed(moments: Iterable[float], width: float, bins: int) -> list[float]:
     """Return, for each edge of ``bins`` bins, the sum of (edge - moment) over moments before it.
 
-    A moment before the first edge counts as being at it.
+    A moment before the first edge counts as if it were at this edge.
     """
     counts, sums = [0] * (bins + 1), [0.0] * (bins + 1)
     for moment in moments:
@@ -62,7 +62,7 @@ def _elapsed(moments: Iterable[float], width: float, bins: int) -> list[float]:
 
 
 def _means(starts: Sequence[float], stops: Sequence[float], width: float) -> list[float]:
-    """Return the mean number of intervals in each part of a time, from :func:`_elapsed` of their
-    starts and stops."""
+    """Return the mean number of intervals that overlap each part of the time. ``starts`` and
+    ``stops`` are the results of :func:`_elapsed` for the intervals' starts and stops."""
     covered = [start - stop for start, stop in zip(starts, stops, strict=True)]
     return [round((b - a) / width, 6) for a, b in pairwise(covered)]

@@ -48,8 +48,8 @@ class KeptRun:
     end of ``with``, any damage is raised, even if the requested part could be read. With
     ``salvage``, a damaged journal is opened as far as possible and nothing is raised; call
     :meth:`damage` instead. ``whole`` checks all records of a small journal. ``program`` has the
-    objects that a Python program gave the run; other programs only know their names. ``warn`` is
-    called with each warning.
+    objects that a Python program gave the run; all other programs know only their names. ``warn``
+    is called with each warning.
     """
 
     def __init__(
@@ -165,7 +165,8 @@ class KeptRun:
         return self._loading("check")
 
     def loading_new(self, purpose: Purpose) -> Callable[[Text], Ensemble]:
-        """Return a function that makes an ensemble of a text that is not in the journal yet."""
+        """Return a function that makes an ensemble from a new text, which is not in the journal
+        yet."""
         return self._loading(purpose)
 
     def _loading(self, purpose: Purpose) -> Callable[[Text], Ensemble]:

@@ -64,11 +64,11 @@ def prepare_resume(
 ) -> PreparedResume:
     """Lock the run in this folder, check that it can be resumed, and recover its engine.
 
-    ``open_kept`` opens the run. ``changed`` returns a changed ensemble file, or ``None``; it also
-    checks or enters the folder in which the run was started. ``with_flags`` changes the executor's
-    options. A run that has ended is resumed only if ``may_reopen`` and the changed file adds work,
-    or to cancel its remaining jobs with ``stop_first``. ``take_over`` ignores a lock whose owner
-    cannot be checked.
+    ``open_kept`` opens the run. ``changed`` returns the ensemble file if it has changed, or
+    ``None``; it also checks or enters the folder in which the run was started. ``with_flags``
+    changes the executor's options. A run that has ended is resumed only if ``may_reopen`` and the
+    changed file adds work, or to cancel its remaining jobs with ``stop_first``. ``take_over``
+    ignores a lock whose owner cannot be checked.
 
     Raises :class:`EnsembleError` and releases the lock if the run belongs to another user, was
     simulated, has ended, or needs functions of its program.
@@ -145,7 +145,7 @@ def _prepared(
     ensemble: Ensemble = engine.state.ensemble
     damaged = past.warn_of_damage()
     output = Path(str(past.journal.about.get("output") or past.folder / "output"))
-    # The last connection to close cleans up SQLite's files; that must be the writer's.
+    # The last connection that is closed cleans up SQLite's files; it must be the writer's.
     past.journal.close()
     writer = JournalWriter(past.journal.path)
     try:

@@ -94,7 +94,8 @@ class EarlierIdentities:
                     self._same.setdefault(found.identity, name)
 
     def reason(self, identity: str, parts: Mapping[str, Any]) -> Reason:
-        """Return why no earlier job is reused for one with these parts."""
+        """Return the reason why no earlier job is reused for a job with this identity and these
+        parts."""
         same = self._same.get(identity)
         if same is not None:
             text = (
@@ -147,8 +148,8 @@ def _command_change(before: Sequence[str], now: Sequence[str]) -> str:
 
 
 class Preview(NamedTuple):
-    """Preview of one group: how many of its ``jobs`` can be reused, and how many are ``missing``,
-    by the part that differs."""
+    """Preview of one group: how many of its ``jobs`` can be reused, and how many cannot
+    (``missing``, by the part of the identity that differs)."""
 
     group: str
     jobs: int

@@ -69,7 +69,7 @@ class ControlledRun:
         lock = Lock(folder)
         try:
             lock.acquire()
-            # In parallel with imports and with the first writes of the journal.
+            # The executor prepares itself during imports and the first writes of the journal.
             executor.prepare(folder.name, folder / EXECUTOR)
             from ensemble_core.journal.writer import JournalWriter
 
@@ -80,7 +80,7 @@ class ControlledRun:
                 kept = cls(folder, lock, journal, registry)
                 kept._is_new = True
                 kept.begin()
-                with contextlib.suppress(OSError):  # the journal has it, too
+                with contextlib.suppress(OSError):  # only for speed: the journal has the time, too
                     write_began(folder, time.time())
             except BaseException:
                 journal.close()

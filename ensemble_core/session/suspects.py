@@ -13,7 +13,7 @@ from typing import Any
 
 __all__ = ["suspects"]
 
-#: Parameters with more distinct values are skipped; at most so many suspects are named.
+#: Parameters with more distinct values are skipped. At most this many suspects are named.
 _VALUES, _NAMED = 2000, 3
 #: A value is a suspect if chance would produce one in at most one of ten runs.
 _EVIDENCE = math.log(10)
@@ -24,7 +24,8 @@ def suspects(
 ) -> list[dict[str, Any]]:
     """Return values of parameters whose jobs failed more often than chance explains.
 
-    If the two strongest explain more together, the first entry has the other value in ``with``.
+    If the two strongest suspects explain more together, the first entry has the second one in
+    ``with``.
     """
     share = len(failed) / max(map(len, parameters.values()), default=1)
     found = []
@@ -51,8 +52,8 @@ def _pair(
     found: Sequence[tuple[float, dict[str, Any]]],
     share: float,
 ) -> tuple[float, dict[str, Any]] | None:
-    """The strongest suspect with the strongest one of another parameter, if that is more evidence
-    than each alone."""
+    """Return the strongest suspect combined with the strongest one of another parameter, if the
+    pair is stronger evidence than each of them alone."""
     first = found[0][1] if found else {}
     other = next((one for _, one in found if one["name"] != first["name"]), None)
     if other is None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ChangeDetector"]
 
-#: Longest time of checks before files with news are read, in seconds.
+#: Longest time in seconds for which files are checked before those with new data are read.
 _SLICE = 0.02
 #: Polling intervals in seconds: if other nodes may write, and if inotify reports every write.
 _REMOTE, _NET = 2.0, 5.0
@@ -95,7 +95,8 @@ class ChangeDetector:
             self._watches.drop(file)
 
     def news(self) -> list[File]:
-        """Return files with something to read: reported, new, or due."""
+        """Return the files that have something to read. Check files that inotify reported, new
+        files, and files whose poll is due."""
         news: dict[File, None] = {}
         if self._watches is not None:
             told, lost = self._watches.changed()
@@ -121,7 +122,7 @@ class ChangeDetector:
         for _ in range(_DEPTH):
             if not self._add_watch(file, told=told):
                 break
-            # Changes before the watch were not reported.
+            # Check the file again, because changes before the watch were not reported.
             news = file.look() or news
         pace = self._pace(file)
         if file.pace is not pace:

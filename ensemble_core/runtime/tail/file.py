@@ -22,24 +22,24 @@ __all__ = ["File", "Place"]
 
 #: Bytes that are read at once, so that a fast-growing file does not delay the others.
 _CHUNK = 64 * 1024
-#: If a job ran so many seconds and all its rows, at least so many, came at its end, it buffered
-#: them.
+#: A job has probably buffered its output if it ran at least this many seconds, and had at least
+#: this many rows, all at its end.
 _LATE, _LATE_ROWS = 30.0, 10
 #: Bytes before the read offset that must be unchanged; otherwise the file was rewritten.
 _REMEMBERED = 256
-#: How many of them are kept for a later attempt of the job.
+#: How many of these bytes are kept for a later attempt of the job.
 _REMEMBERED_OF_OTHERS = 32
 #: The kernel's clock for files may be a tick (10 ms) behind.
 _TICK = 0.02
 #: Transient errors: no descriptors, no memory, a busy file server. After a job's end, reading is
-#: retried for so many seconds, with such pauses.
+#: retried for this many seconds, with pauses of this many seconds.
 _TRANSIENT = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE, errno.ETIMEDOUT}
 )
 _PATIENCE, _PAUSE = 5.0, 0.01
 
 _Seen = tuple[int, int, int, int]
-#: Which file was read, the offset, and the bytes before it.
+#: The file that was read, the offset, and the bytes before the offset.
 Place = tuple[tuple[int, int], int, bytes]
 
 
@@ -65,9 +65,9 @@ def _shown(value: object) -> str:
 class File:
     """A file of a job, and the observer that reads it.
 
-    ``tell`` takes the rows, as events with the time of ``clock``; ``warn`` takes each problem once,
-    and ``fail`` an error of the observer. The first ``taken`` rows are skipped. A file last written
-    before ``since`` belongs to another job and is not read until it changes.
+    ``tell`` is called with the rows, as events with the time of ``clock``; ``warn`` with each
+    problem, once; ``fail`` with an error of the observer. The first ``taken`` rows are skipped. A
+    file last written before ``since`` belongs to another job and is not read until it changes.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class File:
         self._began = clock()
         #: Numbers of rows before and after the job's end.
         self._rows = [0, 0]
-        #: When to stop retries of reading to the end.
+        #: The time at which retries of reading to the end are given up.
         self._give_up: float | None = None
 
     @property
@@ -214,7 +214,7 @@ class File:
             return None
         try:
             why = self._observer.complaint()
-        except Exception:  # a plugin's code, which has done its work
+        except Exception:  # an error of the plugin no longer matters
             return None
         if why is not None:
             return f"the observer {self.name!r} did not understand {self.path}: {why}"
@@ -250,8 +250,8 @@ class File:
             os.close(fd)
 
     def _list_folder(self) -> None:
-        """List the folder, so that the file server is asked again: a missing file is cached,
-        too."""
+        """List the folder, so that the file server is asked again. Without this, a missing file may
+        stay cached as missing."""
         # If the folder cannot be listed, the file does not exist either.
         with suppress(OSError, ValueError), os.scandir(os.path.dirname(self.path)) as entries:
             next(entries, None)
@@ -264,14 +264,15 @@ class File:
             if not stat.S_ISREG(status.st_mode):
                 self._refuse()
                 return False, b""
-            # Reads old and new bytes in one call, because each call waits for other threads.
+            # Read old and new bytes in one call, because each call waits for other threads.
             kept = len(self._before)
             data = os.pread(fd, kept + _CHUNK, self._offset - kept)
             identity = (status.st_dev, status.st_ino)
             if self._read_of is not None and (
                 self._read_of != identity
                 or status.st_size < self._offset
-                # Truncated and grown again between two checks, or a new file with this inode.
+                # The file was truncated and grew again between two checks, or a new file has this
+                # inode.
                 or not data.startswith(self._before)
             ):
                 self._offset, self._before, self._end, self._taken = 0, b"", None, 0
@@ -280,14 +281,14 @@ class File:
                 kept, data = 0, os.pread(fd, _CHUNK, 0)
             self._read_of = identity
             if ended and self._end is None:
-                # Otherwise a process that outlives the job could keep us here forever.
+                # Stop here: a process that outlives the job could write forever.
                 self._end = status.st_size
             data = data[kept : None if self._end is None else kept + self._end - self._offset]
         finally:
             os.close(fd)
         got = len(data)
         if self._end is None and self._offset + got >= status.st_size:
-            # Preallocated space, or data that has not arrived from another node.
+            # The bytes are preallocated space, or data that has not arrived from another node.
             data = data.rstrip(b"\0")
         self._offset += len(data)
         self._before = (self._before + data[-_REMEMBERED:])[-_REMEMBERED:]

@@ -4,8 +4,8 @@ The output tracker calls :meth:`Follower.watch` when a job starts and :meth:`Fol
 it has ended. Rows of observers become :class:`~ensemble_core.model.events.Observed` events.
 
 Inotify reports writes on this machine, but not those of other nodes to NFS or Lustre. So all files
-are polled as well: every few seconds there, rarely here. No file stays open, so thousands can be
-followed.
+are polled as well: every few seconds on such file systems, rarely on local ones. No file stays
+open, so thousands can be followed.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ __all__ = ["Follower"]
 _BATCH = 1000
 #: Longest time between two batches of rows while files are read, in seconds.
 _FLUSH = 0.002
-#: Pause between rounds, to gather changes: the shortest, as a multiple of the last round's time (2:
-#: a third of one core), and the longest, in seconds.
+#: Pause between rounds, to gather changes: the shortest, as a multiple of the time of the last
+#: round (2 means a third of one core), and the longest, in seconds.
 _GATHER, _GATHER_PER_COST, _GATHER_LONGEST = 0.005, 2.0, 0.1
-#: Longest time for ended jobs, and for files that are far behind, in one round, in seconds.
+#: Longest time in seconds that a round spends on ended jobs, and on files that are far behind.
 _SLICE = 0.02
 #: Back-pressure: sizes of the inbox above which files that are far behind, or all files, wait.
 _BACKLOG_BEHIND, _BACKLOG = 500, 20_000
-#: Seconds that a file that is far behind waits then.
+#: Seconds that a file that is far behind waits in that case.
 _BREATH = 0.005
 
 
@@ -239,7 +239,7 @@ class Follower:
             self._release(wakeup)
 
     def _next(self) -> float:
-        """Return the time of the next round if nothing wakes the thread earlier."""
+        """Return the time of the next round, unless something wakes the thread earlier."""
         if self._ending or self._closing:
             return 0.0
         due = self._changes.due()

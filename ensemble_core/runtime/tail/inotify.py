@@ -40,14 +40,14 @@ def _nearest(path: str) -> tuple[str, str]:
 
 
 class InotifyWatches(Generic[T]):
-    """The watches of one follower; each ``T`` has one at a time.
+    """The watches of one follower. A follower's file (type ``T``) has one watch at a time.
 
     Raises ``OSError`` without inotify, or at the user's limit of instances.
     """
 
     def __init__(self) -> None:
         self._inotify = INotify(nonblocking=True)
-        #: By watch and awaited name (``None``: the file itself), the files to report.
+        #: The files to report, by watch and awaited name (``None``: the watched file itself).
         self._listeners: dict[int, dict[str | None, set[T]]] = {}
         self._places: dict[T, tuple[int, str | None]] = {}
 
@@ -97,7 +97,7 @@ class InotifyWatches(Generic[T]):
             self._remove(wd)
 
     def changed(self) -> tuple[set[T], bool]:
-        """Return, without waiting, whose files have changed, and whether events were lost.
+        """Return the owners of changed files, and True if events were lost. Does not wait.
 
         If a watched file or folder no longer exists, its watch is removed.
         """

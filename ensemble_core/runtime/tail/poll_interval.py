@@ -1,6 +1,7 @@
 """Poll intervals: how often followed files are polled, by cost and file system.
 
-If inotify reports every write, polling is a safety net. If other nodes write, it is the only way.
+If inotify reports every write, polling is a safety net. If other nodes write, polling is the only
+way to see their writes.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ _File = TypeVar("_File", bound=_Polled)
 class PollInterval(Generic[_File]):
     """Files that are polled together, and the time of their next round.
 
-    After a round with news, the pause is ``shortest`` seconds. After one without, it is 1.5 times
-    the last pause, up to ``idle``. It is at least ``per_cost`` times the duration of the round, up
-    to ``longest``.
+    After a round that found new data, the pause is ``shortest`` seconds. After any other round, it
+    is 1.5 times the last pause, up to ``idle``. The pause is at least ``per_cost`` times the
+    duration of the round, up to ``longest``.
     """
 
     def __init__(self, shortest: float, idle: float, longest: float, per_cost: float) -> None:
@@ -71,7 +72,7 @@ class PollInterval(Generic[_File]):
         return self._next if self._files else float("inf")
 
     def hurry(self) -> None:
-        """Poll every file now; those that had their turn come last."""
+        """Poll every file now. Files that were already polled in this round come last."""
         self._left = deque({**dict.fromkeys(self._left), **self._files})
 
     def turn(self, look: Callable[[_File], bool], slice_: float) -> list[_File]:

@@ -36,12 +36,12 @@ class Wakeup:
         """Reset; call this after waking and before checking for work."""
         self._set.clear()
         if self._fd is not None:
-            with contextlib.suppress(BlockingIOError):  # was not set
+            with contextlib.suppress(BlockingIOError):  # it was not set
                 os.eventfd_read(self._fd)
 
     def sleep(self, until: float, ear: int | None) -> None:
-        """Sleep until it is set, ``ear`` is readable, or the time ``until``
-        (``time.monotonic``)."""
+        """Sleep until :meth:`set` is called, the descriptor ``ear`` is readable, or the time is
+        ``until`` (``time.monotonic``)."""
         poll = select.poll()
         for fd in (ear, self._fd):
             if fd is not None:
