@@ -468,8 +468,10 @@ def hooks() -> Iterator[str]:
 
 
 def markdown(documented: object) -> str:
-    """Return a docstring with roles as code, and literal blocks introduced by a single colon."""
+    """Return a docstring with roles as code, pages of the documentation as links, and literal
+    blocks introduced by a single colon."""
     text = inspect.getdoc(documented) or ""
+    text = re.sub(r"(?:``)?docs/([\w-]+\.md)(?:``)?", r"[\1](\1)", text)
     return re.sub(r":\w+:`([^`]+)`", r"`\1`", text).replace("::\n\n", ":\n\n")
 
 
