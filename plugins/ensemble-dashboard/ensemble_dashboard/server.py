@@ -200,7 +200,8 @@ def application(
                 return _response(200, dumps(await asyncio.to_thread(runs)))
             chosen = quick if name in _QUICK else thorough
             answer = await chosen.answer(tag, name, dict(request.query_params), _PATIENCE)
-            if tag not in ahead:
+            # Not while the first answer is computed: that would take twice as long.
+            if answer is not None and tag not in ahead:
                 ahead[tag] = asyncio.ensure_future(read_ahead(tag))
         except EnsembleError as error:
             status = 404 if getattr(error, "code", "").startswith("no-such") else 400

@@ -199,7 +199,7 @@ def test_a_report_says_which_logs_and_commands_it_has(altered: Any) -> None:
             data[name].pop("sim.6", None)
 
     page = altered(lambda data: without(data, "logs", "details"), "job?id=sim.6")
-    page.get_by_text("This report has the logs of 2 jobs").first.wait_for()
+    page.get_by_text("This log is not in the report, which has those of 2 jobs").first.wait_for()
     page.get_by_text("leaves out the command, node and events of this job").wait_for()
     page = altered(lambda data: data["logs"].clear(), "job?id=sim.6")
     page.get_by_text("without logs: ensemble report study --with-logs").first.wait_for()

@@ -20,8 +20,8 @@ class Report {
     if (name !== 'log') return this.data[name];
     const { logs, overview } = this.data, kept = Object.keys(logs).length;
     const problem = kept
-      ? `This report has the logs of ${plural(kept, 'job')}: a sample of each kind of failure, `
-        + 'listed under "Failures".'
+      ? `This log is not in the report, which has those of ${plural(kept, 'job')}: a sample of `
+        + 'each kind of failure, listed under "Failures".'
       : `This report was made without logs: ${command('report RUN --with-logs', overview)}`;
     return (logs[query.job] || {})[query.stream] || { text: '', problem };
   }

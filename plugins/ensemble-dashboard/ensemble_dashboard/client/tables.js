@@ -98,14 +98,14 @@ function Table({ id, here, names, rows, links = {}, formats = {}, caption }) {
     [names, rows, text, sort, descending]);
   return html`<${Grid} caption=${caption} names=${names} rows=${found.slice(offset, offset + 100)}
     total=${found.length} offset=${offset} sort=${sort} descending=${descending} text=${text}
-    links=${links} formats=${formats} every=${() => found} set=${set} />`;
+    links=${links} formats=${formats} every=${() => found} set=${set} few=${rows.length < 6} />`;
 }
 
 // A page of a table. `every` returns all rows that match; `set` changes the address. Columns of
-// `hidden` are only in copies.
+// `hidden` are only in copies; a table of `few` rows needs no filter.
 function Grid(props) {
   const { caption, names, rows, total, offset, text, formats = {}, links, every, set } = props;
-  const { sort, descending, hint = 'part of a value', hidden = [] } = props;
+  const { sort, descending, hint = 'part of a value', hidden = [], few } = props;
   const numeric = new Set(names.filter((name, at) => !TIMES.has(name)
     && rows.some((row) => typeof row[at] === 'number')));
   const isShown = (name) => !hidden.includes(name);
@@ -137,7 +137,8 @@ function Grid(props) {
     <button type="button" disabled=${last >= total}
       onClick=${() => set({ page: offset / 100 + 1 })}>Next</button></nav>`;
   return html`<div class="tools">
-      <${Filter} text=${text} hint=${hint} set=${(value) => set({ text: value, page: '' })} />
+      ${!few && html`<${Filter} text=${text} hint=${hint}
+        set=${(value) => set({ text: value, page: '' })} />`}
       <${Copy} label="Copy CSV" text=${async () => csv(names, await every())} />
       <${Copy} label="Copy Markdown" text=${async () => markdown(names, await every())} />
       <span class="quiet" role="status">${plural(total, 'row')}</span>${pages('above')}</div>
