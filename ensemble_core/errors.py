@@ -324,7 +324,7 @@ def _culprit(culprit: object) -> tuple[str, str, int]:
         found = [f for f, name in zip(theirs, packages, strict=True) if name == packages[0]]
         return (found or frames or [("", "", 0)])[-1]
     module = str(getattr(culprit, "__module__", ""))
-    culprit = getattr(culprit, "func", culprit)  # of a functools.partial
+    culprit = getattr(culprit, "func", culprit)  # the function of a functools.partial
     code = getattr(culprit, "__code__", None)
     if code is None and isinstance(culprit, type):  # use its first method
         made = (getattr(each, "__code__", None) for each in vars(culprit).values())

@@ -57,7 +57,8 @@ class EnsembleRun:
         self._task = task
         self._program = program
         self._over: Engine | None = None
-        #: Loads the run's plugin files once, not for each reading of the journal.
+        #: Cache of the run's plugins, so that plugin files are not loaded for each reading of the
+        #: journal.
         self._find_plugins: FindPlugins = lru_cache(maxsize=1)(find_plugins)
 
     def __repr__(self) -> str:
@@ -167,7 +168,7 @@ class EnsembleRun:
         value, ensemble = self._ask(found)
         if value is not None or self.folder is None:
             return value
-        # The engine has only those variables of jobs' output that rules use.
+        # The engine keeps a variable of jobs' output only if a rule uses it.
         from ensemble_core.journal.metric_history import metric_of_rows
 
         with self._kept() as kept:

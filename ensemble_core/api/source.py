@@ -77,7 +77,7 @@ def _dumped(data: Mapping[str, Any]) -> str:
 
     try:
         return _dumped_by(getattr(yaml, "CSafeDumper", yaml.SafeDumper), data)
-    except UnicodeEncodeError:  # half a surrogate pair; the reader reports its position
+    except UnicodeEncodeError:  # the text has half a surrogate pair, which the reader reports
         return _dumped_by(yaml.SafeDumper, data)
 
 

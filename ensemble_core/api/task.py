@@ -157,7 +157,7 @@ class Task:
                     problem = kept.end(self.outcome) if kept is not None else None
                     if problem is not None:
                         _LOG.warning("%s", problem)
-        except BaseException as error:  # wait() and await raise it
+        except BaseException as error:  # wait() and await raise the error
             self.error = error
         with self._lock:
             self.done.set()

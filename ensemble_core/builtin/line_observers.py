@@ -24,7 +24,7 @@ LONGEST_LINE = 1 << 20
 #: Maximum number of fields per file if the ensemble file does not name them: each costs memory, and
 #: a job may print any number of names.
 MOST_FIELDS = 200
-#: Largest integer that stays an integer: floats cannot represent larger ones exactly.
+#: Largest number that is stored as an integer, because floats represent larger ones inexactly.
 _MOST_EXACT = 2**53
 #: Number of unused field names that a complaint lists.
 _MOST_TOLD = 5
@@ -217,7 +217,7 @@ class Patterns(_Lines):
         return found if matched else None
 
     def complaint(self) -> str | None:
-        # Patterns without a group look for error messages, so their absence is fine.
+        # A pattern without a group searches for error messages, so it need not match.
         numbers = sorted(name for name, pattern in self._patterns.items() if pattern.groups)
         if self._lines and (not numbers or self._found.intersection(numbers)):
             return None

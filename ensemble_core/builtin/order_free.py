@@ -32,7 +32,7 @@ class Extreme:
         self._sign = sign
         self._grows = grows
         self._heap: list[_Key] = []
-        #: How often each value was added and not removed.
+        #: How many times each value is present (added and not removed).
         self._live: dict[_Key, int] = {}
 
     def _key(self, value: float) -> _Key:

@@ -263,7 +263,8 @@ class CountWindow:
 class TimeWindow:
     """Exact reducer over the values of the last ``seconds``, at most ``LONGEST`` of them.
 
-    A late value, with an earlier timestamp than the previous one, gets the timestamp of that one.
+    A late value (its timestamp is earlier than that of the previous value) gets the timestamp of
+    the previous value.
     """
 
     __slots__ = ("_reduce", "_seconds", "_stamps", "_values")
@@ -320,7 +321,7 @@ class Rate:
         part = math.ceil((timestamp - self._first) / self._width - 1e-9) - 1
         buckets = self._buckets
         if buckets and part <= buckets[-1][0]:
-            buckets[-1][1] += 1  # a late value counts with the latest one
+            buckets[-1][1] += 1  # a late value goes into the latest part
         else:
             buckets.append([max(part, 0), 1])
             while buckets[0][0] < part - _BUCKETS:

@@ -129,7 +129,7 @@ def _open_closed_streams() -> None:
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest free descriptor: this one
+            os.open(os.devnull, os.O_RDWR)  # uses this descriptor, the lowest free one
         if getattr(sys, name) is None:
             mode = "w" if descriptor else "r"
             stream = open(descriptor, mode, closefd=False, encoding="utf-8")  # noqa: SIM115

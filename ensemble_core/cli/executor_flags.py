@@ -67,7 +67,7 @@ class CommandWithFlags(click.Command):
             own = {name for each in super().get_params(ctx) for name in each.opts}
         try:
             registry = load_plugins(_plugin_files(ctx.meta.get(_ARGUMENTS, [])), warn=False)
-        except EnsembleError:  # broken file: the command reports it when it loads it
+        except EnsembleError:  # the file is broken; the command reports that when it loads the file
             registry = load_plugins((), warn=False)
         # The command's own option wins; -o reaches the executor's.
         flags = _flags(registry, str(self.name))
@@ -90,7 +90,7 @@ class _Flag(click.Option):
         super().__init__(
             [f"--{option.replace('_', '-')}"],
             is_flag=boolean,
-            # If executors differ, the chosen one parses the text.
+            # If the executors' schemas differ, the chosen executor's schema parses the text.
             type=None if boolean else _TYPES.get(" ".join(kinds), str),
             metavar=next((mark["metavar"] for mark in marks.values() if "metavar" in mark), None),
             help=text,

@@ -40,7 +40,7 @@ FORMATS = {"csv": "csv", "json": "json", "md": "markdown", "parquet": "parquet"}
 _SHOWN = 1000
 #: Rows per batch.
 _BATCH = 20_000
-#: A spreadsheet treats texts that begin like this as formulas, which may run programs (OWASP).
+#: Beginnings of texts that a spreadsheet treats as formulas, which may run programs (OWASP).
 _FORMULA = (*"=+-@\t\r\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 

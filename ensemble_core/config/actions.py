@@ -177,7 +177,7 @@ def _check_job(
     if occasion.job or not isinstance(other, str) or other in spec:
         return True
     if occasion.slices and _merges(record.options, spec):
-        return True  # jobs like those in the slice
+        return True  # the action submits jobs like those of the slice, so it needs no job
     without = f" without {other!r}" if other else ""
     hint = "use a trigger that concerns a job, such as job-clean or observed"
     if other:
@@ -248,10 +248,11 @@ def _check_values(
 
 
 class OptionCheck:
-    """Checks options by their schema's ``x-ensemble`` annotations and converts the values.
+    """Check of options by the ``x-ensemble`` annotations of their schema; it also converts the
+    values.
 
-    Collects the ``metrics``, ``reads`` (``STAT.NAME``) and ``nested`` actions that it finds, and in
-    ``messages`` the places of texts with placeholders.
+    It collects the ``metrics``, the ``STAT.NAME`` (``reads``) and the ``nested`` actions in the
+    options. ``messages`` has the places of texts with placeholders.
     """
 
     def __init__(self, context: Context, schema: Mapping[str, Any], occasion: MatchContext) -> None:

@@ -76,7 +76,7 @@ class Known:
     reads: bool = False
     #: Purpose of reading the file; decides whether code that it names is loaded.
     purpose: Purpose = "check"
-    #: Words in rules, tables and functions, which count as uses of a parameter.
+    #: Words in rules, tables and functions. A parameter with such a name counts as used.
     spoken: frozenset[str] = frozenset()
     tables: dict[str, Table] = field(default_factory=dict)
     generators: dict[str, GeneratorSpec | None] = field(default_factory=dict)

@@ -26,7 +26,7 @@ _EACH_JOB = frozenset(
 #: Counts that never decrease, and comparisons that are true after the first job.
 _GROWING = frozenset({"submitted", "finished", "success", "failed", "done", "lost"})
 _FROM_FIRST = ((">=", 0.0), (">=", 1.0), (">", 0.0))
-#: Limits that do not bound how much a run may submit.
+#: Limits that do not limit the number of jobs that a run may submit.
 _PACE = {"submits_per_second", "chain"}
 
 
@@ -55,7 +55,7 @@ def warn_of_cycles(context: Context, rules: Sequence[BoundRule]) -> None:
 
 
 class _Edge(NamedTuple):
-    """A rule that submits jobs of a group for each job of the same or another group."""
+    """A rule that submits jobs of one group for each job of a group (the same or another)."""
 
     rule: str
     occasion: str

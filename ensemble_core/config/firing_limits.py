@@ -14,7 +14,7 @@ from ensemble_core.model.rules import UNLIMITED, Trigger
 
 __all__ = ["Each", "FiringLimits", "listed_actions", "read_each", "read_firing_limits"]
 
-#: A rule has one instance per job index, or per combination of these parameters.
+#: Value of ``each``: one instance of the rule per job index, or per combination of parameters.
 Each = Literal["job"] | tuple[str, ...] | None
 
 

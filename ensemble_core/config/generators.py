@@ -40,7 +40,7 @@ from ensemble_core.plugin.named_code import Purpose, build_generator, named_clas
 __all__ = ["bind_generators", "give_parameters"]
 
 _CONSTRAINT = re.compile(r"\s*(<=|>=|<|>)\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*")
-#: Limits that end a run which would otherwise not end.
+#: Limits that can end a run with an endless generator.
 _ENDS = frozenset({"jobs", "core_hours", "node_hours", "gpu_hours", "wall"})
 
 
@@ -219,7 +219,7 @@ def _words(given: Mapping[str, Any], path: Path) -> Iterator[tuple[str, Path]]:
             yield from _words(value, place)
         else:
             yield f"{value}", place
-            yield f"{value}".rpartition(".")[0], place  # of a class, the module
+            yield f"{value}".rpartition(".")[0], place  # the module of a class
 
 
 def _variables(context: Context, path: Path, given: Mapping[str, Any]) -> tuple[Variable, ...]:

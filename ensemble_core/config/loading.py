@@ -240,7 +240,7 @@ def _entries(value: object) -> list[Any]:
 
 
 class _Loader:
-    """Builds the ensemble part by part, in order of their references."""
+    """Builder of the ensemble. It binds each part after the parts that it refers to."""
 
     def __init__(
         self, context: Context, file: str, functions: frozenset[str], must_begin: bool

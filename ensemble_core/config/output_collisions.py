@@ -32,7 +32,7 @@ def warn_of_shared_files(
             try:
                 # Without a path, an observer reads the standard output.
                 paths = [observers[name].build(job, options).path or job.stdout for job in pair]
-            except Exception:  # plugin code: the run reports its errors
+            except Exception:  # an error of a plugin's code, which the run reports
                 continue
             if paths[0] is not None and paths[0] == paths[1]:
                 one, other = pair

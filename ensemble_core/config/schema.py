@@ -238,7 +238,7 @@ def _if(selector: str, names: list[str], definition: str) -> dict[str, Any]:
     }
 
 
-#: Keywords of an option schema that are merged by hand.
+#: Keywords of an option schema that ``_with_options`` merges individually.
 _MERGED = frozenset(
     {"$schema", "$id", "$defs", "definitions", "type", "properties", "required", "description"}
 )
@@ -300,7 +300,7 @@ def defaults(options: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
 class _Shared:
     """Schema and validators of one registry, shared by the files that a process loads.
 
-    A correct first file is validated without them.
+    A first file without errors is validated without the complete schema.
     """
 
     schema: dict[str, Any] | None = None
@@ -318,7 +318,7 @@ class Validators:
     def __init__(self, registry: Registry) -> None:
         self._shared = _SHARED.setdefault(registry, _Shared())
         self.registry = registry
-        #: The schema including definitions of this file, and their validators.
+        #: The schema with the definitions of this file; and validators of these definitions.
         self._schema: dict[str, Any] | None = None
         self._own: dict[str, Any] = {}
 

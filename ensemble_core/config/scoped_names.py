@@ -20,7 +20,7 @@ from ensemble_core.model.tables import table_column
 
 __all__ = ["Over", "scoped_names"]
 
-#: Groups that ``STAT.NAME`` may cover, ``None`` for any; empty if not possible.
+#: Groups that ``STAT.NAME`` may cover (``None``: any group). Empty if it cannot be used.
 Over = tuple[str | None, ...]
 
 

@@ -27,7 +27,7 @@ def bind_statistics(context: Context, given: object) -> None:
     for name, record in registry.items():
         spec = _plain_statistic(context, name, record)
         if isinstance(spec, EnsembleError):
-            unfit[name] = spec  # reported only where a path names it
+            unfit[name] = spec  # reported only if a path names this statistic
         else:
             known[name] = spec
     for name in registry.clashes:
@@ -94,7 +94,7 @@ def _plain_statistic(
         )
     try:
         spec = record.spec(defaults(record.options, {}), name)
-    except Exception as error:  # a plugin's timed_when
+    except Exception as error:  # an error of a plugin's timed_when
         return cannot_be_built(shown, error)
     return replace(spec, plugin=context.registry.whose(record))
 

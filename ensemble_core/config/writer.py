@@ -39,5 +39,5 @@ def write_yaml(data: Any) -> str:
 def _read(value: str) -> Any:
     try:
         return read_value(value, "")[0]
-    except Exception:  # not a plain scalar: quoted anyway
+    except Exception:  # not a plain scalar, so it is quoted anyway
         return value

@@ -45,7 +45,7 @@ class LiveTable:
         self._size = size
         self._clock = clock
         self._began = clock()
-        #: If the window becomes narrower, xterm cuts lines and all others rewrap them.
+        #: False for xterm: if its window becomes narrower, it cuts lines. Other terminals rewrap.
         self._rewraps = "XTERM_VERSION" not in environ
         self._lengths: list[int] = []
         self._columns = 0

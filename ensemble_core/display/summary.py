@@ -53,7 +53,7 @@ _COLUMNS = (
     ("mean time", "t-run", 5),
     ("mean wait", "t-wait", 6),
 )
-#: Counters in the columns between the group's name and its times.
+#: Counters of a group in the columns between its name and its times.
 _COUNTS = ("submitted", "waiting", "running", "success", "failed", "cancelled", "reused")
 _NARROWEST_NAME = 6
 _NARROWEST = 30

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["JOBS", "Budget", "Claim", "Usage"]
 
-#: Name of the limit on submissions; the others have the names of ``RESOURCES``.
+#: Name of the limit on submissions. All other limits have the names of ``RESOURCES``.
 JOBS = "jobs"
 _HOUR = 3600.0
 #: Relative tolerance of limits, because sums of fractions are not exact.
@@ -52,7 +52,7 @@ class Usage:
         self.ended: dict[tuple[int, int, int, int], float] = {}
         self.kept = False
         self._records = records
-        #: By size: number of running attempts and sum of their start times.
+        #: For each size, the number of running attempts and the sum of their start times.
         self._running: dict[tuple[int, int, int, int], list[float]] = {}
 
     def keep(self) -> None:

@@ -374,7 +374,7 @@ class Engine:
     def _on_foreign_job(self, event: JobEvent) -> None:
         state = self.state
         if event.ours or state.ended is not None:
-            return  # late event of a finished job or run
+            return  # a late event of a job or run that is over
         if state.rules.watches_foreign:
             names, fields = state.foreign_jobs.take(event)
             self._rules.react(names, None, event, None, fields, foreign=True)
@@ -408,7 +408,7 @@ class Engine:
                 record.inputs = inputs[0] if inputs else None
 
     def _on_looked_up(self, event: LookedUp) -> None:
-        if self.state.ended is None:  # a resume asks again
+        if self.state.ended is None:  # a resume repeats the look-up
             self._effects.submission.looked_up(event.hits, event.misses)
 
     # -- the run and its queue -----------------------------------------------------------------

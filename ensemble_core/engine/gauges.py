@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["OwnGauges", "draw"]
 
 _QUEUE: dict[int, str] = {state: f"queue.{state.name.lower()}" for state in JobState}
-#: Nodes of one waiting job; 0 if none waits. Checked at submits and heartbeats.
+#: Gauges with the nodes of one waiting job (0 if none waits), checked at submits and heartbeats.
 _OF_ONE = ("waiting.next", "waiting.smallest", "waiting.largest", "waiting.random")
 
 

@@ -25,7 +25,7 @@ _MOST_LOST = 20
 
 
 class GeneratorScheduler:
-    """Schedules the generators of one run."""
+    """Schedule of the generators of one run."""
 
     def __init__(self, rules: RuleEvaluation) -> None:
         self.state = rules.state

@@ -25,7 +25,7 @@ _GAUGES: Mapping[str, Callable[[GeneratorState], float]] = {
     "pareto": lambda state: len(state.front),
 }
 
-#: Ranks of points that are not done.
+#: Ranks in the table of points that are not done.
 _LAST = {"pending": 3, "pruned": 4, "lost": 5}
 
 

@@ -29,7 +29,7 @@ CHANGES: Mapping[Change, tuple[tuple[str, int], ...]] = {
     "reused": (("reused", 1),),
 }
 
-#: Digest of a parameter combination and its replica, 16 bytes.
+#: Digest (16 bytes) of a combination of parameters and its replica.
 Combination = bytes
 
 

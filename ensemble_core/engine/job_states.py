@@ -122,7 +122,7 @@ def transition_of(name: str) -> Transition:
 
 TRANSITIONS = {name: transition_of(name) for name in RFC21_EVENTS}
 
-#: Occasions of a job's outcome, known by its ``finish`` or ``clean``.
+#: The occasion of each outcome, which is known at the job's ``finish`` or ``clean``.
 OUTCOME_OCCASIONS: dict[Outcome, str] = {
     "success": "job-success",
     "failed": "job-fail",

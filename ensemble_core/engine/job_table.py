@@ -54,7 +54,8 @@ _MANY_SLICES = 100_000
 class JobTable:
     """The unfinished jobs by our id, and the counts of all jobs.
 
-    Reports every change to the metrics, and every metric that a rule waits for to the index.
+    It reports every change to the metrics. If a rule waits for a changed metric, it reports that
+    metric to the rule index.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class JobTable:
         self.records: dict[str, JobRecord] = {}
         #: Finished jobs by group, for groups that a table or a parameter function reads.
         self.done: dict[str, DoneJobs] = {}
-        #: Finished attempts for a reader that clears the list; ``None`` without one.
+        #: Finished attempts, for a reader that clears the list; ``None`` if there is no reader.
         self.over: list[JobRecord] | None = None
         self.submitted = 0
         self.finishes = 0

@@ -78,7 +78,7 @@ def of_rows(
     for row in rows:
         changed = changed_fields(fields, {**origin.fields, **row}, state.metric)
         if any(changed.get(key, 1) <= 0 for key in ("count", "replicas")):
-            continue  # number of jobs for this row
+            continue  # the number of jobs for this row
         own = {key: row[key] for key in found.group.names if key in row}
         parameters = {**own, **(changed.pop("parameters", None) or {})}
         group = found.group

@@ -165,7 +165,7 @@ class RuleState:
 
     @property
     def value(self) -> float | None:
-        """Last value read of its metric."""
+        """The value that was last read of the rule's metric."""
         return None if self.watch is None else self.watch.last
 
     @property

@@ -49,7 +49,7 @@ class Verdict(NamedTuple):
 
     @property
     def saw(self) -> str:
-        """Values in its condition: ``energy=3, mean.energy has no value``."""
+        """The values in the rule's condition as text: ``energy=3, mean.energy has no value``."""
         return ", ".join(_as_text(self.seen.items()))
 
 

@@ -118,7 +118,7 @@ class State:
         self.foreign_jobs = ForeignJobs()
         self.timers = Timers()
         self.silence = Silence()
-        #: Job events needed by rules on ``silent`` or by results.
+        #: Names of job events that rules on ``silent`` or results need.
         self.heeds: set[str] = set()
         self.rate_limit = RateLimit(ensemble.limits.submits_per_second)
         self.calls: dict[str, Pending[Call]] = {}
@@ -173,7 +173,7 @@ class State:
         self.withdrawn: list[JobRecord] = []
         #: Indices whose retry a firing dropped.
         self.dropped: list[Index] = []
-        #: Groups of planned submits, by the first job of each.
+        #: For each planned submit, the groups of its jobs, by the submit's first job.
         self.sources: dict[str, Sequence[JobGroup]] = {}
 
     def adopt(self, ensemble: Ensemble) -> list[str]:

@@ -106,7 +106,7 @@ class Stopping:
                 return True
             if isinstance(event, JobEvent) and event.job in stop.over:
                 return True  # A duplicate; this id may be used again after a resume.
-            # A resume needs this to ask the queue and to continue reading files.
+            # A resume needs this record to ask the queue and to continue reading files.
             if isinstance(event, Observed):
                 record.count_row(event.observer, event.anew)
             else:

@@ -149,7 +149,7 @@ class Submitter:
         waiting: dict[str, dict[tuple[str | None, int], int]] = {}
         for job in misses:
             if job not in table.looking:
-                continue  # cancelled meanwhile
+                continue  # the job was cancelled meanwhile
             _, (of, rule, firing) = table.looking[job]
             table.looked_up(job, None)
             marks = waiting.setdefault(of.group, {})

@@ -73,7 +73,7 @@ class TableWork(ABC):
 
     def __init__(self, table: Table, statistics: Mapping[str, StatisticSpec]) -> None:
         self.table = table
-        #: Number of jobs so far, as counted by ``DoneJobs.since``.
+        #: Position in the done jobs, for ``DoneJobs.since``.
         self.seen = 0
         #: The statistics over other tables that this table uses, with their values.
         self.known: Mapping[str, Any] = {}
@@ -146,7 +146,7 @@ def _column(name: str, condition: str) -> _Column:
 
 
 class JobWork(TableWork):
-    """Work on a table without ``by``. Only statistics are kept; rows are computed on access."""
+    """Work on a table without ``by``. It keeps statistics only; rows are computed on access."""
 
     def __init__(
         self,

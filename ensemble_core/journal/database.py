@@ -78,7 +78,7 @@ MIGRATIONS: tuple[str, ...] = (
     """,
 )
 
-#: Versions that can be read without a migration: they only lack checksums or indexes.
+#: Older versions that can be read without a migration, because they only lack checksums or indexes.
 _READABLE = (1, 2)
 
 #: The tables of job rows as version 1 had them.
@@ -88,7 +88,7 @@ _TABLES_1 = """
         row TEXT NOT NULL, PRIMARY KEY (name, number)) WITHOUT ROWID;
 """
 
-#: Returns the schema of a database.
+#: Statement that returns the schema of a database.
 _MADE = "SELECT type, name, sql FROM sqlite_master WHERE sql NOT NULL"
 
 #: Hints for a damaged journal and for a missing one.

@@ -194,7 +194,7 @@ class EventJobs(Jobs):
     def _submit(self, job: Mapping[str, Any], time: float) -> None:
         group, index, number = job["group"], job["index"], job.get("attempt", 0)
         if job["id"] in self._open:
-            return  # submitted again by a resume
+            return  # a resume has submitted the attempt again
         cores = job.get("tasks", 1) * job.get("cores_per_task", 1)
         parameters = job.get("parameters") or {}
         attempt = _Attempt(group, index, number, parameters, cores, time)

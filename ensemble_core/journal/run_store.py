@@ -61,7 +61,7 @@ BEGAN = "began"
 STOP = "stop"
 #: File that requests a stop after which the run can be resumed.
 HALT = "halt"
-#: File that requests not to wait for jobs that cannot be cancelled now.
+#: File with which a user requests that the controller exits although jobs cannot be cancelled now.
 LEAVE = "leave"
 #: Seconds to wait for a process that holds the lock only for a check.
 _PATIENCE = 0.5
@@ -154,7 +154,8 @@ def _lock_patiently(descriptor: int) -> None:
 
 
 class Lock:
-    """Lock of a run: one controller holds it until :meth:`release` or its end.
+    """Lock of a run. One controller holds it until :meth:`release` or until the controller's
+    process ends.
 
     The file names its owner for error messages. On file systems without locks (Lustre without
     ``flock``), the recorded owner decides.
@@ -186,7 +187,7 @@ class Lock:
             except BlockingIOError:
                 raise self._refusal(self.holder()) from None
             except OSError:
-                locked = False  # this file system has no locks
+                locked = False  # the file system has no locks
             other = None if locked or take_over else self.holder()
             if other is not None and may_live(other):
                 raise self._refusal(other)

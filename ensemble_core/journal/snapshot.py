@@ -164,7 +164,7 @@ class _Writer:
             number = numbers.get(id(value))
             if number is None:
                 number = numbers[id(value)] = len(objects)
-                objects.append(value)  # kept alive, so its id stays unique
+                objects.append(value)  # keep the object alive, so that its id stays unique
             found.append(number)
         return found
 

@@ -52,7 +52,7 @@ class JobLifecycle:
         self._tree = tree
         self.terminator = Terminator(tree, poller, grace, self.leave)
         self.lost: dict[LocalJob, str] = {}
-        #: Jobs that have exited in this turn.
+        #: Jobs whose last task has exited in this turn.
         self._ended: list[LocalJob] = []
         self._memory_kills = MemoryKills()
         self._tidying = False

@@ -17,7 +17,7 @@ __all__ = ["ActiveJobs", "LocalJob", "Phase", "describe"]
 
 
 class Phase(enum.IntEnum):
-    """How far the termination of a job's processes has come."""
+    """Progress of the termination of a job's processes."""
 
     NONE = 0
     TERM = 1
@@ -112,7 +112,7 @@ class LocalJob:
 
 
 class ActiveJobs:
-    """Unfinished jobs: all of them, those that hold slots, and the job of each task."""
+    """Tables of unfinished jobs: all jobs, the jobs that hold slots, and the job of each task."""
 
     def __init__(self) -> None:
         self.records: dict[str, LocalJob] = {}

@@ -140,8 +140,9 @@ class ProcessTree(Generic[J]):
         self._inherited: dict[str, J] = {}
         self._leaders: dict[int, tuple[J, float]] = {}
         try:
-            # The kernel gives orphans to the first thread, while tasks are children of others. So
-            # without daemons this list is empty, and reading it takes one system call.
+            # The kernel gives orphans to the first thread, while tasks are children of other
+            # threads. So without orphans this list of children is empty, and reading it takes one
+            # system call.
             self._list = os.open(f"/proc/self/task/{self._me}/children", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             self._list = -1

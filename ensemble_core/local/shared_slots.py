@@ -128,7 +128,7 @@ class SharedSlots(Slots):
         if not fits and run.passed < max(_PASS_LEAST, _PASS_FACTOR * self.size):
             return False
         if not self._wake(run.name):
-            self._waiting_runs.remove(run)  # its supervisor has exited
+            self._waiting_runs.remove(run)  # the run's supervisor has exited
             return False
         now = time.monotonic()
         return not fits or now - self._woken.setdefault((run.name, run.since), now) < _PATIENCE
@@ -171,7 +171,7 @@ class SharedSlots(Slots):
             self._socket.sendto(b"!", "\0" + name)
         except ConnectionRefusedError:
             return False
-        except OSError:  # its socket is full of wakeups
+        except OSError:  # the socket is full of wakeups
             pass
         return True
 

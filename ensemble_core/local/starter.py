@@ -38,7 +38,8 @@ def uptime() -> float:
 
 
 class Starter:
-    """Starts jobs. ``started`` is called with each started job, ``leave`` with each failed one."""
+    """Starter of jobs. It calls ``started`` with each started job, ``leave`` with each failed
+    one."""
 
     def __init__(
         self,

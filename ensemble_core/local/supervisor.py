@@ -85,7 +85,7 @@ class Connection:
                 for message in self._splitter.feed(piece):
                     self._on_message(self, message)
             except (ValueError, LookupError, TypeError):
-                return False  # not a controller
+                return False  # the sender is not a controller
 
     def send(self, texts: Sequence[bytes]) -> bool:
         """Send lines without blocking; return True if :meth:`send_rest` must send some later."""
@@ -109,7 +109,7 @@ class Connection:
 
 
 class Supervisor:
-    """Accepts controllers, one at a time, and passes their requests to the loop."""
+    """Server of controllers: accepts one at a time and passes its requests to the loop."""
 
     def __init__(self, hello: Mapping[str, Any], listener: socket.socket) -> None:
         self._tag: str = hello["tag"]

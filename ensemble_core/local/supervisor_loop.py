@@ -152,7 +152,7 @@ class SupervisorLoop:
             reason = f"{type(error).__name__}: {error}"
             hint = "this is an internal error in the local executor; please report it"
             self.log.add_event(ExecutorLost(self.log.now(), "local", reason, hint))
-            with contextlib.suppress(Exception):  # publishing may be what failed
+            with contextlib.suppress(Exception):  # the error may have come from publishing
                 self.log.publish()
 
     def _turn(self) -> None:

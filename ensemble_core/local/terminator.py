@@ -88,7 +88,7 @@ class Terminator:
     def member_ended(self, record: LocalJob, process: Process) -> None:
         """Handle the end of a process that was signalled."""
         record.signalled.pop(process.pid, None)
-        # Reap it if we adopted it; otherwise its parent does.
+        # Reap the process if it is our child; otherwise its parent does.
         with contextlib.suppress(ChildProcessError):
             os.waitpid(process.pid, os.WNOHANG)
         if not record.signalled:

@@ -20,7 +20,7 @@ _SCALARS = (bool, int, float, str, bytes, type(None))
 
 
 class NoState(TypeError):
-    """A statistic's state is not plain data."""
+    """Error: a statistic's state is not plain data."""
 
 
 def _plain(value: Any) -> bool:

@@ -172,7 +172,8 @@ def _series_path(
         base, dot, outcome = variable.partition(".")
         if not base or (dot and not outcome):
             continue
-        # Observers' variables may contain a dot; after the built-in ones, a dot means an outcome.
+        # A dot after a built-in variable begins an outcome. In observers' variables it has no
+        # meaning.
         if outcome and base in VARIABLES and outcome not in OUTCOMES:
             continue
         return MetricPath(text, "series", group, variable, statistic)
@@ -249,7 +250,7 @@ class MetricStore:
         #: The faulty statistics that were reported.
         self._told: set[tuple[str, str]] = set()
         self.series: dict[tuple[str, str], Series] = {}
-        #: The counters ``KEPT`` of attempts that pass a filter, by group and filter.
+        #: Counters (of ``KEPT``) of the attempts that pass a filter, by group and filter.
         self.filtered: dict[str, dict[str, dict[str, int]]] = {}
         self.adopt(groups, statistics, everything=everything)
 

@@ -29,7 +29,7 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 _Some = TypeVar("_Some", bound="Record")
 
-#: Deeper levels of a plugin's event are not written.
+#: Depth of a plugin's event beyond which its content is not written.
 _DEEPEST = 40
 
 
@@ -72,7 +72,7 @@ def _layout(cls: type[Any]) -> Layout:
     )
 
 
-#: Return the layout of a record class.
+#: Function that returns the layout of a record class.
 layout = cast(Callable[[type[Any]], Layout], cache(_layout))
 
 
@@ -95,7 +95,7 @@ class Record:
     """
 
     __slots__ = ()
-    #: Only for a base of several classes: each class by its ``type``. (``slots=True`` creates
+    #: The classes by their ``type``, if this is a base of several classes. (``slots=True`` creates
     #: every class twice; the second one counts.)
     kinds: ClassVar[Mapping[str, type[Any]]]
 

@@ -152,8 +152,8 @@ class TimerElapsed(Event):
 class ResizeOutcome(Event):
     """The outcome of a resize request.
 
-    ``granted`` (``size`` is the new size), ``denied``, ``timeout`` (granted, but the nodes never
-    came), or ``undelivered`` (not received; it will be repeated).
+    ``outcome`` is ``granted`` (``size`` is the new size), ``denied``, ``timeout`` (granted, but the
+    nodes never came), or ``undelivered`` (the request was not received and will be repeated).
     """
 
     type: ClassVar[str] = "resize-outcome"

@@ -56,14 +56,14 @@ EVENT_FIELDS: frozenset[str] = frozenset(
         "index",
         "duration",  # seconds from start to finish
         "pending",  # seconds from submit to start
-        "exit_code",  # as a shell reports it
-        "cause",  # of a job's end: one of causes.CAUSES
+        "exit_code",  # the exit code as a shell reports it
+        "cause",  # the cause of a job's end: one of causes.CAUSES
         "limit",  # the job's time limit in seconds
-        "attempt",  # of its index, from 0
-        "replica",  # of its combination of parameters, from 0
+        "attempt",  # the number of the attempt of its index, from 0
+        "replica",  # the number within its combination of parameters, from 0
         "run",  # the run's tag
         "status",  # the wait status
-        "type",  # of an exception
+        "type",  # the type of an exception
         "severity",
         "note",
         "queue_id",
@@ -76,7 +76,7 @@ _OVERRIDABLE = {"cause", "limit", "attempt", "replica", "run"}
 _WHOLE = (EVENT_FIELDS - _OVERRIDABLE) | FUNCTIONS.keys() | {"value", "metric"}
 
 LONGEST = 2000
-#: Levels of a syntax tree; its evaluation is recursive.
+#: Largest depth of a syntax tree, because its evaluation is recursive.
 _DEEPEST = 150
 
 _EXPRESSION_HINT = 'write arithmetic over the event\'s fields and metric("path"), such as "= 2 * T"'

@@ -259,8 +259,8 @@ class Exchange(NamedTuple):
 class Generator:
     """Interface of generators, which choose points.
 
-    Each controller builds one. It is called on one thread, one call at a time. Calls may take long.
-    Its state is in memory.
+    Each controller builds the generator, whose state is only in memory. All calls are made on one
+    thread, one at a time. A call may take long.
     """
 
     #: True if no call can hang or take long. The calls are then made without a thread or timeout.
@@ -330,6 +330,6 @@ class GeneratorSpec:
     prune: Prune | None = None
     timeout: float = 600.0
     enabled: bool = True
-    #: The ``STAT.NAME`` and gauges that ``until`` uses, and the metrics behind them.
+    #: The ``STAT.NAME`` and gauges that ``until`` uses; and the paths of the metrics that it uses.
     reads: frozenset[str] = frozenset()
     metrics: frozenset[str] = frozenset()

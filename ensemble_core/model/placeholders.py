@@ -40,7 +40,7 @@ def _pattern(name: str) -> re.Pattern[str]:
 #: braces, name and format of a placeholder.
 PLACEHOLDER = _pattern(_NAME)
 
-#: The same in a message.
+#: A placeholder in a message, with the same regex groups.
 FIELD_PLACEHOLDER = _pattern(_FIELD)
 
 #: A field of the event's job (``{job.workdir}``), in texts in which bare names are fields of a new

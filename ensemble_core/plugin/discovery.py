@@ -308,7 +308,7 @@ def _import_file(path: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up
+    sys.modules[name] = module  # the decorator ``dataclass`` looks the module up
     try:
         spec.loader.exec_module(module)
     except BaseException as error:  # whatever a plugin's code can raise

@@ -32,7 +32,8 @@ __all__ = [
     "wrong_command",
 ]
 
-#: Passes events to the run. Any thread may call it; it never blocks and keeps each caller's order.
+#: Function that passes events to the run. Any thread may call it. It never blocks, and it keeps the
+#: order of each caller's events.
 Emit = Callable[["Sequence[Event]"], None]
 
 

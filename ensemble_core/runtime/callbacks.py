@@ -59,7 +59,7 @@ def order_of(engine: Engine, call: Call) -> MakeCall | MakeSuggestion:
 
 
 class Caller:
-    """Makes the calls of one run.
+    """Maker of the calls of one run.
 
     ``emit`` takes the outcome, ``clock`` gives its timestamp. ``handle`` and ``record`` ask the
     executor for its handle and for a job's queue record, which functions receive. ``functions``

@@ -259,7 +259,7 @@ class Runtime:
                 self._leave = True
         if self._asked is None or end:
             self._asked = asked
-        # Not through _put: a signal may come while its lock is held.
+        # Do not call _put: the signal may have come while its lock is held.
         self._inbox.put((asked,))
 
     @property
@@ -635,7 +635,7 @@ class Runtime:
                 ]
             if self._names:
                 name = self._names.name(event.job)
-        if type(event) is not Identified:  # watchers do not need it
+        if type(event) is not Identified:  # watchers do not need this event
             for watcher in self._watchers:
                 watcher.event(event)
         decisions = self.engine.handle(event)

@@ -27,7 +27,8 @@ _E = TypeVar("_E", bound=Event)
 #: Seconds by which the clock of a queue may be ahead of ours. The clocks of members are corrected
 #: by whole seconds, with a tolerance of 5 s.
 _AHEAD = 10.0
-#: Nothing happens to a job this many seconds before its submission, even if clocks differ.
+#: An event more than this many seconds before the job's submission is implausible, even if clocks
+#: differ.
 _DAY = 86400.0
 #: Smallest time between two events of a job, in seconds.
 _STEP = 1e-6

@@ -116,7 +116,7 @@ class ExecutorGuard:
         """
         home = type(self.executor).__module__
         package = home.partition(".")[0]
-        if package == "ensemble_core":  # not all code there is the executor's
+        if package == "ensemble_core":  # not all code of the core is the executor's
             package = home.rpartition(".")[0]
         trace = error.__traceback__
         while trace is not None and trace.tb_frame.f_globals is vars(threading):
@@ -147,7 +147,7 @@ _usual_hook: Callable[[Any], Any] | None = None
 
 
 def _watch(guard: ExecutorGuard) -> None:
-    global _usual_hook  # all runs of a process share the hook
+    global _usual_hook  # the hook is shared by all runs of the process
     with _lock:
         if not _guards:
             _usual_hook, threading.excepthook = threading.excepthook, _thread_died

@@ -41,7 +41,7 @@ class MakeSuggestion(NamedTuple):
 
 
 class GeneratorCalls:
-    """Makes the calls of one run's generators; ``emit`` takes their outcomes."""
+    """Maker of the calls of one run's generators. ``emit`` is called with their outcomes."""
 
     def __init__(
         self,

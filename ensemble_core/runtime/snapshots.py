@@ -20,7 +20,7 @@ _SNAPSHOT_EVERY, _SNAPSHOT_SHARE = 15_000, 20
 
 
 class Snapshots:
-    """Writes the snapshots of one run. ``maker`` identifies the programs that can read them.
+    """Writer of the snapshots of one run. ``maker`` identifies the programs that can read them.
 
     ``warn`` is called once if snapshots are impossible.
     """

@@ -79,7 +79,8 @@ class Inspection:
         self._placed_until = 0
         self._capacity = Capacity()
         self._reported_until = 0
-        #: By attempt: the last event that was checked, and the context of its start.
+        #: For each attempt, the number of the last event that was checked, and the context of its
+        #: start.
         self._started: dict[str, tuple[int, dict[str, Any]]] = {}
         self._began: float | None = None
         self._newest: float | None = None

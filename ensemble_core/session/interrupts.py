@@ -68,7 +68,7 @@ class Interrupts:
     def __enter__(self) -> Interrupts:
         self._thread.start()
         if threading.current_thread() is not threading.main_thread():
-            return self  # only the main thread may install handlers; its owner handles them
+            return self  # only the main thread may install handlers; its owner handles signals
         os.set_blocking(self._waking, False)
         self._wakeup_fd_before = signal.set_wakeup_fd(self._waking, warn_on_full_buffer=False)
         for number in _WORDS:

@@ -224,7 +224,7 @@ def _remove(folder: Path) -> str:
     """Remove a run's folder; return why it could not be removed, or an empty text."""
     lock = Lock(folder)
     try:
-        lock.acquire()  # prevents a resume meanwhile
+        lock.acquire()  # the lock prevents a resume during the removal
     except EnsembleError as error:
         return error.what
     try:

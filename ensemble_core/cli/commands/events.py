@@ -71,7 +71,7 @@ def events(
 
 
 class _Telling:
-    """Prints one journal."""
+    """Printer of one journal."""
 
     def __init__(self, kept: KeptRun, job: str | None, decisions: bool, as_json: bool) -> None:
         self._kept = kept
@@ -207,7 +207,7 @@ def _readable(journal: Journal, after: int, cannot: _Cannot) -> Iterator[Journal
             last: int | None = journal.last()
         except JournalError:
             last = None
-        # Read row by row past the damage, then in batches again.
+        # Read single rows until the damage is passed, then batches again.
         bad: list[int] = []
         for seq in count(at + 1):
             if (seq > last) if last is not None else len(bad) >= _GIVEN_UP:

@@ -49,7 +49,7 @@ def init(folder: str, template: str) -> None:
     try:
         target.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
-            with (target / name).open("xb") as file:  # fail if it was created meanwhile
+            with (target / name).open("xb") as file:  # "x": fail if the file was created meanwhile
                 file.write(text)
     except OSError as error:
         raise UsageError(

@@ -31,7 +31,7 @@ __all__ = ["logs"]
 _MOST_FILES, _MOST_BYTES = 24, 64_000
 _CHUNK = 1 << 16
 _STREAMS = ("stdout", "stderr")
-#: Largest number of characters of one file in JSON; of a longer one, the end.
+#: Largest number of characters of one file in JSON. Of a longer file, only the end is printed.
 _MOST_JSON = 1 << 20
 
 
@@ -48,7 +48,7 @@ class _Job:
     named: Mapping[str, Any] = field(default_factory=dict)
     paths: Mapping[str, str | None] = field(default_factory=dict)
     trouble: str = ""
-    #: Path of the output on its member's machine, as reported by the member.
+    #: Path of the output on the machine of the job's member, as reported by the member.
     at_member: str = ""
 
     def files(self) -> Iterator[tuple[str, Path]]:
@@ -71,7 +71,7 @@ class _Output:
     stream: str | None = None
     path: Path | None = None
     size: int | None = None
-    #: Why it cannot be shown, and whether that is an error.
+    #: Why the file cannot be shown; and True if that is an error.
     note: str = ""
     missed: bool = False
 

@@ -63,7 +63,8 @@ class _Check:
         self.events = 0
         self.decisions = 0
         self.difference: Difference | None = None
-        #: Compared snapshots, and problems of the others.
+        #: Events after which a snapshot was compared; events of snapshots that other versions
+        #: wrote; and problems of snapshots.
         self.snapshots: list[int] = []
         self.foreign: list[int] = []
         self.wrong: list[str] = []
@@ -103,7 +104,7 @@ class _Check:
         ):
             # Compare as text, because nan does not equal itself.
             if isinstance(here, dict) and isinstance(there, dict):
-                # Ignore the order of gauges: those of a changed file come in order of use.
+                # Ignore the order of gauges, which may differ after a change of the file.
                 here, there = dict(sorted(here.items())), dict(sorted(there.items()))
             if repr(here) != repr(there):
                 told = _first_difference(here, there)

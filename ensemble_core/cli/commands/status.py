@@ -50,7 +50,7 @@ def status(kept: KeptRun, as_json: bool) -> int:
     trouble: EnsembleError | None = None
     try:
         engine = kept.recover(compare=False).engine
-    except EnsembleError as error:  # still show what is known without the engine
+    except EnsembleError as error:  # show at least the data that needs no engine
         trouble = error
     damage = kept.damage()
     trouble = trouble or damage

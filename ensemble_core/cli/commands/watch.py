@@ -83,7 +83,7 @@ def _seconds(text: str) -> float:
 
 
 class _Watch:
-    """Watches one queue."""
+    """A display of one queue."""
 
     def __init__(self, executor: Executor, name: str, as_json: bool) -> None:
         self._executor = executor

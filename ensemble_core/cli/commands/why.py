@@ -238,7 +238,7 @@ class _Answer:
             return next(iter(labels[name]))
         if not may_join:
             raise self._no_such(name, list(ids))
-        return name  # it may have been added during the run
+        return name  # the rule may have been added during the run
 
     def _no_such(self, name: str, ids: list[str]) -> UsageError:
         shown = ", ".join(ids[:12]) + (" …" if len(ids) > 12 else "")

@@ -25,7 +25,7 @@ _CHUNK = 64 * 1024
 #: A job has probably buffered its output if it ran at least this many seconds, and had at least
 #: this many rows, all at its end.
 _LATE, _LATE_ROWS = 30.0, 10
-#: Bytes before the read offset that must be unchanged; otherwise the file was rewritten.
+#: Number of bytes before the read offset that are compared. If they differ, the file was rewritten.
 _REMEMBERED = 256
 #: How many of these bytes are kept for a later attempt of the job.
 _REMEMBERED_OF_OTHERS = 32
