@@ -36,7 +36,7 @@ _LOOK = 0.2
 
 
 def request(run: str, state: str | None, as_json: bool, action: Mapping[str, Any]) -> int:
-    """Send an action to the run and print what it decided; return 1 if it decided nothing."""
+    """Send an action to the run and print its decisions; return 1 if there were none."""
     from ensemble_core.journal.request_files import ask, requester
     from ensemble_core.journal.run_store import find, state_folder
 

@@ -30,7 +30,7 @@ __all__ = ["resume_or_none"]
 def resume_or_none(
     tag: str, file: str, state: str | None, display: Display, wall: float | None = None
 ) -> int | None:
-    """Resume the run with this tag and return its exit code; ``None`` if it has to be started.
+    """Resume the run with this tag and return its exit code; ``None`` if there is no such run.
 
     If the run has ended, its exit code is returned. A run that was killed before its first event is
     removed. Raises :class:`UsageError` for a run of another file, and what ``ensemble resume``

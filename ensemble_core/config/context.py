@@ -169,7 +169,8 @@ class Context:
         self.errors.append(told)
 
     def failed(self, path: Path, what: str, error: Exception) -> None:
-        """Report what a plugin's function raised: a deliberate error, or a bug in the plugin."""
+        """Report an exception of a plugin's function: a deliberate error, or a bug in the
+        plugin."""
         told = error if isinstance(error, EnsembleError) else cannot_be_built(what, error)
         self.attach(told, path)
 

@@ -147,7 +147,7 @@ def _is_absent(group: JobGroup, name: str) -> bool:
 def _beside(group: JobGroup, name: str, *, runs: bool) -> str | None:
     """Return the path to use for a program next to the ensemble file or in the run's start folder.
 
-    With ``runs``, it need not be executable, because an interpreter runs it.
+    With ``runs``, the file need not be executable, because an interpreter runs it.
     """
     for word, folder in {"{here}": group.here, "{cwd}": os.getcwd()}.items():
         path = os.path.join(folder, name)

@@ -136,7 +136,7 @@ _OF_JOB: Mapping[str, Callable[[JobRecord], Any]] = {
 
 
 def _overridable_fields(record: JobRecord) -> dict[str, Any]:
-    """Return the fields that give way to a parameter or column of the same name."""
+    """Return the fields that a parameter or column of the same name overrides."""
     job = record.job
     fields: dict[str, Any] = {"attempt": job.attempt, "replica": job.replica}
     if record.source is not None:

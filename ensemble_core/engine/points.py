@@ -26,7 +26,7 @@ __all__ = ["PointJobs"]
 
 
 class _GeneratorOrigin(Origin):
-    """Origin of a generator's decisions: neither rule nor firing."""
+    """Origin of a generator's decisions, which come from no rule and no firing."""
 
     @property
     def rule(self) -> str:

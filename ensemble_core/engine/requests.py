@@ -28,7 +28,7 @@ ACTIONS = ("submit", "cancel", "set", "enable", "disable")
 
 @dataclass(slots=True, eq=False)
 class _RequestOrigin(Origin):
-    """Origin of a request's decisions: neither rule nor firing."""
+    """Origin of a request's decisions, which come from no rule and no firing."""
 
     by: str
 

@@ -46,7 +46,7 @@ def serve(table: JobTable, rule: BoundRule, statistics: Mapping[str, StatisticSp
 
 
 def keep_done(table: JobTable, tables: Iterable[Table], rules: Iterable[BoundRule]) -> None:
-    """Keep the done jobs that tables, and functions that give parameters, need."""
+    """Keep the done jobs that are needed by tables and by functions that give parameters."""
     for each in tables:
         group = table.groups[each.of]
         if each.of not in table.done:

@@ -285,7 +285,7 @@ class RuleEvaluation:
             if name not in known and value is not None:
                 known[name] = value
         for name in sorted(rule_state.rule.reads):
-            if name not in known:  # a column with the whole name takes precedence
+            if name not in known:  # a column with the name STAT.NAME takes precedence
                 value = self.state.read_scoped(
                     name, rule_state.rule.reads_of, occasion, occasion.scope
                 )

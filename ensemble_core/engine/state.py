@@ -395,7 +395,7 @@ class State:
                 scope = record.index
             context = event.context if type(event) is JobEvent else NOTHING
             for name, statistic, variable in rule_state.scoped:
-                # A column with the whole name takes precedence.
+                # A column with the name STAT.NAME takes precedence.
                 if name in own or name in context:
                     known |= named_fields((name,), self.ensemble, *occasion)
                 elif scope is not None:

@@ -92,9 +92,9 @@ class Ledger:
     - ``past``: jobs that were not over when the ledger was opened.
     - ``newest``: time of the newest event.
     - ``size``: slots after the last resize; ``requests``: outcomes of resizes.
-    - ``began``: when the run's first supervisor opened the ledger; ``None`` if this is the first
-    one. - ``rebooted``: the machine was rebooted since the last supervisor. - ``failing``: why the
-    ledger currently cannot be written.
+    - ``began``: when the run's first supervisor opened the ledger; ``None`` if this is the first.
+    - ``rebooted``: the machine was rebooted since the last supervisor.
+    - ``failing``: why the ledger currently cannot be written.
     """
 
     def __init__(self, folder: str, tag: str, now: float) -> None:

@@ -103,7 +103,7 @@ class Connection:
             self._unsent = [bytes(data)]
             return True
         except OSError:
-            pass  # disconnected; reading reports it, too
+            pass  # the controller has disconnected, which reading reports, too
         self._unsent.clear()
         return False
 

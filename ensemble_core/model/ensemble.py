@@ -23,7 +23,7 @@ def amount(number: float) -> str:
     """Return a number of jobs or hours as text for people.
 
     >>> amount(12), amount(0.04321), amount(1234.5678)
-    ('12', '0.0432', '1234.57')
+    ('12', '0.04321', '1234.57')
     """
     return f"{number:.4g}" if abs(number) < 100 else f"{number:.2f}".rstrip("0").rstrip(".")
 

@@ -654,7 +654,7 @@ class Runtime:
             rows = [row_of(record) for record in over] if over else ()
             if over:
                 over.clear()
-            # The journal's writer starts the orders once this is on disk.
+            # The journal's writer starts the orders once this event is on disk.
             journal.append(event, decisions, orders, rows)
             self._snapshots.count()
         return decisions

@@ -183,7 +183,7 @@ def _queued(info: RunInfo) -> int:
 def _agreed(going: list[_Case], yes: bool, as_json: bool) -> bool:
     """Return True if the runs may be removed.
 
-    Asks on a terminal. Without one, raises an error if jobs may still be queued or that is unknown.
+    Asks the user if there is a terminal. Otherwise, raises an error if jobs are or may be queued.
     """
     if yes or not going:
         return True
