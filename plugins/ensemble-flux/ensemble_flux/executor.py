@@ -129,7 +129,7 @@ class FluxExecutor(Executor):
 
     @property
     def on_stop(self) -> Literal["keep", "cancel"]:
-        """Return the default: in an instance that is itself a job, jobs end with its allocation."""
+        """The default: in an instance that is itself a job, jobs end with its allocation."""
         return "cancel" if self._loop is not None and self._loop.nested else "keep"
 
     def submit(self, jobs: Sequence[Job]) -> None:
@@ -179,7 +179,7 @@ class FluxExecutor(Executor):
 
     @property
     def handle(self) -> object:
-        """Return a Flux handle for the calling thread; threads must not share handles."""
+        """A Flux handle for the calling thread; threads must not share handles."""
         if self._loop is None:
             return None
         handle = getattr(self._handles, "handle", None)

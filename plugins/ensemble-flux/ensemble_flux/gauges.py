@@ -57,7 +57,7 @@ class Gauges:
 
     @property
     def complete(self) -> bool:
-        """Return whether every query has been answered."""
+        """True if every query has been answered."""
         return not self._unanswered
 
     def changed(self) -> dict[str, float]:

@@ -43,7 +43,7 @@ class Nodes:
 
     @property
     def cores_per_node(self) -> int:
-        """Return the cores of the largest node, or 1 if unknown."""
+        """The cores of the largest node, or 1 if unknown."""
         return max((cores for cores, _ in self._sizes.values()), default=1) or 1
 
     def status(self, answer: Mapping[str, Any]) -> None:

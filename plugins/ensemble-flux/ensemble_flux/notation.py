@@ -20,7 +20,7 @@ def f58(jobid: int) -> str:
     ('f1', 'fLf5UiB')
     """
     digits = ""
-    jobid &= 0xFFFFFFFFFFFFFFFF  # JSON has the largest ones as negative numbers
+    jobid &= 0xFFFFFFFFFFFFFFFF  # in JSON, the largest ids are negative numbers
     while jobid:
         jobid, digit = divmod(jobid, 58)
         digits = _DIGITS[digit] + digits

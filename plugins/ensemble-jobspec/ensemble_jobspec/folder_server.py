@@ -75,7 +75,7 @@ class _Backoff:
 
     @property
     def is_enough(self) -> bool:
-        """Return whether to give up."""
+        """True if to give up."""
         return self._once and self._tries >= _TRIES
 
 
@@ -267,7 +267,7 @@ class Runs:
 
     @property
     def busy(self) -> bool:
-        """Return whether a run is active or waits for a restart."""
+        """True if a run is active or waits for a restart."""
         return bool(self._running or self._again)
 
     def begin(self, files: Sequence[Path]) -> list[Path]:

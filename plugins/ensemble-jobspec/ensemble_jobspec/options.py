@@ -79,5 +79,5 @@ class Converted:
 
     @property
     def document(self) -> dict[str, Any]:
-        """Return the ensemble file as plain data."""
+        """The ensemble file as plain data."""
         return {"name": self.name, "jobs": list(self.jobs), "rules": list(self.rules)}

@@ -97,7 +97,7 @@ def _wait_for(record: Path, held: TextIO, duration: float | None) -> None:
 
 
 def _is_running(record: Path, held: TextIO) -> bool:
-    if _code(record) is not None:  # its background processes hold the lock as well
+    if _code(record) is not None:  # the lock may be held only by background processes
         return False
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)

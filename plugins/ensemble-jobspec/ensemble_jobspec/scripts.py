@@ -20,7 +20,7 @@ _TAKES = (
     (re.compile(r"python[0-9.]*\Z|pypy[0-9.]*\Z"), "-c"),
     (re.compile(r"(perl|ruby|node|Rscript|lua)[0-9.]*\Z"), "-e"),
 )
-#: Bytes of one argument, with reserve (Linux: 128 KiB).
+#: Longest argument in bytes, somewhat below Linux' limit of 128 KiB.
 _MOST = 100_000
 #: Writes a script to a file, runs it, and removes it.
 _CARRY = (

@@ -42,7 +42,7 @@ class ApiError(Exception):
 
     @property
     def passing(self) -> bool:
-        """Return whether a retry may work: the server is away or busy, or our token was
+        """True if a retry may work: the server is away or busy, or our token was
         replaced.
         """
         return self.status in (0, 401, 408, 429) or self.status >= 500

@@ -56,12 +56,12 @@ class Life(JobEvents):
 
     @property
     def runs(self) -> bool:
-        """Return whether one of its pods runs."""
+        """True if one of its pods runs."""
         return any(pod.began and not pod.over for pod in self.pods.values())
 
     @property
     def complete(self) -> bool:
-        """Return whether no further report can come."""
+        """True if no further report can come."""
         done = sum(pod.over or pod.lost for pod in self.pods.values())
         if done >= self.tasks:
             return True

@@ -113,7 +113,7 @@ class MultiTable(Table):
                 self._values[name] = value
 
     def _pairs(self, line: bytes, out: list[Row]) -> bool:
-        """Read ``Name = value  Name = value``. Return whether it was such a line."""
+        """Read ``Name = value  Name = value``. Return whether the line has this form."""
         # LAMMPS pads the name to eight characters.
         if line.startswith(_NOISE) or line[:9].find(b"=") >= 0:
             return False

@@ -99,7 +99,7 @@ class ThermoReader:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the columns of the last table."""
+        """The columns of the last table."""
         return self._known
 
     def feed(self, data: bytes) -> list[Row]:

@@ -91,7 +91,7 @@ class Cluster:
 
     @property
     def closing(self) -> bool:
-        """Return whether the run has ended."""
+        """True if the run has ended."""
         return self._closing.is_set()
 
     def end(self) -> None:
@@ -119,13 +119,13 @@ class Cluster:
 
     @property
     def up(self) -> int | None:
-        """Return the number of usable nodes, by the gauge."""
+        """The number of usable nodes, by the gauge."""
         up = self.gauges.get("nodes.up")
         return None if up is None else int(up)
 
     @property
     def mark(self) -> str:
-        """Return the reason of this run's drains."""
+        """The reason of this run's drains."""
         return f"{MARK} (run {self.tag})"
 
     def undrain(self, ranks: Iterable[int], *, any_run: bool = False) -> None:

@@ -71,7 +71,7 @@ class Look:
 
     @property
     def usable(self) -> int:
-        """Return the number of usable nodes, as in the gauge ``nodes.up``."""
+        """The number of usable nodes, as in the gauge ``nodes.up``."""
         return len(self.online - self.drained.keys() - self.excluded)
 
     def drained_for(self, reason: str, ranks: Iterable[int]) -> list[int]:
@@ -90,7 +90,7 @@ class Nodes:
 
     @property
     def reachable(self) -> bool:
-        """Return whether there is a handle."""
+        """True if there is a handle."""
         return hasattr(self._get(), "rpc")
 
     def look(self) -> Look:

@@ -39,7 +39,7 @@ class Plan:
 
     @property
     def outcome(self) -> Literal["granted", "partial", "denied"]:
-        """Return the outcome of the request once the target is set."""
+        """The outcome of the request once the target is set."""
         if self.target == self.asked:
             return "granted"
         return "denied" if self.target == self.before else "partial"
@@ -69,7 +69,7 @@ class Sizes:
 
     @property
     def before(self) -> int | None:
-        """Return the number of nodes before a request: the recorded size, or if the operator
+        """The number of nodes before a request: the recorded size, or if the operator
         ignores that, the last valid one. ``None`` if it is unknown.
         """
         if self._taken(self.size):
@@ -78,7 +78,7 @@ class Sizes:
 
     @property
     def ignored(self) -> bool:
-        """Return whether the operator ignores the recorded size."""
+        """True if the operator ignores the recorded size."""
         return not self._taken(self.size)
 
     def plan(self, delta: int) -> Plan:

@@ -6,8 +6,8 @@ They depend on this behaviour of the Flux Operator:
 - The volume of a ConfigMap has the ConfigMap's name.
 - Every ``emptyDir`` is mounted at ``/dev/shm``.
 - The volume of the Flux view is mounted, writable, in every container.
-- Its script ends a container with exit code 0, whatever Flux's exit code is.
-- It keeps an existing Service. A Service that it creates lists only ready pods.
+- The operator's script ends a container with exit code 0, whatever Flux's exit code is.
+- The operator keeps an existing Service. A Service that it creates lists only ready pods.
 """
 
 from __future__ import annotations

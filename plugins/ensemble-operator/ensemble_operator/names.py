@@ -59,7 +59,7 @@ class Kind:
 
     @property
     def everywhere(self) -> str:
-        """Return the path of all objects in all namespaces."""
+        """The path of all objects in all namespaces."""
         return f"{self._root}/{self.plural}"
 
     @property

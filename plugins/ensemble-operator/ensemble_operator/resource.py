@@ -74,12 +74,12 @@ class Member:
 
     @property
     def size(self) -> int:
-        """Return the initial number of nodes."""
+        """The initial number of nodes."""
         return int(self.minicluster.get("size", 1))
 
     @property
     def most(self) -> int:
-        """Return the maximum number of nodes."""
+        """The maximum number of nodes."""
         return int(self.minicluster.get("maxSize", self.size))
 
 
@@ -126,12 +126,12 @@ class Ensemble:
 
     @property
     def outside(self) -> bool:
-        """Return whether all members share one file, whose run is outside of them."""
+        """True if all members share one file, whose run is outside of them."""
         return self.file is not None
 
     @property
     def durable(self) -> bool:
-        """Return whether journals outlive a pod."""
+        """True if journals outlive a pod."""
         return "claim" in self.state or "size" in self.state
 
     def entry(self, part: str) -> Object:

@@ -409,7 +409,7 @@ class _Selection:
 
     @property
     def others(self) -> list[str]:
-        """Return the variables that are not shown, except the clock."""
+        """The variables that are not shown, except the clock."""
         hidden = {*self.shown, self.history.clock}
         return [name for name in self.history.seen if name not in hidden]
 

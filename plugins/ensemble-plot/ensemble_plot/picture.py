@@ -270,7 +270,7 @@ def _place(mark: Mark, own: Sequence[Panel], panels: Sequence[Panel], began: flo
 
 
 def _usual(lines: Sequence[Line]) -> tuple[float, float] | None:
-    """Return the range of most values, if a few outliers would leave them no space."""
+    """Return the range of most values; ``None`` if all values can share a linear axis."""
     values = sorted(y for line in lines for y in line.ys if y == y)
     if len(values) < 10:
         return None

@@ -55,7 +55,7 @@ def fault(error: grpc.RpcError, target: str, away: Away | None = None) -> Ensemb
             details, hint, name = away.cause, away.hint, away.code
     elif "larger than max" in details:
         words, transient = "does not accept a message of this size", False
-    if hint and details.endswith(hint):  # the service said so too
+    if hint and details.endswith(hint):  # the service's message already has the hint
         details = details[: -len(hint)].rstrip("; ")
     return ExecutorError(
         f"the service at {target} {words}",

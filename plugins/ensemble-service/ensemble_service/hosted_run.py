@@ -105,7 +105,7 @@ class HostedRun:
 
     @property
     def idle(self) -> bool:
-        """Return whether no call waits."""
+        """True if no call waits."""
         return self._calls.empty()
 
     def acknowledge(self, life: str, number: int) -> None:

@@ -99,7 +99,7 @@ class MemberProxy:
 
     @property
     def opened(self) -> bool:
-        """Return whether the member ever joined the run."""
+        """True if the member ever joined the run."""
         return self._inbox.life is not None
 
     @property

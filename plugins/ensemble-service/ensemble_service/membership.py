@@ -45,7 +45,7 @@ class Membership:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the members that jobs may have been submitted to."""
+        """The members that jobs may have been submitted to."""
         return tuple(self._state.get("members", ()))
 
     @property
@@ -104,7 +104,7 @@ class Membership:
 
     @property
     def groups(self) -> Mapping[str, Sequence[str]]:
-        """Return the members that jobs of each group may have been submitted to, or nothing if
+        """The members that jobs of each group may have been submitted to, or nothing if
         unknown.
         """
         return self._state.get("groups") or {}

@@ -53,7 +53,7 @@ class PendingCalls:
 
     @property
     def asking(self) -> bool:
-        """Return whether a question of the proxy itself is unanswered."""
+        """True if a question of the proxy itself is unanswered."""
         return any(each.own for each in self)
 
     def put(self, kind: Kind, jobs: list[str] | None = None) -> Waiting:

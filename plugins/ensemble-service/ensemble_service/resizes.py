@@ -3,7 +3,7 @@
 The resize requests of both protocols arrive here, on the event loop. This is the one layer that
 makes them idempotent: a repeated request waits for its member's turn and finds its answer in the
 log (``resize_log``). No other layer remembers answers, and the resizer never sees a request twice.
-``docs/service.md``, "Who asks again, and who answers", describes the other layers.
+``docs/service.md``, "Which layer retries, and which is idempotent", describes the other layers.
 
 The resizer is called in threads, or on the event loop if it declares that it never blocks.
 """

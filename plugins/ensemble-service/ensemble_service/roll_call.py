@@ -78,7 +78,7 @@ class RollCall:
         return sorted(name for name in self._service.members if name.startswith(prefix))
 
     def _wait(self, wanted: Collection[str], default: str | None, need: bool) -> None:
-        """Wait; after a restart of the service, members reconnect within seconds."""
+        """Wait for the members. They reconnect within seconds after a restart of the service."""
         names = {*wanted} if default is None else {*wanted, default}
 
         def awaited() -> list[str]:

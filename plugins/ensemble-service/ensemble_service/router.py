@@ -79,7 +79,7 @@ class MemberState:
 
     @property
     def alive(self) -> bool:
-        """Return whether it is connected and sent something recently."""
+        """True if it is connected and sent something recently."""
         return self.link is not None
 
 
@@ -400,7 +400,7 @@ def _copied(group: pb.Group) -> pb.Group:
 
 
 def _some(values: Mapping[str, float]) -> dict[str, float]:
-    """Return as many of these as are kept for one member."""
+    """Return the first of these values, up to the limit for one member."""
     named = ((path, value) for path, value in values.items() if _is_name(path))
     return dict(islice(named, _MOST_VALUES))
 

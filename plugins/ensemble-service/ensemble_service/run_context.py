@@ -27,7 +27,8 @@ class RunContext:
     stale: Callable[[str, str], None]
     #: Returns whether a job belongs to another member than the named one.
     elsewhere: Callable[[str, str], bool]
-    #: Records how far a member's clock is ahead (at least, and now), for later controllers.
+    #: Records, for later controllers, by how many seconds a member's clock is ahead: the smallest
+    #: value so far, and the current one.
     ahead: Callable[[str, int, int], None]
     #: Absolute folders in which members' files may be read.
     shared: Sequence[str] = ()

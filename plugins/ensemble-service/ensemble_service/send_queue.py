@@ -67,7 +67,7 @@ class SendQueue(Generic[_M]):
         if self.closed:
             return False
         self.bytes += size
-        # If every connection's backlog is small, so is the total.
+        # Check the total only if this backlog is large: small backlogs cannot reach the limit.
         if self.bytes > _MOST_WAITING // 64:
             sizes = {each: each.bytes for each in self._of_one}
             if sum(sizes.values()) > _MOST_WAITING:

@@ -37,13 +37,15 @@ _MALLOC = {-3: 65_536, -1: 1_000_000, -8: 2}
 class Settings:
     """Settings of the service. Times are in seconds.
 
-    ``state`` is the folder for answers, ``tokens`` the file of tokens (default: there) and ``tls``
-    the folder of the certificates (default: below it). Without certificates the service uses
-    plaintext, which must be limited to this machine unless ``insecure`` is set. ``legacy`` members
-    can be resized by clients of the first implementation without a token. ``rate`` is the number of
-    single requests a second per token (twice that at once), 0 for no limit. ``deadline`` is for
-    single requests, ``handshake`` for new connections, and ``grace`` for requests in progress when
-    the service stops.
+    - ``state``: folder of the answers to resize requests
+    - ``tokens``: file of tokens; by default in ``state``
+    - ``tls``: folder of the certificates; by default below ``state``. Without certificates the
+      service uses plaintext
+    - ``insecure``: allows plaintext to other machines
+    - ``legacy``: members that clients of the first implementation can resize without a token
+    - ``rate``: single requests a second per token, with bursts of twice as many; 0 means no limit
+    - ``deadline``, ``handshake``, ``grace``: time limits of single requests, of new connections,
+      and of requests in progress when the service stops
     """
 
     state: Path
@@ -63,12 +65,12 @@ class Settings:
 
     @property
     def tls_folder(self) -> Path:
-        """Return the folder of the certificates, which may not exist."""
+        """The folder of the certificates, which may not exist."""
         return self.tls or self.state / "tls"
 
     @property
     def token_path(self) -> Path:
-        """Return the file of tokens."""
+        """The file of tokens."""
         return self.tokens or self.state / "tokens.json"
 
 

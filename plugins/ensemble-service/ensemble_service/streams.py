@@ -47,7 +47,7 @@ async def member_stream(
     def look() -> None:
         nonlocal watch, last, looked
         now = clock()
-        if abs(now - looked) > SILENCE * 3 / 4:  # the service itself was blocked for that long
+        if abs(now - looked) > SILENCE * 3 / 4:  # the service was blocked, not the peer
             last = now
         looked = now
         if now - last > SILENCE:

@@ -89,7 +89,7 @@ class Figures:
 
     @property
     def limited(self) -> bool:
-        """Return whether a limit of the file ended it."""
+        """True if a limit of the file ended it."""
         return self.exit_code == _LIMITED
 
 
@@ -112,7 +112,7 @@ class Study:
 
     @property
     def limits(self) -> Mapping[str, float]:
-        """Return the limits of the file by name, with the default limit on chains of rules.
+        """The limits of the file by name, with the default limit on chains of rules.
 
         ``stop`` is left out: it limits how long a controller waits for a real queue.
         """

@@ -47,7 +47,7 @@ class Number(Protocol):
 
     @property
     def uses_names(self) -> bool:
-        """Return whether it uses the job's names."""
+        """True if it uses the job's names."""
         ...
 
     def number(self, names: Mapping[str, Any], random: Randomness) -> float: ...

@@ -56,12 +56,12 @@ class Nodes:
 
     @property
     def idle(self) -> int:
-        """Return the number of idle nodes."""
+        """The number of idle nodes."""
         return len(self._by_free[self.cores])
 
     @property
     def size(self) -> int:
-        """Return the number of nodes that stay."""
+        """The number of nodes that stay."""
         return self.up - len(self.leaving)
 
     def ever(self, demand: Demand) -> bool:

@@ -64,7 +64,7 @@ class _Seen:
 
     @property
     def printed(self) -> list[tuple[float, Mapping[str, float]]]:
-        """Return the rows with times before its end: a busy machine may have read the last ones
+        """The rows with times before its end: a busy machine may have read the last ones
         later.
         """
         latest = max(0.0, self.seconds - _BEFORE_THE_END)
@@ -72,25 +72,27 @@ class _Seen:
 
     @property
     def arrival(self) -> float:
-        """Return the seconds until it arrived in the queue."""
+        """The seconds until it arrived in the queue."""
         return 0.0 if self.came is None else max(0.0, self.came - self.decided)
 
     @property
     def dying(self) -> float | None:
-        """Return the seconds from its cancellation to its end, if it was running."""
+        """The seconds from its cancellation to its end, if it was running."""
         if self.began is None or self.cancelled is None or self.ended is None:
             return None
         return max(0.0, self.ended - self.cancelled) if self.cause == "cancelled" else None
 
     @property
     def launch(self) -> float:
-        """Return the seconds from getting its nodes to its start."""
+        """The seconds from getting its nodes to its start."""
         if self.began is None or self.placed is None:
             return 0.0
         return max(0.0, self.began - self.placed)
 
     def delays(self, dying: float) -> Delays:
-        """Return its delays; ``dying`` is used if it was not cancelled."""
+        """Return the delays of the attempt. If it was not cancelled, ``dying`` is its delay of this
+        name.
+        """
         own, late = self.dying, 0.0 if self.ended is None else self.heard - self.ended
         return Delays(self.arrival, self.launch, dying if own is None else own, max(0.0, late))
 
@@ -111,7 +113,7 @@ class Learned:
 
     @property
     def uses_names(self) -> bool:
-        """Return whether it is a regression on parameters."""
+        """True if it is a regression on parameters."""
         return bool(self.names)
 
     def number(self, names: Mapping[str, Any], random: Randomness) -> float:

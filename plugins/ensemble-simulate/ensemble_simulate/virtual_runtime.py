@@ -188,7 +188,7 @@ class VirtualRuntime:
         if type(watcher).event is not Watcher.event:
             self._hearing.append(watcher)
 
-    #: Effect of a stop: a simulated run cannot be resumed.
+    #: A stop ends the run for good: a simulated run cannot be resumed.
     on_stop: Final = "end"
 
     @property

@@ -62,7 +62,7 @@ def sbatch_options(jobs: Sequence[Job], label: Label, site: Mapping[str, str]) -
     ]
     if options.get("exclusive"):
         words.append("--exclusive")
-    # If Slurm requeues a job, it runs twice. So users must request that.
+    # A requeued job runs twice, so requeueing is off unless users request it.
     words.append("--requeue" if options.get("requeue") else "--no-requeue")
     words.extend(options.get("extra", ()))
     return words

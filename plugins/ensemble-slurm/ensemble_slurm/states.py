@@ -42,7 +42,7 @@ class Row:
 
     @property
     def id(self) -> str:
-        """Return the id for Slurm's commands: ``123``, or ``123_4`` for a task of an array."""
+        """The id for Slurm's commands: ``123``, or ``123_4`` for a task of an array."""
         return self.job if self.task is None else f"{self.job}_{self.task}"
 
 

@@ -19,7 +19,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def _whole(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """Return a path that is still valid in another folder."""
+    """Return the absolute path, which stays valid in another working directory."""
     if value is None:
         return None
     if not value.strip():  # from an unset variable: must not fall back to a default
