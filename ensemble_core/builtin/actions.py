@@ -5,7 +5,7 @@ the file uses the annotations in the option schemas; plugins can use them too. V
 ``x-ensemble``:
 
 ``group``, ``rule``, ``instance``, ``function``, ``metric``
-    The value must be the name of an existing one, or a list of such names.
+    The value must be the name of an existing group, rule … (or a list of such names).
 ``fields``
     Fields of a job group, checked for the group that the action's ``group`` property names.
 ``message``

@@ -1,4 +1,4 @@
-"""Sends control requests (submit, set, enable, disable, stop, cancel) to a live run.
+"""Sender of control requests (submit, set, enable, disable, stop, cancel) to a live run.
 
 Requests go through the run's folder, because its controller may be on another machine.
 """

@@ -1,5 +1,5 @@
-"""Formats errors and warnings as text (what, where, source line with a caret, cause, hint) or as
-JSON."""
+"""Formatter of errors and warnings as text (what, where, source line with a caret, cause, hint) or
+as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes the exit code to a file, for a pod or batch job that restarts a run with the same command.
+"""Exit code in a file, for a pod or batch job that restarts a run with the same command.
 
 An exit code alone does not tell a finished run from one that should be restarted. Used by ``run``.
 """

@@ -1,4 +1,4 @@
-"""Writes tables to Parquet files in batches. Needs pyarrow."""
+"""Writer of tables to Parquet files, in batches. Needs pyarrow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs an ensemble on a queue and displays it: ``ensemble run`` once text and executor are known.
+"""A displayed run on a queue: the part of ``ensemble run`` after text and executor are known.
 
 Also used by plugins' commands that generate an ensemble file.
 """

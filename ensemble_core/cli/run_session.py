@@ -1,4 +1,4 @@
-"""Runs an ensemble with its display: console, live table, JSON lines, summary.
+"""A run with its display: console, live table, JSON lines, summary.
 
 Shared by ``ensemble run`` and ``ensemble resume``.
 """

@@ -1,4 +1,4 @@
-"""Writes tables as CSV, JSON, Markdown, Parquet or aligned text.
+"""Writer of tables as CSV, JSON, Markdown, Parquet or aligned text.
 
 Rows are written in batches, so memory use does not grow with their number.
 """

@@ -97,7 +97,8 @@ def bind_condition(
 def _check_of_jobs(
     context: Context, text: str, unknown: Collection[str], bound: BoundTrigger
 ) -> None:
-    """Report a job's value or a table's column if the trigger has no single job or row."""
+    """Report a name of a job's value or a table's column if the trigger has no single job or
+    row."""
     occasion, tables = bound.occasion, context.known.tables
     groups = occasion.over or tuple(context.known.groups)
     for name in sorted(unknown):

@@ -1,5 +1,5 @@
-"""Checks ``custom:``, the Python source in the ensemble file or in a file next to it, without
-running it.
+"""Check of ``custom:``, the Python source in the ensemble file or in a file next to it. The source
+is not run.
 
 Called by the loader. Only a run executes the source.
 """

@@ -1,4 +1,4 @@
-"""Warns about rules that can trigger each other endlessly, or hide each other's retries.
+"""Warnings about rules that can trigger each other endlessly, or hide each other's retries.
 
 Called by the loader after all rules are bound.
 """

@@ -141,7 +141,7 @@ def _syntax(error: Any, text: str, file: str) -> UsageError:
 
 
 class _Parser:
-    """Builds data from a document's events and records the place of each part.
+    """Builder of data from a document's events, with the place of each part.
 
     A value is the index of its event. ``_targets`` maps an alias to its anchor's value, ``_after``
     the start of a list or mapping to the event after its end.

@@ -1,4 +1,4 @@
-"""Reads and decodes an ensemble file, or explains why it cannot be read.
+"""Reader and decoder of an ensemble file; explains why a file cannot be read.
 
 Called by :func:`ensemble_core.config.load` before parsing.
 """

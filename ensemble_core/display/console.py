@@ -1,4 +1,4 @@
-"""Prints a run's events and decisions line by line, in ensemble-python's format.
+"""A run's events and decisions as printed lines, in ensemble-python's format.
 
 The output thread calls a :class:`Narrator`, which turns events and decisions into lines. The
 narrator remembers some data of active jobs.

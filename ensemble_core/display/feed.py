@@ -15,7 +15,7 @@ __all__ = ["Feed"]
 
 
 class Feed(Watcher):
-    """Passes events and decisions to the output thread, at minimal cost for the engine's thread."""
+    """Watcher that passes events and decisions on, at minimal cost for the engine's thread."""
 
     def __init__(self, output: Output, *, everything: bool) -> None:
         self._output = output

@@ -21,7 +21,7 @@ _LONGEST_RETRY = 60.0
 
 
 class Answers:
-    """Applies answers to the state and runs the rules that react to them."""
+    """Handler of answers: applies them to the state and runs the rules that react to them."""
 
     def __init__(
         self, rules: RuleEvaluation, completion: JobCompletion, generating: GeneratorScheduler

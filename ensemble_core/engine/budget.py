@@ -176,7 +176,7 @@ class Budget:
         self._wait(claim, 1)
 
     def start(self, job: str, now: float) -> None:
-        """Record that an attempt started; without a time limit it claims the current mean."""
+        """Record that an attempt started. If it has no time limit, it claims its group's mean."""
         claim = self._claims.get(job)
         if claim is None or claim.until is not None:
             return

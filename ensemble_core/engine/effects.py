@@ -35,7 +35,7 @@ __all__ = ["Effects", "changed", "switched", "waiting_of"]
 
 
 class Effects:
-    """Applies decisions to ``state`` and ends the run."""
+    """Handler of decisions: applies them to ``state`` and ends the run."""
 
     def __init__(self, state: State) -> None:
         self.state = state

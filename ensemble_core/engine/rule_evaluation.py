@@ -63,7 +63,7 @@ class RuleObserver(Protocol):
 
 
 class RuleEvaluation:
-    """Evaluates the rules of one run. See the laws at the top of ``engine.py``."""
+    """Evaluator of the rules of one run. See the laws at the top of ``engine.py``."""
 
     def __init__(self, state: State) -> None:
         self.state = state

@@ -99,7 +99,7 @@ def _reason(error: OSError) -> str:
 
 
 class Launcher:
-    """Starts tasks for one run; changes the process's working directory.
+    """Launcher of the tasks of one run. It changes the process's working directory.
 
     ``began`` is the time at which the run's first supervisor started (seconds since the epoch), or
     ``None`` if this is the first one. Files written since then are not emptied.

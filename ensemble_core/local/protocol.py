@@ -151,7 +151,7 @@ def line_time(text: str) -> float:
 
 
 class Splitter:
-    """Splits a stream that arrives in pieces into messages."""
+    """Splitter of a stream that arrives in pieces into messages."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []

@@ -159,7 +159,8 @@ class Supervisor:
         return self._controller is None and not self._guests and not self._loop.log.failing
 
     def _close_listener(self) -> None:
-        """Close the ledger, then the listener: without it, a controller starts a new supervisor."""
+        """Close the ledger, then the listener. Without a listener, a controller starts a new
+        supervisor."""
         if self._ledger is not None:
             self._ledger.close()
         if self._listener is not None:

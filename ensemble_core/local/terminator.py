@@ -33,7 +33,7 @@ _LOOK_AGAIN = 0.05
 
 
 class Terminator:
-    """Ends jobs. ``grace`` is in seconds."""
+    """Terminator of jobs. ``grace`` is in seconds."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Terminator:
         self._due[record] = None
 
     def end(self, record: LocalJob) -> None:
-        """Start ending all processes of a job, unless that has begun."""
+        """Start ending all processes of a job, unless they are being ended already."""
         if record.phase is not Phase.NONE:
             return
         record.phase = Phase.TERM
@@ -66,7 +66,7 @@ class Terminator:
         )
 
     def end_now(self, record: LocalJob) -> None:
-        """Start ending a job, or kill it if that has begun."""
+        """Start ending a job; if it is being ended already, kill it."""
         if record.phase is Phase.TERM:
             self._kill(record)
         else:

@@ -105,7 +105,7 @@ class StatisticSpec:
 
 
 class NoNumber(TypeError):
-    """A statistic returned something other than a number."""
+    """Error: a statistic returned something other than a number."""
 
 
 def _number(value: object) -> float | None:

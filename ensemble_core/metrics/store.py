@@ -339,7 +339,8 @@ class MetricStore:
         return None if series is None else series.get(path.statistic, now)
 
     def count(self, group: str, counter: str) -> int:
-        """Return a counter of a group, optionally with a filter; 0 if the filter is not kept."""
+        """Return the value of a group's counter. The name may have a filter; 0 if it is not
+        kept."""
         if counter.endswith(")"):
             counter, condition = split_filter(counter)
             counts = self.filtered.get(group, {}).get(condition)

@@ -91,7 +91,7 @@ class AlgorithmInstance:
     """One entry under ``use:``: rules that are enabled and disabled together.
 
     ``algorithm`` is the algorithm that made the rules, empty if the file lists them. ``version`` is
-    its distribution with the version. ``enabled``: the instance is on when the run begins.
+    the algorithm's distribution and version. ``enabled``: the instance is on when the run begins.
     """
 
     name: str

@@ -35,7 +35,7 @@ class Resized:
 
 
 class Resizer(ABC):
-    """Changes the sizes of members. The contract:
+    """Interface of objects that change the sizes of members. The contract:
 
     - Methods are called from the service's worker threads, never two at once for the same member.
       If ``resize`` and ``size`` never block, set ``waits = False``: they are then called in the

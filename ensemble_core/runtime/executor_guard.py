@@ -23,7 +23,7 @@ _TICK = 0.2
 
 
 class ExecutorGuard:
-    """Calls one executor; ``name`` is its name for users."""
+    """Guarded calls of one executor. ``name`` is the executor's name for users."""
 
     def __init__(
         self,

@@ -41,7 +41,7 @@ _RETRY_FOR, _FIRST_WAIT, _LONGEST_WAIT = 300.0, 0.2, 15.0
 
 
 class Performer:
-    """Carries out the orders of one run."""
+    """Performer of the orders of one run."""
 
     def __init__(
         self,

@@ -17,10 +17,10 @@ __all__ = ["Outcome", "Watcher"]
 
 
 class Watcher:
-    """Receives a run's events and decisions, such as the console or a progress display.
+    """Receiver of a run's events and decisions, such as the console or a progress display.
 
-    Called on the engine's thread, in order; must be quick. If ``wants_ticks`` is set, ``tick`` is
-    called at most every 0.2 s, and only after changes.
+    It is called on the engine's thread, in order, and must be quick. If ``wants_ticks`` is set,
+    ``tick`` is called at most every 0.2 s, and only after changes.
     """
 
     wants_ticks = False

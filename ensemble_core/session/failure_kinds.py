@@ -75,7 +75,7 @@ def count_ends(kind: dict[str, Any]) -> None:
 
 
 def _example(jobs: JobColumns, at: int) -> dict[str, Any]:
-    """Return the name of the job at a position, and that of its newest attempt."""
+    """Return the name of the job at a position, and the name of its newest attempt."""
     row = dict(zip(jobs.names, jobs.row(at), strict=True))
     name = f"{row['group']}.{row['index']}"
     attempts = row["attempts"]

@@ -40,8 +40,8 @@ _ECHO = 0.3
 
 
 class Interrupts:
-    """Converts signals, and requests of ``ensemble cancel`` and ``ensemble stop`` in the run's
-    ``folder``, into calls of ``stop`` while its ``with`` block runs.
+    """Context manager in which signals, and requests of ``ensemble cancel`` and ``ensemble stop``
+    in the run's ``folder``, lead to calls of ``stop``.
 
     ``stop`` takes the reason, the exit code and the way to stop. ``desk`` is called periodically
     and answers users' requests. Both are called on this object's thread. The previous signal

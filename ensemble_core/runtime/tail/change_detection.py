@@ -32,7 +32,7 @@ _DEPTH = 64
 
 
 class ChangeDetector:
-    """Finds changed files by inotify and by polling. Used by one thread.
+    """Detector of changed files, by inotify and by polling. Used by one thread.
 
     ``say`` is called once for each type of file system on which inotify misses writes of other
     nodes. Without ``inotify``, files are only polled.

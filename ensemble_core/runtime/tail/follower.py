@@ -64,7 +64,7 @@ def _index(job: str) -> str:
 
 
 class Follower:
-    """Follows growing files and emits the rows that their observers read.
+    """Thread that follows growing files and emits the rows that their observers read.
 
     Parameters
     ----------

@@ -12,7 +12,7 @@ __all__ = ["Wakeup"]
 
 
 class Wakeup:
-    """Wakes one sleeping thread. ``set`` may be called from any thread, until ``close``.
+    """A means to wake one sleeping thread. Any thread may call ``set``, until ``close``.
 
     Without a free file descriptor, the sleeper polls twenty times a second.
     """
