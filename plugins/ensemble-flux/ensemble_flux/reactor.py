@@ -23,7 +23,7 @@ from ensemble_flux.direct_calls import DirectCalls
 
 __all__ = ["Reactor", "words"]
 
-#: Messages to process before their results are passed on.
+#: Number of messages to process before their results are passed on.
 _BATCH = 256
 #: Seconds to wait for the ends of streams when the handle is closed.
 _CLOSING = 2.0

@@ -152,7 +152,7 @@ class KubernetesResizer(Resizer):
         - If the object is unchanged, the request is carried out now.
         - If others have set the size since, or it is another object, the result is ``None``.
         """
-        if not kept:  # nothing was sent before something was recorded
+        if not kept:  # without a record, nothing was sent
             return self.resize(member, delta)
         try:
             then, plan = Sizes(**kept["seen"]), Plan(**kept["plan"])

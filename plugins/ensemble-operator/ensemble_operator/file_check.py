@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FileCheck", "FileChecks", "check", "digest", "option_errors"]
 
-#: Bytes of a ConfigMap's data, minus its other content.
+#: Largest ensemble file in bytes: the limit of a ConfigMap, minus the rest of its content.
 _LARGEST = (1 << 20) - 8192
 #: Number of remembered checks.
 _MOST = 1000

@@ -45,7 +45,7 @@ _FIGURES = 30.0
 _OTHERS = 10.0
 #: Seconds between checks of a waiting pod.
 _STUCK = 61.0
-#: Kinds that never change in a way that matters here.
+#: Kinds whose existing objects never need a change.
 _FIXED = ("ConfigMap", "PersistentVolumeClaim", "RoleBinding")
 #: Kinds that are removed when they are no longer needed; claims contain journals and stay.
 _PRUNED = ("ConfigMap", "MiniCluster", "HorizontalPodAutoscaler", "Job", "Service")

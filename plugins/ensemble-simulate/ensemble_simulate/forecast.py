@@ -32,7 +32,7 @@ __all__ = ["COST_NAMES", "Figures", "Firings", "Study", "difference", "play", "p
 
 #: Start time of all simulated runs.
 BEGAN = 1e9
-#: Seeds in one task of a worker.
+#: Number of seeds in one task of a worker process.
 _CHUNK = 10
 #: Number of a run's last firings that are searched for endless loops of rules.
 _LAST = 100

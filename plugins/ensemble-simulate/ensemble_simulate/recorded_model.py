@@ -113,7 +113,7 @@ class Learned:
 
     @property
     def uses_names(self) -> bool:
-        """True if it is a regression on parameters."""
+        """True if the durations come from a regression on parameters."""
         return bool(self.names)
 
     def number(self, names: Mapping[str, Any], random: Randomness) -> float:
