@@ -332,6 +332,13 @@ def test_costs_have_no_column_without_a_value(altered: Any) -> None:
     assert "time limit" not in headings
 
 
+def test_cancelled_jobs_do_not_count_as_failed_core_hours(altered: Any) -> None:
+    hours = {"success": 6.0, "failed": 1.0, "cancelled": 3.0}
+    page = altered(lambda data: data["costs"][0].update(core_hours=hours), "costs")
+    row = page.get_by_role("row", name="sim").inner_text().split()
+    assert row[:5] == ["sim", "10", "1", "10", "%"]
+
+
 def test_a_rule_shows_its_action_and_the_reason_of_ensemble_why(altered: Any) -> None:
     page = altered(lambda data: data["reasons"].update(never="It never fired: so."), "rules")
     page.get_by_text("mean.sim-energy when > 99 → submit other").wait_for()

@@ -143,10 +143,10 @@ const COST_FORMATS = { 'failed share': percent, 'median time': duration, 'longes
 
 function costRow(group) {
   const hours = sum(Object.values(group.core_hours));
-  const failed = hours - (group.core_hours.success || 0) - (group.core_hours.active || 0);
+  const failed = group.core_hours.failed;
   const took = group.duration || {};
-  return [group.group, hours, failed, hours ? failed / hours : null, took.median, took.longest,
-    group.time_limit, group.waiting && group.waiting.median];
+  return [group.group, hours, failed || null, failed ? failed / hours : null, took.median,
+    took.longest, group.time_limit, group.waiting && group.waiting.median];
 }
 
 // Names and rows of a table without the columns that have no value.
@@ -258,7 +258,7 @@ function Rules({ run, here, overview, seq }) {
             <${Command} text=${command(`why RUN ${rule.id}`, overview)} />`
             : `It fired ${rule.fired === 1 ? 'once' : plural(rule.fired, 'time')}.`}</dd>
         </div>`)}</dl>
-      ${firings.length > 1 && html`<${Lanes} lanes=${fired} began=${began} span=${span} />`}
+      ${new Set(firings.map(({ seq: at }) => at)).size > 1 && html`<${Lanes} lanes=${fired} began=${began} span=${span} />`}
       <${Firings} here=${here} overview=${overview} firings=${firings} />`;
   }}</${Loaded}></section>`;
 }
