@@ -282,7 +282,7 @@ class FluxLoop:
 
     def _flush(self) -> None:
         """Pass on what has arrived."""
-        if self._out:  # first, because rules wait for these
+        if self._out:  # events first, because rules wait for them
             events, self._out = self._out, []
             self._emit(events)
         changed = self._gauges.changed()

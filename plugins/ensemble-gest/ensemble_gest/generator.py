@@ -37,7 +37,8 @@ class GestGenerator(Generator):
                 hint="its arguments go under with: {options: {…}}",
                 code="bad-value",
             ) from error
-        #: The generator's own points, by our numbers. Reported back unchanged, with their ``_id``.
+        #: Points as the generator suggested them, by our numbers. They are reported back unchanged,
+        #: with their ``_id``.
         self._given: dict[int, dict[str, Any]] = {}
         self._more: list[dict[str, Any]] = []
         self._next = 0

@@ -60,7 +60,7 @@ class Options:
 
     @property
     def mode(self) -> Mode:
-        """Return how groups are run."""
+        """The way in which groups are run."""
         return self.groups or ("nested" if self.executor in _NESTING else "flat")
 
 

@@ -23,7 +23,8 @@ __all__ = ["Api", "ApiError", "Kind"]
 
 Object = dict[str, Any]
 Kind = Literal["jobs", "pods", "events"]
-#: Seconds: to connect and to get an answer; of a watch; that the server may be silent beyond that.
+#: Seconds to connect and to get an answer; duration of a watch in seconds; seconds after that in
+#: which the server must end the watch.
 _TIMEOUT, _WATCH, _SILENT = 30.0, 300, 30.0
 _WORDS = 400
 _FOREIGN = "the answer is not from Kubernetes (a proxy?) or is incomplete"

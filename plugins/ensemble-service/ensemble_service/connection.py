@@ -74,7 +74,7 @@ class Connection(Generic[_S, _R]):
         self._thread.start()
 
     def send(self, message: _S) -> None:
-        """Send a message on the open stream. Without one, the message is lost."""
+        """Send a message on the open stream. If no stream is open, the message is lost."""
         waiting = self._waiting
         if waiting is not None:
             waiting.put(message)

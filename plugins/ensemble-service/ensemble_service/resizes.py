@@ -273,7 +273,7 @@ class Resizes:
                 SystemExit,
             ) as error:  # a plugin's fault
                 tell("resizer not closed", "error", why=f"{type(error).__name__}: {error}")
-        # In a thread: the disk may hang.
+        # In a thread, because the disk may hang.
         closing = asyncio.ensure_future(self._threads.call("", self._log.close))
         await asyncio.wait({closing}, timeout=_CLOSING)
         closing.cancel()

@@ -100,7 +100,7 @@ class _Renewed:
         try:
             key, chain, left = _pair(self._folder, dt.datetime.now(dt.timezone.utc))
         except EnsembleError as error:
-            # Not at once, because the key is written before its certificate.
+            # Report it only at the next look, because the key is written before its certificate.
             if mark == self._refused and mark != self._reported:
                 self._reported = mark
                 why = f"{error.what}: {error.cause}" if error.cause else error.what

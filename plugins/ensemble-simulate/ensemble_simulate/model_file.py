@@ -247,7 +247,7 @@ class _Reader:
 
     @cached_property
     def _spoken(self) -> frozenset[str]:
-        """Return the words in rules and results."""
+        """The words in rules and results."""
         texts = [str(rule.spec) for rule in self._ensemble.rules]
         for group in self._ensemble.groups.values():
             texts += [each.text for each in group.result.values()]

@@ -57,7 +57,7 @@ class _Seen:
 
     @property
     def seconds(self) -> float:
-        """Return how long it ran."""
+        """The run time of the attempt in seconds."""
         if self.began is None or self.ended is None:
             return 0.0
         return max(0.0, self.ended - self.began)
