@@ -265,7 +265,7 @@ def _unknown_keys(context: Context, path: Path, schema: Mapping[str, Any]) -> No
             value = document.written(inner, data[key])
             hint = f"write 'count: {value}' for {value} values, or 'step: {value}' for the "
             hint += "distance from one value to the next"
-        elif "with" in known and key in inside:
+        elif "with" in known and key in inside and "times" not in known:
             hint = f"put it under 'with:': with: {{{key}: …}}"
         elif near:
             hint = f"did you mean {near!r}?"

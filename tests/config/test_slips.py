@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,12 @@ def error(rule: str = "", job: str = JOB) -> EnsembleError:
         loaded(rule, job)
     found = caught.value
     return found.errors[0] if isinstance(found, FileErrors) else found
+
+
+def _errors(job: str) -> Sequence[EnsembleError]:
+    with pytest.raises(FileErrors) as caught:
+        loaded(job=job)
+    return caught.value.errors
 
 
 def when(condition: str) -> str:
@@ -106,6 +113,8 @@ def test_key_of_another_program_gets_our_name_as_a_hint(key: str, right: str) ->
         ("{trigger: job-fail, name: a, action: {name: retry, limit: 2}}", "repetitions"),
         ("{trigger: start, if: 1 > 0, action: {name: submit, label: a}}", "when"),
         ("{trigger: idle, action: {name: stop}}", "terminate"),
+        ("{trigger: succeeded, action: {name: terminate}}", "job-success"),
+        ("{trigger: failed, action: {name: terminate}}", "job-fail"),
         ("{trigger: idle, action: {name: scale-up, size: 2}}", "grow"),
     ],
 )
@@ -227,6 +236,15 @@ def test_submit_without_a_label_submits_every_group() -> None:
     assert [[job.id for job in one.jobs] for one in submits] == [["a.0"], ["b.0", "b.1"]]
     with pytest.raises(FileErrors):
         load_text(text.replace("name: submit", "name: submit, with: {count: 2}"), REGISTRY)
+
+
+def test_a_retry_with_a_count_is_answered_with_times() -> None:
+    found = [
+        each.hint
+        for each in _errors("{name: a, command: x, retry: {count: 2}}")
+        if each.code == "unknown-key"
+    ]
+    assert found == ["did you mean 'times'?"]
 
 
 def test_a_retry_on_a_cause_that_does_not_exist_is_rejected() -> None:
