@@ -136,7 +136,7 @@ def _bound(context: Context, path: Path, spec: Mapping[str, Any]) -> GeneratorSp
     )
     given = {*spec["objectives"], *(spec.get("constraints") or {})}
     if given - {*vocs.outputs}:
-        return None  # for results with errors
+        return None  # the errors of these results were reported
     until, reads = _until(context, (*path, "until"), spec, group)
     failed = _failed(context, (*path, "failed"), spec.get("failed"), vocs)
     options = OptionCheck(context, record.options, MatchContext()).options(

@@ -176,7 +176,7 @@ def change_group(
             fields["points"] = {n: v for n, v in group.points.items() if n not in new}
             fields["parameters"] |= {n: new[n] for n in group.points if n in new}
     elif "parameters" in fields:
-        fields.setdefault("points", {})  # the whole sweep
+        fields.setdefault("points", {})  # new parameters replace points, too
     changed, *more = (_changed(entry, fields) for entry in (group, *group.more))
     if more:
         changed = replace(changed, more=tuple(more))

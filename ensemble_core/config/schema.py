@@ -90,7 +90,7 @@ def compose(registry: Registry | _Named) -> dict[str, Any]:
     for name in _OF_THE_GROUP:
         fields["properties"].pop(name, None)
     for name, inner in fields["properties"].items():
-        if inner.get("type") == "integer":  # or an expression
+        if inner.get("type") == "integer":  # allow an expression, too
             fields["properties"][name] = {**inner, "type": ["integer", "string"], "pattern": "^="}
     fields["description"] = "Fields of a job group. An environment extends the group's own."
     definitions["job-fields"] = fields

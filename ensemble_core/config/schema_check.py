@@ -180,7 +180,7 @@ def _bad_value(context: Context, path: Path, value: Any, error: Any) -> None:
         hint = refused.get("description") if isinstance(refused, dict) else None
     else:
         branches = [branch for branch in getattr(error.kind, "context", ()) if branch]
-        if branches:  # of anyOf or oneOf
+        if branches:  # the schema has anyOf or oneOf
             words = next((e for branch in branches for e in branch if e.kind.name == "enum"), None)
             if isinstance(value, str) and words is not None and words.instance_path == at:
                 kinds = [

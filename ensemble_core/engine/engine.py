@@ -492,7 +492,7 @@ class Engine:
                 else:
                     steps = self._handlers[type(event)](event)
                 self._agenda.work(event, steps, self._agenda.of_deferred)
-            except Exception as error:  # as in `handle`
+            except Exception as error:  # a plugin's malformed event, as in `handle`
                 self._recover(event, error)
         self._catching_up = False
         self._stopping.submit_requeued()

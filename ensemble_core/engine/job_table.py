@@ -342,7 +342,7 @@ class JobTable:
                     self.budget.start(job, record.started)
 
     def close(self, record: JobRecord, done: bool) -> None:
-        """Finish an index whose last attempt this was."""
+        """Finish the index of this attempt, which was its last one."""
         job, index = record.job, record.kept
         group = self.groups[job.group]
         change: Change = "done" if done else "lost"

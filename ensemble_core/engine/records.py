@@ -67,7 +67,7 @@ def add_read(reads: Reads, name: str, statistics: Mapping[str, StatisticSpec]) -
         reads.setdefault(name, [])
         return
     if statistic not in statistics:
-        return  # a gauge
+        return  # the name is a gauge
     kept = reads.setdefault(variable, [])
     if all(spec.name != statistic for spec in kept):
         kept.append(statistics[statistic])
@@ -142,7 +142,7 @@ class Slice(Scope):
     """The indices with the same values of some parameters.
 
     ``order`` is the slice's place in its table, by first submit. ``open`` is the number of
-    unfinished indices. ``counters`` are those that the metric store has for a group.
+    unfinished indices. ``counters`` has the same counters as the metric store has for a group.
     """
 
     key: SliceKey = field(kw_only=True)

@@ -39,7 +39,7 @@ def serve(table: JobTable, rule: BoundRule, statistics: Mapping[str, StatisticSp
             if record.job.group in groups:
                 table.enter_slice(record.index, slices, late=True)
     for name in sorted(rule.reads):
-        if not name.startswith("count.") or name.endswith(")"):  # others are always counted
+        if not name.startswith("count.") or name.endswith(")"):  # slices have all counts
             add_read(slices.reads, name, statistics)
     for group in groups:
         table.groups[group].speak(slices.reads)

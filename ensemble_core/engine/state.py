@@ -249,7 +249,7 @@ class State:
             generator = self.generators.get(name)
             if generator is None:
                 self.generators[name] = GeneratorState(name, paused=not spec.enabled)
-            else:  # from a changed file
+            else:  # the file has changed
                 generator.met = generator.exhausted = False
             for text in (*sorted(spec.metrics), *(group_path(n, spec.group) for n in spec.reads)):
                 self._keep(text)
@@ -320,7 +320,7 @@ class State:
         if group is not None:
             series = self.metrics.series.get((group, variable))
             if statistic == "variance" and series is not None and series.count < 2:
-                return None  # as in a scope
+                return None  # a scope has no variance of one value
             return self.metric(group_path(name, group))
         if scope is None and occasion.record is not None:
             scope = occasion.record.index

@@ -60,7 +60,7 @@ TABLES = """
         PRIMARY KEY (name, number)) WITHOUT ROWID;
 """
 
-#: Returns 1 if a journal has these tables.
+#: Statement that returns 1 if a journal has these tables.
 HAS_ROWS = "SELECT count(*) FROM sqlite_master WHERE name = 'job_rows'"
 
 #: Rows written by one statement; SQLite's limit is 999 values.

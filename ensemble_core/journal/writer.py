@@ -349,7 +349,7 @@ class JournalWriter:
     def _note(self, progress: Progress, *, sync: bool = False) -> None:
         """Record the progress outside the journal."""
         self._progress = progress
-        with contextlib.suppress(OSError):  # only a safeguard; the journal was written
+        with contextlib.suppress(OSError):  # ignore it: the progress is only a safeguard
             if self._marks is None:
                 place = self.path.with_name(PERFORMED)
                 flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK

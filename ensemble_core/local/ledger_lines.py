@@ -74,4 +74,4 @@ def newer(raw: bytes, wanted: Mapping[str, float]) -> bool:
         name = line_job(text)
         return name is not None and name in wanted and line_time(text) > wanted[name]
     except ValueError:
-        return False  # damaged
+        return False  # the line is damaged

@@ -93,6 +93,6 @@ def _unfinished(ledger: Path) -> tuple[int, int]:
                 now = message[3] in ("alloc", "start")
                 jobs[message[1]] = now or jobs.get(message[1], False)
         except (ValueError, LookupError, TypeError):
-            continue  # damaged
+            continue  # the line is damaged
     begun = sum(jobs.values())
     return len(jobs) - begun, begun

@@ -31,7 +31,7 @@ def _counters(root: Path) -> Iterator[Path]:
             elif "memory" in controllers.split(","):
                 folder = root / "sys/fs/cgroup/memory"
                 yield folder / place.lstrip("/") / "memory.oom_control"
-                yield folder / "memory.oom_control"  # in a container
+                yield folder / "memory.oom_control"  # the path in a container
     yield root / "proc/vmstat"
 
 

@@ -22,7 +22,7 @@ __all__ = ["Poller", "PollerTimer"]
 
 T = TypeVar("T")
 
-#: Number of timers below which cancelled ones are not cleared away.
+#: Cancelled timers are removed only if there are more timers than this.
 _FEW = 1024
 
 
@@ -75,8 +75,8 @@ class Poller(Generic[T]):
                 os.write(self._write, b"x")
 
     def watch(self, pid: int, token: T) -> None:
-        """Watch a child process: :meth:`wait` returns ``token`` once it has ended. Reaps
-        nothing."""
+        """Watch a child process: :meth:`wait` returns ``token`` once it has ended. The
+        child is not reaped."""
         try:
             fd = os.pidfd_open(pid)
         except (OSError, AttributeError):

@@ -34,7 +34,7 @@ BACKFILL_DEPTH = 100
 
 
 class Waiting(Protocol):
-    """An entry of the queue. ``over``: it must not be started any more."""
+    """A job that waits in the queue. ``over``: the job must not be started any more."""
 
     job: Job
     number: int

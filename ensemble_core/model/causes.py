@@ -27,7 +27,7 @@ Cause = Literal[
 ]
 CAUSES: tuple[Cause, ...] = get_args(Cause)
 
-#: By the type of the first fatal exception.
+#: The cause for each type of the first fatal exception.
 _OF_EXCEPTION: Mapping[str, Cause] = {
     "timeout": "timeout",
     "out-of-memory": "memory",

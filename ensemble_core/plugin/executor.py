@@ -202,9 +202,9 @@ class Executor(ABC):
         idle (``wait``), kept (``skip``: the request is granted in part, or denied if no node is
         idle), or released at once (``force``) if the queue can do that.
 
-        The same request may be repeated under the same name: after a ``transient``
-        :class:`ExecutorError`, or if the controller died before it knew the answer. It must be
-        idempotent: answer again, but do not resize twice.
+        A request may be repeated under the same name, after a ``transient`` :class:`ExecutorError`
+        or if the controller died before it knew the answer. The method must be idempotent: answer
+        again, but do not resize twice.
         """
         raise ExecutorError("this executor cannot resize", code="cannot-resize")
 

@@ -83,7 +83,7 @@ def guarded(shown: str, watchdog: Watchdog) -> Iterator[Printed]:
 
     def refuse(status: int) -> NoReturn:
         if os.getpid() != process:
-            leave(status)  # a child process of the plugin
+            leave(status)  # the plugin's child process may end
         raise SystemExit(status)
 
     with contextlib.ExitStack() as stack:

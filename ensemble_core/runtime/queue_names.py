@@ -68,5 +68,5 @@ class QueueNames:
         return found
 
     def found(self, jobs: Iterable[str], known: Mapping[str, bool]) -> dict[str, bool]:
-        """Return the executor's answer about these jobs, by our ids."""
+        """Return the executor's answer about these jobs, with our ids as keys."""
         return {job: known[name] for job in jobs if (name := self.name(job)) in known}

@@ -29,7 +29,7 @@ _NUMBER = re.compile(r"\d+")
 def failure_kinds(
     jobs: JobColumns, parameters_of: Callable[[str], Sequence[str]]
 ) -> list[dict[str, Any]]:
-    """Return the kinds of failures, the most frequent first, without what ``count_ends`` adds.
+    """Return the kinds of failures, the most frequent first. ``count_ends`` adds further counts.
 
     ``parameters_of`` returns the names of a group's parameters.
     """

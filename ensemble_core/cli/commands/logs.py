@@ -44,7 +44,7 @@ class _Job:
     started: bool = False
     over: bool = False
     workdir: str = ""
-    #: Files named in the ensemble file, and the real ones once the job has started.
+    #: The job's output files: as named by the ensemble file, and as reported by its start event.
     named: Mapping[str, Any] = field(default_factory=dict)
     paths: Mapping[str, str | None] = field(default_factory=dict)
     trouble: str = ""
@@ -52,7 +52,7 @@ class _Job:
     at_member: str = ""
 
     def files(self) -> Iterator[tuple[str, Path]]:
-        """Yield the file of each stream; once if both share a file."""
+        """Yield the file of each stream, or only one if both streams share it."""
         out, err = self.paths.get("stdout"), self.paths.get("stderr")
         if err is None and out is not None and out.endswith(f"{self.id}.out"):
             beside = Path(self.workdir, out[:-3] + "err")  # default for a job that names no file
