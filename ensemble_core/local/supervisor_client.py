@@ -243,7 +243,7 @@ class SupervisorClient:
                 raise self.broken()
 
     def ask(self, *message: object) -> None:
-        """Send a request without an answer, or with an event as answer."""
+        """Send a request that has no answer, or whose answer is an event."""
         if not self._send(line(message)):
             raise self.broken()
 

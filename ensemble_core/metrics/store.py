@@ -405,7 +405,7 @@ def counted(counts: Mapping[str, int], counter: str) -> int:
         return finished
     if counter == "active":
         return counts["submitted"] - finished - counts["cancelled"]
-    return counts["submitted"] - counts["repeated"] - counts["done"] - counts["lost"]  # this is "open"
+    return counts["submitted"] - counts["repeated"] - counts["done"] - counts["lost"]  # "open"
 
 
 def _series_text(statistic: str, group: str, variable: str) -> str:
