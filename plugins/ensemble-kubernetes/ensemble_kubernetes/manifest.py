@@ -42,7 +42,7 @@ def job_name(tag: str, job: str) -> str:
     """Return the name of a Job. It is always the same, so that a Job cannot be created twice.
 
     >>> job_name("melt-20261121T074954-e9d91d", "Melt_2.3")
-    'ens-melt-2-3-bd94cc00-64eaad6d17'
+    'ens-melt-2-3-bd94cc00-febb0f22d6'
     """
     readable = re.sub(r"[^a-z0-9]+", "-", job.lower()).strip("-")[:24].rstrip("-") or "job"
     digest = hashlib.sha256(job.encode("utf-8", "surrogateescape")).hexdigest()[:10]
