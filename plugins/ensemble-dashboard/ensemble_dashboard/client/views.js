@@ -258,7 +258,8 @@ function Rules({ run, here, overview, seq }) {
             <${Command} text=${command(`why RUN ${rule.id}`, overview)} />`
             : `It fired ${rule.fired === 1 ? 'once' : plural(rule.fired, 'time')}.`}</dd>
         </div>`)}</dl>
-      ${new Set(firings.map(({ seq: at }) => at)).size > 1 && html`<${Lanes} lanes=${fired} began=${began} span=${span} />`}
+      ${new Set(firings.map(({ seq: at }) => at)).size > 1 && html`
+        <${Lanes} lanes=${fired} began=${began} span=${span} />`}
       <${Firings} here=${here} overview=${overview} firings=${firings} />`;
   }}</${Loaded}></section>`;
 }
