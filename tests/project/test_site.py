@@ -195,6 +195,10 @@ def test_the_search_finds_pages_without_a_server(site: Path, browser: Any) -> No
         ("write an executor", "Write an executor for your own queue"),
         ("why", "Find out why a rule did not fire"),
         ("exit code", "Stop, resume, and exit codes"),
+        ("percent", "Start when most jobs have succeeded"),
+        ("walltime", "Limits"),
+        ("hang", "Cancel jobs that are too slow"),
+        ("allocations", "Continue in the next allocation"),
     ],
 )
 def test_the_search_shows_first_the_page_that_answers_a_frequent_question(
@@ -213,6 +217,7 @@ def test_the_search_shows_first_the_page_that_answers_a_frequent_question(
         ("Resume a run", "ensemble resume"),
         ("Glossary", "idle"),
         ("Limit core-hours", "core_hours"),
+        ("Continue in the next allocation", "--or-resume"),
         ("write an executor", "BatchExecutor"),
         ("Find out why a rule did not fire", "ensemble why"),
         ("Get started in five minutes", "ensemble init"),
