@@ -1,4 +1,4 @@
-"""Warnings about rules that can trigger each other endlessly, or hide each other's retries.
+"""Warnings about rules that can trigger each other endlessly, or that retry the same job.
 
 Called by the loader after all rules are bound.
 """

@@ -1,7 +1,7 @@
 """Retention: lets the job table keep data that a rule, a table or a function needs.
 
-These are statistics of indices and slices, done jobs, and submitted combinations of groups. Called
-by the state for each rule.
+The data are: statistics of each index and slice, done jobs, and the combinations of parameters that
+each group has submitted. Called by the state for each rule.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ supervisors. Besides the events of jobs (see ``protocol``), there are these line
 
 - ``["v",FORMAT,TAG,BEGAN]``: the first line, without a checksum, so that every version can read it;
 - ``["k",HOST,BOOT,PID]``: a supervisor started;
-- ``["l",ID]``: a job that was put off is about to be spawned (``alloc`` marks its first attempt);
-  ``["u",ID]``: a job was put off, and no process was spawned;
+- ``["u",ID]``: the system was too busy to spawn the job's process, which is tried again later;
+  ``["l",ID]``: that is about to happen (before the first try, the event ``alloc`` says so);
 - ``["z",TIME,REQUEST,OUTCOME,SIZE,REASON]``: a resize was answered;
 - ``["f",[ID,…]]``: forget these jobs; ``["t",TIME]``: the newest time of forgotten events.
 

@@ -35,7 +35,8 @@ class Table:
     specification for ``ensemble plot``, as in the file.
 
     ``pivot`` is a parameter; for each of its values, each column in ``per_value`` becomes a column
-    ``NAME[VALUE]``. ``values`` are the values in the file, in ascending order.
+    ``NAME[VALUE]``. ``values`` are those that the file gives the parameter, in ascending
+    order, without the ones that ``only`` excludes.
     """
 
     name: str

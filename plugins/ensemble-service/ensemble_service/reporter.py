@@ -1,4 +1,4 @@
-"""Reporter: reports the status of a member that a run controls directly, beside its queue.
+"""Reporter: reports a member's status to the service if the run itself controls the member.
 
 A run with the executor ``minicluster`` has one. To the service it is a member like an ``agent``: it
 sends heartbeats with gauges and job counts. But it does not host other runs, and rejects requests
