@@ -157,8 +157,8 @@ class GeneratorScheduler:
         state.look_for_end = state.look_for_idle = state.generators_due = True
         if state.ended is None:
             state.error(
-                f"generator {generator.name!r} {error}\n  its jobs end and it stops\n  hint: fix "
-                "it; 'ensemble resume' then continues from the journal"
+                f"generator {generator.name!r} {error}\n  it suggests no further points; its jobs "
+                "continue\n  hint: fix the generator, then use 'ensemble resume'"
             )
 
     def _report_exhausted(

@@ -361,7 +361,11 @@ class HostedRun:
                 self._kept.add(outbox.end, sent, messages)
             added = outbox.add(messages)
         if not added:
-            _log.error("run %s: too many unsent events; closed until the run is back", self.tag)
+            _log.error(
+                "run %s: too many unsent events; they are dropped, and the run looks for its jobs "
+                "again when it connects",
+                self.tag,
+            )
             self.outbox, self._broken = Outbox(""), True
             self._room = min(self._room * 2, _MOST_ROOM)
             self._calls.put(self._overflow)
