@@ -339,6 +339,16 @@ def test_cancelled_jobs_do_not_count_as_failed_core_hours(altered: Any) -> None:
     assert row[:5] == ["sim", "10", "1", "10", "%"]
 
 
+def test_cancelled_jobs_do_not_count_as_failed_jobs(altered: Any) -> None:
+    def change(data: dict[str, Any]) -> None:
+        for group in data["overview"]["groups"]:
+            group.update(failed=0, cancelled=0, lost=0, causes={})
+        group.update(failed=1, cancelled=2, lost=3, causes={"exit": 1})
+
+    page = altered(change, "overview")
+    page.get_by_role("link", name="1 job failed").wait_for()
+
+
 def test_a_rule_shows_its_action_and_the_reason_of_ensemble_why(altered: Any) -> None:
     page = altered(lambda data: data["reasons"].update(never="It never fired: so."), "rules")
     page.get_by_text("mean.sim-energy when > 99 → submit other").wait_for()

@@ -39,7 +39,8 @@ function partsOf(group) {
 function Overview({ run, overview }) {
   const { progress, groups, rules, state } = overview;
   const failed = sum(groups.map((group) => group.failed));
-  const lost = sum(groups.map((group) => group.lost));
+  // Cancelled jobs are not done either, but nothing is wrong with them.
+  const lost = sum(groups.map((group) => Math.max(0, group.lost - group.cancelled)));
   const never = rules.filter((rule) => !rule.fired);
   const live = state === 'running';
   const about = (group) => [
