@@ -262,8 +262,9 @@ class Identities:
         """Report the ended jobs whose inputs have not changed."""
         # Reset before the first job is taken, so that a job that ends later queues a check.
         self._check_queued = False
-        seen: dict[str, str | None] = {}
         while self._ended:
+            # Per batch: a job that ends during the check may have changed a file that was read.
+            seen: dict[str, str | None] = {}
             same: list[str] = []
             for _ in range(min(_AT_ONCE, len(self._ended))):
                 job, group, key = self._ended.popleft()

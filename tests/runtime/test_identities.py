@@ -1,0 +1,45 @@
+"""Identities of jobs: inputs are compared when jobs have ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from ensemble_core.engine.records import JobRecord
+from ensemble_core.model.events import Event, Identified
+from ensemble_core.model.identity import Source
+from ensemble_core.model.jobs import JobGroup
+from ensemble_core.runtime import identities
+from ensemble_core.runtime.identities import Identities, Inputs, identify
+
+
+def test_a_job_that_ends_during_a_check_is_compared_with_files_as_they_are_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(identities, "_AT_ONCE", 1)
+    file = tmp_path / "in"
+    file.write_text("before")
+    group = JobGroup(name="g", command=("x",), inputs=((str(file), "content"),), cwd=str(tmp_path))
+    records = []
+    for index in range(2):
+        job = group.job(index, {})
+        _, files = identify(job, group, Source.of(group), Inputs(), {})
+        record = JobRecord(job=job, submitted=0.0, link=None, source=group)
+        record.outcome, record.inputs = "success", identities._key(tuple(files.items()))
+        records.append(record)
+    unchanged: list[str] = []
+
+    def put(events: Sequence[Event]) -> None:
+        for event in events:
+            assert isinstance(event, Identified)
+            unchanged.extend(event.unchanged)
+        if len(unchanged) == 1:  # the second job changes the file, and ends while this check runs
+            file.write_text("after that")
+            checked.ended(records[1])
+
+    checked = Identities(put, lambda: 0.0, lambda: 0)
+    checked.ended(records[0])
+    checked.close(10)
+    assert unchanged == ["g.0"]
