@@ -5,15 +5,13 @@ Tests of the page ``docs/start-flux.md``: its options exist, and with Flux its c
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from importlib.metadata import metadata
 from pathlib import Path
 
 import pytest
 from ensemble_flux.options import JOB_OPTIONS, OPTIONS
+from start_pages import commands_of, run_commands
 
 from ensemble_core.config import load_text
 from ensemble_core.plugin.discovery import discover
@@ -74,22 +72,7 @@ def test_the_commands_of_the_page_get_started_run_the_study_on_flux(
     flux_command: str, tmp_path: Path
 ) -> None:
     """The first command of the page opens a shell in an instance; here it gets the others to run."""
-    (block,) = re.findall(r"^```sh\n# run by [^\n]*\n(.*?)^```", start_page(), re.M | re.S)
-    begin, _, commands = block.partition("\n")
-    program = tmp_path / "ensemble"
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m ensemble_core.cli "$@"\n')
-    program.chmod(0o755)
-    done = subprocess.run(
-        [*begin.split(), "sh", "-ec", commands],
-        cwd=tmp_path,
-        env={
-            **os.environ,
-            "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
-            "ENSEMBLE_STATE": str(tmp_path / "state"),
-        },
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "executor flux" in done.stdout
-    assert " exit code 0" in done.stdout
+    begin, _, commands = commands_of("start-flux.md").partition("\n")
+    output = run_commands(commands, tmp_path, begin.split())
+    assert "executor flux" in output
+    assert " exit code 0" in output

@@ -5,16 +5,14 @@ The page ``docs/start-slurm.md`` is followed on a real cluster.
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from importlib.metadata import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ensemble_slurm.options import JOB_OPTIONS, OPTIONS
+from start_pages import commands_of, run_commands
 
 from ensemble_core.config import load_text
 from ensemble_core.plugin.discovery import discover
@@ -69,22 +67,7 @@ def test_invalid_options_of_a_group_are_rejected_before_submitting(options: str,
 @pytest.mark.checkout
 @pytest.mark.timeout(300)
 def test_the_commands_of_the_page_get_started_run_the_study(cluster: Any, tmp_path: Path) -> None:
-    page = (Path(__file__).parents[3] / "docs" / "start-slurm.md").read_text("utf-8")
-    (block,) = re.findall(r"^```sh\n# run by [^\n]*\n(.*?)^```", page, re.M | re.S)
-    program = tmp_path / "ensemble"
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m ensemble_core.cli "$@"\n')
-    program.chmod(0o755)
-    done = subprocess.run(
-        ["sh", "-ec", block.replace("partition=NAME", "partition=all")],
-        cwd=tmp_path,
-        env={
-            **os.environ,
-            "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
-            "ENSEMBLE_STATE": str(tmp_path / "state"),
-        },
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "executor slurm" in done.stdout
-    assert " exit code 0" in done.stdout
+    commands = commands_of("start-slurm.md").replace("partition=NAME", "partition=all")
+    output = run_commands(commands, tmp_path)
+    assert "executor slurm" in output
+    assert " exit code 0" in output
