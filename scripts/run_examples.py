@@ -68,7 +68,7 @@ class Example:
 
     @property
     def able(self) -> bool:
-        """Whether its programs are installed, and no service is needed."""
+        """True if its programs are installed and it needs no service."""
         if self.file.name == "two-members.yaml":
             return False
         return "lammps" not in self.name or shutil.which("lmp", path=PATH) is not None

@@ -154,8 +154,7 @@ def _between(origin: _Place, place: _Place, part: float) -> _Place:
 
 
 def check_start(vocs: Vocs, options: Mapping[str, Any]) -> None:
-    """Check that there is a single objective, that all variables are ranges, and that the start is
-    within them."""
+    """Check for a single objective, variables that are ranges, and a start within them."""
     if len(vocs.objectives) > 1:
         several = known_provider("generator", "optuna")
         raise EnsembleError(

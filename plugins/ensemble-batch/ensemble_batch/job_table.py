@@ -1,4 +1,4 @@
-"""Life of one job of a queue: turns what is known of it into events of the contract.
+"""Life of one job of a queue: turns reports and the queue's answers into events of the contract.
 
 Pure; the executor supplies reports and emits the events.
 """

@@ -47,7 +47,7 @@ _GRACE, _UNSEEN = 45.0, 10.0
 #: Seconds until the Jobs of recorded ends are deleted, and for closing a run.
 _TIDY, _LEAVE = 2.0, 10.0
 _TRIES = 3
-#: Seconds that jobs may wait for a node before the user is told why.
+#: Seconds that a job may wait for a node before a warning says why.
 _PATIENCE = 10.0
 #: Seconds after which a silent watch counts as working.
 _WELL = 1.0

@@ -87,7 +87,7 @@ class Life(JobEvents):
         return True
 
     def tell_end(self, now: float, *, live: bool) -> None:
-        """Report the job's end, with what is known of its cause."""
+        """Report the job's end and its cause."""
         pods = self.pods.values()
         self.arrive(now, now)
         self.begin_if_told(now, live=live)

@@ -85,7 +85,7 @@ class Facts:
         return True
 
     def take(self) -> dict[str, float] | None:
-        """Return the facts of the finished run, and forget them; ``None`` if there are none."""
+        """Return and forget the facts of the finished run, or ``None``."""
         run, self._run = self._run, None
         if run is not None:
             if self.errors:

@@ -150,7 +150,7 @@ class _Log:
         self.quit: int | None = None
         #: A warning about lost atoms. It is the only message if the user has turned the error off.
         self.lost = ""
-        #: Other destinations of LAMMPS' messages, in words; empty if there are none.
+        #: Other destinations of LAMMPS' messages, in words, or empty.
         self.elsewhere = ""
 
     def _mark(self, match: re.Match[bytes], text: bytes) -> None:
