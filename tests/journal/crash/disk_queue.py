@@ -155,9 +155,11 @@ class DiskQueue(Executor):
                 "fails": options.get("fails", 0.0),
             }
             if job.observe:
-                line["output"] = str(self._print(job.id))
+                line["output"] = str(self._folder / "printed" / f"{job.id}.jsonl")
             with self._changed:
                 line["time"] = now()
+                if job.observe:
+                    self._print(job.id, line)
                 self._write(line)
                 if job.id not in self._submits:
                     self._submits[job.id] = line
@@ -226,14 +228,18 @@ class DiskQueue(Executor):
     def _write(self, line: Mapping[str, Any]) -> None:
         os.write(self._file, json.dumps(line).encode() + b"\n")
 
-    def _print(self, job: str) -> Path:
-        """Write all output of an observed job at once, and return the file."""
-        path = self._folder / "printed" / f"{job}.jsonl"
+    def _print(self, job: str, line: Mapping[str, Any]) -> None:
+        """Write all output of an observed job at once, with the time of its end.
+
+        The output of a real job is not older than its start; an older file would not be read.
+        """
+        path = Path(line["output"])
         path.parent.mkdir(exist_ok=True)
         chance = random.Random(f"{self._seed} {job} rows")
         rows = [{"step": step, "x": chance.uniform(-1, 1)} for step in range(20)]
         path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-        return path
+        end = timeline(self._seed, line, None)[-1].time
+        os.utime(path, (end, end))
 
     def _follow(self, job: str, told: int) -> None:
         """Send a job's events from number ``told`` on. Called with the lock held."""
