@@ -153,13 +153,15 @@ class OutputTracker:
                 why = str(error) if known else f"{error!r} ({raised_at(error)})"
                 self._fail(f"cannot build the observer {name!r} of job {job.id}: {why}")
                 continue
+            begun = since
             if path is None:
-                path = start.get("stdout") or job.stdout
+                # The executor creates or truncates it, so no clock has to tell whose it is.
+                path, begun = start.get("stdout") or job.stdout, None
             if path is None:
                 self._warn(f"observer {name!r}: {_nowhere(job.id, start)}")
                 continue
             self._follower.watch(
-                job.id, name, observer, workdir / path, since=since, taken=rows.get(name, 0)
+                job.id, name, observer, workdir / path, since=begun, taken=rows.get(name, 0)
             )
 
     def _warn(self, message: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -547,6 +548,33 @@ rules:
     assert names.index("start") < names.index("row")
     assert names.count("row") == 4994
     assert len(names) - 1 - names[::-1].index("row") < names.index("finish")
+
+
+@pytest.mark.parametrize("behind", [0.05, 2.0, 3600.0])
+def test_output_of_a_short_job_is_read_although_the_nodes_clock_is_behind(
+    behind: float, tmp_path: Path
+) -> None:
+    """All of it is written before its start is reported."""
+    text = """
+jobs: [{name: sim, command: sim, observe: {json-lines: {}}}]
+rules:
+  - {trigger: start, action: {name: submit, label: sim}}
+  - {trigger: observed, name: sim, action: {name: log, message: saw a row}}
+"""
+
+    class Quick(FakeExecutor):
+        def submit(self, jobs: Sequence[Job]) -> None:
+            super().submit(jobs)
+            out = tmp_path / "out"
+            out.write_text('{"energy": 1}\n')
+            os.utime(out, (time.time() - behind,) * 2)
+            for job in jobs:
+                self.start(job.id, workdir=str(tmp_path), stdout=str(out))
+                self.finish(job.id)
+
+    bench = Bench(text, tmp_path, Quick())
+    assert bench.end().exit_code == 0
+    assert bench.seen.messages == ["saw a row"]
 
 
 def test_ten_thousand_jobs_each_exactly_once(tmp_path: Path) -> None:

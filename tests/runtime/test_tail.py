@@ -344,6 +344,18 @@ class TestALogThatAnEarlierJobLeft:
         watched.finish()
         assert watched.numbers() == [1]
 
+    @pytest.mark.parametrize(("written", "rows"), [(1000, [1]), (999, [])])
+    def test_is_read_if_whole_seconds_do_not_show_that_it_is_older(
+        self, written: float, rows: list[int], watched: Watched, tmp_path: Path
+    ) -> None:
+        """Lustre keeps no fractions of a second."""
+        path = tmp_path / "out.txt"
+        path.write_text("1\n")
+        os.utime(path, (written, written))
+        watched.follower.watch("j.0", "lines", Lines(), path, since=1000.9)
+        watched.finish()
+        assert watched.numbers() == rows
+
 
 def test_a_file_that_is_not_regular_is_rejected_once(watched: Watched, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")

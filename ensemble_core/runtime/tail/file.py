@@ -6,6 +6,7 @@ The follower decides when to check and read it.
 from __future__ import annotations
 
 import errno
+import math
 import os
 import stat
 import time
@@ -154,8 +155,12 @@ class File:
             return False
         self.identity = (status.st_dev, status.st_ino)
         seen = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-        if self._seen is None and self._since is not None and status.st_mtime < self._since - _TICK:
-            self._stale = seen
+        if self._seen is None and self._since is not None:
+            # Some file systems, such as Lustre, keep whole seconds only.
+            exact = status.st_mtime_ns % 10**9
+            since = self._since - _TICK if exact else math.floor(self._since - _TICK)
+            if status.st_mtime < since:
+                self._stale = seen
         self._seen, last = seen, self._seen
         if self._stale is not None:
             if self._stale == seen:
@@ -203,8 +208,8 @@ class File:
             return f"{self.path} does not exist: the observer {self.name!r} read nothing"
         if self._stale is not None:
             return (
-                f"{self.path} is older than the job, which did not write to it: the observer "
-                f"{self.name!r} read nothing"
+                f"{self.path} is older than the job, which did not write to it, or its file "
+                f"server's clock is slow: the observer {self.name!r} read nothing"
             )
         return None
 
