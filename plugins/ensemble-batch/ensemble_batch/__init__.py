@@ -1,10 +1,11 @@
 """Base classes for executors of batch queues.
 
-A plugin inherits :class:`BatchExecutor` if jobs need a wrapper (PBS, LSF, Grid Engine …), or
-:class:`QueueExecutor` if the queue runs each job as its group demands and knows how it ended
-(Kubernetes …). The plugin is given a :class:`Batch` to submit, answers with :class:`QueueJob`, and
-raises :class:`CannotTake` and :class:`InvalidJob`. The other names are parts for executors of other
-kinds. ``docs/executor-tutorial.md`` writes an executor of each kind.
+A plugin inherits from one of two classes: from :class:`BatchExecutor` if jobs need a wrapper (PBS,
+LSF, Grid Engine …), or from :class:`QueueExecutor` if the queue itself meets all requests of a job
+group and knows how each job ended (Kubernetes …). The plugin submits a :class:`Batch`, describes
+jobs as :class:`QueueJob`, and raises :class:`CannotTake` and :class:`InvalidJob`. The other names
+are building blocks for other kinds of executors. The tutorial ``docs/executor-tutorial.md``
+develops an executor of each kind.
 """
 
 from ensemble_batch.batch_executor import BatchExecutor

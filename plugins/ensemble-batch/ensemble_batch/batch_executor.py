@@ -1,8 +1,8 @@
 """Base class for executors of queues that must be polled.
 
-It adds two threads to those of ``QueueExecutor``: one reads what wrappers have written, and one
-listens to wrappers that report over the network. ``docs/executor-tutorial.md`` writes an executor
-with it.
+``BatchExecutor`` adds two threads to those of ``QueueExecutor``: one reads the files that wrappers
+write, and one listens to wrappers that report over the network. The tutorial
+``docs/executor-tutorial.md`` develops an executor with this class.
 """
 
 from __future__ import annotations
@@ -26,30 +26,31 @@ __all__ = ["BatchExecutor"]
 class BatchExecutor(QueueExecutor):
     """Base class for executors of polled queues.
 
-    A plugin overrides :meth:`submit_batch`, :meth:`ask`, :meth:`find_batch` and :meth:`end_jobs`,
-    and if useful :meth:`connect`, :meth:`wrong`, :meth:`shape`, :meth:`nodes` and :meth:`account`.
-    These are called one at a time, never on the engine's thread, and may block; :meth:`command`
-    runs a command for them. Each may raise :class:`CannotTake`: it is then retried until it
-    succeeds, and the problem is reported once. :meth:`submit_batch` may also raise
-    :class:`InvalidJob`. If the queue reports changes itself, override :meth:`watch` too; a
-    wrapper's report still takes precedence.
+    A plugin must override :meth:`submit_batch`, :meth:`ask`, :meth:`find_batch` and
+    :meth:`end_jobs`. It can override :meth:`connect`, :meth:`wrong`, :meth:`shape`, :meth:`nodes`
+    and :meth:`account`. These methods are called one at a time, never on the engine's thread, and
+    may block; they run commands with :meth:`command`. Each may raise :class:`CannotTake`: the call
+    is then retried until it succeeds, and the problem is reported once. :meth:`submit_batch` may
+    also raise :class:`InvalidJob`. If the queue reports changes itself, override :meth:`watch` too;
+    a wrapper's report still takes precedence.
 
-    This class gathers jobs into batches of one :meth:`shape`, with as few calls as possible. Its
-    wrapper script creates folders, starts the tasks, enforces the time limit, and writes start and
-    end to the run's folder, which nodes must see. The queue is asked about all jobs at once,
-    slightly more often than every ``poll`` seconds. Events come in order, each once. A later
-    controller finds the jobs again.
+    This class gathers jobs into batches of one :meth:`shape`, to save calls. Its wrapper script
+    creates folders, starts the tasks and enforces the time limit. It writes each start and end to
+    the run's folder, which the nodes must see. One query covers all jobs, slightly more often than
+    every ``poll`` seconds. Events are emitted in order, each once. A later controller finds the
+    jobs again.
 
-    Each job runs at most once, whatever the queue does, because its wrapper claims it. So a
-    submission whose answer was lost is simply repeated. A job without a report is over when three
-    consecutive answers lack it. That takes at most ``poll`` seconds, or 6 s if that is more. If
-    :meth:`account` has no record of it, it is reported as ``lost``; if it arrives later, it does
-    not run.
+    Each job runs at most once, whatever the queue does, because its wrapper claims the job before
+    running it. So a submission without a reply is simply repeated. A job without a report is over
+    when three consecutive replies of the queue omit it. That takes at most ``poll`` seconds, or 6 s
+    if that is more. If :meth:`account` has no record of the job either, the job is reported as
+    ``lost``, and does not run even if it reaches the queue later.
 
-    With ``claims = False`` jobs report over the network (``listen``), or into the run's folder if
-    the controller does not answer; nodes need to reach only one of them. Then a submission whose
-    answer was lost is invalidated before it is repeated, and the queue's report ends a job at once.
-    If the queue ``explains`` ends, an end by a signal waits for its explanation.
+    With ``claims = False``, jobs report over the network (``listen``), or into the run's folder if
+    the controller does not answer; a node needs to reach only one of the two. A submission without
+    a reply is then invalidated before it is repeated, and the queue's report ends a job at once.
+    With ``explains = True``, the end of a job by a signal is reported only after the queue has
+    explained it.
     """
 
     _listener: Listener | None = None

@@ -1,7 +1,7 @@
-"""Open run on a queue whose jobs claim themselves.
+"""Open run on a queue whose wrappers claim their jobs.
 
-A wrapper claims its job before it starts it, and writes its start and end to the run's folder. Made
-by ``BatchExecutor``.
+A wrapper claims its job before it starts the job, and writes the start and end to the run's folder.
+``BatchExecutor`` creates the run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["BatchRun"]
 
 
 class BatchRun(QueueRun):
-    """A run whose jobs report to ``spool``."""
+    """A run whose wrappers report to ``spool``."""
 
     claims: ClassVar[bool] = True
 
@@ -87,8 +87,8 @@ class BatchRun(QueueRun):
         return news
 
     def _learn(self, life: JobLife, queue_id: str) -> None:
-        """Take the queue's job id from the wrapper's report, and send a cancel that waited for the
-        id.
+        """Store the queue's job id from the wrapper's report. If a cancel was waiting for the id,
+        send it.
         """
         if life.queue_id is None and queue_id != "-":
             self.learn(life, queue_id)
@@ -96,20 +96,20 @@ class BatchRun(QueueRun):
                 self.cancels.setdefault(queue_id, 0.0)
 
     def still_in_queue(self, life: JobLife, row: QueueJob) -> None:
-        """Do nothing: the wrapper reports this more precisely."""
+        """Do nothing: the wrapper's reports are more precise."""
 
     def over_in_queue(self, life: JobLife, row: QueueJob) -> bool:
-        """Believe the queue only if the wrapper has reported nothing for a while."""
+        """Accept the queue's report only if the wrapper has reported nothing for a while."""
         if life.misses < pace.MISSES or life.cancelled or row.status != CLAIMED << 8:
             return False
         self._copy_ended(life)
         return True
 
     def _copy_ended(self, life: JobLife) -> None:
-        """Handle the end of a copy that found its job claimed.
+        """Handle the end of a copy whose wrapper found the job claimed.
 
-        If another copy claimed it, that one is the job. If the same copy did, its first run died
-        and the queue restarted it.
+        If another copy holds the claim, that copy is the job. If the same copy does, its first run
+        died and the queue restarted it.
         """
         began = self.spool.start(f"{life.job}@{life.key}")
         if began is None:
@@ -131,7 +131,7 @@ class BatchRun(QueueRun):
 
     def cancel(self, life: JobLife) -> None:
         super().cancel(life)
-        # The claim decides: a job that has not begun is over now, wherever it waits.
+        # If we get the claim, the job has not begun and never will, so it is over now.
         if "start" not in life.told and life.key and self.spool.claim(life.job, life.key):
             life.refuse("cancel", self.note, self.now())
 

@@ -1,4 +1,4 @@
-"""Commands of a queue, each run to its end or its deadline.
+"""Commands of a queue: runs each until it ends or reaches its deadline.
 
 Used by ``BatchExecutor``, and by executors that run such commands themselves.
 """
@@ -27,8 +27,8 @@ _BURST = 10
 class CommandResult:
     """Result of a command.
 
-    ``code`` is its exit code, ``None`` if it timed out or could not be started; then ``missing``
-    says why.
+    The field ``code`` is the exit code. It is ``None`` if the command timed out or could not be
+    started; the field ``missing`` then says why.
     """
 
     code: int | None
@@ -57,8 +57,9 @@ def run_command(
 ) -> CommandResult:
     """Run a command of a queue to its end, or kill it after ``deadline`` seconds. Never raises.
 
-    It runs in its own session, so that Ctrl-C does not interrupt what the queue has begun.
-    ``given`` is its standard input. ``began`` is called with its process.
+    The command runs in its own session, so that Ctrl-C does not interrupt what the queue has begun.
+    The argument ``given`` is the command's standard input. The callback ``began`` is called with
+    the command's process.
     """
     try:
         process = subprocess.Popen(
@@ -96,7 +97,7 @@ class QueueCommands:
 
     def __init__(self, rate: float = math.inf) -> None:
         self._gap = 1 / rate
-        #: When the next command would be due if all came at this rate.
+        #: When the next command would be due if all commands ran exactly at this rate.
         self._due = 0.0
         self._lock = threading.Lock()
         self._closed = threading.Event()

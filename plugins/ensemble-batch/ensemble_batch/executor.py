@@ -1,7 +1,8 @@
 """Base class for executors of queues that know how each job ended.
 
-One thread submits jobs and asks the queue, another listens to it. ``BatchExecutor`` is the base
-class for queues whose jobs need a wrapper. ``docs/executor-tutorial.md`` writes one of each.
+One thread submits jobs and queries the queue; another waits for the queue's own reports. Queues
+whose jobs need a wrapper have their own base class, ``BatchExecutor``. The tutorial
+``docs/executor-tutorial.md`` develops an executor with each class.
 """
 
 from __future__ import annotations
@@ -43,34 +44,35 @@ _Steps = Callable[[float, list[float]], "_Step | None"]
 class QueueExecutor(QueueHooks):
     """Base class for executors of queues that run jobs themselves and know how each ended.
 
-    A plugin overrides :meth:`submit_batch`, :meth:`ask`, :meth:`find_batch` and :meth:`end_jobs`;
-    :meth:`watch` if the queue reports changes itself; and if useful :meth:`connect`,
-    :meth:`disconnect`, :meth:`wrong`, :meth:`shape`, :meth:`nodes` and :meth:`account`. All but
-    ``watch`` are called one at a time, never on the engine's thread, and may block. Each may raise
-    :class:`CannotTake`: it is then retried until it succeeds, and the problem is reported once.
-    :meth:`submit_batch` may also raise :class:`InvalidJob`. Any other :class:`ExecutorError` is
-    final.
+    A plugin must override :meth:`submit_batch`, :meth:`ask`, :meth:`find_batch` and
+    :meth:`end_jobs`, and :meth:`watch` if the queue reports changes itself. It can override
+    :meth:`connect`, :meth:`disconnect`, :meth:`wrong`, :meth:`shape`, :meth:`nodes` and
+    :meth:`account`. All methods but ``watch`` are called one at a time, never on the engine's
+    thread, and may block. Each may raise :class:`CannotTake`: the call is then retried until it
+    succeeds, and the problem is reported once. :meth:`submit_batch` may also raise
+    :class:`InvalidJob`. Any other :class:`ExecutorError` is final.
 
     This class gathers jobs into batches of one :meth:`shape` and at most ``most_jobs`` (half as
-    many after a batch was too large). If the queue is full, it retries when a job ends. It asks
-    about all jobs at once, about every ``poll`` seconds, and soon after it may have missed a
-    change. Events come in order, each once. A later controller finds the jobs again. Cancels are
-    repeated until they take effect.
+    many after a batch was too large). If the queue is full, the submission is retried when a job
+    ends. One query covers all jobs, about every ``poll`` seconds, and soon after a change may have
+    been missed. Events are emitted in order, each once. A later controller finds the jobs again.
+    Cancels are repeated until they take effect.
 
-    The plugin makes a job run as the contract (``Executor``) says. It starts ``job.command`` with
-    ``batch.environment(job)``, in the workdir and with the output files of ``batch.places``; ends
-    it after ``job.duration`` seconds (``exception="timeout"``); and rejects in :meth:`wrong` what
-    it cannot do. If a shell on the nodes has to do that, use :class:`BatchExecutor`.
+    The plugin runs each job as the interface ``Executor`` demands. It starts ``job.command`` with
+    the variables of ``batch.environment(job)``, in the workdir and with the output files of
+    ``batch.places``. It ends the job after ``job.duration`` seconds (``exception="timeout"``). Its
+    method :meth:`wrong` rejects jobs that the queue cannot run. If all this takes a shell on the
+    nodes, use :class:`BatchExecutor`.
 
-    A job is submitted at most once if the queue obeys two rules. It never has two batches of the
-    same ``batch.name``: a second ``submit_batch`` returns the ids of the first. And it never
-    restarts a job. After :class:`CannotTake` a batch is looked up by its name, and resubmitted
-    under the same name.
+    A job is submitted at most once if the queue obeys two rules. The queue never has two batches
+    with the same ``batch.name``: a second ``submit_batch`` returns the ids of the first. And the
+    queue never restarts a job. After :class:`CannotTake`, a batch is looked up by its name, and
+    resubmitted under the same name.
 
-    A :class:`QueueJob` that is ``over`` with a ``status`` or an ``exception`` ends its job at once,
-    whether the executor asked or the queue reported it. A job that three consecutive answers lack,
-    and that :meth:`account` does not know either, is ``lost``. So the queue should remember ended
-    jobs for some minutes.
+    A :class:`QueueJob` with the state ``over`` and a ``status`` or an ``exception`` ends its job at
+    once, whether the executor queried it or the queue reported it. A job is ``lost`` if three
+    consecutive replies omit it and :meth:`account` has no record of it. So the queue should
+    remember ended jobs for some minutes.
     """
 
     _polled: QueueRun | None = None
@@ -220,7 +222,7 @@ class QueueExecutor(QueueHooks):
 
     @property
     def sees_strangers(self) -> bool:
-        """Return False: the jobs of all users would be too many to ask for."""
+        """Return False: there would be too many jobs of other users to query."""
         return False
 
     def reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
@@ -264,15 +266,14 @@ class QueueExecutor(QueueHooks):
                 polled.lock.notify_all()
 
     def _asks(self, now: float, dues: list[float]) -> _Step | None:
-        """Return the asking thread's next step if one is due; otherwise add its time to
-        ``dues``.
+        """Return the querying thread's next step if one is due; otherwise add its time to ``dues``.
         """
         act = self._inquiry.cancels_due(now, dues)
         if act is not None:
             return act
         if self.lanes == 2:
             return self._inquiry.due(now, dues)
-        # Alternate, so that neither submissions nor questions starve the other.
+        # Alternate, so that neither submissions nor queries starve the other.
         turns = (self._submission.due, self._inquiry.due)
         for what in turns if self._asked else reversed(turns):
             act = what(now, dues)

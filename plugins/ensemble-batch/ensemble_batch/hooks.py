@@ -1,6 +1,6 @@
-"""Queue hooks: the methods that a plugin for a queue overrides, and their arguments.
+"""Queue hooks: the methods that a queue plugin overrides, and their arguments.
 
-:class:`QueueExecutor` and :class:`BatchExecutor` implement the rest; a plugin inherits one of them.
+A plugin inherits from :class:`QueueExecutor` or :class:`BatchExecutor`, which implement the rest.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ __all__ = ["CannotTake", "InvalidJob", "QueueHooks", "QueueJob"]
 
 
 class CannotTake(ExecutorError):
-    """The queue cannot do this now. The executor retries, and reports it once.
+    """The queue cannot carry out a request now. The executor retries, and reports the problem once.
 
-    ``arrived`` says whether a submitted batch arrived. ``False``: it certainly did not (a limit, a
-    quota), so its jobs keep waiting. ``None``: unknown (the answer was lost or cut off), so the
-    batch is looked up, and resubmitted if the queue does not have it.
+    The attribute ``arrived`` says whether a submitted batch reached the queue. With ``False`` it
+    certainly did not (a limit, a quota), so its jobs keep waiting. With ``None`` that is unknown
+    (the reply was lost or truncated), so the executor looks the batch up, and resubmits it if the
+    queue does not have it.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class CannotTake(ExecutorError):
 
 
 class InvalidJob(ExecutorError):
-    """The queue will never accept these jobs. They fail, cause ``submit``, with this message."""
+    """The queue will never accept these jobs. They fail with cause ``submit`` and this message."""
 
     def __init__(self, what: str, *, cause: str | None = None, hint: str | None = None) -> None:
         super().__init__(what, cause=cause, hint=hint, code="refused")
@@ -49,14 +50,18 @@ class InvalidJob(ExecutorError):
 class QueueJob:
     """State of one job in the queue.
 
-    ``note`` explains the state. For a job that is over, ``status`` is its wait status if the queue
-    knows it; ``exception`` (RFC 21: ``node-failure``, ``out-of-memory``, ``cancel`` …) is why the
-    queue ended it; and ``cause`` is set if it differs from what the exception implies. ``ending``
-    means that the job has ended and the queue is cleaning up. ``stuck`` means that it waits for
-    something that will never happen unless somebody acts; ``note`` says what to do. ``restarts``
-    counts restarts by the queue. ``began`` and ``ended`` are seconds since the epoch by the queue's
-    clock, and ``host`` is the node. If a wrapper claims the job, these three are ignored, and an
-    end counts only if the wrapper has reported none.
+    The state ``ending`` means that the job has ended and the queue is cleaning up. The state
+    ``stuck`` means that the job waits for something that never happens unless somebody acts. The
+    field ``note`` explains the state, and says what to do about a stuck job.
+
+    For a job that is over, ``status`` is its wait status if the queue knows it. The field
+    ``exception`` (RFC 21: ``node-failure``, ``out-of-memory``, ``cancel`` …) says why the queue
+    ended the job, and ``cause`` is set only if it differs from the cause that the exception
+    implies.
+
+    The field ``restarts`` counts restarts by the queue. The fields ``began`` and ``ended`` are
+    seconds since the epoch by the queue's clock, and ``host`` is the node. If wrappers claim jobs,
+    these last three fields are ignored, and an end counts only if the wrapper has reported none.
     """
 
     id: str
@@ -79,41 +84,42 @@ class QueueHooks(Executor):
     name:
         Name of the queue in messages, and the key of its options in a job group.
     poll:
-        Seconds until an end is noticed that no wrapper reports; that takes at least 6 s. While it
-        has jobs, the queue is asked slightly more often (every 12 s if ``poll`` is 15), and again
-        after 0.3 s and 2 s if a job is missing.
+        Seconds within which the executor notices an end that no wrapper reports; at least 6 in
+        effect. While there are jobs, queries are slightly more frequent (every 12 s if ``poll`` is
+        15), and repeated after 0.3 s and 2 s if a job is missing.
     grace:
         Seconds from SIGTERM to SIGKILL.
     settle:
-        Seconds within which a batch whose answer was lost may still arrive; at least 10.
+        Seconds within which a batch whose submission got no reply may still arrive; at least 10.
     patience:
-        Seconds to wait for the queue's reason for an end, if it ``explains`` ends; ten times as
-        long while it cleans up after the job.
+        Seconds to wait for the queue's explanation of an end, with ``explains``; ten times as long
+        while the queue cleans up after the job.
     most_jobs:
         Largest number of jobs in a batch; 1 if the queue has no arrays. ``connect`` may set it.
     rate:
         Maximum number of commands per second, after a burst of ten.
     lanes:
-        2 if the queue may be asked while a batch is being submitted, else 1.
+        2 if the queue may be queried while a batch is being submitted, else 1.
     explains:
-        Whether the queue soon reports why it ended a job. An end by SIGTERM or SIGKILL waits for
-        that, and a cancelled job is over when its last process has ended.
+        Whether the queue soon reports why it ended a job. If so, the executor waits for that reason
+        before it reports an end by SIGTERM or SIGKILL, and a cancelled job is over when its last
+        process has ended.
     claims:
-        Whether a job's first copy claims it in the run's folder, which nodes must see. Then it runs
-        at most once, whatever the queue does. Otherwise the queue must not restart jobs unasked,
-        must report their ``restarts``, and jobs report over the network too.
+        Whether the first copy of a job claims the job in the run's folder, which nodes must see. If
+        so, the job runs at most once, whatever the queue does. Otherwise the queue must not restart
+        jobs unasked and must report their ``restarts``, and jobs report over the network too.
     listen:
-        Where to listen for reports without ``claims``: an address of this machine (empty: find one)
-        and a port (0: any). ``None``: reports come only by files.
+        Without ``claims``, where to listen for reports: an address of this machine (empty: find
+        one) and a port (0: any). With ``None``, jobs report only through files.
     task_place, task_id, task_restarts:
-        Shell expressions that expand within a job's script to its place in the batch (from 1), its
-        id as :meth:`submit_batch` returns it, and the number of restarts by the queue. Do not add
-        shell quotes: ``task_place = "$SGE_TASK_ID"``, or ``"$1"`` if the script's first argument is
-        the place. With ``task_id``, a job whose submission got no answer reports its own id;
-        ``"-"``: a job does not know it.
+        Shell expressions that are expanded in a job's script. They give the job's place in the
+        batch (from 1), its id as :meth:`submit_batch` returns it, and the number of restarts by the
+        queue. Do not add shell quotes: ``task_place = "$SGE_TASK_ID"``, or ``"$1"`` if the script's
+        first argument is the place. With ``task_id``, a job whose submission got no reply reports
+        its own id; use ``"-"`` if jobs do not know their ids.
     own_variables:
-        Prefixes of variables that the queue sets for its jobs. Those of an outer job never replace
-        them.
+        Prefixes of variables that the queue sets for its jobs. Variables of an outer job never
+        replace them.
     """
 
     capabilities: ClassVar[frozenset[str]] = frozenset({"submit", "cancel", "reattach", "detach"})
@@ -139,11 +145,11 @@ class QueueHooks(Executor):
     _commands: QueueCommands
 
     def connect(self) -> None:
-        """Check that the queue is there.
+        """Check that the queue is reachable.
 
-        If it is unreachable now, raise :class:`CannotTake` with a hint: the run does not start, but
-        the start can be retried. If it can never be reached, because its commands are not
-        installed, raise :class:`ExecutorError` with a hint.
+        If the queue is unreachable now, raise :class:`CannotTake` with a hint: the run does not
+        start, but the start can be retried. If the queue can never be reached, for example because
+        its commands are not installed, raise :class:`ExecutorError` with a hint.
         """
 
     def disconnect(self) -> None:
@@ -155,27 +161,27 @@ class QueueHooks(Executor):
     def watch(self, told: Callable[[Iterable[QueueJob]], None]) -> None:
         """Block, and pass on the queue's reports of its jobs, until :meth:`disconnect` is called.
 
-        Runs in its own thread, concurrently with the other methods. ``told`` accepts many jobs,
-        including other users', each with its newest state. Call it once with ``()`` when reports
-        begin: the executor then asks for what it missed before. If the queue stops reporting,
-        return or raise :class:`CannotTake`; the executor calls this again.
+        Runs in its own thread, concurrently with the other methods. The callback ``told`` accepts
+        many jobs, including other users', each with its newest state. Call ``told`` once with
+        ``()`` when reports begin: the executor then queries what it has missed. If the queue stops
+        reporting, return or raise :class:`CannotTake`; the executor then calls this method again.
         """
 
     @abstractmethod
     def submit_batch(self, batch: Batch) -> Sequence[str]:
         """Submit a batch; return the queue's ids of its jobs, in order.
 
-        Raises :class:`CannotTake` or :class:`InvalidJob`. Check that the answer has ids before you
-        return it: a queue may print anything.
+        Raises :class:`CannotTake` or :class:`InvalidJob`. Check that the reply contains ids before
+        you return them: a queue may print anything.
         """
 
     @abstractmethod
     def ask(self, ids: Collection[str]) -> Iterable[QueueJob]:
-        """Return the queue's answer about these jobs, from one request.
+        """Return the states of these jobs, from one query of the queue.
 
-        Other jobs in the answer are ignored. A missing job is one that the queue does not know.
-        Raises :class:`CannotTake` if there is no answer or only part of one. So check that an
-        answer without jobs is really the queue's, for example by its first line.
+        Other jobs in the result are ignored. A missing job counts as unknown to the queue. Raises
+        :class:`CannotTake` if the reply is missing or incomplete. So check that a reply without
+        jobs really comes from the queue, for example by its first line.
         """
 
     @abstractmethod
@@ -183,26 +189,30 @@ class QueueHooks(Executor):
         """Return the ids of the batch with this name and size, or ``None`` if the queue does not
         have it.
 
-        Called after :class:`CannotTake` of :meth:`submit_batch`. A batch need not be visible at
-        once: it is looked for during ``settle`` seconds, at least 10, before it is submitted again.
+        Called after :meth:`submit_batch` has raised :class:`CannotTake`. A batch need not be
+        visible at once: the executor keeps looking for ``settle`` seconds, at least 10, before it
+        resubmits the batch.
         """
 
     @abstractmethod
     def end_jobs(self, ids: Collection[str]) -> None:
-        """Cancel jobs; running ones with a signal that can be caught, such as SIGTERM, if possible.
+        """Cancel jobs. End running ones with a signal that can be caught, such as SIGTERM, if
+        possible.
 
-        Ids that the queue does not know are not an error. Each task of a wrapper script has its own
-        process group. The script passes SIGTERM on to its tasks, and kills them after ``grace``
-        seconds. It cannot pass on SIGKILL: without cgroups, its tasks then stay alive.
+        Ids that the queue does not know are not an error. A wrapper script gives each task its own
+        process group. It passes SIGTERM on to its tasks, and kills them after ``grace`` seconds. It
+        cannot pass on SIGKILL: without cgroups, the tasks of a killed wrapper stay alive.
         """
 
     def wrong(self, job: Job) -> str | None:
-        """Return why this job can never run here, and what to do; ``None`` if it can."""
+        """Return why this job can never run here, and what to do about that; ``None`` if it can
+        run.
+        """
         return None
 
     def shape(self, job: Job) -> object:
-        """Return the properties that all jobs of a batch must share: everything requested of the
-        queue.
+        """Return the properties that all jobs of a batch must share: everything that is requested
+        of the queue.
         """
         return (
             *(job.group, job.nodes, job.tasks, job.cores_per_task, job.gpus_per_task),
@@ -210,7 +220,7 @@ class QueueHooks(Executor):
         )
 
     def fits(self, jobs: Sequence[Job], tag: str) -> bool:
-        """Return whether one batch may have all of these jobs. They have the same :meth:`shape`."""
+        """Return whether these jobs, all of the same :meth:`shape`, fit into one batch."""
         return True
 
     def launcher(self, job: Job) -> Sequence[str]:
@@ -222,18 +232,18 @@ class QueueHooks(Executor):
         return False
 
     def faces(self) -> Iterable[str]:
-        """Return hosts to find this machine's address by, if ``listen`` names none.
+        """Return hosts that this machine must be reachable from, to find its address.
 
-        The queue's server first, then some nodes.
+        Used if ``listen`` has no address. The queue's server comes first, then some nodes.
         """
         return ()
 
     def find_jobs(self, tag: str, age: float) -> Mapping[str, str]:
-        """Return the queue's ids of a run's jobs by our ids, read from names or comments in the
-        queue.
+        """Return a run's jobs in the queue: the queue's ids by our ids, read from names or
+        comments.
 
-        ``age`` limits the search to the last so many seconds. A later controller calls this if
-        records are missing.
+        A later controller calls this if records are missing. The argument ``age`` limits the search
+        to that many past seconds.
         """
         return {}
 
@@ -242,8 +252,8 @@ class QueueHooks(Executor):
         return {}
 
     def account(self, ids: Collection[str]) -> Iterable[QueueJob]:
-        """Return the queue's records of jobs that are over, for jobs of which nothing else is
-        known.
+        """Return the accounting records of these jobs that are over. Called for jobs without other
+        information.
         """
         return ()
 
@@ -257,11 +267,11 @@ class QueueHooks(Executor):
     ) -> tuple[int, str, str]:
         """Run a command of the queue; return its exit code, output and errors.
 
-        ``given`` is its standard input. The default ``environment`` is that of jobs, with
-        untranslated messages. The command gets its own session, so that Ctrl-C does not reach it.
-        After ``deadline`` seconds, or when the run closes, it is killed with its process group;
-        only a child that has started another session survives. After a normal end nothing is
-        killed, but a child that keeps the command's output open delays that end.
+        The argument ``given`` is the command's standard input. The default ``environment`` is that
+        of jobs, with untranslated messages. The command gets its own session, so that Ctrl-C does
+        not reach it. After ``deadline`` seconds, or when the run closes, the command is killed with
+        its process group; only a child that has started another session survives. After a normal
+        end nothing is killed, but the call lasts until every child has closed the command's output.
 
         Raises an error like :class:`CannotTake` after the deadline, and a final
         :class:`ExecutorError` if the program does not exist. Any exit code is returned.

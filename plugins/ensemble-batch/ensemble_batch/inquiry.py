@@ -1,7 +1,7 @@
-"""Questions to a queue: the state of jobs, cancels and gauges.
+"""Queries to a queue: the state of jobs and gauges; also cancels.
 
-One question covers all jobs. It is asked rarely, but soon if a job is in doubt. Cancels are
-repeated until they take effect. Used by the threads of ``QueueExecutor`` that ask and watch.
+One query covers all jobs. Queries are rare, but a query follows soon if a job is in doubt. Cancels
+are repeated until they take effect. Used by the threads of ``QueueExecutor`` that query and watch.
 """
 
 from __future__ import annotations
@@ -25,22 +25,24 @@ class Inquiry:
 
     def __init__(self, polled: QueueRun) -> None:
         self._polled = polled
-        self._gauges_at = self._later(time.monotonic())  # they were read at opening
+        self._gauges_at = self._later(time.monotonic())  # the gauges were read at opening
         #: Stuck jobs that were reported.
         self._warned: set[str] = set()
 
     def _later(self, now: float) -> float:
-        """Return when to ask for the gauges next."""
+        """Return when to read the gauges next."""
         return now + min(max(self._polled.hooks.poll, 10.0), 60.0)
 
     def cancels_due(self, now: float, dues: list[float]) -> Callable[[], None] | None:
-        """Return the cancel that is due now; otherwise add its time to ``dues``. Needs the lock."""
+        """Return the cancel that is due now; otherwise add the next one's time to ``dues``. Needs
+        the lock.
+        """
         due = sorted(id_ for id_, at in self._polled.cancels.items() if at <= now)
         dues += self._polled.cancels.values()
         return partial(self._end, due) if due else None
 
     def due(self, now: float, dues: list[float]) -> Callable[[], None] | None:
-        """Return the question that is due now; otherwise add its time to ``dues``.
+        """Return the query that is due now; otherwise add the next one's time to ``dues``.
 
         Needs the lock.
         """
@@ -111,7 +113,7 @@ class Inquiry:
             return
         with polled.lock:
             polled.outlet.answered("ask")
-            polled.read()  # wrappers' reports written before the queue's answer
+            polled.read()  # wrappers' reports written before the queue's reply
             for life in lives:
                 if life.over:
                     continue
@@ -173,7 +175,7 @@ class Inquiry:
         try:
             values = dict(polled.call(polled.hooks.nodes))
         except ExecutorError:
-            return  # the question about jobs fails too, and reports the problem
+            return  # the query about jobs fails too, and reports the problem
         with polled.lock:
             polled.outlet.gauges(polled.gauges, values)
             polled.gauges = values

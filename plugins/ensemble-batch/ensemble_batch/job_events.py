@@ -1,8 +1,8 @@
 """Events of one job of a queue: each step of RFC 21's job life once, in order.
 
-Reports of a queue and its jobs come late, twice or never, by clocks that differ. The emitted times
-never decrease, and ``clean`` comes exactly once. ``JobLife`` and other executors decide what has
-happened and report it here. Pure.
+Reports of a queue and of its jobs may arrive late, twice or never, and are dated by clocks that
+differ. The times of emitted events never decrease, and ``clean`` is emitted exactly once.
+``JobLife`` and other executors decide what has happened and record it here. Pure.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ _ALLOCATED: Mapping[str, Any] = {"ranks": "all", "final": True}
 class JobEvents:
     """One job that is not over.
 
-    ``files`` is added to the context of its ``start``; ``out`` collects its events; ``queue_id`` is
-    the queue's id. ``told`` has the names of its events so far, ``last`` is the time of the newest,
-    and ``over`` tells whether ``clean`` was emitted. ``now`` is our clock; ``when`` may be
-    another's.
+    The mapping ``files`` is added to the context of the job's ``start`` event, and the list ``out``
+    collects the job's events. The attribute ``queue_id`` is the queue's id of the job. The
+    attribute ``told`` contains the names of the job's events so far, ``last`` is the time of the
+    newest one, and ``over`` says whether ``clean`` was emitted. In the methods, ``now`` is the time
+    by our clock; ``when`` may come from another clock.
     """
 
     __slots__ = ("_out", "files", "job", "last", "over", "queue_id", "told")
@@ -43,8 +44,8 @@ class JobEvents:
     def restore(
         self, events: Iterable[tuple[float, str, Mapping[str, Any]]], since: float
     ) -> list[JobEvent]:
-        """Take over the events that an earlier controller emitted; return those after ``since``, to
-        repeat.
+        """Restore the events that an earlier controller emitted; return those after ``since``, to
+        repeat them.
         """
         again = []
         for when, name, context in events:
@@ -57,7 +58,9 @@ class JobEvents:
         return again
 
     def tell(self, name: str, when: float, now: float, context: Mapping[str, Any]) -> None:
-        """Emit one event. Its time is not before the last one's, nor otherwise in the future."""
+        """Emit one event. Its time is moved so that it is not before the last event nor in the
+        future.
+        """
         when = max(min(when, now), self.last + _STEP)
         self.last = when
         self.told.add(name)
@@ -72,18 +75,18 @@ class JobEvents:
                 self.tell(name, self.last, now, {})
 
     def begin(self, when: float, now: float, host: str) -> None:
-        """Record that it runs, on ``host`` if known."""
+        """Record that the job runs, on ``host`` if known."""
         if "start" not in self.told:
             self.tell("alloc", when, now, {})
             self.tell("start", when, now, {**self.files, "host": host} if host else self.files)
 
     def fail(self, kind: str, note: str, when: float, now: float, **more: Any) -> None:
-        """Record a fatal exception. Its end must follow."""
+        """Record a fatal exception of the job. A call of :meth:`end` must follow."""
         context = {"type": kind, "severity": 0, "note": note, **more}
         self.tell("exception", when, now, context)
 
     def end(self, status: int | None, when: float, now: float) -> None:
-        """Record the job's end, with this wait status if it ever began."""
+        """Record the job's end, with this wait status if the job ever began."""
         if "start" in self.told:
             status = int(signal.SIGKILL) if status is None else status
             self.tell("finish", when, now, {"status": status})
@@ -94,7 +97,7 @@ class JobEvents:
         self.over = True
 
     def refuse(self, kind: str, note: str, now: float) -> None:
-        """Record that it will never enter the queue."""
+        """Record that the job will never enter the queue."""
         if "submit" not in self.told:
             self.tell("submit", now, now, {})
         self.fail(kind, note, now, now)

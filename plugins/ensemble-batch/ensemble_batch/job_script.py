@@ -1,7 +1,7 @@
 """Job scripts of polled queues: the script that is submitted for a batch.
 
-It consists of a table of the jobs, from which each task takes its own entry, and ``wrapper.sh``. It
-needs bash. Used by ``BatchExecutor``; pure.
+A script consists of ``wrapper.sh`` and a table of the jobs, from which each task takes its own
+entry. It needs bash. Used by ``BatchExecutor``; pure.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ __all__ = ["Batch", "job_lines", "job_table", "quote", "report_script_of", "scri
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Jobs that are submitted together: equal in everything that is requested of the queue.
+    """Jobs that are submitted together, with equal requests to the queue.
 
-    ``name`` is the unique name under which the queue must store the batch, so that it can be found
-    again: ``ens_``, then letters, digits and underscores. If a wrapper claims the jobs, each
-    attempt to submit has a new name, and ``script`` is the path of the batch's script (bash).
+    The queue must store the batch under the unique ``name``, so that it can be found again. A name
+    is ``ens_`` followed by letters, digits and underscores. If wrappers claim the jobs, each
+    submission attempt has a new name, and ``script`` is the path of the batch's script (bash).
     Otherwise all attempts have the same name, and the queue must not accept two batches with it.
-    Jobs of a batch are numbered from 1. ``places`` are the folders and output files of its jobs, in
-    order; ``tag`` is the run's.
+    Jobs of a batch are numbered from 1. The field ``places`` lists the folders and output files of
+    the jobs, in order; ``tag`` is the run's tag.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Batch:
         return self.jobs[0]
 
     def environment(self, job: Job) -> dict[str, str]:
-        """Return the variables of this job that the queue does not set: the run's and its own.
+        """Return this job's variables that the queue does not set: those of the run and of the job.
 
         ``ENSEMBLE_TASK_RANK`` is missing, because it differs from task to task.
         """
@@ -55,7 +55,7 @@ class Batch:
 
 
 def job_variables(job: Job, tag: str) -> dict[str, str]:
-    """Return the variables that tell a job who it is in the run of this tag."""
+    """Return the variables that identify a job and its run, which has this tag."""
     return {
         "ENSEMBLE_JOB_ID": job.label,
         "ENSEMBLE_INDEX": str(job.index),
@@ -91,10 +91,10 @@ def job_lines(job: Job, place: Place) -> list[str]:
 
 
 def job_table(tables: Sequence[Sequence[str]], place: str, first: int) -> list[str]:
-    """Return the settings of a batch's jobs, of which each task takes its own.
+    """Return the settings of a batch's jobs as a script in which each task selects its own.
 
-    Lines that all jobs share come once. ``place`` is the shell's expression for a task's place in
-    the batch, counted from ``first``.
+    Lines that all jobs share are written once. The argument ``place`` is a shell expression for a
+    task's place in the batch, counted from ``first``.
 
     >>> job_table([["a=1", "b=1"], ["a=1", "b=2"]], "$N", 0)
     ['a=1', 'case "$N" in', '0)', 'b=1', ';;', '1)', 'b=2', ';;', '*) exit 125 ;;', 'esac']
@@ -131,8 +131,8 @@ def script_of(
 ) -> bytes:
     """Return the script of a batch.
 
-    ``place`` and ``queue_id`` are the shell's expressions for a task's place in the batch, from 1,
-    and for its id in the queue.
+    The arguments ``place`` and ``queue_id`` are shell expressions for a task's place in the batch,
+    from 1, and for its id in the queue.
     """
     first = jobs[0][0]
     lines = [

@@ -1,4 +1,4 @@
-"""Life of one job of a queue: turns reports and the queue's answers into events of the contract.
+"""Life of one job of a queue: turns reports and the queue's replies into the executor's events.
 
 Pure; the executor supplies reports and emits the events.
 """
@@ -20,12 +20,12 @@ __all__ = ["JobLife"]
 class JobLife(JobEvents):
     """One job that is not over.
 
-    ``key`` is its batch's, empty before it has one. ``misses`` counts consecutive answers of the
-    queue that lack it. ``handed_at`` is when it was submitted, by our clock (0 before that).
-    ``counts_at`` (monotonic seconds) is when an answer without it starts to count. If it is
-    ``barred``, it cannot start any more. ``restarts`` counts restarts by the queue. ``reported`` is
-    a reported end that waits for the queue's explanation, and ``heard`` is when it was reported, by
-    our clock.
+    The attribute ``key`` is the key of the job's batch, empty while the job has no batch. The
+    attribute ``misses`` counts consecutive replies of the queue that omit the job. ``handed_at`` is
+    when the job was submitted, by our clock (0 before that). ``counts_at`` (monotonic seconds) is
+    when a reply without the job starts to count. A job that is ``barred`` can no longer start.
+    ``restarts`` counts restarts by the queue. ``reported`` is a reported end that waits for the
+    queue's explanation, and ``heard`` is when it was reported, by our clock.
     """
 
     __slots__ = (
@@ -54,15 +54,15 @@ class JobLife(JobEvents):
         return super().restore(told, since)
 
     def arrived(self, now: float) -> None:
-        """Record that the queue has it, from the time of submission: it may run before the queue
-        answers.
+        """Record that the queue has the job, from the time of submission: it may run before the
+        queue replies.
         """
         self.arrive(self.handed_at or now, now)
 
     def started(self, at: float, host: str, now: float, seconds: float = 0.0) -> None:
-        """Record that it runs since ``at``, by its node's clock, which may be an hour off.
+        """Record that the job runs since ``at``, by its node's clock, which may be an hour off.
 
-        It has run for at least ``seconds``.
+        The job has run for at least ``seconds``.
         """
         self.arrived(now)
         if "start" not in self.told:
@@ -70,17 +70,18 @@ class JobLife(JobEvents):
             self.begin(self._began, now, host)
 
     def restarted(self, restarts: int, name: str, now: float) -> None:
-        """Record that the queue ``name`` has restarted it; an end reported earlier is void."""
+        """Record that the queue ``name`` has restarted the job; an end reported earlier is void."""
         if restarts > self.restarts:
             self.restarts, self.reported = restarts, None
             note = f"{name} requeued it; it starts from the beginning"
             self.tell("memo", now, now, {"restarts": restarts, "note": note})
 
     def ended(self, report: Report, now: float, note: str, word: QueueJob | None = None) -> None:
-        """Record the end that its wrapper reported, and the queue's reason (``word``) if known.
+        """Record the end that the job's wrapper reported, and the queue's reason (``word``) if
+        known.
 
-        ``note`` is used if we cancelled it. A job that succeeded before a signal reached its
-        wrapper has succeeded, cancelled or not.
+        The text ``note`` is used if we cancelled the job. A job that succeeded before a signal
+        reached its wrapper has succeeded, cancelled or not.
         """
         if report.kind == "fail":
             self.arrived(now)
@@ -107,8 +108,8 @@ class JobLife(JobEvents):
     def finished(self, row: QueueJob, now: float, note: str) -> None:
         """Record the end that the queue reported, for a job without a wrapper.
 
-        ``note`` is used if we cancelled it. A job that succeeded before it was cancelled has
-        succeeded.
+        The text ``note`` is used if we cancelled the job. A job that succeeded before it was
+        cancelled has succeeded.
         """
         seconds = 0.0
         if row.began is not None and row.ended is not None:
@@ -127,7 +128,7 @@ class JobLife(JobEvents):
         self.end(row.status if kind is None else row.status or None, when, now)
 
     def gone(self, kind: str | None, note: str, status: int | None, now: float) -> None:
-        """Record that the queue reports it as over or unknown, while its wrapper has reported no
+        """Record that the job is over or unknown for the queue, while its wrapper has reported no
         end.
         """
         if kind is None and status is not None:

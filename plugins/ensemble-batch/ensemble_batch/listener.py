@@ -1,9 +1,9 @@
-"""Report listener: a TCP port that takes one line from each wrapper and answers it.
+"""Report listener: a TCP port that reads one line from each wrapper and replies to it.
 
-Anyone on the network may connect. So a connection gets little: one line of bounded length, a few
-seconds, and no answer without the token. The answer ``ok`` means that the report was recorded; a
-wrapper that does not receive it writes a file instead. Used by ``BatchExecutor``, in its own
-thread.
+Anyone on the network may connect. So a connection is limited: one line of bounded length, a few
+seconds, and no reply without the token. The reply ``ok`` means that the report was recorded; a
+wrapper that does not receive it writes a file instead. ``BatchExecutor`` runs the listener in its
+own thread.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MOST, _SECONDS = 1024, 10.0
 
 
 def address_towards(host: str) -> str:
-    """Return this machine's address from which ``host`` is reached. Sends nothing."""
+    """Return the address from which this machine reaches ``host``. Sends nothing."""
     for name in (host, socket.gethostname()):
         with suppress(OSError, UnicodeError):
             for family, kind, _, _, address in socket.getaddrinfo(name, 9, type=socket.SOCK_DGRAM):
@@ -71,8 +71,8 @@ class _Connection:
 class Listener:
     """Listens on ``address`` and ``port`` (0: any) for one-line reports.
 
-    ``take`` is called with each line and returns whether the report was recorded. Raises
-    :class:`OSError` if the address cannot be used.
+    The callback ``take`` is called with each line and returns whether the report was recorded.
+    Raises :class:`OSError` if the address cannot be used.
     """
 
     def __init__(self, address: str, port: int, take: Callable[[bytes], bool]) -> None:
@@ -100,7 +100,7 @@ class Listener:
         while True:
             try:
                 connected, _ = self._socket.accept()
-            except OSError:  # no connection, or no free descriptor: it waits in the backlog
+            except OSError:  # no connection, or no free descriptor: it stays in the backlog
                 return
             now = time.monotonic()
             most = min(_MOST, self._room)

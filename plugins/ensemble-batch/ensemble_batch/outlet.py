@@ -1,7 +1,7 @@
 """Outlet of an executor: emits its events and warnings, and reports each problem once.
 
-Used by ``BatchExecutor``, and by executors with their own loop. The owner must call it from one
-thread at a time.
+Used by ``BatchExecutor``, and by executors with their own loop. Only one thread at a time may call
+it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ __all__ = ["Outlet"]
 class Outlet:
     """Events and messages to emit, in order.
 
-    ``name`` is the queue's name in messages; ``folder`` is where its executor keeps records.
-    ``unwritten`` is true while the disk is full or fails.
+    The argument ``name`` is the queue's name in messages; ``folder`` is where its executor keeps
+    records. The attribute ``unwritten`` is true while writes to disk fail.
     """
 
     def __init__(self, name: str, clock: Callable[[], float], emit: Emit, folder: str) -> None:
@@ -58,7 +58,8 @@ class Outlet:
     def trouble(self, what: str, message: str) -> None:
         """Report that the queue does not answer requests of kind ``what``.
 
-        Only the first problem is reported, until the queue answers all kinds again.
+        Only the first problem is reported, until the queue has answered requests of every failed
+        kind.
         """
         if not self._troubles:
             self.warn(message)

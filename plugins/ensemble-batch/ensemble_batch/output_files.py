@@ -1,9 +1,9 @@
-"""Output files and working folders of jobs, as their group defines them.
+"""Output files and working folders of jobs, according to their group.
 
 A job's wrapper opens the files on the node. A named file is truncated when the run first uses it
 and appended to after that, so jobs may share it. Unnamed output goes to a file in the run's folder,
-which is removed if it is empty. Used by ``BatchExecutor``, and by executors whose wrapper does the
-same.
+which is removed if it is empty. Used by ``BatchExecutor``, and by executors whose wrapper opens
+files in the same way.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ __all__ = ["OutputFiles", "Place"]
 class Place:
     """Absolute paths of one job's working folder and output files.
 
-    ``kept`` are the files in the run's folder; empty ones are removed at the end.
+    The field ``kept`` lists the output files in the run's folder; empty ones are removed at the
+    end.
     """
 
     workdir: str
@@ -32,15 +33,16 @@ class Place:
 
     @property
     def files(self) -> dict[str, str]:
-        """Return the output files, as named in the context of the job's ``start``."""
+        """Return the output files as the context of the job's ``start`` lists them."""
         return {"workdir": self.workdir, "stdout": self.out, "stderr": self.err}
 
 
 class OutputFiles:
     """Output files of a run's jobs.
 
-    ``folder`` is the run's folder for output, ``here`` where it was started. ``emptied`` tells
-    whether the run has begun a file; ``empty`` records that it has.
+    The argument ``folder`` is the run's folder for output, and ``here`` is where the run was
+    started. The callback ``emptied`` returns whether the run has already truncated a file;
+    ``empty`` records that it has.
     """
 
     def __init__(

@@ -6,28 +6,28 @@ from __future__ import annotations
 GATHER = 0.02
 #: Interval between reads of wrappers' files: while reports arrive, and otherwise.
 READ, READ_LATER = 0.1, 1.0
-#: Delays until the queue is asked again. First: after a cancel, or if one answer lacks a job.
-#: Second: if two answers lack it, it is being cancelled, or a batch may be missing. Third: if the
-#: queue is away.
+#: Delays until the next query. ``SOON``: after a cancel, or if one reply omits a job.
+#: ``SOON_AGAIN``: if two replies omit it, if it is being cancelled, or if a batch may be missing.
+#: ``AWAY``: if the queue is unreachable.
 SOON, SOON_AGAIN, AWAY = 0.3, 2.0, 10.0
-#: Delays until a full queue is retried, a missing batch is resubmitted, and a cancel without effect
+#: Delays until a full queue is retried, a missing batch is resubmitted, and an ineffective cancel
 #: is repeated.
 FULL, SETTLE, HEEDS = 15.0, 10.0, 20.0
-#: Consecutive answers without a job until it counts as gone, and the seconds that they take,
-#: including the queue's response times.
+#: Number of consecutive replies that must omit a job until it counts as gone, and the seconds that
+#: these replies take, including the queue's response times.
 MISSES, RESERVE = 3, 3.0
-#: Minimum time for an accepted job to appear in answers, however often the queue is asked.
+#: Minimum time for an accepted job to appear in replies, however frequent the queries are.
 SHOWN = 3.0
-#: Time for submissions to finish when the run closes, and for a queue to answer questions about an
+#: Time for submissions to finish when the run closes, and for a queue to answer queries about an
 #: earlier controller's jobs.
 LEAVE, PATIENCE = 10.0, 120.0
 
 
 def between(period: float) -> float:
-    """Return the interval between questions for a poll ``period``.
+    """Return the interval between queries for a poll ``period``.
 
-    It leaves enough of the period to confirm that a job is gone: 12 s of 15 s, 57 s of a minute.
-    That is impossible if the period is less than twice the confirmation time.
+    The interval leaves enough of the period to confirm that a job is gone: 12 s of 15 s, 57 s of a
+    minute. That is impossible if the period is less than twice the confirmation time.
 
     >>> between(15.0), between(60.0), between(5.0), between(1.0)
     (12.0, 57.0, 3.0, 1.0)
@@ -36,15 +36,15 @@ def between(period: float) -> float:
 
 
 def until_sure(misses: int) -> float:
-    """Return the delay from the ``misses``-th answer without a job to the next one that counts.
+    """Return the delay from the ``misses``-th reply without a job to the next reply that counts.
 
-    Frequent questions do not help if the queue lags behind or answers from a cache.
+    Frequent queries do not help if the queue lags behind or answers from a cache.
     """
     return SOON if misses < 2 else SOON_AGAIN
 
 
 def until_shown(period: float) -> float:
-    """Return the time that an accepted job has to appear in the queue's answers.
+    """Return the time within which an accepted job must appear in the queue's replies.
 
     >>> until_shown(15.0), until_shown(1.0)
     (5.0, 3.0)

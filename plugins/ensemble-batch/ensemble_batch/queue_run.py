@@ -1,7 +1,7 @@
 """Open run on a queue: its jobs that are not over, shared by the executor's threads.
 
-Made by ``QueueExecutor``; ``Submission``, ``Inquiry`` and ``Recovery`` work on it. Queues whose
-jobs have a wrapper use ``BatchRun`` or ``ReportRun``.
+``QueueExecutor`` creates the run; ``Submission``, ``Inquiry`` and ``Recovery`` work on it. Queues
+whose jobs have a wrapper use ``BatchRun`` or ``ReportRun``.
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ def mark_of(tag: str) -> str:
 class QueueRun:
     """State of one run. Use everything except :meth:`call` with ``lock`` held.
 
-    ``lives`` are the jobs that are not over, ``ids`` their names, and ``by_id`` the same jobs by
-    the queue's ids. ``sent`` are the batches with such jobs, and ``left`` their number in each.
-    ``cancels`` are the ids to cancel, and when. ``ask_at`` is when to ask the queue next, infinite
-    without jobs. Both are in monotonic seconds. ``early`` has reports of unknown ids, received
-    while a batch is being submitted. ``drops`` counts the jobs that have ended.
+    The attribute ``lives`` maps job names to the jobs that are not over, ``ids`` is the set of
+    these names, and ``by_id`` maps the queue's ids to the same jobs. The attribute ``sent`` has the
+    batches with such jobs, and ``left`` the number of jobs left in each. ``cancels`` maps ids to
+    the time of their cancel, and ``ask_at`` is the time of the next query (infinite without jobs),
+    both in monotonic seconds. ``early`` has reports of unknown ids, received while a batch is being
+    submitted. ``drops`` counts the jobs that have ended.
     """
 
-    #: Whether only a job's first copy runs anything, whatever the queue does.
+    #: Whether only the first copy of a job runs anything, whatever the queue does.
     claims: ClassVar[bool] = False
     #: Whether a cancelled job may be over while the queue still has it.
     ends_copies: ClassVar[bool] = True
@@ -99,8 +100,8 @@ class QueueRun:
     def learn(self, life: JobLife, queue_id: str) -> None:
         """Set a job's id in the queue.
 
-        A queue that crashed may assign an id twice. Then it belongs to the job that was submitted
-        last.
+        A queue that crashed may assign the same id twice. The id then belongs to the job that was
+        submitted last.
         """
         if life.queue_id is not None and self.has_id(life):
             del self.by_id[life.queue_id]
@@ -110,7 +111,7 @@ class QueueRun:
             self.by_id[queue_id] = life
 
     def has_id(self, life: JobLife) -> bool:
-        """Return whether the queue's id means this job."""
+        """Return whether the queue's id of this job refers to no other job."""
         return life.queue_id is not None and self.by_id.get(life.queue_id) is life
 
     # -- overridden for jobs with a wrapper ------------------------------------------------
@@ -136,7 +137,7 @@ class QueueRun:
         return ""
 
     def void(self, name: str) -> None:
-        """Prevent a batch that was submitted under this name, but not found, from running if it
+        """Prevent a batch that was submitted under this name, but not found, from running when it
         arrives.
 
         Raises :class:`OSError`.
@@ -160,14 +161,14 @@ class QueueRun:
         return known
 
     def cancel_on_arrival(self, life: JobLife | None) -> bool:
-        """Return whether to cancel this job as soon as its id is known."""
+        """Return whether to cancel this job as soon as its queue id is known."""
         return life is None or life.over or life.cancelled
 
     def found_twice(self, life: JobLife, queue_id: str) -> None:
         """Handle a second copy of a job, with this id in the queue."""
 
     def never_runs(self, life: JobLife) -> bool:
-        """Prevent a job that the queue does not have from ever running. Return False if it has
+        """Prevent a job that the queue does not have from ever running. Return False if the job has
         begun.
         """
         return True
@@ -181,7 +182,7 @@ class QueueRun:
     def bar(self, life: JobLife) -> bool:
         """Prevent a job that the queue has lost from running.
 
-        Return False if it has begun after all, or if that cannot be decided now.
+        Return False if the job has begun after all, or if that cannot be determined now.
         """
         return True
 
@@ -234,12 +235,12 @@ class QueueRun:
         self.tidy(life.key)
 
     def tidy(self, key: str) -> None:
-        """Forget a batch if none of its jobs is left and its ids are known."""
+        """Forget a batch if none of its jobs is left and their queue ids are known."""
         sent = self.sent.get(key)
         if sent is not None and sent.ids is not None and self.left.get(key, 0) <= 0:
             self.clear_batch(key)
             del self.left[key], self.sent[key]
 
     def soon(self) -> None:
-        """Ask the queue soon, because a job is in doubt."""
+        """Query the queue soon, because a job is in doubt."""
         self.ask_at = min(self.ask_at, time.monotonic() + pace.SOON)

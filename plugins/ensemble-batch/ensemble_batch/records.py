@@ -1,10 +1,10 @@
 """Records on disk of submissions and emitted events, for a later controller.
 
-A file in the run's state folder, to which JSON lists are appended, one per line. A batch is
-recorded before it is submitted, the queue's ids once they are known, and each event before it is
-emitted. So a later controller emits the same events with the same times. The file need not survive
-a power cut, because the queue and the wrappers' files still have what is missing at its end. Used
-by ``BatchExecutor``, and by executors with their own loop.
+The records are a file of JSON lists in the run's state folder, one per line. A batch is recorded
+before it is submitted, the queue's ids once they are known, and each event before it is emitted. So
+a later controller emits the same events with the same times. The file need not survive a power cut,
+because lost entries can be restored from the queue and the wrappers' files. Used by
+``BatchExecutor``, and by executors with their own loop.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ Told = tuple[float, str, Mapping[str, Any]]
 class Sent:
     """A recorded batch.
 
-    ``jobs`` maps its jobs, in order, to the context of their ``start``. ``names`` are those it was
-    submitted under, and ``at`` is when it last was (seconds since the epoch). ``ids`` are the
-    queue's, once known: of each job, or of the batch.
+    The field ``jobs`` maps the batch's jobs, in order, to the context of their ``start`` event. The
+    field ``names`` lists the names it was submitted under, and ``at`` is the time of the last
+    submission (seconds since the epoch). The field ``ids`` has the queue's ids once they are known,
+    of each job or of the whole batch.
     """
 
     key: str
@@ -41,11 +42,11 @@ class Sent:
 
 
 class Records:
-    """The records in a folder, or only in memory if it is ``None``.
+    """The records in ``folder``, or only in memory if ``folder`` is ``None``.
 
-    ``sent``, ``told`` and ``cancelled`` are what an earlier controller recorded, until
+    The attributes ``sent``, ``told`` and ``cancelled`` are an earlier controller's records, until
     :meth:`drop`. After ``renewal`` jobs were forgotten, the file is rewritten without them. Raises
-    :class:`OSError` if it cannot be read or written.
+    :class:`OSError` if the file cannot be read or written.
     """
 
     renewal = 10_000
@@ -102,7 +103,7 @@ class Records:
             self._forgotten.update(rest[0])
 
     def _renew(self, path: str) -> None:
-        """Rewrite the file with what was not forgotten."""
+        """Rewrite the file without the forgotten jobs."""
         gone, self._forgotten = self._forgotten, set()
         self.told = {job: told for job, told in self.told.items() if job not in gone}
         self.cancelled -= gone

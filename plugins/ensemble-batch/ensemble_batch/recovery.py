@@ -1,7 +1,7 @@
 """Recovery of jobs that an earlier controller submitted to a queue.
 
-It combines the records, the wrappers' files and, if a batch may not have arrived, the queue's
-answer. Used by ``QueueExecutor``.
+Recovery combines the records, the wrappers' files and, if a batch may not have arrived, the queue's
+reply. Used by ``QueueExecutor``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ _T = TypeVar("_T")
 
 
 def find_again(polled: QueueRun, jobs: Mapping[str, float]) -> dict[str, bool]:
-    """Return which of these jobs the queue has or had, and report what happened to them since."""
+    """Return for each job whether the queue has or had it, and report what has happened to it
+    since.
+    """
     records = polled.records
     batch_of = {job: sent for sent in records.sent.values() for job in sent.jobs}
     wanted = {sent.key: sent for job, sent in batch_of.items() if job in jobs}
@@ -80,7 +82,7 @@ def _restore(
 
 
 def _look_for(polled: QueueRun, sent: Sent) -> None:
-    """Look for a batch of an earlier controller until the queue answers."""
+    """Look for a batch of an earlier controller until the queue replies."""
     void = polled.claims
     while True:
         for name in sent.names:
@@ -99,9 +101,9 @@ def _look_for(polled: QueueRun, sent: Sent) -> None:
 
 
 def _answer(polled: QueueRun, ask: Callable[[], _T]) -> _T:
-    """Return the queue's answer, with retries.
+    """Return the queue's reply, with retries.
 
-    Raises :class:`ExecutorError` if it takes too long or if waiting cannot help.
+    Raises :class:`ExecutorError` if the reply takes too long or if retries cannot help.
     """
     end = time.monotonic() + pace.PATIENCE
     while True:

@@ -1,9 +1,9 @@
 """Open run on a queue whose jobs report over the network.
 
-A wrapper sends a line when its job starts and ends, or writes it to the run's folder if the
-controller does not answer. The wrapper's report decides what the command did; the queue's report
-decides why it was ended from outside. If the nodes reach neither listener nor folder, the queue's
-report is enough. Made by ``BatchExecutor``.
+A wrapper sends a line when its job starts and ends, or writes the line to the run's folder if the
+controller does not answer. The wrapper's report determines the result of the command; the queue's
+report determines why the job was ended from outside. If nodes reach neither the listener nor the
+folder, the queue's report is enough. ``BatchExecutor`` creates the run.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _EVERYWHERE = ("0.0.0.0", "::")
 
 
 class ReportRun(QueueRun):
-    """A run whose jobs report to ``listener``, or into ``spool``."""
+    """A run whose wrappers report to ``listener``, or into ``spool``."""
 
     ends_copies: ClassVar[bool] = False
 
@@ -78,7 +78,7 @@ class ReportRun(QueueRun):
             ) from None
 
     def _facing(self) -> str:
-        """Return this machine's address as the queue's server sees it, or nodes if the server is
+        """Return this machine's address as seen by the queue's server, or by nodes if the server is
         here.
         """
         found = [address_towards(socket.gethostname())]
@@ -113,7 +113,7 @@ class ReportRun(QueueRun):
     # -- what wrappers report ------------------------------------------------------------------
 
     def _hear(self, line: bytes) -> bool:
-        """Take a report from the network, on the listener's thread; return whether it was
+        """Record a report from the network, on the listener's thread; return whether it was
         recorded.
         """
         report = read_report(line, self.spool.token)
@@ -122,7 +122,7 @@ class ReportRun(QueueRun):
         with self.lock:
             if self.closed or not (self.sought or report.job in self.lives):
                 return False
-            # It has just arrived, so our own clock gives its time.
+            # The report has just arrived, so our own clock gives its time.
             self.reported(replace(report, at=self.now()))
             self.publish()
             self.lock.notify_all()

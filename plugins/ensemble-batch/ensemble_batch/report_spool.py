@@ -1,9 +1,10 @@
 """Spool of a run whose jobs report over the network: a folder shared with their wrappers.
 
-``address`` says where the current controller listens; ``reports`` has reports that wrappers could
-not send; ``void`` names attempts to submit that were given up; ``scripts`` has the batches'
-scripts. The folder is in the run's state folder. Nodes need not see it, but then undelivered
-reports are lost. It contains the token, so only this user may read it. Used by ``ReportRun``.
+The file ``address`` says where the current controller listens. The folder ``reports`` has reports
+that wrappers could not send, ``void`` names abandoned submission attempts, and ``scripts`` has the
+batches' scripts. The spool is in the run's state folder. Nodes need not see it, but then unsent
+reports are lost. The spool contains the token, so only this user may read it. Used by
+``ReportRun``.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ class ReportSpool(SharedFolder):
         super().__init__(folder, "reports", "void", "scripts")
         self._reports = os.path.join(folder, "reports")
         self._void = os.path.join(folder, "void")
-        #: Number of bytes read of each report file, and when.
+        #: Number of bytes read of each report file, and when they were read.
         self._read: dict[str, tuple[int, float]] = {}
         self.token = self._token()
 
     def _token(self) -> str:
-        """Return the run's token, created once, so that a later controller accepts wrappers'
+        """Return the run's token. It is created once, so that later controllers accept wrappers'
         reports.
         """
         path = os.path.join(self.folder, "token")
@@ -48,7 +49,9 @@ class ReportSpool(SharedFolder):
         return token
 
     def announce(self, port: int, hosts: Sequence[str]) -> None:
-        """Tell wrappers where to report from now on; without ``hosts``, only to files."""
+        """Tell wrappers where to report from now on; without ``hosts``, they report only through
+        files.
+        """
         self.put(os.path.join(self.folder, "address"), f"{port} {' '.join(hosts)}\n".encode())
 
     def void(self, name: str) -> None:

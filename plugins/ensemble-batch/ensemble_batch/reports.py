@@ -1,7 +1,7 @@
 """Reports of wrappers about the start and end of their jobs.
 
-A report over the network must have the run's token. It names the job, the submission and, for a
-restarted job, its life. Pure; used by the listener and the spools.
+A report over the network must contain the run's token. It names the job, the submission and, for a
+restarted job, the number of restarts. Pure; used by the listener and the spools.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ def status_of(code: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Report on one life of one job.
+    """Report on one life of one job (a restart begins a new life).
 
-    ``start``: the command runs. ``end``: it has ended with ``status`` (a wait status); ``why`` is
-    ``timeout`` if the wrapper ended it, ``stopped`` if the queue told the wrapper to end, else
-    empty. ``fail``: it could not be started; ``why`` is a code, ``note`` the reason in words.
-    ``seconds`` is how long the command ran, ``at`` the node's time (seconds since the epoch).
+    The kind ``start`` means that the command runs. ``end`` means that it has ended with ``status``
+    (a wait status); ``why`` is then ``timeout`` if the wrapper ended it, ``stopped`` if the queue
+    told the wrapper to end, else empty. ``fail`` means that it could not be started; ``why`` is
+    then a code, and ``note`` the reason in words. The field ``seconds`` is how long the command
+    ran, and ``at`` is the node's time (seconds since the epoch).
     """
 
     kind: Literal["start", "end", "fail"]
@@ -55,7 +56,8 @@ class Report:
 
     @property
     def doubtful(self) -> bool:
-        """Return whether the queue may have ended it. Then only the queue knows why."""
+        """Return whether the queue may have ended the job. In that case only the queue knows why.
+        """
         killed = self.status & 0x7F in (signal.SIGKILL, signal.SIGTERM)
         return self.kind == "end" and self.why != "timeout" and (self.why == "stopped" or killed)
 

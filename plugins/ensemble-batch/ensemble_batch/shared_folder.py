@@ -1,4 +1,4 @@
-"""Folder that a run's controller shares with its jobs' wrappers; nodes must see it.
+"""Shared folder of a run's controller and its jobs' wrappers; nodes must see it.
 
 Only this user may read it. Used by ``Spool`` and ``ReportSpool``.
 """
@@ -13,7 +13,7 @@ __all__ = ["SharedFolder"]
 
 
 class SharedFolder:
-    """A folder with subfolders; ``scripts`` has the batches' scripts.
+    """A folder with subfolders; the subfolder ``scripts`` has the batches' scripts.
 
     Raises :class:`OSError` if they cannot be created or written.
     """

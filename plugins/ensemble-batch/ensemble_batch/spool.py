@@ -23,15 +23,16 @@ CLAIMED = 121
 class Spool(SharedFolder):
     """Folder that the controller shares with its jobs' wrappers; nodes must see it.
 
-    ``reports`` has a file for each claimed job (``JOB@KEY``) and for each end (``.end``);
-    ``scripts`` has the batches' scripts; ``environment`` is what jobs start from. Only this user
-    may read it. Raises :class:`OSError` if it cannot be created or written.
+    The folder ``reports`` has a file for each claimed job (``JOB@KEY``) and for each end
+    (``.end``). The folder ``scripts`` has the batches' scripts, and the file ``environment`` the
+    variables that jobs start with. Only this user may read them. Raises :class:`OSError` if they
+    cannot be created or written.
     """
 
     def __init__(self, folder: str, environment: Mapping[str, str]) -> None:
         super().__init__(folder, "reports", "scripts")
         self._reports = os.path.join(folder, "reports")
-        # Keep what the queue sets for its job, and the shell's own variables.
+        # Keep the variables that the queue sets for its job, and the shell's own.
         lines = [
             f"export {name}={quote(value)}\n"
             for name, value in environment.items()
@@ -40,7 +41,7 @@ class Spool(SharedFolder):
         self.put(os.path.join(folder, "environment"), os.fsencode("".join(lines)))
 
     def claim(self, job: str, key: str) -> bool:
-        """Prevent a job from ever running. Return False if it has begun."""
+        """Prevent a job from ever running. Return False if the job has begun."""
         path = os.path.join(self._reports, f"{job}@{key}")
         try:
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
@@ -55,8 +56,8 @@ class Spool(SharedFolder):
         return os.listdir(self._reports)
 
     def start(self, name: str) -> tuple[float, str, str] | None:
-        """Return when and where a job began, and its id in the queue; ``None`` if it has not
-        reported that.
+        """Return when and where a job began, and its id in the queue; ``None`` without a report of
+        its start.
         """
         words = self._words(name)
         try:
@@ -82,7 +83,8 @@ class Spool(SharedFolder):
         return []
 
     def drop(self, job: str, key: str, *, claim: bool) -> None:
-        """Remove the files of a job that is over, with its claim if no other copy can exist."""
+        """Remove the files of a job that is over. Remove its claim too if no other copy can exist.
+        """
         for ending in (".end", "") if claim else (".end",):
             with suppress(OSError):
                 os.unlink(os.path.join(self._reports, f"{job}@{key}{ending}"))

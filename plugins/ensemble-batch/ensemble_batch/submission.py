@@ -1,9 +1,9 @@
 """Submission to a queue: few calls, and each job once.
 
-Jobs gather and are submitted as batches of one shape, each recorded first. If a batch may not have
-arrived, it is looked up, and resubmitted if it is missing. A late copy is harmless: it finds its
-jobs claimed and runs nothing, or has the same name as the first. Used by the asking thread of
-``QueueExecutor``.
+Jobs gather and are submitted as batches of one shape. Each batch is recorded before it is
+submitted. If a batch may not have arrived, it is looked up, and resubmitted if it is missing. A
+copy that arrives late is harmless: it finds its jobs claimed and runs nothing, or has the same name
+as the first. Used by the querying thread of ``QueueExecutor``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["Submission"]
 
 @dataclass(slots=True)
 class _PendingBatch:
-    """A batch that is being submitted, or of which it is unknown whether it arrived."""
+    """A batch that is being submitted, or that may or may not have arrived."""
 
     sent: Sent
     orders: list[tuple[Job, Place]]
@@ -51,8 +51,8 @@ class Submission:
         self._most: int | None = None
         #: Size of the largest accepted batch. No batch up to this size is rejected for its size.
         self._fits = 0
-        #: Set while the queue is full: the number of ended jobs at that time, and when to retry
-        #: after another has ended.
+        #: Set while the queue is full: the number of jobs that had ended by then, and when to retry
+        #: after another job has ended.
         self._full_since: tuple[int, float] | None = None
         self._handing_in = False
 
@@ -237,7 +237,7 @@ class Submission:
         if early:
             self._inquiry.handle_reports(early.values())
         if pending.attempts > 1 or pending.since:
-            polled.soon()  # it may have reported ids that were still unknown
+            polled.soon()  # the queue may have reported ids that were still unknown
 
     def _look(self, pending: _PendingBatch) -> None:
         """Look up a batch that may not have arrived; resubmit it if it is missing."""
