@@ -266,7 +266,8 @@ class QueueExecutor(QueueHooks):
                 polled.lock.notify_all()
 
     def _asks(self, now: float, dues: list[float]) -> _Step | None:
-        """Return the querying thread's next step if one is due; otherwise add its time to ``dues``.
+        """Return the querying thread's next step if one is due; otherwise add its time to
+        ``dues``.
         """
         act = self._inquiry.cancels_due(now, dues)
         if act is not None:

@@ -83,7 +83,8 @@ class Spool(SharedFolder):
         return []
 
     def drop(self, job: str, key: str, *, claim: bool) -> None:
-        """Remove the files of a job that is over. Remove its claim too if no other copy can exist.
+        """Remove the files of a job that is over. Remove its claim too if no other copy can
+        exist.
         """
         for ending in (".end", "") if claim else (".end",):
             with suppress(OSError):

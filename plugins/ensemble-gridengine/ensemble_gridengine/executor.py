@@ -1,4 +1,4 @@
-"""The executor ``gridengine``: Grid Engine's commands and their output.
+"""The executor ``gridengine``: calls Grid Engine's commands and reads their output.
 
 :class:`BatchExecutor` does the rest. See the README.
 """
@@ -36,7 +36,7 @@ _AWAY = (
 _FULL = 25
 #: Ids in one ``qdel``.
 _AT_ONCE = 200
-#: Lowers ``-p`` for each step of ``urgency`` below the default of 16.
+#: Decrease of ``-p`` for each step of ``urgency`` below the default of 16.
 _STEP = 50
 
 
@@ -69,8 +69,8 @@ class GridEngineExecutor(BatchExecutor):
     # -- the queue -----------------------------------------------------------------------------
 
     def _run_command(self, words: Sequence[str], *, fine: str = "") -> str:
-        """Return the output of a command. A failure with one of the outputs in ``fine`` is no
-        error.
+        """Return the output of a command. A failure whose output matches ``fine`` counts as
+        success.
         """
         code, out, err = self.command(words)
         said = f"{err}\n{out}".strip()
@@ -125,7 +125,7 @@ class GridEngineExecutor(BatchExecutor):
         if job.cores > 1:
             words += ["-pe", str(self._environment), str(job.cores)]
         resources = dict(options.get("resources", {}))
-        # The wrapper enforces the time limit. This one informs the scheduler, and is a backstop.
+        # The wrapper enforces the time limit. This limit is for the scheduler, and a backstop.
         if job.duration:
             resources.setdefault("h_rt", int(job.duration + self.grace + 60))
         if job.gpus:
@@ -179,7 +179,7 @@ class GridEngineExecutor(BatchExecutor):
             self._run_command(["qdel", *some], fine=r"does not exist|registered|has deleted")
 
     def nodes(self) -> Mapping[str, float]:
-        """Return the slots, as cores, of the jobs' queue or of all queues."""
+        """Return the slots (as cores) of the queue that jobs use, or of all queues."""
         words = ["qstat", "-g", "c"]
         if self._site["queue"] is not None:
             words += ["-q", self._site["queue"]]

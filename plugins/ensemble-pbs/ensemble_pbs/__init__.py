@@ -9,7 +9,7 @@ from ensemble_core import Executor, ExecutorPlugin, Job, Rendered, hookimpl
 
 __all__ = ["ensemble_executors"]
 
-#: As Slurm's: above the local executor, below a Flux instance that contains this process.
+#: The same as Slurm's: above the local executor, below a Flux instance that contains this process.
 _PRIORITY = 50
 
 _QUEUE = {"type": "string", "description": "Queue for the jobs."}

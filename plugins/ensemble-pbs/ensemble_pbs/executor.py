@@ -1,4 +1,4 @@
-"""The executor ``pbs``: PBS's commands and their output.
+"""The executor ``pbs``: calls PBS's commands and reads their output.
 
 :class:`BatchExecutor` does the rest. See the README.
 """
@@ -30,7 +30,7 @@ _FULL = re.compile(r"maximum number of jobs|would exceed (?!limit on resource)")
 _UNKNOWN = r"unknown job ?id|job has finished|finished array subjob"
 #: Ids in one command.
 _AT_ONCE = 500
-#: Lowers ``-p`` for each step of ``urgency`` below the default of 16.
+#: Decrease of ``-p`` for each step of ``urgency`` below the default of 16.
 _STEP = 50
 _UNUSABLE_STATES = re.compile(r"down|offline|unknown|stale|unresolvable|maintenance|provisioning")
 
@@ -58,13 +58,13 @@ class PBSExecutor(BatchExecutor):
         self._site = {"queue": queue, "project": project, "account": account}
         self._gpu = gpu
         self._history: list[str] = []
-        #: Deleted jobs whose processes may still run, each with the latest time at which they may.
+        #: Deleted jobs whose processes may still run, each with the time when it no longer can.
         self._ending: dict[str, float] = {}
         self.poll = poll
 
     def _run_command(self, words: Sequence[str], *, fine: str = "") -> str:
-        """Return the output of a command. A failure with one of the messages in ``fine`` is no
-        error.
+        """Return the output of a command. A failure whose message matches ``fine`` counts as
+        success.
         """
         code, out, err = self.command(words)
         lower = err.lower()
@@ -126,7 +126,8 @@ class PBSExecutor(BatchExecutor):
             value = options.get(name, self._site[name])
             if value is not None:
                 words += [flag, value]
-        # A program instead of a script: PBS starts no login shell before the wrapper.
+        # Submit a program instead of a script, so that PBS starts no login shell before the
+        # wrapper.
         return [*words, "--", "/bin/bash", batch.script]
 
     def submit_batch(self, batch: Batch) -> Sequence[str]:

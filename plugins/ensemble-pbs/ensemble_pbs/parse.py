@@ -1,7 +1,7 @@
 """Parser of the output of PBS's commands. Pure.
 
-It reads the text of ``-f`` because ``qstat -F json`` is unreliable: some releases list only the
-first of several jobs, others escape environments wrongly.
+The parser reads the text of ``qstat -f`` because ``qstat -F json`` is unreliable: some releases
+list only the first of several jobs, others escape environments wrongly.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Slurm support for Ensemble: the executor ``slurm``.
 
-Loaded by the entry point ``slurm``. Runs no Slurm command before a run begins.
+The entry point ``slurm`` loads the plugin. The plugin runs no Slurm command before a run begins.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 __all__ = ["query_environment", "submit_environment"]
 
-#: Variables of an outer job or launcher, which an inner job would take for its own.
+#: Variables of an outer job or launcher that an inner job would mistake for its own.
 _OUTER = ("PMI_", "PMI2_", "PMIX_", "OMPI_COMM_WORLD_", "HYDI_", "SLURM_")
 #: Variables that change Slurm's commands, and that only the executor may set.
 _CHANGING = ("SQUEUE_", "SINFO_", "SACCT_", "SCANCEL_")
@@ -19,7 +19,7 @@ _WHERE = frozenset({"SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_CONF_SER
 
 
 def submit_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment for jobs: this process's, without an outer job's variables."""
+    """Return the environment for jobs: that of this process, without an outer job's variables."""
     return {
         name: value
         for name, value in environment.items()

@@ -50,10 +50,10 @@ __all__ = ["OLDEST", "SlurmExecutor"]
 #: Oldest release whose output is understood.
 OLDEST = (20, 11)
 _COMMANDS = ("sbatch", "scancel", "squeue", "sinfo", "scontrol")
-#: Seconds for slurmctld's first answer.
+#: Seconds to wait for slurmctld's first reply.
 _FIRST = 30.0
-#: Maximum bytes of commands in a script (Slurm allows 4 MiB, ``max_script_size``), and a job's
-#: overhead in it.
+#: Maximum bytes of commands in a script (Slurm allows 4 MiB, ``max_script_size``), and the bytes
+#: that each job adds to its command.
 SCRIPT_LIMIT, _JOB = 2 * 1024 * 1024, 600
 #: Maximum number of ids for one ``scancel`` and one ``sacct``.
 _CANCEL_AT_ONCE, _ACCOUNT_AT_ONCE = 200, 300
@@ -167,7 +167,7 @@ class SlurmExecutor(BatchExecutor):
     def _query(self, *command: str, deadline: float = 60.0, fine: str = "") -> str:
         """Return the output of a command that queries or cancels.
 
-        ``fine`` matches error messages that do not count as errors.
+        The pattern ``fine`` matches error messages that do not count as errors.
         """
         return self._run_command(command, query_environment(os.environ), deadline, fine)
 
@@ -224,7 +224,7 @@ class SlurmExecutor(BatchExecutor):
     # -- asking --------------------------------------------------------------------------------
 
     def _squeue(self, columns: str) -> Iterator[Row]:
-        """Return this user's jobs, from one request; slurmctld filters them."""
+        """Return this user's jobs from one request. Slurmctld does the filtering."""
         out = self._query(
             "squeue", "--noheader", "--all", "--array", "--states=all",
             f"--user={self._user}", f"--Format={columns}",
@@ -245,10 +245,10 @@ class SlurmExecutor(BatchExecutor):
         return map(queue_job, self._squeue(SQUEUE))
 
     def account(self, ids: Collection[str]) -> Iterable[QueueJob]:
-        """Return jobs from accounting, if the site has it.
+        """Return the ended jobs from accounting, if the site has accounting.
 
-        Accounting may list a job as running forever although slurmctld no longer has it. So only
-        ended jobs count.
+        Jobs that have not ended are skipped, because accounting may list a job as running forever
+        after slurmctld has lost it.
         """
         some = sorted(ids)[:_ACCOUNT_AT_ONCE]
         rows = self._sacct(f"--jobs={','.join(some)}") if self._site.accounting else ()
@@ -284,7 +284,7 @@ class SlurmExecutor(BatchExecutor):
                 arrays[job].append(int(task))
             else:
                 single.append(job)
-        # Tasks of an array in Slurm's notation need only one request.
+        # All tasks of an array, in Slurm's notation, need only one request.
         single += [f"{job}_[{format_indices(sorted(tasks))}]" for job, tasks in arrays.items()]
         for at in range(0, len(single), _CANCEL_AT_ONCE):
             self._query(
@@ -301,8 +301,8 @@ class SlurmExecutor(BatchExecutor):
             return {}
 
     def watch(self, told: Callable[[Iterable[QueueJob]], None]) -> None:
-        """Wait until the site's completion script reports an end. It only prompts a query of the
-        queue.
+        """Wait until the site's completion script reports an end. A report only triggers a query of
+        the queue.
         """
         while not self._ended.wait(_COMPLETIONS if self._completions is not None else None):
             if self._completions is not None and self._completions.news():

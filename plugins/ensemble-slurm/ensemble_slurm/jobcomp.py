@@ -1,4 +1,4 @@
-"""Completion notices: reads which jobs have ended from a site's jobcomp script.
+"""Completion notices: watches the file in which a site's jobcomp script reports ended jobs.
 
 An administrator may install ``jobcomp-ensemble.sh`` (``JobCompType=jobcomp/script``). The script
 adds a line to the run's file for each job that ends, whatever the cause. A line only triggers a

@@ -1,12 +1,13 @@
-"""Names and comments of jobs in Slurm, by which they are found again.
+"""Names and comments of jobs in Slurm, which identify them to a later controller.
 
 A batch is one ``sbatch``: a job array, or a single job.
 
 - The name starts with the group and the indices, for readers of ``squeue``, and ends with a hash of
-  the run (``sim.0-99@3f9c2a11``). Accounting keeps it, even if it keeps no comments. A suffix of
-  job ids, after a retry or a resubmission, follows the indices (``sim.7+1~2@3f9c2a11``).
-- The comment is complete: the run, the attempt to submit, and our indices in the order of the
-  array's tasks.
+  the run (``sim.0-99@3f9c2a11``). Accounting stores the name even if it stores no comments. If job
+  ids have a suffix, after a retry or a resubmission, the suffix follows the indices
+  (``sim.7+1~2@3f9c2a11``).
+- The comment is complete: it has the run, the submission attempt, and our indices in the order of
+  the array's tasks.
 
 Pure.
 """
@@ -24,7 +25,8 @@ from ensemble_core import Job
 
 __all__ = ["COMMENT_LIMIT", "Label", "format_indices", "parse_indices", "suffix_of"]
 
-#: Maximum length of our comment: Slurm's limit (1,024 in all releases) with a margin for additions.
+#: Maximum length of our comment: below Slurm's limit (1,024 in all releases), to leave room for
+#: additions.
 COMMENT_LIMIT = 900
 
 _WORD = "ensemble"
@@ -68,8 +70,8 @@ def parse_indices(text: str) -> list[int]:
 class Label:
     """Name and comment of a batch in Slurm: jobs of ``group`` with these indices, in run ``tag``.
 
-    ``attempt`` is the base class's name for the batch. ``suffix`` follows the index in the ids of
-    its jobs: ``-1`` for a retry, ``~1`` for a resubmission, ``-1~1`` for both.
+    The field ``attempt`` is the base class's name for the batch. The field ``suffix`` follows the
+    index in the ids of its jobs: ``-1`` for a retry, ``~1`` for a resubmission, ``-1~1`` for both.
     """
 
     tag: str
@@ -86,16 +88,16 @@ class Label:
 
     @property
     def name(self) -> str:
-        """Return Slurm's name of the job."""
+        """Return the job's name in Slurm."""
         shown = format_indices(self.indices)
         if len(shown) > 24:  # a truncated list would be useless
             shown = f"{self.indices[0]}..{self.indices[-1]}"
-        # Hyphens are for ranges of indices.
+        # Hyphens mark ranges of indices.
         return f"{self.group}.{shown}{self.suffix.replace('-', '+')}@{mark_of(self.tag)}"
 
     @property
     def comment(self) -> str:
-        """Return Slurm's comment of the job; :meth:`from_comment` parses it."""
+        """Return the job's comment in Slurm; :meth:`from_comment` parses it."""
         said = (
             f"{_WORD} {quote(self.tag)} {self.attempt} {quote(self.group)} "
             f"{format_indices(self.indices)}"
@@ -103,8 +105,9 @@ class Label:
         return f"{said} {self.suffix}" if self.suffix else said
 
     def job(self, task: int | None) -> str | None:
-        """Return our id of the job that is the array's task ``task``, counted from 0. ``None`` if
-        the array has no such task.
+        """Return our id of the job that is the array's task ``task``, counted from 0.
+
+        Returns ``None`` if the array has no such task.
         """
         place = 0 if task is None else task
         if not 0 <= place < len(self.indices):
@@ -113,7 +116,7 @@ class Label:
 
     @classmethod
     def from_comment(cls, comment: str, tag: str) -> Label | None:
-        """Return this run's batch that a comment describes, or ``None``."""
+        """Return the batch that a comment describes; ``None`` if it is not a batch of this run."""
         words = comment.split()
         if len(words) not in (5, 6) or words[0] != _WORD or unquote(words[1]) != tag:
             return None
@@ -125,7 +128,7 @@ class Label:
 
     @classmethod
     def from_name(cls, name: str, tag: str) -> Label | None:
-        """Return the batch that a name describes, if accounting has no comment.
+        """Return the batch that a name describes. Used if accounting stores no comments.
 
         Returns ``None`` if the name was truncated.
         """

@@ -7,7 +7,7 @@ from typing import Any
 
 __all__ = ["JOB_OPTIONS", "OPTIONS", "SITE"]
 
-#: Defaults of the executor for groups that do not set them.
+#: Options of the executor that groups can override.
 SITE: dict[str, Any] = {
     "partition": {"type": "string", "description": "Partition for jobs; several: a,b."},
     "account": {"type": "string", "description": "Account that jobs are charged to."},

@@ -1,9 +1,9 @@
 """Parsers for the output of Slurm's commands.
 
 They read jobs from ``squeue`` and ``sacct``, nodes from ``sinfo``, and the configuration from
-``scontrol``. Columns are requested one by one, with a separator that occurs in no name. All
-releases from 20.11 on print columns alike, in a tenth of the space of ``--json``. In ``--json``,
-releases differ: states became lists, and numbers became objects. Pure.
+``scontrol``. The commands print named columns, with a separator that occurs in no name. This output
+is the same in all releases from 20.11 on, and a tenth as long as that of ``--json``, which differs
+between releases: states became lists, and numbers became objects. Pure.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _JOB = {
     "JobArrayID": 40, "State": 20, "Reason": 60, "exit_code": 12, "RestartCnt": 8,
     "SubmitTime": 24, "StartTime": 24, "EndTime": 24, "NodeList": 40, "Name": 90,
 }  # fmt: skip
-#: Columns of ``squeue --Format``: for the state of jobs, and for their comments, too.
+#: Columns of ``squeue --Format``: for the state of jobs only, and with their comments.
 SQUEUE = _columns(**_JOB)
 SQUEUE_COMMENT = _columns(**_JOB, Comment=1000)
-#: ``sacct --format``, with ``--parsable2 --delimiter``.
+#: Columns of ``sacct --format``, printed with ``--parsable2 --delimiter``.
 SACCT = "JobID,State,ExitCode,Submit,Start,End,NodeList,JobName,Comment"
-#: ``sinfo --Format``.
+#: Columns of ``sinfo --Format``.
 SINFO = _columns(NodeList=120, StateLong=30, CPUsState=40, Gres=200, GresUsed=200)
 
 #: States of nodes where jobs may start, without suffixes (``*``, ``~`` …).
@@ -72,7 +72,7 @@ def _task(text: str) -> tuple[str, int | None] | None:
 def unreadable(text: str) -> str | None:
     """Return the part of this output that is truncated or does not come from ``squeue``.
 
-    Returns ``None`` if the output is complete.
+    Returns ``None`` if the output is valid and complete.
     """
     lines = [line.rstrip(" ") for line in text.split("\n") if line.strip()]
     # Job names may contain newlines, so not every line is complete.
@@ -126,7 +126,7 @@ def read_sacct(text: str) -> Iterator[Row]:
 class Site:
     """Relevant settings of a site's configuration. Times are in seconds.
 
-    ``controller`` is the host of slurmctld, empty if unknown.
+    The field ``controller`` is the host of slurmctld, empty if unknown.
     """
 
     version: tuple[int, ...] = ()
@@ -159,7 +159,7 @@ def read_config(text: str) -> Site:
         if sign:
             values.setdefault(name.strip(), value.strip())
     host = values.get("SlurmctldHost[0]", values.get("ControlMachine", ""))
-    # In HOST(ADDRESS), the address is for connections.
+    # In HOST(ADDRESS), the address is used for connections.
     match = re.fullmatch(r"([^()]*)(?:\(([^()]*)\))?", host)
     version = tuple(int(part) for part in re.findall(r"\d+", values.get("SLURM_VERSION", "")))
     storage = values.get("AccountingStorageType", "(null)")

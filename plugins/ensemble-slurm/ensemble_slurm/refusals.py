@@ -14,7 +14,7 @@ __all__ = ["Refusal", "hint_for", "refusal", "words"]
 class Refusal(Enum):
     """Meaning of a rejection for the caller."""
 
-    #: A retry would be rejected too: this job cannot run as it is.
+    #: A retry would be rejected too, because this job cannot run as it is.
     FINAL = "final"
     #: There was no answer, or Slurm was busy. The request may have been carried out.
     BUSY = "busy"

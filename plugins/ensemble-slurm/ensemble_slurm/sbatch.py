@@ -11,12 +11,12 @@ from ensemble_slurm.names import Label
 
 __all__ = ["launcher", "render", "sbatch_options"]
 
-#: Increase of ``nice`` for each step of ``urgency`` below the usual 16.
+#: Increase of ``nice`` for each step of ``urgency`` below the default of 16.
 _NICE = 100
 
 
 def _nodes(job: Job) -> list[str]:
-    """Return the options for a job's nodes; none if any number will do."""
+    """Return the options for a job's nodes; empty if the job may use any number of nodes."""
     free = job.options.get("slurm", {}).get("any_nodes", False)
     return [] if free else [f"--nodes={job.nodes}"]
 
@@ -24,7 +24,7 @@ def _nodes(job: Job) -> list[str]:
 def sbatch_options(jobs: Sequence[Job], label: Label, site: Mapping[str, str]) -> list[str]:
     """Return the options for a batch of jobs with equal requests.
 
-    ``site`` are the defaults for groups that do not set them.
+    The mapping ``site`` has the defaults for groups that do not set an option.
     """
     job = jobs[0]
     words = [
@@ -43,7 +43,7 @@ def sbatch_options(jobs: Sequence[Job], label: Label, site: Mapping[str, str]) -
     if job.gpus_per_task:
         words.append(f"--gpus-per-task={job.gpus_per_task}")
     if job.duration:
-        # Rounded up to whole minutes, but not extended: it may be the partition's limit.
+        # Round up to whole minutes, but add no margin: it might exceed the partition's limit.
         words.append(f"--time={math.ceil(job.duration / 60)}")
     options = job.options.get("slurm", {})
     if job.urgency == 0:
@@ -97,7 +97,7 @@ def render(job: Job, site: Mapping[str, str]) -> str:
 
 
 def _directive(word: str) -> str:
-    """Return an option as a script line has it; sbatch splits it at blanks.
+    """Return an option quoted for a ``#SBATCH`` line, which sbatch splits at blanks.
 
     >>> _directive("--comment=a b"), _directive("--nodes=1")
     ("--comment='a b'", '--nodes=1')

@@ -1,7 +1,7 @@
-"""Slurm's job states, pending reasons and exit codes, and what they mean to us.
+"""Slurm's job states, pending reasons and exit codes, converted to the base class's terms.
 
-``squeue`` and ``sacct`` print the same states in all releases. Pure; used for the rows that
-``parse`` reads.
+The commands ``squeue`` and ``sacct`` print the same states in all releases. Pure; used for the rows
+that ``parse`` reads.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ __all__ = ["STUCK", "Row", "base_state", "queue_job", "wait_status"]
 class Row:
     """One job as Slurm reports it.
 
-    ``job`` is the id of the job, or of its array; ``task`` is its number in the array. Times are
-    seconds since the epoch, ``None`` if not yet known. ``nodes`` is empty if the job never had
-    nodes.
+    The field ``job`` is the id of the job or of its array, and ``task`` is the job's number in the
+    array. Times are seconds since the epoch, ``None`` if not yet known. The field ``nodes`` is
+    empty if the job never had nodes.
     """
 
     job: str
@@ -46,7 +46,7 @@ class Row:
         return self.job if self.task is None else f"{self.job}_{self.task}"
 
 
-#: Final states that are exceptions: type and note.
+#: Final states that are exceptions, each with the exception's type and note.
 _EXCEPTIONS: Mapping[str, tuple[str, str]] = {
     "CANCELLED": ("cancel", "cancelled in Slurm, not by this run"),
     "TIMEOUT": ("timeout", "Slurm ended it at its time limit"),
@@ -100,8 +100,8 @@ def base_state(word: str) -> str:
 def wait_status(text: str) -> int | None:
     """Return the wait status of an exit code as Slurm's commands print it.
 
-    ``squeue`` prints the wait status, or ``N:M`` (exit code and signal) in releases since 24.05;
-    ``sacct`` always prints ``N:M``. Returns ``None`` if it has no value.
+    The command ``squeue`` prints the wait status, or in releases since 24.05 ``N:M`` (exit code and
+    signal); ``sacct`` always prints ``N:M``. Returns ``None`` if the text has neither form.
 
     >>> wait_status("768"), wait_status("3:0"), wait_status("0:9"), wait_status("N/A")
     (768, 768, 9, None)
@@ -139,7 +139,7 @@ def _over(row: Row, job: QueueJob) -> QueueJob:
     reason = "" if row.reason in ("", "None", "(null)") else f", {row.reason}"
     words = f"Slurm: {row.state}{reason}"
     if row.state == "FAILED":
-        # A job that reported its own end does not get here. So its shell or launcher was killed.
+        # The job has not reported its own end, so its shell or launcher was killed.
         cause: Cause | None = "signal" if code & 0x7F else None
         return replace(job, exception="exec", note=words, status=code or 0x100, cause=cause)
     kind, note = _EXCEPTIONS[row.state]
