@@ -1,6 +1,7 @@
-"""Client of the Kubernetes API for one namespace: one request, one answer or an :class:`ApiError`.
+"""Client of the Kubernetes API for one namespace. A request returns a reply or raises
+:class:`ApiError`.
 
-It never retries, because a request may have been carried out even if its answer was lost.
+The client never retries, because a request may have been carried out even if its reply was lost.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ __all__ = ["Api", "ApiError", "Kind"]
 
 Object = dict[str, Any]
 Kind = Literal["jobs", "pods", "events"]
-#: Seconds to connect and to get an answer; duration of a watch in seconds; seconds after that in
+#: In seconds: timeout for connecting and for a reply; duration of a watch; time after that within
 #: which the server must end the watch.
 _TIMEOUT, _WATCH, _SILENT = 30.0, 300, 30.0
 _WORDS = 400
@@ -32,9 +33,9 @@ _SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 
 class ApiError(Exception):
-    """A request that was rejected (``status``) or not answered (0).
+    """A request that was rejected (``status``) or got no reply (0).
 
-    ``after`` is the number of seconds that the server asks to wait.
+    The attribute ``after`` is the number of seconds that the server asks us to wait.
     """
 
     def __init__(self, status: int, message: str, after: float = 0.0) -> None:
@@ -43,7 +44,7 @@ class ApiError(Exception):
 
     @property
     def passing(self) -> bool:
-        """True if a retry may work: the server is away or busy, or our token was
+        """True if a retry may succeed: the server is unreachable or busy, or our token was
         replaced.
         """
         return self.status in (0, 401, 408, 429) or self.status >= 500
@@ -92,7 +93,9 @@ class Api:
         self._closed = False
 
     def check(self) -> None:
-        """Raise :class:`ExecutorError` if the cluster is away or does not let us list Jobs."""
+        """Raise :class:`ExecutorError` if the cluster is unreachable or does not let us list
+        Jobs.
+        """
         try:
             self._json(self._lists["jobs"], self.namespace, limit=1)
         except ApiError as error:
@@ -115,7 +118,7 @@ class Api:
     def delete(self, selector: str, *, wait: bool) -> None:
         """Delete the Jobs that match a selector, with their pods.
 
-        With ``wait`` a Job exists until its last pod is gone.
+        With ``wait``, a Job exists until its last pod is gone.
         """
         policy = "Foreground" if wait else "Background"
         self._json(
@@ -126,7 +129,7 @@ class Api:
         )
 
     def list(self, kind: Kind, **selectors: str) -> tuple[list[Object], str]:
-        """Return all matching objects, and the version from which to watch."""
+        """Return all matching objects, and the resource version to watch from."""
         found = self._json(self._lists[kind], self.namespace, **selectors)
         try:
             return list(found["items"]), str(found["metadata"]["resourceVersion"])
@@ -135,7 +138,7 @@ class Api:
 
     @contextmanager
     def watch(self, kind: Kind, version: str, **selectors: str) -> Iterator[Iterator[Object]]:
-        """Yield the changes since a version, until the server ends the watch."""
+        """Yield the changes since a resource version, until the server ends the watch."""
         with self._stream(
             self._lists[kind], self.namespace, watch=True, resource_version=version,
             allow_watch_bookmarks=True, timeout_seconds=_WATCH,
@@ -145,7 +148,9 @@ class Api:
 
     @contextmanager
     def log(self, pod: str, *, follow: bool = False) -> Iterator[Iterator[bytes]]:
-        """Yield the log of a pod from its beginning, in pieces; with ``follow`` until it ends."""
+        """Yield the log of a pod from its beginning, in chunks; with ``follow``, until the log
+        ends.
+        """
         with self._stream(
             self._core.read_namespaced_pod_log, pod, self.namespace, container="job",
             follow=follow, _request_timeout=(_TIMEOUT, float(_WATCH) if follow else _TIMEOUT),
@@ -208,7 +213,7 @@ class Api:
 
 
 def _pieces(response: BaseHTTPResponse) -> Iterator[bytes]:
-    """Yield the lines of an answer as they arrive. Errors of the caller are not caught here."""
+    """Yield the lines of a reply as they arrive. Errors of the caller are not caught here."""
     pieces = iter(response)
     while True:
         try:

@@ -1,4 +1,4 @@
-"""The executor ``kubernetes``; its work is done by ``kubernetes_run``."""
+"""The executor ``kubernetes``; the module ``kubernetes_run`` does its work."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["KubernetesExecutor"]
 
 
 class KubernetesExecutor(Executor):
-    """Runs each job as one ``batch/v1`` Job. The options are those of the plugin's record."""
+    """Runs each job as one ``batch/v1`` Job. The plugin record describes the options."""
 
     capabilities = frozenset({"submit", "cancel", "reattach", "detach"})
     causes: ClassVar[frozenset[Cause]] = frozenset(

@@ -1,7 +1,7 @@
 """An open run in Kubernetes: creates Jobs, watches them and their pods, and reports their events.
 
 Three watches suffice (Jobs, pods, and Events about pods that could not be created); nothing is
-polled. Changes are handled under one lock, requests are made without it.
+polled. One lock guards the handling of changes. Requests are made without the lock.
 """
 
 from __future__ import annotations
@@ -39,19 +39,20 @@ __all__ = ["KubernetesRun"]
 Object = Mapping[str, Any]
 #: Maximum number of concurrent requests, and of Jobs deleted in one request.
 WORKERS, _TOGETHER = 4, 100
-#: Seconds: shortest and longest pause between retries; pause while a quota is used up; and until a
-#: job fails if its container cannot be started.
+#: In seconds: shortest and longest pause between retries; pause while a quota is used up; time
+#: after which a job fails if its container cannot be started.
 _SOON, _LATER, _FULL, STUCK = 0.2, 10.0, 10.0, 45.0
-#: Seconds for pods to end after their Job, and for a pod to appear after its Job has ended.
+#: Seconds to wait, after a Job has ended, for its pods to end and for a pod to appear.
 _GRACE, _UNSEEN = 45.0, 10.0
-#: Seconds until the Jobs of recorded ends are deleted, and for closing a run.
+#: Seconds until the Jobs of recorded ends are deleted, and time limit for closing a run.
 _TIDY, _LEAVE = 2.0, 10.0
 _TRIES = 3
 #: Seconds that a job may wait for a node before a warning says why.
 _PATIENCE = 10.0
 #: Seconds after which a silent watch counts as working.
 _WELL = 1.0
-#: A message with one of these words means that a pod will never be created. Other reasons may pass.
+#: A message with one of these words means that a pod will never be created. Other problems may
+#: pass.
 _NEVER = ("forbidden", "denied", "violates", "invalid", "must specify")
 _EVENTS = {"field_selector": "involvedObject.kind=Job,reason=FailedCreate"}
 _AGAIN = "running jobs continue; retrying until it works"
@@ -82,7 +83,7 @@ class KubernetesRun:
         self._numbers = count()
         self._creators = 0
         self._full = self._closed = False
-        #: Names of Jobs to delete, and whether to wait until they are gone.
+        #: Names of the Jobs to delete, each with whether to wait until the Job is gone.
         self._doomed: dict[str, bool] = {}
         self._sweeping = self._queued = False
         self._warned: set[str] = set()
@@ -104,7 +105,7 @@ class KubernetesRun:
             thread.start()
 
     def close(self) -> None:
-        """Close the run. Waiting jobs are created first, unless Kubernetes is away."""
+        """Close the run. Waiting jobs are created first, unless Kubernetes is unreachable."""
 
         def idle() -> bool:
             return not (self._waiting or self._doomed) or bool(self._outlet.trouble_now)
@@ -137,7 +138,7 @@ class KubernetesRun:
     # -- requests of the run -------------------------------------------------------------------
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        """Accept jobs; tasks create them."""
+        """Accept jobs; background tasks create their Jobs."""
         with self._lock:
             check_new(jobs, self._lives)
             self._watch()
@@ -171,7 +172,7 @@ class KubernetesRun:
         heapq.heappush(self._waiting, (-job.urgency, next(self._numbers), life))
 
     def cancel(self, jobs: Sequence[str]) -> None:
-        """Cancel jobs. Those that were never sent to Kubernetes are over now."""
+        """Cancel jobs. Jobs that were never sent to Kubernetes are over at once."""
         with self._lock:
             ours = [self._lives[job] for job in jobs if job in self._lives]
             if ours:
@@ -187,7 +188,7 @@ class KubernetesRun:
             self._publish()
 
     def _end(self, life: Life, why: Failure) -> None:
-        """Let Kubernetes end a job."""
+        """Make Kubernetes end a job."""
         life.verdict = life.verdict or why
         if life.accepted_at is not None:
             self._doom([life.name], wait=True)
@@ -245,7 +246,7 @@ class KubernetesRun:
                 )
             for life in restored:
                 found[life.job] = life.accepted_at is not None
-                if not found[life.job]:  # it never arrived, so it may be submitted
+                if not found[life.job]:  # the job never arrived, so it may be submitted
                     self._drop(life)
                 elif life.verdict is not None and not life.over:
                     self._doom([life.name], wait=True)
@@ -268,12 +269,12 @@ class KubernetesRun:
             assert life.job_body is not None
             body = manifest(life.job_body, self._run.tag, self._settings)
             if life.verdict is not None:
-                body["spec"]["suspend"] = True  # it may already exist; if not, it must not run
+                body["spec"]["suspend"] = True  # the Job may already exist; a new one must not run
         wait, error = 0.0, None
         try:
             self._api.create(body)
         except ApiError as caught:
-            error = None if caught.status == 409 else caught  # an existing Job of this name is ours
+            error = None if caught.status == 409 else caught  # a Job with this name is ours
         with self._lock:
             full = error is not None and "exceeded quota" in error.message
             if error is None:
@@ -309,7 +310,7 @@ class KubernetesRun:
         return True
 
     def _accepted(self, life: Life) -> None:
-        """Record that Kubernetes has accepted the Job of this life."""
+        """Record that Kubernetes has accepted a job's Job."""
         life.sent = True
         if life.accepted_at is None:
             life.accepted_at = time.monotonic()
@@ -398,7 +399,7 @@ class KubernetesRun:
                     if error is None or kind in self._relist:
                         self._answered(kind)
                         failures, pause = 0, _SOON
-                    elif error.status == 410:  # the version is too old by now
+                    elif error.status == 410:  # the resource version has expired
                         version = ""
                     else:
                         failures += 1
@@ -415,7 +416,7 @@ class KubernetesRun:
             self._failed(error)
 
     def _is_well(self, kind: Kind, well: threading.Event) -> None:
-        """Mark a silent watch as working, unless it broke in the meantime."""
+        """Mark a silent watch as working, unless it has broken in the meantime."""
         if not well.is_set():
             well.set()
             self._answered(kind)
@@ -432,7 +433,9 @@ class KubernetesRun:
             self._outlet.emit()
 
     def _listed(self, kind: Kind, found: Sequence[Object], began: float) -> None:
-        """Process a complete list of objects. Known objects that it lacks were deleted."""
+        """Process a complete list of objects. Known objects that are missing from the list were
+        deleted.
+        """
         with self._lock:
             for each in found:
                 self._changed(kind, each, gone=False, live=False)
@@ -502,7 +505,9 @@ class KubernetesRun:
                 self._end(life, Failure("submit", pod.stuck))
 
     def _still_queued(self, life: Life, rank: int) -> None:
-        """Report why a job still waits, unless it may be waiting for running jobs of this run."""
+        """Report why a job still waits, unless it may just be waiting for running jobs of this
+        run.
+        """
         with self._lock:
             waits = not life.over and life.pods[rank].waits
             if waits and any(each.runs for each in self._lives.values()):
@@ -514,7 +519,9 @@ class KubernetesRun:
             self._publish()
 
     def _not_created(self, life: Life, message: str) -> None:
-        """Handle Kubernetes' message that it could not create a pod; it may succeed later."""
+        """Handle the message that Kubernetes could not create a pod; a later attempt may
+        succeed.
+        """
         if life.over or life.pods or "being terminated" in message:
             return
         passing = "exceeded quota" in message
@@ -565,7 +572,7 @@ class KubernetesRun:
                 self._copy(life, rank, follow=False)
                 return ""
             except ApiError as error:
-                tries += error.status != 0  # unanswered requests are retried without limit
+                tries += error.status != 0  # requests without a reply are retried without limit
                 if self._closed or not error.passing or tries >= _TRIES:
                     return error.message
                 with self._lock:
@@ -574,7 +581,7 @@ class KubernetesRun:
                 return f"{error.filename}: {error.strerror}"
 
     def _observe(self, life: Life) -> None:
-        """Copy the log of its first pod to its file while it is written."""
+        """Copy the log of the job's first pod to its file while the log grows."""
         name = f"kubernetes log of {life.job}"
         thread = threading.Thread(target=self._copy_on, args=(life,), name=name, daemon=True)
         self._threads.append(thread)
@@ -598,7 +605,7 @@ class KubernetesRun:
         path = life.files["stdout"]
         with life.log_lock:
             if rank not in life.written:
-                # An earlier controller may have written part of it.
+                # An earlier controller may have written part of the file.
                 mine = life.resumed and (life.notes.get("kept") or life.notes.get("observed"))
                 there = life.tasks == 1 and mine and os.path.exists(path)
                 life.written[rank] = os.path.getsize(path) if there else 0

@@ -1,4 +1,6 @@
-"""State of one job, from the status of its Job and pods, and the events that follow. Pure."""
+"""State of one job, computed from the status of its Job and pods, and the resulting events.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,13 @@ _LOST = Failure("lost", "Kubernetes no longer knows this job, so its outcome is 
 class Life(JobEvents):
     """A job that is not over.
 
-    - ``notes``: what a later controller must know: ``tasks``, ``observed``, ``kept`` (the output
-      file is in the run's folder), and the context of the job's start
+    - ``notes``: data for a later controller: ``tasks``, ``observed``, ``kept`` (the output file is
+      in the run's folder), and the context of the job's start
     - ``pods``: the pods by rank
-    - ``sent``: the Job may have reached Kubernetes
+    - ``sent``: whether the Job may have reached Kubernetes
     - ``verdict``: our reason to end the Job
     - ``condition``: how the Job ended
-    - ``gone``: the Job was deleted; ``missed``: its deletion was not observed
+    - ``gone``: whether the Job was deleted; ``missed``: whether its deletion was not observed
     """
 
     __slots__ = (
@@ -46,7 +48,7 @@ class Life(JobEvents):
         self.accepted_at: float | None = None
         self.verdict: Failure | None = None
         self.condition: tuple[str, str] | None = None
-        #: Bytes of each pod's log that are in its file, and the lock for writing there.
+        #: Bytes of each pod's log that are already in its file, and the lock for writing the files.
         self.written: dict[int, int] = {}
         self.log_lock = threading.Lock()
 
@@ -56,7 +58,7 @@ class Life(JobEvents):
 
     @property
     def runs(self) -> bool:
-        """True if one of its pods runs."""
+        """True if one of the job's pods runs."""
         return any(pod.began and not pod.over for pod in self.pods.values())
 
     @property
@@ -69,10 +71,10 @@ class Life(JobEvents):
         return final and done == len(self.pods) and bool(self.gone or self.pods)
 
     def begin_if_told(self, now: float, *, live: bool) -> bool:
-        """Report the job's start if a pod has begun. Return whether it was reported now.
+        """Report the job's start if a pod has begun. Return whether this call reported it.
 
-        ``live`` means that it happened just now. Then our clock is used, because the node's has
-        only whole seconds.
+        The flag ``live`` means that the pod began just now. The event then has the time of our
+        clock, because the node's times have only whole seconds.
         """
         begun = [pod for pod in self.pods.values() if pod.began is not None]
         if not begun or "start" in self.told:

@@ -1,4 +1,4 @@
-"""Manifest of the Kubernetes Job for a job, and a check whether Kubernetes can run it. Pure."""
+"""Manifest of the Kubernetes Job for a job, and a check that Kubernetes can run the job. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ensemble_core import Job, wrong_command
 __all__ = ["INDEX", "JOB", "RUN", "Settings", "job_name", "manifest", "wrong"]
 
 Object = dict[str, Any]
-#: Label of a run's Jobs and pods, and annotation with the job's id.
+#: Label of a run's Jobs and pods, and their annotation with the job's id.
 RUN, JOB = "ensemble.flux-framework.org/run", "ensemble.flux-framework.org/job"
 #: Kubernetes' label with a pod's index in an Indexed Job.
 INDEX = "batch.kubernetes.io/job-completion-index"
@@ -39,7 +39,8 @@ class Settings:
 
 
 def job_name(tag: str, job: str) -> str:
-    """Return the name of a Job. It is always the same, so that a Job cannot be created twice.
+    """Return the name of a job's Job. It is always the same, so that the Job cannot be created
+    twice.
 
     >>> job_name("melt-20261121T074954-e9d91d", "Melt_2.3")
     'ens-melt-2-3-bd94cc00-febb0f22d6'
@@ -138,12 +139,12 @@ def _environment(job: Job, tag: str) -> list[Object]:
 
 
 def _literal(text: str) -> str:
-    """Escape a text so that Kubernetes does not expand ``$(NAME)`` or ``$$`` in it."""
+    """Escape a text so that Kubernetes does not expand ``$(NAME)`` or ``$$``."""
     return text.replace("$", "$$")
 
 
 def _affinity(job: Job, run: str, name: str) -> Object:
-    """Put each task on a separate node, or all on the same node."""
+    """Return the affinity that puts each task on a separate node, or all tasks on the same node."""
     same = {"matchLabels": {RUN: run, "batch.kubernetes.io/job-name": name}}
     kind = "podAntiAffinity" if job.nodes > 1 else "podAffinity"
     rules = [{"labelSelector": same, "topologyKey": _HOST}]
@@ -151,7 +152,7 @@ def _affinity(job: Job, run: str, name: str) -> Object:
 
 
 def _merged(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Object:
-    """Merge both; ``theirs`` wins, and lists are joined."""
+    """Merge two mappings; values of ``theirs`` take precedence, and lists are concatenated."""
     found = dict(ours)
     for key, value in theirs.items():
         old = found.get(key)

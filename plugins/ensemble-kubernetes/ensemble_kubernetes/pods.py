@@ -21,7 +21,7 @@ _STUCK = frozenset(
 )  # fmt: skip
 #: Reasons of a container that never ran its command.
 _NOT_STARTED = frozenset(("StartError", "ContainerCannotRun", "ContainerStatusUnknown"))
-#: Reasons for a pod's end that are not its fault (condition DisruptionTarget).
+#: Reasons of the condition DisruptionTarget: ends that the pod did not cause itself.
 _DISRUPTIONS: Mapping[str, Cause] = {
     "PreemptionByScheduler": "preempted",
     "EvictionByEvictionAPI": "preempted",
@@ -33,7 +33,7 @@ _DISRUPTIONS: Mapping[str, Cause] = {
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a job ended: the type of its exception, a note, and its cause unless the type implies
+    """Why a job ended: the type of its exception, a note, and the cause if the type does not imply
     it.
     """
 
@@ -46,9 +46,9 @@ class Failure:
 class Pod:
     """State of a pod. Times are in whole seconds since the epoch, by the node's clock.
 
-    ``over`` means that the state is final. ``lost`` means that the pod's node is gone, so no
-    further report will come. ``stuck`` says why the container cannot be started, ``waits`` why the
-    pod has no node.
+    The flag ``over`` means that the state is final. The flag ``lost`` means that the pod's node is
+    gone, so no further report will come. The text ``stuck`` says why the container cannot be
+    started, and ``waits`` why the pod has no node.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Pod:
 
 
 def read_pod(pod: Mapping[str, Any], *, removed: bool = False) -> Pod:
-    """Return the state in a pod's status; ``removed`` if the pod no longer exists."""
+    """Return the state in a pod's status. Set ``removed`` if the pod no longer exists."""
     status = pod.get("status") or {}
     container: Mapping[str, Any] = next(
         (c for c in status.get("containerStatuses") or () if c.get("name") == "job"), {}
@@ -100,7 +100,7 @@ def read_pod(pod: Mapping[str, Any], *, removed: bool = False) -> Pod:
 def failure_of(
     pod: Mapping[str, Any], ended: Mapping[str, Any], target: Mapping[str, Any], *, removed: bool
 ) -> Failure | None:
-    """Return why an ended pod failed, unless its exit code says it."""
+    """Return why an ended pod failed; ``None`` if its exit code explains the failure."""
     status = pod.get("status") or {}
     reason, message = status.get("reason", ""), status.get("message", "")
     if status.get("phase") == "Succeeded":
@@ -116,7 +116,8 @@ def failure_of(
         cause = _DISRUPTIONS.get(target.get("reason", ""), "node-failure")
         return Failure(cause, note, cause)
     if reason == "Evicted":
-        # Without the condition DisruptionTarget, the pod used too much itself, such as disk space.
+        # Without the condition DisruptionTarget, the pod itself used too much of something, such as
+        # disk space.
         return Failure("evicted", _words(reason, message), "unknown")
     if reason in ("NodeLost", "NodeShutdown", "Terminated", "Shutdown"):
         return Failure("node-failure", _words(reason, message))

@@ -14,7 +14,8 @@ __all__ = ["Tasks"]
 class Tasks:
     """A pool of ``count`` threads.
 
-    ``failed`` is called with an exception of a task, which is a bug.
+    The callback ``failed`` is called with any exception that a task raises; such an exception is a
+    bug.
     """
 
     def __init__(self, count: int, failed: Callable[[Exception], None]) -> None:
@@ -37,7 +38,7 @@ class Tasks:
             self._news.notify()
 
     def close(self) -> None:
-        """Drop the tasks that are not due, and wait for the running ones."""
+        """Drop the tasks that have not started, and wait for the running ones."""
         with self._news:
             self._closed = True
             self._news.notify_all()

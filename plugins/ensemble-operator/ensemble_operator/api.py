@@ -1,8 +1,8 @@
-"""Client of the Kubernetes API: one request, one answer or an :class:`ApiError`.
+"""Client of the Kubernetes API. A request returns a reply or raises :class:`ApiError`.
 
 Used by ``loop`` and ``lease``; kopf does the watching. Credentials are read again every minute and
-after each 401: Kubernetes replaces the token file of a service account long before the token
-expires.
+after each reply with status 401, because Kubernetes replaces the token file of a service account
+long before the token expires.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ _TIMEOUT, _FRESH = 30.0, 60.0
 
 
 class ApiError(Exception):
-    """A request that failed, or whose answer was lost (``status`` 0). ``path`` is its target."""
+    """A request that failed, or whose reply was lost (``status`` 0). ``path`` is the request's
+    target.
+    """
 
     def __init__(self, status: int, message: str, reason: str = "", after: float = 0.0) -> None:
         super().__init__(f"{status} {message}" if status else message)
@@ -39,7 +41,8 @@ class ApiError(Exception):
 class Api:
     """Requests of one event loop.
 
-    ``login`` returns kopf's ConnectionInfo; ``count`` is called with the method of each request.
+    The callback ``login`` returns kopf's ConnectionInfo. The callback ``count`` is called with the
+    HTTP method of each request.
     """
 
     def __init__(
@@ -62,7 +65,7 @@ class Api:
         content_type: str = "application/json",
         query: Mapping[str, str] | None = None,
     ) -> Any:
-        """Return the body of the answer. Raises :class:`ApiError`."""
+        """Return the body of the reply. Raises :class:`ApiError`."""
         try:
             try:
                 return await self._ask(method, path, body, content_type, query)
@@ -154,7 +157,9 @@ def _decoded(data: str | bytes) -> bytes:
 
 
 def _file(stack: contextlib.ExitStack, path: Any, data: str | bytes | None) -> str | None:
-    """Return the file of a certificate or key; data is written to a temporary file."""
+    """Return the path of a certificate or key. If ``data`` is given, write it to a temporary
+    file.
+    """
     if not data:
         return str(path) if path else None
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ensemble-operator-"))

@@ -1,8 +1,8 @@
-"""Cache of Ensembles and their children, from watches and from our own writes.
+"""Cache of Ensembles and their children, filled from watches and from our own writes.
 
-Watches and the answers to writes use different connections, so either may be newer. The newest
-version of an object is kept, and a deleted object stays deleted. Without the answers, the next
-reconcile might repeat a write before the watches report it.
+Watches and the replies to writes use different connections, so either may be newer. The cache keeps
+the newest version of an object, and a deleted object stays deleted. The replies are needed because
+the next reconcile might otherwise repeat a write before the watches report it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _Child = tuple[str, str]
 
 #: Number of uids of deleted objects to remember.
 _MOST_GONE = 10_000
-#: Kinds of which only metadata is used.
+#: Kinds whose objects are used only for their metadata.
 _BARE = (
     "ConfigMap", "Service", "ServiceAccount", "Role", "RoleBinding", "NetworkPolicy",
     "PersistentVolumeClaim", "HorizontalPodAutoscaler",
@@ -37,9 +37,10 @@ class Cache:
     def __init__(self) -> None:
         self.ensembles: dict[Key, Object] = {}
         self._children: dict[Key, dict[_Child, Object]] = {}
-        #: Objects without our label that have the name of ours, by kind, namespace and name.
+        #: Objects without our label that have the name of one of our objects, by kind, namespace
+        #: and name.
         self._in_the_way: dict[tuple[str, str, str], Key] = {}
-        #: Uids of the most recently deleted objects, from our deletions and from watches.
+        #: Uids of the most recently deleted objects, known from our deletions and from watches.
         self._gone: dict[str, None] = {}
 
     def children(self, key: Key) -> dict[_Child, Object]:
@@ -75,13 +76,11 @@ class Cache:
         return key if gone else None
 
     def in_the_way(self) -> list[tuple[Key, str, str]]:
-        """Return the foreign objects with the name of an Ensemble's object, as (Ensemble, kind,
-        name).
-        """
+        """Return the foreign objects whose names an Ensemble needs, as (Ensemble, kind, name)."""
         return [(key, kind, name) for (kind, _, name), key in self._in_the_way.items()]
 
     def _take(self, key: Key, kind: str, found: Mapping[str, Any]) -> None:
-        """Store an object, unless a newer version is known or it is deleted."""
+        """Store an object, unless a newer version is known or the object was deleted."""
         metadata = found["metadata"]
         if metadata.get("uid") in self._gone or _older(found, self._known(key, kind, metadata)):
             return
@@ -112,9 +111,10 @@ class Cache:
     def listed(
         self, kind: str, items: Iterable[Mapping[str, Any]], version: str, namespace: str = ""
     ) -> set[Key]:
-        """Process a complete list of objects of a kind, in one namespace or all, at a version.
+        """Process a complete list of objects of a kind, in one namespace or all, at a resource
+        version.
 
-        Return the Ensembles whose cached objects differed from it.
+        Return the Ensembles whose cached objects differed from the list.
         """
         changed: set[Key] = set()
         there = set()
@@ -151,12 +151,12 @@ class Cache:
         return [each for each in mine if namespace in ("", each["metadata"].get("namespace", ""))]
 
     def wrote(self, key: Key, kind: str, found: Object) -> None:
-        """Store the answer to one of our writes, or to a read of a foreign object."""
+        """Store the reply to one of our writes, or to a read of a foreign object."""
         if kind != KIND or key in self.ensembles:
             self._take(key, kind, found)
 
     def deleted(self, key: Key, kind: str, name: str, uid: str) -> None:
-        """Record that an object was deleted by us."""
+        """Record that we have deleted an object."""
         self._drop(key, kind, name, uid)
 
     def forget(self, key: Key, kind: str, name: str) -> None:
@@ -169,8 +169,9 @@ class Cache:
 
 
 def _labelled(kind: str, found: Mapping[str, Any]) -> bool:
-    """Return whether a list by our label contains the object. The others are foreign objects,
-    cached only because they block a name.
+    """Return whether a list by our label contains the object.
+
+    Other objects are foreign. They are cached only because they block a name.
     """
     return kind == KIND or LABEL in (found["metadata"].get("labels") or {})
 
@@ -184,7 +185,8 @@ def _later(metadata: Mapping[str, Any], version: str) -> bool:
 def _older(new: Mapping[str, Any], known: Mapping[str, Any] | None) -> bool:
     """Return whether a newer object of that name is known.
 
-    It may be another object: watches keep the order of the events of one object, but not of two.
+    The newer one may be a different object: watches keep the order of events of one object, but not
+    of two.
     """
     if known is None:
         return False
@@ -192,7 +194,7 @@ def _older(new: Mapping[str, Any], known: Mapping[str, Any] | None) -> bool:
     return all(each.isdigit() for each in versions) and int(versions[0]) < int(versions[1])
 
 
-#: Unused annotation that is as large as the object.
+#: Annotation as large as the object itself. We do not use it.
 _APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
@@ -205,7 +207,7 @@ def _without_managers(found: Mapping[str, Any]) -> Object:
 
 
 def _kept(kind: str, found: Mapping[str, Any]) -> Object:
-    """Return only those fields of an object that plans use; the whole object is several times
+    """Return an object with only those fields that plans use; the whole object is several times
     larger.
     """
     body = {**_without_managers(found), "kind": kind}

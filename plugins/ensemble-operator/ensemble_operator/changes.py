@@ -1,4 +1,4 @@
-"""Inputs and outputs of ``plan``: the changes that it requests, and what it observes."""
+"""Inputs and outputs of ``plan``: the changes that it requests, and the observed state."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Note:
 
 @dataclass(frozen=True)
 class Create:
-    """Create an object, unless its name exists."""
+    """Create an object, unless its name is taken."""
 
     body: Object
     note: Note | None = None
@@ -45,8 +45,9 @@ class Create:
 
 @dataclass(frozen=True)
 class Try:
-    """Let the API server validate objects with a dry run. ``given`` has those fields of the last
-    object that the user wrote.
+    """Let the API server validate objects with a dry run.
+
+    The field ``given`` has those fields of the last object that the user wrote.
     """
 
     bodies: tuple[Object, ...]
@@ -56,7 +57,7 @@ class Try:
 
 @dataclass(frozen=True)
 class Patch:
-    """Change an object to ``body``; ``found`` is the observed one."""
+    """Change an object to ``body``; ``found`` is the object as observed."""
 
     body: Object
     found: Object
@@ -98,7 +99,7 @@ class Finalizer:
 
 @dataclass(frozen=True)
 class Forget:
-    """Delete the Ensemble: its time to live after the end is over."""
+    """Delete the Ensemble, because its time to live after its end has passed."""
 
     note: Note | None = None
 
@@ -108,8 +109,10 @@ Change = Create | Try | Patch | Delete | Keys | Disown | Finalizer | Forget
 
 @dataclass(frozen=True)
 class Figures:
-    """The service's figures of a member. ``beat`` is in seconds since the epoch, 0 for never;
-    ``denied`` is why its last resize request was denied.
+    """A member's figures from the service.
+
+    The field ``beat`` is the time of the last heartbeat, in seconds since the epoch, 0 for never.
+    The field ``denied`` says why the member's last resize request was denied.
     """
 
     beat: float = 0.0
@@ -125,7 +128,8 @@ class Observed:
     - ``children``: existing objects by kind and name, including foreign ones
     - ``secrets``: Secrets by name; ``None`` if missing
     - ``files``: ensemble files in ConfigMaps, by their references
-    - ``errors``: mistakes in an ensemble file, by its text; ``named``: the members that it names
+    - ``errors``: mistakes in an ensemble file, by its text
+    - ``named``: members named in an ensemble file, by its text
     - ``refused``: bodies that the API server rejected, as hash and message by kind and name
     - ``tried``: hashes of bodies that the API server accepted in a dry run, by kind and name
     - ``troubles``: messages about temporary rejections
@@ -156,8 +160,8 @@ class Observed:
 class Plan:
     """The changes to make: first the status, then ``changes`` in order.
 
-    ``events`` are posted once the status is written. ``again`` is when to reconcile even without a
-    change, in seconds since the epoch.
+    The Events in ``events`` are posted once the status is written. The field ``again`` is the time
+    of the next reconcile if nothing changes before, in seconds since the epoch.
     """
 
     changes: tuple[Change, ...] = ()

@@ -1,9 +1,10 @@
-"""Credentials of an Ensemble: its service's certificates, and a token for each of its clients,
-created with the public functions of ``ensemble_service``.
+"""Credentials of an Ensemble: its service's certificates, and a token for each of the service's
+clients.
 
-Interrupted work is continued: an existing token is kept, and its hash is written again if it was
-lost. A token is renewed in two steps: first the new hash is written, later the token is replaced.
-So the service always knows the current token.
+They are created with the public functions of ``ensemble_service``. Interrupted work is continued:
+an existing token is kept, and its hash is written again if it was lost. A token is renewed in two
+steps: first the hash of the new token is written, later the new token replaces the old one. So the
+service always knows the current token.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Events about Ensembles; repeated ones increase a count."""
+"""Events about Ensembles. A repeated Event increases a count."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _log = logging.getLogger("ensemble.operator")
 
 
 class Events:
-    """Posts Events. If that fails, they are only logged."""
+    """Posts Events. An Event that cannot be posted is only logged."""
 
     def __init__(self, api: Api) -> None:
         self._api = api

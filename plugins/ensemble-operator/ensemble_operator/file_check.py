@@ -1,7 +1,7 @@
 """Validates ensemble files in the operator's process, as ``ensemble validate`` does.
 
-It neither executes code that a file contains nor reads other files that it names: pods get only the
-file itself.
+A check neither executes code in a file nor reads other files that it names, because pods get only
+the file itself.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ _MOST = 1000
 
 @dataclass(frozen=True)
 class FileCheck:
-    """The mistakes of a file, one line for each, with its place; empty if the file is valid.
-    ``members`` are the members that its job groups name.
+    """Result of checking a file. ``errors`` has one line per mistake, with its place in the file.
+
+    The field ``members`` lists the members named by the file's job groups; it is empty if the file
+    is invalid.
     """
 
     digest: str
@@ -38,7 +40,7 @@ class FileCheck:
 
 
 def digest(text: str) -> str:
-    """Return the name of a file's content."""
+    """Return a hash that identifies a file's content."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
@@ -48,7 +50,10 @@ def _registry() -> Any:
 
 
 def errors_of(text: str, executor: str, name: str = "ensemble.yaml") -> list[EnsembleError]:
-    """Return the mistakes of a file for the executor that will run it; ``name`` is for messages."""
+    """Return the mistakes of a file for the executor that will run it.
+
+    The messages call the file ``name``.
+    """
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > _LARGEST:
         return [

@@ -1,4 +1,4 @@
-"""Leader election: only the operator that holds a Lease works.
+"""Leader election: only the operator that holds a Lease is active.
 
 A holder that cannot renew the Lease in time exits: some seconds without an operator are better than
 two operators at a time.
@@ -24,8 +24,8 @@ _log = logging.getLogger("ensemble.operator")
 class Lease:
     """A Lease that ``identity`` tries to hold.
 
-    Times in seconds: the duration of the Lease, how long the holder continues without a renewal,
-    and the pause between attempts.
+    In seconds, ``duration`` is how long the Lease is valid, ``renew`` how long the holder continues
+    without a renewal, and ``retry`` the pause between attempts.
     """
 
     def __init__(
@@ -44,8 +44,8 @@ class Lease:
         self._path = KINDS["Lease"].path(namespace)
         self._name = name
         self._duration, self._renew, self._retry = duration, renew, retry
-        #: The last observed state of another holder's Lease, and when we first saw it by our own
-        #: clock: clocks may differ.
+        #: The last observed state of another holder's Lease, and when we first saw that state, by
+        #: our own clock because clocks may differ.
         self._seen: tuple[Any, float] = (None, 0.0)
 
     async def acquire(self) -> None:

@@ -1,4 +1,4 @@
-"""Login: connection and credentials for the cluster, for kopf and ``api``."""
+"""Login to the cluster: connection and credentials for kopf and ``api``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ _log = logging.getLogger("ensemble.operator")
 
 
 def log_in(account: Path = _ACCOUNT) -> kopf.ConnectionInfo:
-    """Return the connection: the pod's service account in ``account``, otherwise a kubeconfig.
+    """Return the connection, from the pod's service account in ``account`` or otherwise a
+    kubeconfig.
+
     Raises :class:`UsageError`.
     """
     found = _of_account(account) or kopf.login_with_kubeconfig(

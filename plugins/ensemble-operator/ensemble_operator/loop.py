@@ -1,8 +1,8 @@
 """Reconcile loop: observes an Ensemble, calls ``plan``, and carries the plan out.
 
 Watches (``watch``) update :class:`Cache` and call :meth:`Loop.look`. An event during a reconcile
-causes another one. Failed requests are retried with a backoff for each object; rejected ones are
-reported in a condition; after a conflict, the Ensemble is reconciled again.
+causes another reconcile. Failed requests are retried with a backoff per object, and rejected
+requests are reported in a condition. After a conflict, the Ensemble is reconciled again.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from .writes import about, try_out, write
 
 __all__ = ["Loop"]
 
-#: Seconds: shortest and longest backoff; pause before a reconcile after a conflict.
+#: In seconds: shortest and longest backoff; pause before a reconcile after a conflict.
 _FIRST, _LAST, _SOON = 1.0, 300.0, 0.2
 #: Key of the backoff after an interrupted reconcile, together with the path of the failed request.
-#: A failure at another request means progress, so it has a separate backoff.
+#: A failure of a different request means progress, so it has a separate backoff.
 _LOOK = "look"
 #: Seconds between checks of Secrets while a pod that may need them is being set up.
 _MOUNT = 10.0
-#: Kubernetes is asked why a pod or Job is stuck: seconds until the first and between two such
-#: requests, and their number at a time.
+#: Queries about why a pod or Job is stuck: seconds until the first and between two of them, and the
+#: maximum number at a time.
 _STUCK, _MOST_ASKED = 60.0, 4
 _log = logging.getLogger("ensemble.operator")
 
@@ -54,7 +54,7 @@ Ask = Callable[[Key, Target], Awaitable["Mapping[str, Figures] | None"]]
 
 @dataclass
 class _Known:
-    """State of one Ensemble that is not from watches."""
+    """State of one Ensemble that does not come from watches."""
 
     secrets: dict[str, Object | None] = field(default_factory=dict)
     #: Times of the next checks.
@@ -78,7 +78,7 @@ class _Known:
 
 
 class Loop:
-    """The loop of one process. ``ask`` queries a service; ``clock`` is in seconds since the
+    """The loop of one process. ``ask`` queries a service; ``clock`` returns seconds since the
     epoch.
     """
 
@@ -178,7 +178,7 @@ class Loop:
                     self._waiting.put_nowait(key)
 
     def _looked(self, key: Key) -> None:
-        """Clear the errors of earlier, interrupted reconciles after a complete one."""
+        """Clear the errors of earlier, interrupted reconciles, after a complete one."""
         if key in self._known:
             troubles = self._known[key].troubles
             for what in [each for each in troubles if each[0] == _LOOK]:
@@ -203,8 +203,8 @@ class Loop:
         if found is not None:
             await self._carry_out(key, known, found, ensemble, planned)
             again = planned.again - now if planned.again is not None else self.settings.resync
-            # Reconcile at the latest then. The random part spreads out Ensembles that were created
-            # together.
+            # Reconcile by then at the latest. The random part spreads out Ensembles that were
+            # created together.
             spread = self.settings.resync * (0.5 + 0.5 * self._chance())
             self.look_in(key, min(max(again, 0.1), spread))
 
@@ -250,9 +250,7 @@ class Loop:
         )
 
     async def _look_at_secrets(self, key: Key, known: _Known, ensemble: Ensemble) -> None:
-        """Read the Secrets from time to time. Watching them would need permission to read all
-        Secrets.
-        """
+        """Read the Secrets from time to time. A watch would need permission to read all Secrets."""
         names = secret_names(ensemble)
         now = self._clock()
         waits = now - known.waited >= _MOUNT and any(map(is_set_up, self.cache.pods(key)))
@@ -268,8 +266,10 @@ class Loop:
                 known.secrets_due = now + self.settings.secrets * (0.5 + self._chance())
 
     async def _look_at_warnings(self, key: Key, known: _Known) -> None:
-        """Read the newest warning about each stuck pod or Job, such as the kubelet's about a volume
-        or the controller's about a quota.
+        """Read the newest warning about each stuck pod or Job.
+
+        Examples are the kubelet's warnings about volumes, and the controller's warnings about
+        quotas.
         """
         now = self._clock()
         pods = [p for p in self.cache.pods(key) if waits_since(p) is not None]
@@ -374,7 +374,7 @@ class Loop:
             if change.note is not None:
                 await self._events.tell(found, (change.note,), self._clock())
         if planned.changes:
-            # Watches report the write, too, but not if it changed nothing.
+            # Watches report the write too, but not if it changed nothing.
             self.look_in(key, 0.5)
 
     async def _try(self, key: Key, known: _Known, change: Try) -> None:
@@ -412,7 +412,7 @@ class Loop:
             self._trouble(key, what, error)
 
     def _trouble(self, key: Key, what: tuple[str, str], error: ApiError) -> None:
-        """Postpone the retry of ``what``, longer after each failure."""
+        """Postpone the retry of ``what``, for longer after each failure."""
         self.counts["errors"] += 1
         known = self._known.setdefault(key, _Known())
         _, failed = known.troubles.get(what, (0.0, 0))
@@ -441,7 +441,7 @@ class Loop:
     # -- services ----------------------------------------------------------------------------------
 
     async def _ask_all(self) -> None:
-        """Query every service about its members, at an interval."""
+        """Query every service about its members, at regular intervals."""
         asked: dict[Key, float] = {}
         under_way: set[asyncio.Task[None]] = set()
         loop = asyncio.get_running_loop()

@@ -1,6 +1,6 @@
-"""The command ``ensemble-operator``: runs the operator, and checks its resources without a cluster.
+"""The command ``ensemble-operator``: runs the operator, and checks Ensembles without a cluster.
 
-Errors and exit codes are those of ``ensemble``. Only ``run`` imports kopf.
+Errors and exit codes are those of ``ensemble``. Only the subcommand ``run`` imports kopf.
 """
 
 from __future__ import annotations
@@ -156,8 +156,9 @@ def render(files: tuple[str, ...]) -> int:
 
 
 def _objects(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the objects of an Ensemble, in order. Ensemble files from ConfigMaps are unknown here
-    and count as empty.
+    """Return the objects of an Ensemble, in order.
+
+    Ensemble files in ConfigMaps are unknown here and treated as empty.
     """
     from ensemble_operator.member_objects import member_objects, run_objects
     from ensemble_operator.names import content

@@ -1,5 +1,5 @@
-"""Objects of a member: its file, claim, autoscaler and MiniCluster; and the Job of a run outside of
-members.
+"""Objects of a member (its file, claim, autoscaler and MiniCluster), and the Job of a run outside
+of members.
 
 They depend on this behaviour of the Flux Operator:
 
@@ -31,18 +31,18 @@ __all__ = [
     "token_secret",
 ]
 
-#: Name of the run outside of members, where members are named.
+#: Name of the run outside of members, wherever a member's name is expected.
 RUNNER = "run"
 _ENTRY, _TOKEN, _STATE = "/ensemble-entrypoint", "/etc/ensemble/member", "/var/lib/ensemble"
 
 _RUN = ("ensemble", "run", "--or-resume", "--no-progress")
-#: A run in a member cancels its jobs when it is stopped, because Flux ends with the pod: jobs left
-#: in it would be lost at the resume, while cancelled jobs are submitted again. A run outside of
-#: members does the same if no other pod can resume it. Otherwise its jobs would run beside those of
-#: a new run.
+#: Options of a run that cancels its jobs when it is stopped. A run in a member does so because Flux
+#: ends with the pod: jobs left in Flux would be lost at the resume, while cancelled jobs are
+#: submitted again. A run outside of members does so if no other pod can resume it, because its jobs
+#: would run beside those of a new run.
 _CANCELS = ("--set", "on_stop=cancel")
 
-#: An autoscaler must not evict a run: its jobs' work would be lost.
+#: An autoscaler must not evict a run, because the work of its jobs would be lost.
 _KEPT = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
 
 #: Script that starts the run on the lead broker. It reports the run's exit code to the operator in
@@ -105,7 +105,7 @@ done
 #: so that its Job creates another. Workers end with their broker.
 _NOT_OVER = '[ "${JOB_COMPLETION_INDEX:-0}" != 0 ] || [ -s /dev/termination-log ] || exit 137'
 
-#: Seconds for the run's container to start once the program is copied.
+#: Seconds within which the run's container must start after the program was copied.
 _BEGINS = 900
 
 
@@ -127,7 +127,7 @@ def _words(ensemble: Ensemble, member: Member, tag: str) -> list[str]:
     options = [f"--option={key}={value}" for key, value in sorted(member.options.items())]
     where = ["--name", name, "--host", address(ensemble), "--port", str(ensemble.sidecar.port)]
     if ensemble.outside:
-        # The agent is the member and reports its status. Its executor requests nodes.
+        # The agent acts as the member and reports its status. The agent's executor requests nodes.
         own = [f"--option=name={name}", f"--option=host={address(ensemble)}"]
         own += [f"--option=port={ensemble.sidecar.port}", "--option=report=false"]
         start = ["ensemble", "member", "start", "--executor", "minicluster"]
@@ -148,8 +148,8 @@ def _words(ensemble: Ensemble, member: Member, tag: str) -> list[str]:
 def start_script(words: list[str], *, run: bool, resumed: bool) -> str:
     """Return the script that starts a pod's command.
 
-    ``run``: whether the command is an ensemble's run. ``resumed``: whether another pod can resume
-    it.
+    The flag ``run`` says whether the command is an ensemble's run, and ``resumed`` whether another
+    pod can resume that run.
     """
     body = f"follow {shlex.join(words)}\n"
     if run:
@@ -165,8 +165,10 @@ def following(body: str) -> str:
 
 
 def config_map(ensemble: Ensemble, part: str, words: list[str], text: str, digest: str) -> Object:
-    """Return the ConfigMap from which a member or the run starts. It is immutable and named by its
-    content. ``text`` is the run's file, or empty.
+    """Return the ConfigMap from which a member or the run starts.
+
+    It is immutable, and its name contains a hash of its content. The argument ``text`` is the run's
+    file, or empty.
     """
     start = start_script(words, run=bool(text), resumed=ensemble.restart_policy == "Resume")
     data = {"start.sh": start, "stop.sh": _STOP}
@@ -182,8 +184,8 @@ def member_objects(
 ) -> list[Object]:
     """Return the objects of a member, the MiniCluster last.
 
-    ``text`` is the member's ensemble file, empty if the run is outside of members. ``digest``
-    identifies the text.
+    The argument ``text`` is the member's ensemble file, empty if the run is outside of members. The
+    argument ``digest`` is the hash of that text.
     """
     tag = run_tag(ensemble, member.name, digest)
     words = _words(ensemble, member, tag)
@@ -200,7 +202,9 @@ def member_objects(
 
 
 def _headless(ensemble: Ensemble, member: Member) -> Object:
-    """Return the Service by which brokers find each other, even before their pods are ready."""
+    """Return the Service through which brokers find each other, even before their pods are
+    ready.
+    """
     name = member_object(ensemble, member.name)
     spec = {
         "clusterIP": "None",
@@ -221,7 +225,7 @@ def _claim(ensemble: Ensemble, part: str) -> Object:
 
 
 def _claim_name(ensemble: Ensemble, part: str) -> str:
-    """Return the name of the claim for a member's journals; empty without one."""
+    """Return the name of the claim for a member's journals; empty if the member has no claim."""
     if "claim" in ensemble.state:
         name: str = ensemble.state["claim"]
         return name
@@ -239,7 +243,7 @@ def _autoscaler(ensemble: Ensemble, member: Member) -> Object:
 def _minicluster(
     ensemble: Ensemble, member: Member, settings: Settings, files: str, tag: str, digest: str
 ) -> Object:
-    """Return the MiniCluster: the user's, with additions for the run."""
+    """Return the MiniCluster: the spec that the user wrote, with additions for the run."""
     name = member_object(ensemble, member.name)
     spec: Object = copy.deepcopy(dict(member.minicluster))
     size = member.size
@@ -260,7 +264,7 @@ def _minicluster(
     if ensemble.install["method"] == "View":
         spec["containers"].append(_view(member, ensemble, settings))
     found = child(ensemble, "MiniCluster", name, "member", {"spec": spec})
-    # Rules or an autoscaler change the size from now on, so it is not part of the content hash.
+    # Rules or an autoscaler change the size later, so the size is not part of the content hash.
     made = {key: each for key, each in spec.items() if key not in ("size", "minSize", "maxSize")}
     found["metadata"]["annotations"] |= {FILE: digest, RUN: tag, TEMPLATE: content(made)}
     return found
@@ -297,7 +301,7 @@ def _add_run(ensemble: Ensemble, member: Member, container: Object, files: str) 
     commands["post"] = "\n".join(filter(None, [commands.get("post", "").rstrip(), _NOT_OVER]))
     if ensemble.install["method"] == "View":
         # This file is open as long as anything in this container runs. The view container waits
-        # until it is closed.
+        # until the file is closed.
         alive = f"{mount}/ensemble.alive"
         held = [
             f"mkfifo -m 666 {alive} 2> /dev/null",
@@ -335,8 +339,8 @@ def _installed(ensemble: Ensemble, mount: str) -> list[str]:
 def _view(member: Member, ensemble: Ensemble, settings: Settings) -> Object:
     """Return a container that copies the program to the view's volume.
 
-    Afterwards it waits for the end of the run's container, because a pod with an ended container is
-    never ready.
+    After the copy, the container waits for the end of the run's container, because a pod with an
+    ended container is never ready.
     """
     mount = _mount(member)
     alive = f"{mount}/ensemble.alive"
@@ -362,8 +366,8 @@ def _view(member: Member, ensemble: Ensemble, settings: Settings) -> Object:
 
 
 def run_objects(ensemble: Ensemble, settings: Settings, text: str, digest: str) -> list[Object]:
-    """Return the objects of the run that steers all members from outside: its file, claim
-    and Job.
+    """Return the objects of the run that steers all members from outside: its file, claim and
+    Job.
     """
     tag = run_tag(ensemble, RUNNER, digest)
     where = ["--host", address(ensemble), "--port", str(ensemble.sidecar.port)]

@@ -1,7 +1,7 @@
-"""State of a member's run, from its MiniCluster (or Job) and its first pod.
+"""State of a member's run, computed from its MiniCluster (or Job) and its first pod.
 
-The Flux Operator does not report the end of a MiniCluster, but pod 0 does: in the termination
-message that the run's start script writes.
+The Flux Operator does not report the end of a MiniCluster. Pod 0 reports it in its termination
+message, which the run's start script writes.
 """
 
 from __future__ import annotations
@@ -44,8 +44,10 @@ _PULLING = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNev
 
 @dataclass(frozen=True)
 class PodState:
-    """State: ``waiting``, ``running``, ``over`` with the run's exit code (``None`` if not
-    reported), or ``lost``: killed, evicted, or its node is gone.
+    """State of a pod's run.
+
+    The phase ``over`` comes with the run's exit code (``None`` if not reported). The phase ``lost``
+    means that the run was killed or evicted, or that its node is gone.
     """
 
     phase: Literal["absent", "waiting", "running", "over", "lost"]
@@ -57,7 +59,7 @@ class PodState:
 def job_of(main: Object, job: Object | None) -> Object | None:
     """Return the Job of a MiniCluster, or ``main`` itself if it is a Job.
 
-    A Job left over from an earlier object of that name does not count.
+    A Job left over from an earlier object of the same name does not count.
     """
     if main["kind"] == "Job":
         return main
@@ -65,13 +67,15 @@ def job_of(main: Object, job: Object | None) -> Object | None:
 
 
 def job_failed(job: Object | None) -> bool:
-    """Return whether Kubernetes has given up a Job."""
+    """Return whether Kubernetes has given up on a Job."""
     conditions = ((job or {}).get("status") or {}).get("conditions") or ()
     return any(each.get("type") == "Failed" and each.get("status") == "True" for each in conditions)
 
 
 def job_ended(job: Object | None) -> bool:
-    """Return whether a pod of a Job has succeeded. The Job creates no other pod of its index."""
+    """Return whether a pod of a Job has succeeded. The Job then creates no other pod of that
+    index.
+    """
     status = (job or {}).get("status") or {}
     conditions = status.get("conditions") or ()
     done = any(
@@ -83,7 +87,7 @@ def job_ended(job: Object | None) -> bool:
 def ended_jobs(
     found: Iterable[Object], before: Mapping[str, float], now: float
 ) -> dict[str, float]:
-    """Return when each ended Job of these objects was first seen to have ended, by its uid."""
+    """Return, by uid, when each ended Job among these objects was first seen to have ended."""
     jobs = (
         each for each in found if each["kind"] == "Job" and (job_ended(each) or job_failed(each))
     )
@@ -92,10 +96,10 @@ def ended_jobs(
 
 
 def late_until(job: Object | None, pods: Iterable[Object], ended: Mapping[str, float]) -> float:
-    """Return until when to wait for the report of the first pod of an ended Job. 0 if the report is
-    there, or none will come.
+    """Return until when to wait for the report of the first pod of an ended Job.
 
-    Jobs and pods are watched separately, so the Job's end may be seen first. ``ended`` has the time
+    Returns 0 if the report has arrived or will never come. A wait is needed because Jobs and pods
+    are watched separately, so the Job's end may be seen first. The mapping ``ended`` has the time
     when each Job's end was first seen, by uid.
     """
     status = (job or {}).get("status") or {}
@@ -111,10 +115,11 @@ def late_until(job: Object | None, pods: Iterable[Object], ended: Mapping[str, f
 
 def first_pods(pods: Iterable[Object], main: Object, job: Object | None) -> list[Object]:
     """Return the pods of index 0 of a MiniCluster or Job, without those of earlier objects of its
-    name. ``job`` is the known Job of that name.
+    name.
 
-    An older Flux Operator does not put our labels on its Job, so the Job is unknown. Then the pods
-    that are not older than the MiniCluster are returned.
+    The argument ``job`` is the known Job of that name. An older Flux Operator does not put our
+    labels on its Job, so the Job is unknown. In that case the pods that are not older than the
+    MiniCluster are returned.
     """
     name = main["metadata"]["name"]
     found = [
@@ -131,7 +136,7 @@ def first_pods(pods: Iterable[Object], main: Object, job: Object | None) -> list
 
 
 def any_stopping(pods: Iterable[Object], job: str, now: float) -> bool:
-    """Return whether a pod of a deleted Job of this name is still ending.
+    """Return whether a pod of a deleted Job of this name is still terminating.
 
     A pod that has exceeded its grace period, as on a lost node, does not count.
     """
@@ -155,7 +160,7 @@ def _owned(found: Object, uid: object) -> bool:
 
 
 def lost_pod(pods: Iterable[Object], container: str) -> Object | None:
-    """Return the newest of those pods whose run was lost. Its Job may have created another pod
+    """Return the newest of those pods whose run was lost. Their Job may have created other pods
     since.
     """
     lost = [pod for pod in pods if pod_state(pod, container).phase == "lost"]
@@ -169,8 +174,8 @@ def _age(pod: Object) -> tuple[str, str]:
 def newest(pods: Iterable[Object]) -> Object | None:
     """Return the newest of these pods.
 
-    Pods that are being deleted, and failed ones, are returned only if there is no other: a Job
-    replaces these, perhaps within the same second of creation times.
+    Pods that are being deleted, and failed ones, are returned only if there are no others: a Job
+    replaces such pods, perhaps within the same second of creation times.
     """
     return max(
         pods,
@@ -211,7 +216,7 @@ def _ended(ended: Object, started: str) -> PodState:
     if said is not None:
         return PodState("over", int(said[1]), started=started)
     if code == 0:
-        # The exit code is no evidence: the Flux Operator's script succeeds whatever happened to
+        # The exit code proves nothing: the Flux Operator's script succeeds whatever happened to
         # Flux and the run.
         why = "the container ended before the run: see its log"
         return PodState("lost", None, why, started)
@@ -223,7 +228,7 @@ def _ended(ended: Object, started: str) -> PodState:
 def is_set_up(pod: Object) -> bool:
     """Return whether a pod has a node but no started container.
 
-    Then its volumes are being mounted, which waits for missing Secrets.
+    The volumes of such a pod are being mounted, which waits for missing Secrets.
     """
     status = pod.get("status") or {}
     if status.get("phase") != "Pending" or "deletionTimestamp" in pod["metadata"]:
@@ -237,8 +242,8 @@ def is_set_up(pod: Object) -> bool:
 
 
 def waits_since(pod: Object) -> float | None:
-    """Return the creation time of a waiting pod, in seconds since the epoch; ``None`` for
-    others.
+    """Return the creation time of a waiting pod in seconds since the epoch; ``None`` for other
+    pods.
     """
     phase = (pod.get("status") or {}).get("phase", "Pending")
     if phase != "Pending" or "deletionTimestamp" in pod["metadata"]:
@@ -247,8 +252,8 @@ def waits_since(pod: Object) -> float | None:
 
 
 def trouble_of(pod: Object) -> tuple[str, str]:
-    """Return why a pod does not run, as a condition's reason and message; empty if nothing is
-    wrong.
+    """Return why a pod does not run, as a condition's reason and message; both are empty if it
+    does.
     """
     status = pod.get("status") or {}
     for each in (

@@ -35,7 +35,7 @@ __all__ = [
 Object = dict[str, Any]
 
 MANAGER = "ensemble-operator"
-#: Label with an object's Ensemble, and annotations of objects.
+#: Label that names an object's Ensemble, and annotations of objects.
 LABEL = f"{GROUP}/ensemble"
 HASH, FILE, RUN, TEMPLATE = (f"{GROUP}/{word}" for word in ("hash", "file", "run", "template"))
 #: Annotation of the Job that withdraws a run (``withdrawal``); :data:`RUN` names the run.
@@ -46,7 +46,7 @@ ORPHAN = f"{GROUP}/orphan"
 
 @dataclass(frozen=True)
 class Kind:
-    """Place of a kind's objects in the API. ``watched``: its objects are in the cache."""
+    """The API path of a kind's objects. The flag ``watched`` says whether they are in the cache."""
 
     group: str
     version: str
@@ -67,7 +67,7 @@ class Kind:
         return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
 
     def path(self, namespace: str, name: str = "") -> str:
-        """Return the path of an object, or of all in a namespace."""
+        """Return the path of an object, or of all objects in a namespace."""
         one = f"/{name}" if name else ""
         return f"{self._root}/namespaces/{namespace}/{self.plural}{one}"
 
@@ -134,7 +134,7 @@ def mine(ensemble: Ensemble, component: str) -> dict[str, str]:
 
 
 def is_mine(ensemble: Ensemble, found: Mapping[str, Any]) -> bool:
-    """Return whether an object was created for this Ensemble, and not for an earlier one of its
+    """Return whether an object was created for this Ensemble, not for an earlier one of the same
     name.
     """
     owners = found["metadata"].get("ownerReferences", ())
@@ -148,7 +148,9 @@ def content(value: object) -> str:
 
 
 def member_object(ensemble: Ensemble, member: str) -> str:
-    """Return the name of a member's MiniCluster. With the namespace, it names the member."""
+    """Return the name of a member's MiniCluster. The service knows the member by its namespace and
+    this name.
+    """
     return f"{ensemble.name}-{member}"
 
 

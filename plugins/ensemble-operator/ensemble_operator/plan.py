@@ -1,8 +1,8 @@
-"""Reconcile as a pure function: from an Ensemble and what was observed to the changes.
+"""Reconcile as a pure function: computes the changes from an Ensemble and the observed state.
 
-``plan`` is level-triggered and idempotent: it depends on the current state, not its history, and
-requests no change if none is needed. It knows neither a clock nor the API; ``loop`` calls it and
-carries out its changes.
+The function ``plan`` is level-triggered and idempotent: it depends on the current state, not on its
+history, and requests no change if none is needed. It uses neither a clock nor the API; ``loop``
+calls it and carries out its changes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _OTHERS = 10.0
 _STUCK = 61.0
 #: Kinds whose existing objects never need a change.
 _FIXED = ("ConfigMap", "PersistentVolumeClaim", "RoleBinding")
-#: Kinds that are removed when they are no longer needed; claims contain journals and stay.
+#: Kinds whose objects are removed when no longer needed. Claims contain journals, so they stay.
 _PRUNED = ("ConfigMap", "MiniCluster", "HorizontalPodAutoscaler", "Job", "Service")
 
 
@@ -82,7 +82,7 @@ def _blank(found: Object) -> Ensemble:
 
 
 def files_of(ensemble: Ensemble) -> dict[str, str | Reference | None]:
-    """Return the ensemble files by member, and that of the run outside of them."""
+    """Return the ensemble files by member, and the file of the run outside of members."""
     found: dict[str, str | Reference | None] = {m.name: m.file for m in ensemble.members}
     return {RUNNER: ensemble.file} if ensemble.outside else found
 
@@ -141,8 +141,9 @@ class _Planning:
             self.changes.append(Finalizer(orphan))
 
     def _deleting(self) -> Plan:
-        """Return the plan for a deleted Ensemble. Objects that should stay lose their owner;
-        Kubernetes deletes the others.
+        """Return the plan for a deleted Ensemble.
+
+        Objects that should stay lose their owner; Kubernetes deletes the others.
         """
         ensemble = self.ensemble
         if ORPHAN in ensemble.finalizers:
@@ -232,8 +233,8 @@ class _Planning:
         return True
 
     def _may_begin(self, part: Part) -> bool:
-        """Request the objects of a part, except the last one, which runs it. Return whether the
-        last one may be created.
+        """Request the objects of a part, except the last one, which runs the part. Return whether
+        the last one may be created.
 
         All objects are validated first, so that no incomplete part is created.
         """
@@ -319,7 +320,7 @@ class _Planning:
                     # If an older file is still in use, keep it.
                     if not (there and body["kind"] == "ConfigMap" and each.outdated):
                         self._make(body)
-            # Objects that mount a file come after it.
+            # Objects that mount a file must come after the file.
             self.changes += each.changes
             self.notes += each.notes
             done.append((part, each))
@@ -390,7 +391,7 @@ class _Planning:
         return self._sparing(status, again)
 
     def _ended(self, parts: list[PartPlan]) -> Verdict | None:
-        """Return how everything ended; ``None`` if something has not ended."""
+        """Return how everything ended; ``None`` while something has not ended."""
         if not parts or not all(each.over or not self._runs(each) for each in parts):
             return None
         entries = [each.entry for each in parts if self._runs(each)]

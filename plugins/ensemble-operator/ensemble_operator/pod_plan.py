@@ -1,8 +1,8 @@
-"""Plans the parts of an Ensemble that run in pods: its members and the run outside of them.
+"""Plans the parts of an Ensemble that run in pods: its members, and the run outside of members.
 
-Returns the changes for each part and its entry in the status. Called by ``plan``. The end of a run
-is written into the status before anything is deleted. A part that is over according to the status
-is never created again.
+For each part it returns the changes and the part's entry in the status. The end of a run is written
+into the status before anything is deleted. A part that is over according to the status is never
+created again. Called by ``plan``.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ BEAT = 60.0
 _NEEDED = "the run cancels its jobs first"
 #: Seconds for the Flux Operator to create a Job.
 _SOON = 60.0
-#: Seconds between two recreations of a MiniCluster whose pods have ended: shortest and longest.
-#: Seconds after which a run counts as stable.
+#: In seconds: shortest and longest pause before a MiniCluster whose pods have ended is recreated;
+#: time after which a run counts as stable.
 _PAUSE, _LONGEST_PAUSE, _STEADY = 10.0, 300.0, 900.0
 
 
@@ -46,9 +46,9 @@ _PAUSE, _LONGEST_PAUSE, _STEADY = 10.0, 300.0, 900.0
 class Part:
     """A member or the run.
 
-    ``objects`` are its objects; the last one creates the pods. ``runs``: whether the ensemble's run
-    is in this part. ``container`` is the name of its container. ``given`` has those fields of the
-    last object that the user wrote.
+    The field ``objects`` has the part's objects; the last one creates the pods. The flag ``runs``
+    says whether the ensemble's run is in this part. The field ``container`` is the name of the
+    part's container, and ``given`` has those fields of the last object that the user wrote.
     """
 
     name: str
@@ -70,8 +70,8 @@ class Part:
 class PartPlan:
     """Result for a part.
 
-    ``waits`` says why the part is not ready, as a condition's reason and message. ``outdated`` says
-    how the running object differs from the wanted one.
+    The field ``waits`` says why the part is not ready, as a condition's reason and message. The
+    field ``outdated`` says how the running object differs from the wanted one.
     """
 
     entry: dict[str, Any]
@@ -89,9 +89,9 @@ class PartPlan:
 
 
 def members_leave(ensemble: Ensemble, parts: Iterable[Part], observed: Observed) -> bool:
-    """Return whether the run outside of members must make way for a change of its members.
+    """Return whether the run outside of members must be stopped before a change of its members.
 
-    A run that would have to start from the beginning is not stopped for that.
+    A run that would have to start from the beginning is not stopped for such a change.
     """
     if not ensemble.outside or ensemble.suspend:
         return ensemble.outside
@@ -118,7 +118,7 @@ def plan_part(
 ) -> PartPlan:
     """Return the changes for a part.
 
-    - ``may_begin``: whether the part's requirements exist
+    - ``may_begin``: whether everything that the part requires exists
     - ``ended``: whether the recorded status says that everything is over
     - ``needed``: whether another part, which is being stopped, still uses this one
     - ``leaves``: whether this is the run outside of the members, and members are to be replaced or
@@ -185,8 +185,8 @@ def _withdraws(
     *,
     leaves: bool,
 ) -> bool:
-    """Plan the withdrawal of the part's run. Return whether one is in progress or was just
-    completed.
+    """Plan the withdrawal of the part's run. Return whether one is in progress or has just
+    ended.
     """
     tag = owed(ensemble, observed)
     due = bool(tag) and (leaves or tag != part.tag)
@@ -262,7 +262,7 @@ def _present(
     metadata = found["metadata"]
     noted = metadata.get("annotations") or {}
     ended = before.get("finishedAt") and before.get("run") == noted.get(RUN)
-    if part.runs and ended:  # another run is wanted, otherwise this is not called
+    if part.runs and ended:  # another run is wanted: otherwise this function is not called
         note = Note("Recreated", f"recreating {metadata['name']}: its file has changed")
         plan.changes.append(_delete(found, note))
         return
@@ -296,7 +296,7 @@ def _present(
         return
     lost = lost_pod(pods, part.container)
     if part.runs and ensemble.restart_policy == "Fail" and lost is not None:
-        # The Job may have created another pod, which starts the run from the beginning.
+        # The Job may have created another pod, which would start the run from the beginning.
         gone = pod_state(lost, part.container)
         _finish(part, before, plan, gone.exit_code, "Lost", gone.message, now)
         return
@@ -328,12 +328,12 @@ def _present(
         why = _why_it_waits(found, job, observed, now)
         reason, words = plan.waits
         plan.waits = (reason, f"{words}; {why}" if why and why not in words else words)
-        if state.phase == "absent":  # nothing reports a Job or pod that is not created
+        if state.phase == "absent":  # no event reports that a Job or pod was not created
             plan.again = plan.again or now + _SOON + 1
 
 
 def _why_it_waits(found: Object, job: Object | None, observed: Observed, now: float) -> str:
-    """Return why the pods of a MiniCluster or a Job wait, from their status and events."""
+    """Return why the pods of a MiniCluster or Job wait, from their status and Events."""
     name = found["metadata"]["name"]
     pods = [p for p in observed.pods if (p["metadata"].get("labels") or {}).get("job-name") == name]
     for pod in pods:
@@ -363,7 +363,8 @@ def _begin_again(
 ) -> None:
     """Recreate a MiniCluster whose pods succeeded although its run is not over.
 
-    Their Job creates no other pods. The sooner this happens again, the longer is the pause.
+    The MiniCluster's Job creates no other pods. The sooner this happens again, the longer the
+    pause.
     """
     name, began = found["metadata"]["name"], found["metadata"].get("creationTimestamp", "")
     lasted = now - seconds(state.started or began) if state.started or began else _STEADY
@@ -387,7 +388,7 @@ def _lost(
     container: str,
     name: str,
 ) -> None:
-    """Report the last lost pod, once. Its Job may have created another pod since."""
+    """Report the last lost pod, once. The pod's Job may have created another pod since."""
     known = before.get("lostPod", "")
     lost = pod["metadata"]["name"] if pod is not None else known
     if lost:
@@ -399,7 +400,9 @@ def _lost(
 
 def _outdated(part: Part, found: Object) -> str:
     """Return how the existing object differs from the wanted one, as a condition's reason and
-    message; empty if they are equal.
+    message.
+
+    Returns an empty string if they are equal.
     """
     noted, name = found["metadata"].get("annotations") or {}, found["metadata"]["name"]
     wanted = part.main["metadata"]["annotations"]
@@ -423,7 +426,7 @@ def _finish(
     """Record the end of a part's run."""
     entry = plan.entry
     entry.setdefault("run", before.get("run", ""))
-    # Any other run was of an older file.
+    # Any other run used an older file.
     plan.over = entry["run"] == part.tag
     entry.setdefault("file", before.get("file", ""))
     entry |= {key: before[key] for key in ("size", "maxSize", "groups") if key in before}
@@ -449,7 +452,7 @@ def _beats(
     name: str,
     now: float,
 ) -> None:
-    """Record in the plan whether the part is ready, and its queue's figures."""
+    """Record in the plan whether the part is ready, and the figures of its queue."""
     if part.main["kind"] != "MiniCluster":
         plan.ready = state.phase == "running"
         plan.waits = ("WaitingForPods", state.message or f"{name} has no running pod")

@@ -1,8 +1,8 @@
 """Reader of the custom resource: converts an object from the API or a file into an
 :class:`Ensemble`.
 
-``problems`` returns the mistakes of an object, worded as by the API server where possible; ``read``
-takes a valid one.
+The function ``problems`` returns the mistakes of an object, worded as by the API server where
+possible. The function ``read`` requires an object without mistakes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
 
 Object = Mapping[str, Any]
 
-#: Upstream's images. They lack the service that this operator's members use.
+#: Upstream's images, which lack the service that this operator's members use.
 _UPSTREAM = re.compile(r"(^|/)(ensemble-python|ensemble-operator-api)(:|@|$)")
 
 
@@ -58,9 +58,9 @@ class Reference:
 class Member:
     """A member.
 
-    ``file`` is its ensemble file or a reference, or ``None`` if it is shared. ``minicluster`` is
-    the MiniCluster's spec as given, ``container`` the index of the container that runs the
-    ensemble.
+    The field ``file`` is the member's ensemble file or a reference to it, or ``None`` if all
+    members share one. The field ``minicluster`` is the MiniCluster's spec as the user wrote it. The
+    field ``container`` is the index of the container that runs the ensemble.
     """
 
     name: str
@@ -85,8 +85,9 @@ class Member:
 
 @dataclass(frozen=True)
 class Sidecar:
-    """The service. An empty ``image`` means the operator's. ``foreign`` is an image of upstream's,
-    which is ignored.
+    """The service. An empty ``image`` means the operator's image.
+
+    The field ``foreign`` is an image of upstream's that the user gave; it is ignored.
     """
 
     image: str = ""
@@ -126,7 +127,7 @@ class Ensemble:
 
     @property
     def outside(self) -> bool:
-        """True if all members share one file, whose run is outside of them."""
+        """True if all members share one file, whose run is outside of the members."""
         return self.file is not None
 
     @property
@@ -135,14 +136,15 @@ class Ensemble:
         return "claim" in self.state or "size" in self.state
 
     def entry(self, part: str) -> Object:
-        """Return the status entry of a member or of the outside run; empty if there is none."""
+        """Return the status entry of a member or of the outside run; empty if it has no entry."""
         entries = self.status.get("members") or ()
         return next((each for each in entries if each.get("name") == part), {})
 
 
 def problems(found: Object, old: Object | None = None) -> list[Problem]:
-    """Return the mistakes of an object by the schema and the rules. With ``old``, also the mistakes
-    of the change from it.
+    """Return the mistakes of an object by the schema and the rules.
+
+    With ``old``, also return the mistakes of the change from ``old``.
     """
     if found.get("apiVersion") != f"{GROUP}/{VERSION}" or found.get("kind") != KIND:
         said = f"{found.get('apiVersion')}, {found.get('kind')}"
@@ -159,8 +161,8 @@ def problems(found: Object, old: Object | None = None) -> list[Problem]:
 
 
 def _shape(value: Any, schema: Object, path: str) -> Iterator[Problem]:
-    """Return the mistakes of a value by the schema, with unknown fields, as ``kubectl
-    apply`` does.
+    """Return the mistakes of a value by the schema. Like ``kubectl apply``, report unknown fields
+    too.
     """
     if schema.get("x-kubernetes-int-or-string"):
         if isinstance(value, bool) or not isinstance(value, (int, str)):
@@ -289,7 +291,7 @@ def _unfit(spec: Object) -> Iterator[Problem]:
         )
 
 
-#: MiniCluster fields that grant more than an Ensemble needs, and what they grant.
+#: MiniCluster fields that grant more than an Ensemble needs, each with what it grants.
 _REACHES = {
     "hostPath": "a path of the node",
     "hostPID": "processes of the node",
@@ -303,8 +305,9 @@ _REACHES = {
 
 
 def overreaching(spec: Object) -> list[Problem]:
-    """Return the places where MiniClusters use Secrets, nodes or privileges. An operator with
-    restrictions rejects these.
+    """Return the places where MiniClusters use Secrets, nodes or privileges.
+
+    An operator with restrictions rejects these.
     """
     return [
         Problem(path, f"asks for {what}, which this operator does not allow ('--restrict-members')")
@@ -339,7 +342,7 @@ def _container(member: Object) -> int:
 
 
 def read(found: Object) -> Ensemble:
-    """Return the Ensemble of a valid object (without :func:`problems`)."""
+    """Return the Ensemble of a valid object, one without :func:`problems`."""
     metadata, spec = found["metadata"], found["spec"]
     state = {k: v for k, v in spec.get("state", {}).items() if v is not None}
     durable = "claim" in state or "size" in state

@@ -1,7 +1,7 @@
-"""Rules of the custom resource beyond its schema: each in CEL, for the API server, and in Python,
-for ``check`` and for an API server with an older definition.
+"""Rules of the custom resource beyond its schema.
 
-A test evaluates both on the same objects.
+Each rule exists in CEL, for the API server, and in Python, for ``check`` and for an API server with
+an older definition. A test evaluates both on the same objects.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any
 
 __all__ = ["MEMBER_LIMIT", "NAME_LIMIT", "RULES", "Rule", "of_place"]
 
-#: Limits: members of an Ensemble, and characters of its name, because pod names have at most 63.
+#: Maximum number of members of an Ensemble, and of characters in its name (pod names have at most
+#: 63).
 MEMBER_LIMIT, NAME_LIMIT = 32, 40
 
 Value = Any
@@ -20,8 +21,10 @@ Value = Any
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule at one place of the schema. ``holds`` takes the value there and, for a rule about
-    changes (``old``), the previous value.
+    """A rule at one place of the schema.
+
+    The function ``holds`` takes the value at that place and, for a rule about changes (``old``),
+    the previous value.
     """
 
     place: str
@@ -32,7 +35,7 @@ class Rule:
 
 
 def of_place(place: str) -> dict[str, Any]:
-    """Return the rules of a place in the form of a schema."""
+    """Return the rules of a place, in the form that a schema uses."""
     found = [{"rule": r.cel, "message": r.message} for r in RULES if r.place == place]
     return {"x-kubernetes-validations": found} if found else {}
 

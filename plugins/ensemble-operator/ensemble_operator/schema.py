@@ -1,9 +1,9 @@
-"""Schema of the custom resource ``Ensemble``, from which ``crd.yaml``, the reader (``resource``)
-and ``ensemble-operator check`` are made.
+"""Schema of the custom resource ``Ensemble``, the source of ``crd.yaml``.
 
-Group, version, kind and meaning of fields are upstream's, so its files apply unchanged. Of a
-MiniCluster, only fields that the rules read are declared; its own definition checks the rest.
-``LISTS`` bounds every list, because of the API server's budget for rules.
+The reader (``resource``) and ``ensemble-operator check`` use it too. The group, version, kind and
+meaning of fields are upstream's, so upstream's files can be applied unchanged. Of a MiniCluster,
+only fields that the rules read are declared; the MiniCluster's own definition checks the others.
+``LISTS`` bounds every list, because the API server limits the cost of rules.
 """
 
 from __future__ import annotations

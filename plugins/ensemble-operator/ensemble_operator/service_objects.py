@@ -1,4 +1,6 @@
-"""Objects of an Ensemble's service: its account and rights, Deployment, Service and policy."""
+"""Objects of an Ensemble's service: its account and permissions, Deployment, Service and network
+policy.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ RESTRICTED = {
 
 
 def pod_security(settings: Settings) -> Object:
-    """Return the security context of our pods, which passes Pod Security ``restricted``."""
+    """Return the security context of our pods, which satisfies Pod Security ``restricted``."""
     ids = ("runAsUser", "runAsGroup", "fsGroup")
     return {
         "runAsNonRoot": True,
@@ -31,7 +33,7 @@ def pod_security(settings: Settings) -> Object:
 
 
 def address(ensemble: Ensemble) -> str:
-    """Return the name by which pods and the operator reach the service."""
+    """Return the host name at which pods and the operator reach the service."""
     return f"{ensemble.name}-grpc.{ensemble.namespace}.svc"
 
 
@@ -46,8 +48,9 @@ def tokens_secret(ensemble: Ensemble) -> str:
 
 
 def service_objects(ensemble: Ensemble, settings: Settings, *, replicas: int) -> list[Object]:
-    """Return all objects in the order of creation; ``replicas`` is 0 when the service is no longer
-    needed.
+    """Return all objects in the order of creation.
+
+    The number ``replicas`` is 0 when the service is no longer needed.
     """
     name = ensemble.name
     found = [
@@ -75,7 +78,7 @@ def _rights(ensemble: Ensemble) -> list[Object]:
     rules = [
         (["flux-framework.org"], ["miniclusters"], ["get"]),
         (["flux-framework.org"], ["miniclusters/scale"], ["patch"]),
-        # The Job has the size if the Flux Operator's report of it was lost.
+        # The Job contains the size if the Flux Operator's report of the size was lost.
         (["batch"], ["jobs"], ["get"]),
     ]
     written = [
@@ -148,7 +151,7 @@ def _deployment(ensemble: Ensemble, settings: Settings, replicas: int) -> Object
             {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}},
         ],
     }
-    # Without this, the Flux Operator would label every pod with its own index.
+    # Without this label, the Flux Operator would give every pod its own index.
     labels = {**mine(ensemble, "service"), "job-index": "none"}
     spec = {
         "replicas": replicas,
@@ -226,8 +229,10 @@ def _probe(period: int, failures: int, timeout: int) -> Object:
 
 
 def _policy(ensemble: Ensemble) -> Object:
-    """Return the service's network policy: members, the run and the operator may connect, and
-    Prometheus to the metrics; the service may connect to DNS and to Kubernetes.
+    """Return the service's network policy.
+
+    Members, the run and the operator may connect to the service, and Prometheus to the metrics. The
+    service may connect to DNS and to Kubernetes.
     """
     own = {"app.kubernetes.io/instance": ensemble.name, "app.kubernetes.io/part-of": "ensemble"}
     members = {"podSelector": {"matchLabels": own}}

@@ -1,4 +1,4 @@
-"""Polls services for the status of their members, in threads, because the client blocks."""
+"""Polls services for the status of their members. Uses threads, because the client blocks."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Asking", "Target"]
 
-#: Services polled at a time, and timeout of one in seconds.
+#: Number of services polled at a time, and timeout of each poll in seconds.
 _AT_ONCE, _TIMEOUT = 8, 5.0
 _log = logging.getLogger("ensemble.operator")
 
 
 @dataclass(frozen=True)
 class Target:
-    """Host and port of a service, the certificate of its authority (as text), and the operator's
+    """Host and port of a service, its certificate authority's certificate (PEM), and the operator's
     token.
     """
 
@@ -38,7 +38,7 @@ class Target:
 
 
 class Asking:
-    """Clients of services, kept while they are polled."""
+    """Clients of services, kept open while the services are polled."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_AT_ONCE, "ensemble-asking")
@@ -46,7 +46,7 @@ class Asking:
         self._folder = tempfile.TemporaryDirectory(prefix="ensemble-operator-")
 
     async def __call__(self, key: tuple[str, str], target: Target) -> Mapping[str, Figures] | None:
-        """Return the service's figures of its members; ``None`` if it does not answer."""
+        """Return the service's figures of its members; ``None`` if the service does not answer."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, self._ask, key, target)
 

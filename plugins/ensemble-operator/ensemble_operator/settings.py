@@ -13,10 +13,11 @@ class Settings:
 
     - ``image``: image that contains the service
     - ``view``: image with a relocatable folder of ``ensemble``, for members with other images
-    - ``restricted``: MiniClusters may not use Secrets, host paths or privileges
-    - ``user``: uid and gid of the operator's own pods; ``None`` if the cluster chooses
-    - ``resync``, ``secrets``, ``ask``: seconds between reconciles without changes, between checks
-      of Secrets, and between polls of services
+    - ``restricted``: whether MiniClusters are denied Secrets, host paths and privileges
+    - ``user``: uid and gid of the operator's own pods; ``None`` if the cluster chooses them
+    - ``resync``: seconds between reconciles without changes
+    - ``secrets``: seconds between checks of Secrets
+    - ``ask``: seconds between polls of services
     """
 
     image: str = "ensemble:1.0.0"

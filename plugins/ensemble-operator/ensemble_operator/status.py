@@ -29,12 +29,12 @@ _TOLD = {
 
 
 def service_verdict(ensemble: Ensemble, observed: Observed, *, needed: bool) -> Verdict:
-    """Return the condition of the service: ready, or why it is not."""
+    """Return the condition of the service: ready, or the reason why not."""
     if not needed:
         return True, "NotNeeded", "everything is over"
     deployment = observed.children.get(("Deployment", ensemble.name)) or {"metadata": {}}
     status, generation = deployment.get("status") or {}, deployment["metadata"].get("generation", 0)
-    # After a change of the Deployment, its status is still that of the old one.
+    # Just after a change of the Deployment, its status still describes the old one.
     current = status.get("observedGeneration", generation) >= generation
     if is_mine(ensemble, deployment) and current and status.get("availableReplicas"):
         return True, "Available", ""
@@ -106,7 +106,7 @@ def sums(parts: Sequence[PartPlan]) -> dict[str, Any]:
 
 
 def whole(ensemble: Ensemble, verdicts: Mapping[str, Verdict], *, any_there: bool) -> str:
-    """Return the phase."""
+    """Return the phase of the Ensemble."""
     if ensemble.deleting:
         return "Terminating"
     if verdicts.get("Finished", (False,))[0]:
@@ -119,7 +119,7 @@ def whole(ensemble: Ensemble, verdicts: Mapping[str, Verdict], *, any_there: boo
 
 
 def not_new(status: Object, before: Object) -> tuple[bool, bool]:
-    """Return whether a status equals the previous one, and whether it does so when figures are
+    """Return whether a status equals the previous one, and whether it does if figures are
     ignored.
     """
 

@@ -1,4 +1,4 @@
-"""Conversion between the API's times and seconds since the epoch."""
+"""Conversion between the Kubernetes API's times and seconds since the epoch."""
 
 from __future__ import annotations
 

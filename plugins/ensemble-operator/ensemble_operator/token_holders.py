@@ -1,6 +1,6 @@
-"""Holders of tokens: the clients of an Ensemble's service, and the Secret with each one's token.
+"""Holders of tokens: the clients of an Ensemble's service, each with the Secret that has its token.
 
-``wanted`` says whether a Secret is missing or wrong; ``credentials`` creates it.
+The function ``wanted`` says whether a Secret is missing or wrong; ``credentials`` creates it.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ __all__ = [
 
 Secrets = Mapping[str, "Object | None"]
 
-#: Time of a certificate's renewal, in seconds since the epoch.
+#: Annotation with the time of a certificate's renewal, in seconds since the epoch.
 RENEW = f"{GROUP}/renew"
 FILES = ("ca.crt", "ca.key", "server.crt", "server.key")
-#: Further data in a Secret with a token: the next token, until the service certainly knows it, and
-#: the id of the previous token, which stays valid until it expires.
+#: Suffixes of further keys in a Secret with a token: the next token, until the service certainly
+#: knows it, and the id of the previous token, which stays valid until it expires.
 NEXT, LAST = ".next", ".last"
 #: Seconds until a changed Secret is visible in all pods that mount it.
 _SPREAD = 600.0
@@ -53,7 +53,7 @@ VIEWER = "viewer"
 
 @dataclass(frozen=True)
 class Holder:
-    """Holder of a token: its role and name at the service, and the Secret and key with the
+    """Holder of a token: its role and name at the service, and the Secret and key that have the
     token.
     """
 
@@ -82,8 +82,9 @@ def secret_names(ensemble: Ensemble) -> list[str]:
 
 
 def awaited(ensemble: Ensemble, name: str, secret: Object | None) -> bool:
-    """Return whether only the user can fix a Secret: a foreign one is in the way, or the user's own
-    is missing.
+    """Return whether only the user can fix a Secret.
+
+    That is the case if a foreign Secret is in the way, or if the user's own Secret is missing.
     """
     if name == ensemble.sidecar.tls_secret:
         return secret is None
@@ -108,7 +109,7 @@ def lines_of(secrets: Secrets, ensemble: Ensemble) -> list[dict[str, Any]]:
 
 
 def known(lines: list[dict[str, Any]], holder: Holder, text: str) -> bool:
-    """Return whether a token is recorded as its holder's."""
+    """Return whether a token is recorded for this holder."""
     return _line(lines, holder, text) is not None
 
 
@@ -134,7 +135,7 @@ def renewal(
 ) -> Literal["", "make", "use"]:
     """Return the step of a token's renewal that is due.
 
-    At two thirds of a token's lifetime, another one is created and its hash given to the service.
+    At two thirds of a token's lifetime, another token is created and its hash given to the service.
     Once the service has the hash, the new token replaces the old one.
     """
     secret = secrets.get(holder.secret)
@@ -167,7 +168,7 @@ def wanted(ensemble: Ensemble, secrets: Secrets, now: float) -> bool:
 
 
 def renew_at(secret: Object | None) -> float:
-    """Return when its certificate must be renewed; 0 if unknown."""
+    """Return when a Secret's certificate must be renewed; 0 if unknown."""
     noted = ((secret or {}).get("metadata") or {}).get("annotations") or {}
     try:
         return float(noted.get(RENEW, 0))

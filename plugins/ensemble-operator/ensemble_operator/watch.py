@@ -1,7 +1,7 @@
 """Watches with kopf: updates the cache and triggers reconciles.
 
-Only ``on.event`` and indices are used, because these leave no annotations or finalizers on objects.
-The indices serve only to delay handlers until all existing objects have been listed once.
+Only ``on.event`` and indices are used, because other handlers leave annotations or finalizers on
+objects. The indices serve only to delay handlers until all existing objects have been listed once.
 """
 
 from __future__ import annotations
@@ -31,25 +31,28 @@ from .settings import Settings
 
 __all__ = ["Operator"]
 
-#: Comparison of the cache with the cluster: seconds between two, seconds until a failed one is
-#: retried, and seconds without a success after which the process should restart.
+#: Comparison of the cache with the cluster: seconds between two comparisons, seconds until a failed
+#: one is retried, and seconds without a success after which the process should restart.
 _CHECK, _AGAIN, _UNKNOWN = 300.0, 10.0, 900.0
-#: Seconds that kopf may take to end, and seconds until it is restarted.
+#: Seconds within which kopf must end, and seconds until it is restarted.
 _ENDING, _PAUSE = 10.0, 1.0
 _FLUX = "/apis/flux-framework.org/v1alpha2"
 _log = logging.getLogger("ensemble.operator")
 
 
 def kopf_identity() -> Any:
-    """Return kopf's name for this process. Kopf's default looks up the user's name, which fails for
-    a uid without one, as on OpenShift.
+    """Return kopf's name for this process.
+
+    Kopf's default looks up the user's name, which fails for a uid without a name, as on OpenShift.
     """
     return f"{socket.gethostname()}/{uuid.uuid4().hex[:8]}"
 
 
 class Operator:
-    """The operator of one process. Empty ``namespaces`` means all; ``lease`` is the namespace of
-    its Lease, empty for none.
+    """The operator of one process.
+
+    Empty ``namespaces`` means all namespaces. The argument ``lease`` is the namespace of the Lease,
+    empty for no Lease.
     """
 
     def __init__(
@@ -70,7 +73,8 @@ class Operator:
         self._health = health
         self._asking = asking or Asking()
         self._flux = True
-        #: Whether watches missed something in the last two comparisons, and in the last one.
+        #: Whether both of the last two comparisons found changes that watches had missed, and
+        #: whether the last one did.
         self._stale = self._doubt = False
         #: Time of the last comparison (or of the start) and of the next one, monotonic.
         self._compared = time.monotonic()
@@ -117,7 +121,7 @@ class Operator:
     # -- kopf --------------------------------------------------------------------------------------
 
     async def _kopf(self, ending: asyncio.Event, stop: asyncio.Event) -> None:
-        """Watch until told to end; restart watches that end on their own."""
+        """Watch until ``ending`` is set; restart watches that end on their own."""
         while True:
             tasks = await kopf.spawn_tasks(
                 registry=self._registry(),
@@ -128,7 +132,7 @@ class Operator:
                 namespaces=self._namespaces,
                 liveness_endpoint=self._health,
             )
-            _heed_signals(stop)  # kopf would handle them itself, and only end its watches
+            _heed_signals(stop)  # kopf would handle signals itself, and only end its watches
             told = asyncio.ensure_future(ending.wait())
             done, _ = await asyncio.wait([*tasks, told], return_when=asyncio.FIRST_COMPLETED)
             told.cancel()
@@ -139,7 +143,7 @@ class Operator:
             why = next((str(each) for each in errors if each is not None), "kopf has ended")
             _log.warning("watching ended (%s); restarting", why)
             self.loop.counts["watch restarts"] += 1
-            self._due = 0.0  # compare soon: nothing else reports what happened meanwhile
+            self._due = 0.0  # compare soon: nothing else reports changes during the gap
             await asyncio.sleep(_PAUSE)
             with contextlib.suppress(ApiError):
                 await self._compare()
@@ -194,8 +198,9 @@ class Operator:
         return True
 
     async def _check(self) -> None:
-        """Compare the cache with the cluster, because a relist reports no deletions. If the Flux
-        Operator has been installed, restart the process.
+        """Compare the cache with the cluster, because a relist reports no deletions.
+
+        If the Flux Operator has been installed, restart the process.
         """
         while True:
             await asyncio.sleep(_AGAIN)
@@ -208,7 +213,7 @@ class Operator:
                     self._stale, self._doubt = missed and self._doubt, missed
 
     async def _compare(self) -> bool:
-        """Correct the cache where watches missed something. Return whether they did."""
+        """Correct the cache where watches missed changes. Return whether they missed any."""
         missed = False
         for kind, about in KINDS.items():
             if not about.watched or (kind == "MiniCluster" and not self._flux):
@@ -235,8 +240,9 @@ def _heed_signals(stop: asyncio.Event) -> None:
 
 
 async def _end(tasks: Collection[asyncio.Future[Any]]) -> None:
-    """Cancel tasks until each has ended: before Python 3.12, ``wait_for`` loses a cancellation that
-    arrives together with its result.
+    """Cancel tasks repeatedly until each has ended.
+
+    Before Python 3.12, ``wait_for`` loses a cancellation that arrives together with its result.
     """
     left = set(tasks)
     while left:

@@ -1,13 +1,13 @@
 """Withdrawal of a run outside the members: cancels its jobs and waits for their ends.
 
-This happens before its members are deleted or another run replaces it. A resume submits the
+A run is withdrawn before its members are deleted or another run replaces it. A resume submits the
 cancelled jobs again.
 
-A Job of the same name replaces the run's Job, so that both never coexist. The new Job's pod has the
-run's journal and runs ``ensemble stop --cancel-jobs``, whatever happened to the run's pod. A run
-without a claim has no journal for another pod, so it cancels its jobs itself when it is stopped. As
-long as its status entry contains the tag ``run``, a run has not been withdrawn. Called by ``plan``
-and ``pod_plan``.
+A new Job replaces the run's Job under the same name, so that both never coexist. The new Job's pod
+has the run's journal and runs ``ensemble stop --cancel-jobs``, whatever happened to the run's pod.
+A run without a claim has no journal for another pod, so the run cancels its jobs itself when it is
+stopped. A run counts as withdrawn when its status entry no longer contains the tag ``run``. Called
+by ``plan`` and ``pod_plan``.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from .resource import Ensemble
 
 __all__ = ["outcome", "owed", "run_is_there", "withdrawal"]
 
-#: Seconds until Kubernetes ends the Job, and the run's jobs are given up. Half of this time is for
-#: unreachable members.
+#: Seconds until Kubernetes ends the Job; the run's jobs are then abandoned. Half of this time is
+#: for unreachable members.
 _LONGEST = 600
 
 #: Repeat while the queue may have jobs (exit code 75). A run that never started has none.
@@ -40,7 +40,7 @@ fi
 
 
 def owed(ensemble: Ensemble, observed: Observed) -> str:
-    """Return the tag of the run that may have jobs at existing members; empty if there is none."""
+    """Return the tag of the run that may have jobs at existing members; empty if no run does."""
     entry, there = ensemble.entry(RUNNER), observed.children.items()
     members = any(kind == "MiniCluster" and is_mine(ensemble, each) for (kind, _), each in there)
     if not ensemble.durable or entry.get("finishedAt") or not members:
@@ -49,7 +49,7 @@ def owed(ensemble: Ensemble, observed: Observed) -> str:
 
 
 def run_is_there(ensemble: Ensemble, observed: Observed, now: float) -> bool:
-    """Return whether the run, which is being stopped, may still cancel its jobs."""
+    """Return whether the run that is being stopped may still cancel its jobs."""
     name = member_object(ensemble, RUNNER)
     job = observed.children.get(("Job", name))
     mine = job is not None and is_mine(ensemble, job)
@@ -71,9 +71,9 @@ def withdrawal(ensemble: Ensemble, job: Object, tag: str) -> Object:
 def outcome(found: Object, observed: Observed, container: str, now: float) -> str | float | None:
     """Return the outcome of a withdrawal.
 
-    It is empty if all jobs are cancelled, and otherwise says why that is unknown. While the
-    withdrawal runs, it is ``None``. Between the Job's end and the pod's report, it is the time
-    until which to wait for the report.
+    The outcome is an empty string if all jobs are cancelled, and otherwise a text that says why
+    that is unknown. While the withdrawal runs, the outcome is ``None``. Between the Job's end and
+    the pod's report, it is the time until which to wait for the report.
     """
     pods = first_pods(observed.pods, found, None)
     state = pod_state(newest(pods), container)

@@ -1,4 +1,4 @@
-"""Writes: carry out each change of a plan through the API. Called by ``loop``."""
+"""Writes: carries out each change of a plan through the API. Called by ``loop``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .schema import KIND
 
 __all__ = ["about", "merge_patch", "try_out", "write"]
 
-#: Maps that are replaced as a whole.
+#: Mappings that a patch replaces as a whole.
 _WHOLE = ("nodeSelector", "limits", "requests")
 
 
@@ -33,8 +33,8 @@ def about(change: Change) -> tuple[str, str]:
 
 
 def merge_patch(found: Object, body: Object) -> Object:
-    """Return the patch that makes an object equal to ``body``: its fields, and ``None`` for removed
-    ones.
+    """Return the patch that makes an object equal to ``body``: its fields, with ``None`` for
+    removed ones.
     """
     patch: Object = copy.deepcopy(body)
     metadata = {key: patch["metadata"][key] for key in ("labels", "annotations")}
@@ -93,7 +93,7 @@ async def try_out(api: Api, key: Key, body: Object, given: Mapping[str, Any]) ->
     """Let the API server validate an object with a dry run.
 
     Raises :class:`ApiError` for an invalid object and for unknown fields that the user wrote. Other
-    unknown fields are ignored: they belong to a newer Flux Operator.
+    unknown fields are ignored, because a newer Flux Operator may know them.
     """
     path = KINDS[body["kind"]].path(key[0])
     bare = without_nothing(body)
@@ -127,7 +127,8 @@ async def _create(api: Api, cache: Cache, key: Key, kind: str, body: Object) -> 
     except ApiError as error:
         if error.status != 409:
             raise
-        # The object exists. It is ours, but not yet reported by watches, or it is foreign.
+        # The object exists. Either it is ours and watches have not reported it yet, or it is
+        # foreign.
         found = await api("GET", KINDS[kind].path(key[0], name))
     cache.wrote(key, kind, found)
 
@@ -148,8 +149,9 @@ async def _delete(api: Api, cache: Cache, key: Key, change: Delete) -> None:
 
 
 async def _set_finalizer(api: Api, cache: Cache, key: Key, wanted: bool) -> None:
-    """Add or remove our finalizer. The JSON patch requires the observed finalizers, because others
-    may change theirs.
+    """Add or remove our finalizer.
+
+    The JSON patch requires that the finalizers are as observed, because others may change theirs.
     """
     metadata = cache.ensembles[key]["metadata"]
     there = list(metadata.get("finalizers") or ())
