@@ -1,7 +1,7 @@
 """Ensemble: many jobs on HPC queues, steered by rules.
 
-This module has the public names for programs, plugins and functions in ensemble files. They are
-imported on first use, so importing the package is cheap.
+This module exports the public names for programs, plugins and functions in ensemble files. Each
+name is imported on first use, so importing the package is cheap.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Every error that Ensemble raises on purpose is an :class:`EnsembleError`; the command line prints it
 without a traceback. Error codes are defined where they are raised and listed in
-``docs/error-codes.md``. All modules use this one; it imports none of them.
+``docs/error-codes.md``. All modules use this module; it imports no other module of the package.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ __all__ = [
 
 
 class Location(NamedTuple):
-    """A place in a file. ``line`` and ``column`` count from 1; 0 means the whole file. ``quoted``:
-    messages may quote the line, because the file is not confidential."""
+    """A place in a file. ``line`` and ``column`` count from 1; 0 means the whole file. If
+    ``quoted`` is true, messages may quote the line, because the file is not confidential."""
 
     file: str
     line: int = 0
@@ -139,14 +139,14 @@ class PluginError(UsageError):
 
 
 class ExecutorError(EnsembleError):
-    """A request that an executor rejected, or the loss of its queue."""
+    """A request that an executor rejected, or a queue that an executor lost."""
 
 
 def interrupted(error: BaseException | None) -> bool:
     """Return whether Ctrl-C caused this error.
 
     Before Python 3.12, a ``KeyboardInterrupt`` during the creation of a class becomes a
-    ``RuntimeError``; and interrupted code may raise another error while it cleans up.
+    ``RuntimeError``. Interrupted code may also raise another error while it cleans up.
     """
     passed: set[int] = set()  # the chain may be circular
     while error is not None and not isinstance(error, KeyboardInterrupt):
@@ -160,16 +160,18 @@ def interrupted(error: BaseException | None) -> bool:
 def raised_at(error: BaseException) -> str:
     """Return where a plugin's code raised an error: ``ensemble_anneal/actions.py:17``.
 
-    The path begins at the package, so it does not depend on the place of installation. It is empty
-    for an error that was never raised.
+    The path begins at the package, so it does not depend on the place of installation. The result
+    is empty for an error that was never raised.
     """
     file, module, line = _culprit(error)
     return f"{_short(file, module)}:{line}" if file else ""
 
 
 def written_at(function: object) -> str:
-    """Return where a plugin's function is defined, in the format of :func:`raised_at`; its module
-    if it is not written in Python."""
+    """Return where a plugin's function is defined, in the format of :func:`raised_at`.
+
+    If the function is not written in Python, return the name of its module.
+    """
     file, module, line = _culprit(function)
     return f"{_short(file, module)}:{line}" if file else module
 
@@ -188,7 +190,7 @@ def to_author(culprit: object) -> str:
 
 _S = TypeVar("_S", bound="str | None")
 
-#: Words of other tools and of everyday use, with ours.
+#: Synonyms from other tools and everyday language, with the name that Ensemble uses.
 _SYNONYMS = {
     "args": "parameters", "params": "parameters", "sweep": "parameters", "script": "command",
     "run": "command", "exec": "command", "cores": "cores_per_task", "cpus": "cores_per_task",
@@ -211,7 +213,7 @@ _SYNONYMS = {
 
 
 def closest(name: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """Return the name for which this one is a synonym, or else the most similar name, or ``None``.
+    """Return the name that ``name`` is a synonym of, or else the most similar one, or ``None``.
 
     >>> closest("walltime", ["command", "duration"])
     'duration'
@@ -242,7 +244,7 @@ def did_you_mean(
 
 
 def no_such(whose: str, noun: str, name: str, known: Collection[str], if_empty: str) -> UsageError:
-    """Return the error for an unknown name: ``whose`` has only the names ``known``."""
+    """Return the error for a name that ``whose`` does not have; it has only the names ``known``."""
     listed = f"it has {', '.join(known)}" if known else if_empty
     hint = did_you_mean(name, known, listed, cutoff=0.5)
     return UsageError(f"{whose} has no {noun} {name!r}", hint=hint, code=f"no-such-{noun}")
@@ -259,10 +261,10 @@ def call_plugin(
 ) -> Any:
     """Call a function of a plugin's record and check the type of the result.
 
-    Raises :class:`PluginError` if the result is not an instance of ``returns``; ``expected`` is the
-    description of that type for the message. ``whose`` is empty if the surrounding message names
-    the plugin. An unexpected exception becomes a :class:`PluginError` with the text ``failed``; if
-    this text is empty, the exception propagates.
+    Raises :class:`PluginError` if the result is not an instance of ``returns``, which the message
+    describes as ``expected``. Leave ``whose`` empty if the surrounding message names the plugin. An
+    unexpected exception becomes a :class:`PluginError` with the text ``failed``; if ``failed`` is
+    empty, the exception propagates.
     """
     try:
         returned = function(*arguments)
@@ -314,8 +316,8 @@ def _with_article(name: str) -> str:
 def _culprit(culprit: object) -> tuple[str, str, int]:
     """Return the file, the module and the line of an error, a function or a class.
 
-    For an error, this is the last frame of the first package that is not ours, because later frames
-    may belong to libraries that the plugin called.
+    For an error, these are taken from the last frame of the first package outside Ensemble, because
+    later frames may belong to libraries that the plugin called.
     """
     if isinstance(culprit, BaseException):
         frames = []
@@ -338,7 +340,7 @@ def _culprit(culprit: object) -> tuple[str, str, int]:
 
 
 def _short(file: str, module: str) -> str:
-    """Return the file's path from its package on, or only its name if it is not in a package."""
+    """Return the file's path beginning with its package, or only its name without a package."""
     for tail in (f"{module.replace('.', '/')}.py", f"{module.replace('.', '/')}/__init__.py"):
         if file.endswith(f"/{tail}"):
             return tail

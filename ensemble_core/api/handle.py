@@ -1,4 +1,4 @@
-"""Handle of a run that is live in this process, live in another, or over.
+"""Handle of a run, which is live in this process, live in another process, or over.
 
 ``run`` and ``open_run`` return an :class:`EnsembleRun`. If the run is live in this process, the
 handle reads the engine between two events; otherwise it reads the journal.
@@ -45,7 +45,7 @@ _LOOK, _FRAME = 0.5, 0.25
 class EnsembleRun:
     """A run of an ensemble.
 
-    ``tag`` is the run's name, ``folder`` the folder with its journal (``None`` without a journal).
+    ``tag`` is the run's name; ``folder`` is the folder with its journal, or ``None`` without one.
     In asyncio, use ``await run`` instead of :meth:`wait`.
     """
 
@@ -78,8 +78,9 @@ class EnsembleRun:
 
     @property
     def state(self) -> str:
-        """The state as in ``ensemble runs``: ``running``, ``ended``, or ``stopped``, ``limited`` or
-        ``interrupted``, which can be resumed; ``failed`` if the run could not start."""
+        """The state, as in ``ensemble runs``: ``running``, ``ended``, ``stopped``, ``limited``,
+        ``interrupted``, or ``failed`` if the run could not start. Stopped, limited and interrupted
+        runs can be resumed."""
         task = self._task
         if task is not None and not task.done.is_set():
             return "running"
@@ -95,7 +96,7 @@ class EnsembleRun:
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code as in the command line; ``None`` while the run is live."""
+        """The exit code that the command line would return; ``None`` while the run is live."""
         if self._task is not None:
             outcome = self._task.outcome
             return None if outcome is None else outcome.exit_code
@@ -103,7 +104,8 @@ class EnsembleRun:
 
     @property
     def reason(self) -> str:
-        """Why the run ended; empty while it is live, or if all its work was done."""
+        """Why the run ended. Empty while the run is live, or if it ended because all work was
+        done."""
         if self._task is not None:
             outcome = self._task.outcome
             return "" if outcome is None else outcome.reason
@@ -114,7 +116,7 @@ class EnsembleRun:
         return self._ask(lambda engine: engine.report())
 
     def watch(self, every: float = 1.0) -> Iterator[Report]:
-        """Yield a report every few seconds until the run is over, then the last one."""
+        """Yield a report every ``every`` seconds until the run is over, then a final report."""
         while self.state == "running":
             yield self.report()
             if self._task is not None:
@@ -145,9 +147,11 @@ class EnsembleRun:
         return self._ask(found)
 
     def jobs(self, *, attempts: bool = False) -> Rows:
-        """Return a row for each job: its outcome, times (seconds since the epoch), core-hours,
-        parameters, result and the last value of each variable that it printed. With ``attempts``,
-        return a row for each attempt, including retried ones."""
+        """Return a row for each job, or with ``attempts`` for each attempt, including retried ones.
+
+        A row contains the outcome, the times (seconds since the epoch), core-hours, parameters,
+        result, and the last value of each variable that the job printed.
+        """
         with self._kept() as kept:
             history = kept.jobs(attempts=attempts)
             try:
@@ -156,8 +160,8 @@ class EnsembleRun:
                 history.close()
 
     def metric(self, path: str) -> float | None:
-        """Return the value of a metric (``mean.sim-energy``, ``count.sim.success``), or ``None``
-        if it has none yet. Raises :class:`UsageError` for an invalid path."""
+        """Return the value of a metric (``mean.sim-energy``, ``count.sim.success``), or ``None`` if
+        the metric has no value yet. Raises :class:`UsageError` for an invalid path."""
         from ensemble_core.metrics.store import parse_path
 
         def found(engine: Engine) -> tuple[float | None, Ensemble]:
@@ -228,7 +232,7 @@ class EnsembleRun:
         self._wait_here(task, waiting)
 
     def _wait_here(self, task: Task, waiting: Callable[[], None]) -> None:
-        """Call ``waiting``; meanwhile, signals to this process stop the run."""
+        """Call ``waiting``. Until it returns, a signal to this process stops the run."""
         from ensemble_core.session.interrupts import Interrupts
 
         heard: list[int] = []
@@ -315,7 +319,7 @@ class EnsembleRun:
         ``parameters`` replaces values of the group's parameters (a list is a sweep); ``fields``
         replaces other fields (``count=2, nodes=4``). Raises :class:`UsageError` if the run is not
         live, or if the same request by a rule would be invalid. The journal records who called this
-        and the methods below; ``ensemble why`` shows that.
+        method or one of the methods below; ``ensemble why`` shows the caller.
         """
         if parameters is not None:
             fields = {**fields, "parameters": dict(parameters)}
@@ -343,8 +347,8 @@ class EnsembleRun:
     # -- internals -------------------------------------------------------------------------------
 
     def _ask(self, function: Callable[[Engine], _T]) -> _T:
-        """Return the result of a function of the engine: the live one, or one recovered from the
-        journal."""
+        """Call ``function`` with the live engine, or one recovered from the journal. Return its
+        result."""
         task = self._task
         if task is not None:
             if task.done.is_set():
@@ -360,7 +364,7 @@ class EnsembleRun:
         return function(engine)
 
     def _request(self, action: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Request an action from the live run, in this or another process. Return its decisions."""
+        """Request an action from the live run, in this or another process. Return the decisions."""
         from ensemble_core.journal.request_files import ask, requester
 
         by = f"a program of {requester()}"

@@ -36,7 +36,7 @@ class _Run(Protocol):
 
 
 def in_notebook() -> bool:
-    """Return whether this is a notebook's cell: an IPython with a kernel."""
+    """Return whether this code runs in a notebook's cell, in an IPython with a kernel."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return getattr(shell, "kernel", None) is not None

@@ -1,6 +1,6 @@
 """Implementation of ``run(…, tag=…, or_resume=True)``: resumes an existing run.
 
-Like ``ensemble run --or-resume``, with the program's callables. Called by ``start``.
+It works like ``ensemble run --or-resume``, but with the program's callables. Called by ``start``.
 """
 
 from __future__ import annotations
@@ -81,14 +81,14 @@ def resume_by_tag(
 
 
 def _data(text: str) -> str:
-    """Return the data of a file's text in a comparable form; ``1``, ``1.0`` and ``true`` differ."""
+    """Return the data in a file's text as a comparable string, in which 1, 1.0 and true differ."""
     return json.dumps(read_text(text, "").data)
 
 
 def _unchanged(past: KeptRun, source: Source, overrides: Sequence[str]) -> None:
     """Raise :class:`UsageError` if the file has changed or the run was started elsewhere."""
     text = past.journal.texts()[-1]
-    # Compare data: the text of a mapping depends on PyYAML's version and on libyaml.
+    # Compare data, because the text of a mapping depends on PyYAML's version and on libyaml.
     same = text.text == source.text or (not source.file and _data(text.text) == _data(source.text))
     if not same or text.overrides != tuple(overrides):
         raise UsageError(

@@ -25,8 +25,8 @@ _SHOWN = 30
 class Rows(list[dict[str, Any]]):
     """A table as a list of rows, each a dictionary.
 
-    ``names`` are its columns in order; ``times`` are the columns in seconds since the epoch, which
-    a notebook shows as dates.
+    ``names`` lists the columns in order. ``times`` lists those columns whose values are seconds
+    since the epoch; a notebook shows them as dates.
 
     >>> rows = Rows(("T", "m"), [{"T": 2.0, "m": 0.9}, {"T": 2.5, "m": None}])
     >>> rows[0]["m"], rows.column("T")
@@ -44,8 +44,8 @@ class Rows(list[dict[str, Any]]):
         super().__init__({name: row.get(name) for name in self.names} for row in rows)
 
     def column(self, name: str) -> list[Any]:
-        """Return the values of a column, ``None`` for missing ones. Raises :class:`UsageError` if
-        the table has no such column."""
+        """Return the values of a column, with ``None`` for missing values. Raises
+        :class:`UsageError` if the table has no such column."""
         if name not in self.names:
             raise UsageError(
                 f"the table has no column {name!r}",

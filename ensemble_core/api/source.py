@@ -1,8 +1,8 @@
-"""Source of a run: an ensemble file or an equivalent mapping, as text plus callables.
+"""Source of a run: the text of an ensemble file or an equivalent mapping, plus callables.
 
 A mapping may contain :class:`JobGroup`, :class:`Rule` and :class:`Action` objects, and callables in
 place of the names of functions, actions, triggers and statistics. It is converted to the text of an
-ensemble file, which is checked and stored in the journal like any other.
+ensemble file. This text is checked and stored in the journal like that of any other file.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ __all__ = ["Source", "source_of"]
 _DEEPEST = 64
 #: Fields of a :class:`JobGroup` that are not keys of an ensemble file.
 _INNER = {"reads", "text", "here", "run", "cwd", "replicated"}
-#: Fields of a :class:`JobGroup` whose keys of the file cannot be reconstructed.
+#: Fields of a :class:`JobGroup` that cannot be converted back to keys of an ensemble file.
 _ONLY_IN_FILES = {"points", "retry", "more"}
-#: Keys whose value may be a callable, with the kind of the callable.
+#: Keys whose value may be a callable, mapped to the kind of that callable.
 _KINDS = {
     "label": "functions",
     "action": "functions",
@@ -77,7 +77,7 @@ def _dumped(data: Mapping[str, Any]) -> str:
 
     try:
         return _dumped_by(getattr(yaml, "CSafeDumper", yaml.SafeDumper), data)
-    except UnicodeEncodeError:  # the text has half a surrogate pair, which the reader reports
+    except UnicodeEncodeError:  # a lone surrogate in the text: the reader reports it
         return _dumped_by(yaml.SafeDumper, data)
 
 
@@ -101,13 +101,14 @@ def _dumped_by(base: Any, data: Mapping[str, Any]) -> str:
 
 @dataclass(slots=True)
 class _Callables:
-    """The callables that were found, by unique name."""
+    """Collects the callables found in a mapping, each under a unique name."""
 
     given: Program
     found: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def custom(self, value: Any) -> None:
-        """Add the functions under ``custom``: a function, a list, or a mapping by name."""
+        """Add the functions under ``custom``: one function, a list of functions, or a mapping of
+        names to functions."""
         if isinstance(value, Mapping):
             for name, function in value.items():
                 self.add("functions", function, ("custom", name), str(name))
@@ -116,7 +117,7 @@ class _Callables:
                 self.add("functions", function, ("custom",))
 
     def add(self, kind: str, value: Any, path: Path, name: str = "") -> str:
-        """Add a callable and return its name in the file."""
+        """Add a callable and return the name that stands for it in the file."""
         where = Location(spelled(path))
         if not callable(value):
             raise UsageError(
@@ -156,7 +157,7 @@ class _Callables:
 
 @dataclass(slots=True)
 class _Plain:
-    """Converter of values to plain data, with callables replaced by their names."""
+    """Converts values to plain data and replaces callables by their names."""
 
     callables: _Callables
 

@@ -85,23 +85,24 @@ def run(
     """Run an ensemble, given as a file or as an equivalent mapping.
 
     ``executor`` names the queue (default: the best available one); ``options`` are its options.
-    ``functions``, ``actions``, ``triggers`` and ``statistics`` are callables by their names in the
-    ensemble; a mapping may also contain the callables themselves. ``plugins`` are plugin files;
-    ``overrides`` changes values of the file (``{"jobs.sim.count": 3}``).
+    ``functions``, ``actions``, ``triggers`` and ``statistics`` provide the callables that the
+    ensemble refers to by name. If ``source`` is a mapping, it may also contain the callables
+    themselves. ``plugins`` lists plugin files. ``overrides`` changes values of the file
+    (``{"jobs.sim.count": 3}``).
 
     The run's folder is ``tag`` below ``state`` (default: ``$ENSEMBLE_STATE``, or the user's state
-    folder). If the run exists, ``or_resume`` resumes it, or returns it if it is over. With
-    ``keep=False``, the run has no folder and no journal. Jobs' output goes to ``output``.
-    ``allow_idle`` accepts an ensemble in which no rule can fire first, for a run that only steers
-    other jobs. ``reuse`` names earlier runs by tag or folder; their results replace jobs that would
-    be run again.
+    folder). With ``or_resume``, an existing run with this tag is resumed, or returned if it is
+    over. With ``keep=False``, the run has no folder and no journal. Jobs' output goes to
+    ``output``. ``allow_idle`` accepts an ensemble in which no rule can fire first, for a run that
+    only steers other jobs. ``reuse`` lists earlier runs by tag or folder. Jobs that one of them has
+    already done are not run again; their earlier results are used.
 
-    Returns when the run is over; with ``wait=False``, at once, while the run continues in a thread.
-    In a notebook, the progress is shown unless ``show`` is false.
+    By default, the call returns when the run is over. With ``wait=False``, it returns at once, and
+    the run continues in a thread. In a notebook, the progress is shown unless ``show`` is false.
 
     Raises :class:`FileErrors` for an invalid file, :class:`UsageError` for invalid arguments and
-    :class:`ExecutorError` if the queue cannot be used; nothing was submitted then. Failed jobs
-    raise nothing: see ``exit_code``.
+    :class:`ExecutorError` if the queue cannot be used. After any of these errors, nothing was
+    submitted. Failed jobs do not raise an error: see ``exit_code``.
     """
     if wait is None:
         wait = _may_block()
@@ -188,9 +189,10 @@ def open_run(
 ) -> EnsembleRun:
     """Open a run by its tag, an unambiguous beginning or end of the tag, its folder, or ``last``.
 
-    The run may be live, in this process or another. If it was started with callables, pass them
-    again if the program needs them, for example to read its tables. Raises :class:`UsageError` if
-    there is no such run, and :class:`EnsembleError` if its journal is damaged.
+    The run may be live, in this process or another. If the run was started with callables and the
+    program needs them, for example to read the run's tables, pass them again. Raises
+    :class:`UsageError` if the run does not exist, and :class:`EnsembleError` if its journal is
+    damaged.
     """
     from ensemble_core.journal.reader import NAME, Journal
 
@@ -245,5 +247,5 @@ def _checked(
 
 
 def _overrides(given: Mapping[str, Any]) -> list[str]:
-    """Return overrides in the format of ``--set``."""
+    """Convert overrides to the format of ``--set``."""
     return [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in given.items()]

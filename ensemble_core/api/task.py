@@ -1,7 +1,7 @@
-"""A live run of this process: its thread, its log, and how to stop it and wait for it.
+"""A live run of this process: its thread and log, and methods to stop it and to wait for it.
 
-The output of the command line goes to the logger ``ensemble``: event lines with level INFO,
-problems with level WARNING, which Python prints even if logging is not configured.
+What the command line would print goes to the logger ``ensemble``. Event lines have level INFO.
+Problems have level WARNING, so Python prints them even if logging is not configured.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LOG = logging.getLogger("ensemble")
 
 
 class _Logged:
-    """Stream that writes its lines to the log."""
+    """Text stream that writes each line to the log."""
 
     def __init__(self, level: int) -> None:
         self._level = level
@@ -57,9 +57,9 @@ class _Logged:
 class Task:
     """A live run in a separate thread.
 
-    ``engine`` is recovered from the journal if the run is resumed; ``earlier`` has the jobs of the
-    runs that it reuses. Raises :class:`UsageError` if functions of the file cannot be loaded;
-    nothing was submitted then.
+    For a resumed run, ``engine`` is the one recovered from the journal. ``earlier`` has the jobs of
+    the runs that this run reuses. Raises :class:`UsageError` if functions of the file cannot be
+    loaded; in that case nothing was submitted.
     """
 
     def __init__(
@@ -118,19 +118,19 @@ class Task:
         self._thread = threading.Thread(target=self._main, name=f"ensemble run {tag}")
 
     def start(self) -> None:
-        """Start the thread. The run does not depend on the caller."""
+        """Start the run's thread, which is no daemon: the run continues if the main thread ends."""
         for text in self.ensemble.warnings:
             _LOG.warning("%s", text)
         self._thread.start()
 
     def stop(self, reason: str, exit_code: int = STOPPED, how: How = "stop") -> None:
-        """Request the run to stop or to end; if it is stopping already, leave at once."""
+        """Request that the run stops, ends, or (``leave``) exits without waiting for its jobs."""
         ended = self.runtime.ended
         if how == "leave" or ended is None or (how == "end" and ended.stopped):
             self.runtime.stop(reason, exit_code, end=how == "end")
 
     def tell_when_done(self, function: Callable[[], None]) -> None:
-        """Call a function in the run's thread when the run is over, or at once if it is."""
+        """Call ``function`` in the run's thread when the run ends, or now if it is over already."""
         with self._lock:
             if not self.done.is_set():
                 self._waiting.append(function)
@@ -138,7 +138,7 @@ class Task:
         function()
 
     def join(self, timeout: float | None) -> None:
-        """Wait for the run's thread, which ends after the run."""
+        """Wait until the run's thread ends, which is after the run is over."""
         self._thread.join(timeout)
 
     def _main(self) -> None:
