@@ -1,51 +1,52 @@
-"""The built-in actions, registered through the hook that plugins use.
+"""The built-in actions, registered through the same hook as a plugin's.
 
-Each plan reads the firing and the checked options, and yields decisions. The check of
-the file uses the annotations in the option schemas; plugins can use them too. Values of
-``x-ensemble``:
+The plan of an action reads the firing and the checked options, and yields decisions. Annotations in
+the option schemas tell the check of the file what an option means; plugins can use them too. These
+are the values of ``x-ensemble``:
 
 ``group``, ``rule``, ``instance``, ``function``, ``metric``
-    The value must be the name of an existing group, rule … (or a list of such names).
+    The option is the name of an existing group, rule, instance … or a list of such names.
 ``fields``
-    Fields of a job group, checked for the group that the action's ``group`` property names.
+    Fields of a job group. They are checked for the group that the property with the annotation
+    ``group`` names.
 ``message``
-    Text with placeholders for the event's fields, filled in before the action gets it. With
-    ``x-ensemble-fills: true``, the action gets the text unchanged and fills it in.
+    Text with placeholders for the event's fields. They are filled in before the action gets the
+    text. With ``x-ensemble-fills: true``, the action gets the text unchanged and fills it in
+    itself.
 ``rows``
-    A table of ``results:``, ``TABLE(CONDITION)``, ``all.TABLE``, or ``job``: the rows that the
-    event's job printed.
+    The source of rows: a table of ``results:``, ``TABLE(CONDITION)``, ``all.TABLE``, or ``job`` for
+    the rows that the event's job printed.
 ``action``
-    An action or a list of actions, checked like a rule's. ``x-ensemble-fields: [NAME, …]`` names
-    additional fields that it may use.
+    An action or a list of actions, checked like those of a rule. ``x-ensemble-fields: [NAME, …]``
+    lists additional fields that these actions may use.
 ``parameters``
     New values for parameters of the group that ``group`` names, or of the event's job.
 ``expression``
-    Each string in the value that begins with ``=`` is arithmetic over the event's fields and
-    metrics.
+    A string that begins with ``=``, anywhere in the option, is an expression over the event's
+    fields and metrics.
 ``duration``
-    Seconds or ``"1h30m"``; the action gets seconds.
+    A duration in seconds or as text (``"1h30m"``); the action gets seconds.
 ``variable``
-    The name of an environment variable that has a URL.
+    The name of an environment variable that contains a URL.
 ``mail``
     A mail address.
 
-With ``x-ensemble-expression: true``, such an expression may replace a number or duration. The
-action gets it unevaluated. The action evaluates ``fields`` and ``parameters`` with ``worked_out``
-and ``changed_fields``.
+With ``x-ensemble-expression: true``, an expression may replace a number or duration. The action
+gets the expression unevaluated. The action itself evaluates ``fields`` and ``parameters``, with
+``worked_out`` and ``changed_fields``.
 
 Annotations at the top of a schema:
 
 ``x-ensemble-job-unless: PROPERTY``
-    The action acts on the event's job unless the property is given (empty: always), so a trigger
-    without a job cannot have it.
+    The action acts on the event's job unless this property is given. If no property is named, it
+    always does. A trigger without a job then cannot have this action.
 ``x-ensemble-retries: true``
     The action submits the event's job again (``firing.retry``).
 ``x-ensemble-varies: true``
-    The action submits new combinations of a group's parameters (``firing.vary``). If this or the
-    previous annotation has a property's name instead of ``true``, it holds only if that property
-    is given.
-``x-ensemble-at-end: true``
-    The trigger ``end`` may have this action.
+    The action submits new combinations of a group's parameters (``firing.vary``). If the value of
+    this or the previous annotation is a property's name instead of ``true``, the annotation applies
+    only if that property is given.
+``x-ensemble-at-end: true`` A rule with the trigger ``end`` may have this action.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def _changes(firing: Firing, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _any_jobs(fields: Mapping[str, Any] | None) -> bool:
-    """Return whether the fields ask for any jobs: an expression may give 0."""
+    """Return whether the fields request at least one job: a computed count may be 0."""
     return all((fields or {}).get(name, 1) > 0 for name in ("count", "replicas"))
 
 
@@ -194,7 +195,7 @@ def _fields(description: str) -> dict[str, Any]:
     return {"description": description, "type": "object", "x-ensemble": "fields"}
 
 
-#: ``with`` of actions that submit jobs of a group.
+#: The option ``with`` of actions that submit jobs of a group.
 _CHANGED = {"with": _fields("Fields of the group to change for these jobs.")}
 
 

@@ -1,6 +1,6 @@
 """The built-in generators, registered through the hook that plugins use.
 
-The points of all but ``nelder-mead`` do not depend on results.
+Only ``nelder-mead`` uses results; the points of the other generators do not depend on them.
 """
 
 from __future__ import annotations

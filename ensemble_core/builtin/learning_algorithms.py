@@ -1,4 +1,4 @@
-"""Built-in algorithms that learn which jobs are best, by their run time or cost.
+"""Built-in algorithms that learn which job group is best, by the run time or cost of its jobs.
 
 They consist of rules with the action ``submit-best``. Registered by ``algorithms``.
 """
@@ -35,7 +35,7 @@ _SAMPLES = {
 
 
 def after_each(groups: Sequence[str], action: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return rules with this action for the end of each job of these groups."""
+    """Return rules that run this action at the end of each job of these groups."""
     return [
         {
             "id": f"next-{group}",
@@ -105,7 +105,7 @@ def _cheapest(options: Mapping[str, Any], view: AlgorithmView) -> Fragment:
         }
         for group in groups
     ]
-    presence = [  # a member disconnects or returns
+    presence = [  # when a member disconnects or returns
         {
             "id": f"away-{group}",
             "trigger": "metric",

@@ -1,6 +1,6 @@
 """Observers that read a job's output line by line: JSON objects, ``name=value`` pairs, patterns.
 
-Registered by ``observers``. Each observer buffers at most one line. It records lines and fields
+Registered by ``observers``. Each observer buffers at most one line, and records lines and fields
 that it could not use, so that misspelt names in the ensemble file are reported.
 """
 
@@ -21,15 +21,15 @@ __all__ = ["LONGEST_LINE", "MOST_FIELDS", "JsonLines", "KeyValue", "Patterns"]
 
 #: Longest line in bytes; longer ones are skipped.
 LONGEST_LINE = 1 << 20
-#: Maximum number of fields per file if the ensemble file does not name them: each costs memory, and
-#: a job may print any number of names.
+#: Maximum number of fields per output file if the ensemble file does not list the fields. Each #:
+#: field costs memory, and a job may print any number of names.
 MOST_FIELDS = 200
 #: Largest number that is stored as an integer, because floats represent larger ones inexactly.
 _MOST_EXACT = 2**53
 #: Number of unused field names that a complaint lists.
 _MOST_TOLD = 5
 
-#: A number as programs print it, not followed by a unit or by another part of a time.
+#: A number as programs print it.
 _NUMBER = r"[-+]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|(?:nan|NaN|NAN|inf|Inf|INF|Infinity)\b)"
 _PAIR = re.compile(
     rf"(?<![\w./-])([A-Za-z_][A-Za-z0-9_-]*)[ \t]{{0,40}}[=:][ \t]{{0,40}}({_NUMBER})"
@@ -40,7 +40,7 @@ _PAIR = re.compile(
 class _Lines(Observer):
     """Base of observers that read lines; subclasses parse them."""
 
-    #: What the lines should be, for complaints.
+    #: Description of the expected lines, for complaints.
     _noun = "lines"
 
     def __init__(
@@ -55,7 +55,7 @@ class _Lines(Observer):
         self._seen: set[str] = set()
         self._line = bytearray()
         self._skipping = False
-        # For the complaint.
+        # Both are counted for the complaint.
         self._lines = self._understood = 0
         self._found: set[str] = set()
         self._unasked: dict[str, None] = {}
@@ -146,11 +146,11 @@ class _Lines(Observer):
 
 
 class JsonLines(_Lines):
-    """Observer of JSON objects, one per line: their numeric fields make a row.
+    """Observer of JSON objects, one per line: the numeric fields of an object make a row.
 
-    NaN and Infinity count as numbers, because many programs print them. Other lines, nested values,
-    booleans and the reserved names ``duration`` and ``pending`` are skipped. ``clock`` is the field
-    with the row's time or step.
+    NaN and Infinity count as numbers, because many programs print them. Lines that are not JSON
+    objects are skipped, and so are nested values, booleans and the reserved names ``duration`` and
+    ``pending``. The option ``clock`` names the field with the row's time or step.
     """
 
     _noun = "a JSON object"
@@ -191,9 +191,9 @@ class KeyValue(_Lines):
 class Patterns(_Lines):
     """Observer of regular expressions: each line that matches any of them makes a row.
 
-    A pattern's value is the number in its first group, or 1 if it has no group. If the group does
-    not contain a number, the value is missing. RE2 matches in linear time, so no pattern can block
-    the run; it has no lookaround and no backreferences. Raises :class:`EnsembleError` for an
+    The value of a pattern is the number in its first group, or 1 if it has no group. If the group
+    does not contain a number, the value is missing. RE2 matches in linear time, so no pattern can
+    block the run; it has no lookaround and no backreferences. Raises :class:`EnsembleError` for an
     invalid pattern.
     """
 
@@ -217,7 +217,8 @@ class Patterns(_Lines):
         return found if matched else None
 
     def complaint(self) -> str | None:
-        # A pattern without a group searches for error messages, so it need not match.
+        # A pattern without a group may look for an error message, so it is not suspicious if it #
+        # never matches.
         numbers = sorted(name for name, pattern in self._patterns.items() if pattern.groups)
         if self._lines and (not numbers or self._found.intersection(numbers)):
             return None
@@ -258,7 +259,7 @@ def _number(value: object) -> float | None:
 
 
 def _read(text: str) -> float | None:
-    """Parse a number: an integer stays one. Return ``None`` if it is too large for a float."""
+    """Parse a number, an integer as an integer. Return ``None`` if it is too large for a float."""
     text = text.strip()
     try:
         return _number(int(text)) if len(text) < 400 else None

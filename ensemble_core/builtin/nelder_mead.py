@@ -1,7 +1,7 @@
 """The simplex method of Nelder and Mead as a generator: local minimization without derivatives.
 
-Imported only if a file uses it. Variables are scaled to the interval from 0 to 1, so that ranges of
-different size, also logarithmic ones, have equal weight.
+This module is imported only if a file uses the method. Variables are scaled to the interval from 0
+to 1, so that all ranges have equal weight, whatever their size and even if they are logarithmic.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ _Moves = Iterator[list[_Place]]
 
 
 class NelderMead(Generator):
-    """Generator that suggests the places of each simplex move in turn. A lost or infeasible point
-    counts as infinitely bad."""
+    """Generator that suggests the points of one simplex move after another.
+
+    A lost or infeasible point counts as infinitely bad. """
 
     def __init__(self, vocs: Vocs, options: Mapping[str, Any]) -> None:
         ((self._objective, goal),) = vocs.objectives.items()
@@ -43,8 +44,8 @@ class NelderMead(Generator):
         self._begin([])
 
     def _begin(self, places: list[_Place]) -> None:
-        #: The current move: its places, the parameters of its suggested places, and the value of
-        #: each place (``None`` until it is known).
+        #: The current move: its places, the parameters of the places suggested so far, and the #:
+        #: value of each place (``None`` until it is known).
         self._places = places
         self._given: list[Mapping[str, Any]] = []
         self._values: list[float | None] = [None] * len(places)
@@ -62,9 +63,12 @@ class NelderMead(Generator):
         return found
 
     def ingest(self, points: Sequence[Point]) -> None:
-        """Record the values of points. When the current move has all its values, begin the next
-        move. The best point that is not part of a move, such as another generator's, becomes the
-        start."""
+        """Record the values of points, and begin the next move once all values of the current one
+        are known.
+
+        Other points, such as those of another generator, belong to no move. The best of them
+        becomes the start.
+        """
         for point in points:
             value = self._value(point)
             place = self._place(point)
@@ -82,8 +86,11 @@ class NelderMead(Generator):
                 self._begin([])
 
     def _place(self, point: Point) -> int | None:
-        """Return the index of a point in the current move. Compare parameters, not point numbers:
-        after a change of the file, recorded points may have other numbers."""
+        """Return the index of a point in the current move, or ``None``.
+
+        Parameters are compared rather than point numbers, because recorded points may have other
+        numbers after a change of the file.
+        """
         for place, parameters in enumerate(self._given):
             if self._values[place] is None and parameters == point.parameters:
                 return place
@@ -95,8 +102,8 @@ class NelderMead(Generator):
         return self._sign * point.values[self._objective]
 
     def resume(self, exchanges: Sequence[Exchange]) -> None:
-        """Repeat the recorded moves. If the file has changed and they lead to other places, start a
-        new simplex at the best recorded point."""
+        """Repeat the recorded moves. If they lead to other places because the file has changed,
+        start a new simplex at the best recorded point."""
         if self._repeats(exchanges):
             return
         self._restart()
@@ -113,7 +120,8 @@ class NelderMead(Generator):
 
 
 def _moves(start: _Place, step: float, tolerance: float) -> Any:
-    """Yield the moves of a simplex from ``start`` until it is smaller than ``tolerance``."""
+    """Yield the moves of a simplex that begins at ``start``, until it is smaller than
+    ``tolerance``."""
     corners = [start]
     for axis, share in enumerate(start):
         away = share + step if share + step <= 1 else share - step

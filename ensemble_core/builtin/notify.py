@@ -1,6 +1,6 @@
 """The built-in action ``notify``: sends a message to the bell, the desktop, a mailbox or a webhook.
 
-It only makes the decision; ``ensemble_core.runtime.notifications`` delivers the message.
+The action only makes the decision; ``ensemble_core.runtime.notifications`` delivers the message.
 """
 
 from __future__ import annotations

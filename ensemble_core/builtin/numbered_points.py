@@ -1,7 +1,7 @@
-"""Points of the built-in generators, calculated from the seed and the point's number.
+"""Built-in generators that calculate a point from the seed and the point's number only.
 
-A resumed run therefore gets the same points as an undisturbed one. Imported only if a file uses one
-of these generators.
+A resumed run therefore gets the same points as an uninterrupted one. This module is imported only
+if a file uses one of these generators.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ _MOST_POINTS = 10_000_000
 
 
 class _Numbered(Generator):
-    """Generator of points by number: ``of`` returns the point of a number, or ``None`` after the
-    last one."""
+    """Generates points by number: ``of(n)`` returns point ``n``, or ``None`` after the last one."""
 
     quick = True
 
@@ -46,8 +45,8 @@ class _Numbered(Generator):
 
 
 class _Grid(Generator):
-    """Generator of all combinations of values, in order. After a resume it skips all recorded ones,
-    even if the file has changed."""
+    """Generates all combinations of values, in order. After a resume, it skips the recorded
+    combinations, even if the file has changed."""
 
     def __init__(self, names: Sequence[str], values: Sequence[Sequence[Any]]) -> None:
         self._names = names
@@ -68,7 +67,7 @@ class _Grid(Generator):
 
 
 def _combination(values: Sequence[Sequence[Any]], number: int) -> tuple[Any, ...]:
-    """Return the combination of this number; the last value varies fastest."""
+    """Return combination ``number``; the last value varies fastest."""
     found: list[Any] = []
     for axis in reversed(values):
         number, at = divmod(number, len(axis))
@@ -77,7 +76,7 @@ def _combination(values: Sequence[Sequence[Any]], number: int) -> tuple[Any, ...
 
 
 def _alike(values: Iterable[Any]) -> tuple[Any, ...]:
-    """Return a key that is equal for equal values: 1 equals 1.0, but neither "1" nor true."""
+    """Return a key that compares equal for equal values. 1 equals 1.0, but not "1" or true."""
     return tuple((isinstance(each, bool), each) for each in values)
 
 
@@ -109,7 +108,7 @@ def check_grid(vocs: Vocs, options: Mapping[str, Any]) -> None:
 
 
 def random_points(vocs: Vocs, options: Mapping[str, Any]) -> Generator:
-    """Return a generator of random points, drawn by the seed and the point's number."""
+    """Return a generator of random points, drawn from the seed and the point's number."""
     seed, variables = options["seed"], vocs.variables
     drawn = random.Random()
 
@@ -120,7 +119,7 @@ def random_points(vocs: Vocs, options: Mapping[str, Any]) -> Generator:
     return _Numbered(of)
 
 
-#: Number of points of a sequence that are calculated together.
+#: Number of points of a sequence that are calculated at a time.
 _BLOCK = 256
 
 
@@ -152,7 +151,7 @@ def _of_shares(
         if most is not None and number >= most:
             return None
         while number >= len(shares):
-            # A Sobol' sequence should be drawn in powers of two.
+            # The number of points drawn from a Sobol' sequence should be a power of two.
             shares.extend(more(_BLOCK if most is None else most).tolist())
         row = shares[number]
         return {each.name: each.at(share) for each, share in zip(vocs.variables, row, strict=True)}
@@ -161,8 +160,8 @@ def _of_shares(
 
 
 def latin_hypercube(vocs: Vocs, options: Mapping[str, Any]) -> Generator:
-    """Return a generator of a Latin hypercube: one point in each of ``points`` equal parts of every
-    variable."""
+    """Return a generator of a Latin hypercube. It divides the range of every variable into
+    ``points`` equal parts; each part has one point."""
     check_scipy()
     from scipy.stats import qmc
 

@@ -1,4 +1,4 @@
-"""The built-in observers, registered through the hook that plugins use.
+"""The built-in observers, registered through the same hook as a plugin's.
 
 They read numbers from JSON objects, ``name=value`` pairs, or text that matches a pattern.
 """
@@ -22,7 +22,7 @@ _FIELD = {"type": "string", "pattern": f"^{_NAME.pattern}$", "not": {"enum": lis
 
 
 class _Unasked(Mapping[str, str]):
-    """Mapping with a hint for each name that is not a configured field: add it to the fields. Names
+    """Maps each name that is not a configured field to the hint to add it to the fields. Names
     similar to a configured field have no hint, because they are probably misspelt."""
 
     def __init__(self, observer: str, fields: Collection[str]) -> None:

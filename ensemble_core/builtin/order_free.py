@@ -1,7 +1,7 @@
 """Reducers whose result does not depend on the order of the values, to the last bit.
 
-Values can also be removed. Tables use these reducers for their statistics, so that the cost of one
-more job does not depend on the numbers of jobs and rows.
+Values can also be removed. Tables use these reducers for their statistics, so that the cost of
+adding a job does not grow with the number of jobs and rows.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _Key = tuple[float, int]
 class Extreme:
     """Smallest (``sign`` 1) or largest (``sign`` -1) value, in a heap.
 
-    A removed value leaves the heap when it reaches the top. If values are only added (``grows``),
-    only the extreme is kept.
+    A removed value leaves the heap when it reaches the top. With ``grows``, values are only added,
+    so only the extreme is kept.
     """
 
     __slots__ = ("_grows", "_heap", "_live", "_sign")
@@ -73,7 +73,7 @@ class Extreme:
 class ExactMoments:
     """Sum, mean, sample variance or standard error of the mean, rounded only once, at the end.
 
-    Sums are exact: they are kept as integers in units of ``2 ** -shift``.
+    The sums are exact, because they are kept as integers in units of ``2 ** -shift``.
     """
 
     __slots__ = ("_count", "_moment", "_shift", "_squares", "_total")
@@ -106,8 +106,8 @@ class ExactMoments:
             self._squares += sign * units * units
 
     def get(self) -> float | None:
-        """Return the current result, or ``None`` if there are too few values or it is too large for
-        a float."""
+        """Return the current result, or ``None`` with too few values or if the result is too large
+        for a float."""
         count, shift = self._count, self._shift
         try:
             if self._moment == "sum":

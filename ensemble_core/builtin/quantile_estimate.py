@@ -1,9 +1,10 @@
 """Estimate of a quantile in constant memory: the P² algorithm of Jain and Chlamtac (1985).
 
 Five markers are placed at the smallest value, the quantile, the largest value, and halfway between
-these. Each new value moves the markers along the parabola through their neighbours. The order of
-operations is that of river's ``Quantile``, so both results agree to the last bit (a test checks
-it). river itself would add scipy to every installation. Used by ``reducers``.
+these. Each new value moves a marker along the parabola through the marker and its neighbours. The
+order of operations is that of river's ``Quantile``, so the results of both agree to the last bit (a
+test checks this). river itself is not used, because it would add scipy to every installation. Used
+by ``reducers``.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ class QuantileEstimate:
 
     def __init__(self, q: float) -> None:
         self._q = q
-        #: The value at each marker; for fewer than five values, the sorted values.
+        #: The value at each marker. With fewer than five values: the sorted values.
         self._heights: list[float] = []
-        #: Number of values up to each marker except the first, and for the three inner markers the
-        #: number that would be ideal.
+        #: ``_places``: the number of values up to each marker except the first. ``_wanted``: the #:
+        #: ideal number for each of the three inner markers.
         self._places = (2.0, 3.0, 4.0, 5.0)
         self._wanted = (1.0 + 2.0 * q, 1.0 + 4.0 * q, 3.0 + 2.0 * q)
 
@@ -46,7 +47,7 @@ class QuantileEstimate:
         return found
 
     def _move_markers(self, values: Sequence[float], found: list[float]) -> None:
-        # Unrolled: with loops over the markers it takes twice as long.
+        # This is unrolled, because loops over the markers would take twice as long.
         h0, h1, h2, h3, h4 = self._heights
         n1, n2, n3, n4 = self._places
         w1, w2, w3 = self._wanted
@@ -109,9 +110,11 @@ class QuantileEstimate:
 def _moved(
     low: float, height: float, high: float, before: float, place: float, after: float, step: float
 ) -> float:
-    """Return the height of a marker after a move by ``step`` (1 or -1) along a parabola, or along a
-    line if the parabola would pass a neighbour. ``low`` and ``high`` are the neighbours' heights,
-    ``before`` and ``after`` their places."""
+    """Return the height of a marker after a move by ``step`` (1 or -1).
+
+    The move follows a parabola, or a line if the parabola would pass a neighbour. ``low`` and
+    ``high`` are the neighbours' heights; ``before`` and ``after`` are their places.
+    """
     left = (place - before + step) * (high - height) / (after - place)
     right = (after - place - step) * (height - low) / (place - before)
     moved = height + step / (after - before) * (left + right)
@@ -123,7 +126,7 @@ def _moved(
 
 
 class Interquartile:
-    """Estimate of the interquartile range: the difference of two quantiles."""
+    """Estimate of the interquartile range: the difference of two estimated quantiles."""
 
     __slots__ = ("_lower", "_upper")
 
@@ -142,8 +145,8 @@ class Interquartile:
 
 
 class MedianDeviation:
-    """Estimate of the median absolute deviation: the median of each value's distance to the median
-    at that time."""
+    """Estimate of the median absolute deviation: the median of the distances between each value and
+    the median at the time of its arrival."""
 
     __slots__ = ("_distance", "_median")
 

@@ -1,6 +1,6 @@
 """The reducers of the built-in statistics: over all values, the first ones, or a window.
 
-Made by ``statistics``, which has their names and options.
+The module ``statistics`` creates them and defines their names and options.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
 EXACT = 1000
 #: Maximum number of values in a window.
 LONGEST = 10_000
-#: Parts of the window of ``rate``, which limit its precision.
+#: Number of parts into which the window of ``rate`` is divided; it limits the precision.
 _BUCKETS = 60
 
 Reduce = Callable[[Sequence[float]], float | None]
@@ -58,13 +58,13 @@ def change(values: Sequence[float], least: int) -> float | None:
 
 
 def in_turn(values: Sequence[float]) -> float:
-    """Return the sum of the values, added in order, as if they came one by one."""
+    """Return the sum of the values, added in order, as if they had arrived one by one."""
     return functools.reduce(operator.add, values)
 
 
 def smoothed(alpha: float, values: Sequence[float]) -> float | None:
-    """Return the exponentially weighted moving average, given the previous one (or ``None``) and
-    more values. With ``alpha`` 1 it is the latest value."""
+    """Return the exponentially weighted moving average. The first of ``values`` is the previous
+    average, or ``None``. With ``alpha`` 1, the result is the latest value."""
     mean, rest = None, 1.0 - alpha
     for value in values:
         mean = value if mean is None else alpha * value + rest * mean
@@ -72,7 +72,7 @@ def smoothed(alpha: float, values: Sequence[float]) -> float | None:
 
 
 def in_order(reduce: Reduce, values: Sequence[float]) -> float | None:
-    """Return a reduction of values in any order that needs sorted values."""
+    """Sort the values and return ``reduce`` of them, for reductions that need sorted values."""
     return reduce(sorted(values))
 
 
@@ -97,7 +97,8 @@ def mad(ordered: Sequence[float]) -> float:
 
 
 def _reduced(values: Sequence[float], reduce: Reduce) -> float | None:
-    """Return the reduced value, or ``None`` without values or if it is too large for a float."""
+    """Return ``reduce`` of the values, or ``None`` without values or if it is too large for a
+    float."""
     if not values:
         return None
     try:
@@ -108,8 +109,8 @@ def _reduced(values: Sequence[float], reduce: Reduce) -> float | None:
 
 
 class Fold:
-    """Reducer over all values (sum, maximum, minimum, moving average) with a function of the
-    previous result and more values."""
+    """Reducer over all values (sum, maximum, minimum, moving average) that calculates each result
+    from the previous result and new values."""
 
     __slots__ = ("_function", "_result")
 
@@ -182,7 +183,7 @@ class StandardError(Moments):
 
 
 class ExactFirst:
-    """Reducer that is exact for the first values and an estimate after that."""
+    """Reducer whose result is exact for the first values and an estimate after that."""
 
     __slots__ = ("_estimate", "_kept", "_model", "_ordered", "_reduce")
 
@@ -190,8 +191,8 @@ class ExactFirst:
         self._estimate = estimate
         self._reduce = reduce
         self._model: Any = None
-        #: The values in order of arrival, which the estimate needs, and a sorted copy of the values
-        #: up to the last reading.
+        #: ``_kept``: the values in order of arrival, which the estimate needs. ``_sorted``: a
+        #: sorted copy of the values up to the last reading.
         self._kept: list[float] = []
         self._ordered: list[float] = []
 
@@ -240,7 +241,7 @@ class ExactFirst:
 
 
 class CountWindow:
-    """Exact reducer over a fixed number of last values."""
+    """Exact reducer over the last values, whose number is fixed."""
 
     __slots__ = ("_reduce", "_values")
 
@@ -263,8 +264,8 @@ class CountWindow:
 class TimeWindow:
     """Exact reducer over the values of the last ``seconds``, at most ``LONGEST`` of them.
 
-    A late value (its timestamp is earlier than that of the previous value) gets the timestamp of
-    the previous value.
+    If a value is late, which means that its timestamp is earlier than the previous value's, it gets
+    the timestamp of the previous value.
     """
 
     __slots__ = ("_reduce", "_seconds", "_stamps", "_values")
@@ -298,11 +299,12 @@ class TimeWindow:
 
 
 class Rate:
-    """Values per second over the last ``window`` seconds, with a precision of a sixtieth of it.
+    """Values per second over the last ``window`` seconds, to within a sixtieth of the window.
 
     The first value starts the clock and is not counted. The rate is ``None`` until a tenth of the
-    window has passed, because it would say little; until the window is full, it is the rate over
-    the elapsed time. Memory: the counts of at most ``_BUCKETS`` + 1 parts of the window.
+    window has passed, because it would not be meaningful yet. After that, and until the window is
+    full, it is the rate over the elapsed time. The memory needed is that for the counts of
+    ``_BUCKETS`` + 1 parts.
     """
 
     __slots__ = ("_buckets", "_first", "_width", "_window")
@@ -336,6 +338,6 @@ class Rate:
         begin = (passed - self._window) / self._width
         count = 0.0
         for part, values in self._buckets:
-            # The first part counts proportionally if the window begins within it.
+            # If the window begins within a part, the values of that part count proportionally.
             count += values * min(1.0, max(0.0, part + 1 - begin))
         return count / min(passed, self._window)

@@ -1,21 +1,21 @@
 """The built-in statistics: streaming reducers of a variable's values, registered like a plugin's.
 
-Over all values, ``variance``, ``mean``, ``max``, ``min``, ``sum`` and ``ewma`` agree with river's
-classes of these names to the last bit. The quantiles (``median``, ``p90``, ``iqr``, ``mad`` …) are
-exact for the first ``EXACT`` values, for which an estimate would be poor (the 99th percentile of
-six values may be smaller than five of them). After that they are river's estimates, in constant
-memory.
+Without ``window``, the statistics ``variance``, ``mean``, ``max``, ``min``, ``sum`` and ``ewma``
+match river's classes of the same names bit for bit. Quantiles (``median``, ``p90``, ``iqr``,
+``mad`` …) are exact for the first ``EXACT`` values, for which an estimate would be poor: the
+estimated 99th percentile of six values may be smaller than five of them. After that, they are
+river's estimates, in constant memory.
 
-With the option ``window``, a statistic covers the last values only. It is exact, because it is
-recalculated from the values in the window; adding new values and subtracting old ones would drift.
-``window: 50`` means the last 50 values; ``window: 60s`` (``10m``, ``1h30m``) those of the last
-minute. A window keeps at most ``LONGEST`` values.
+With the option ``window``, a statistic covers only the last values. It is exact, because it is
+recalculated from the values in the window. (To add new values and subtract old ones would
+accumulate rounding errors.) ``window: 50`` means the last 50 values; ``window: 60s`` means the
+values of the last minute. A window keeps at most ``LONGEST`` values.
 
 ``change`` is the latest value minus the previous one. With ``window: 50``, it is the latest value
 minus the value 50 before it; with ``window: 60s``, minus the first value of the last minute.
 
-Values are finite: the metric store drops all others. Nothing here reads a clock. ``reducers`` has
-the arithmetic.
+All values are finite, because the metric store drops others. Nothing here reads a clock. The module
+``reducers`` does the arithmetic.
 """
 
 from __future__ import annotations
@@ -158,8 +158,10 @@ def _windowed(
 ) -> StatisticPlugin:
     """Return a statistic with the option ``window``.
 
-    ``streaming`` makes the reducer over all values, ``reduce`` is the function for stored values.
-    With ``exact``, the first values are stored; ``streaming`` is used when there are too many."""
+    ``streaming`` creates the reducer over all values; ``reduce`` is a function of stored values.
+    With ``exact``, values are stored and reduced until there are too many; then the streaming
+    reducer takes over.
+    """
 
     return StatisticPlugin(
         name=name,

@@ -1,6 +1,6 @@
 """The built-in action ``submit-best``: submits the next job of the group with the best value.
 
-The algorithms that learn are built on it. Registered by ``actions``.
+The learning algorithms are built on this action. Registered by ``actions``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _submit_best(firing: Firing, options: Mapping[str, Any]) -> Iterator[Decisio
     for _ in range(int(max(0, min(options["at_once"] - active, total - submitted)))):
         group = _best(firing, groups, options, waits, away)
         if group is None and not any(_count(firing, each, "active") for each in groups):
-            # Without any job the run would end, so let one job wait for a disconnected member.
+            # Without an open job the run would end, so let one job wait for a disconnected member.
             group = _best(firing, groups, options, waits, set())
         if group is None:
             return
@@ -72,7 +72,7 @@ def _best(
     left = [each for each in left if each[1] not in waits] or left
     if not left:
         return None
-    # First sample every group in turn; groups without jobs left count as sampled.
+    # First sample every group in turn. A group without remaining jobs counts as sampled.
     samples = options.get("samples", 1)
     untried = [
         (_count(firing, group, "submitted"), number, group)
@@ -96,13 +96,13 @@ def _best(
 
 
 def _value(firing: Firing, text: str) -> float | None:
-    """Return the value of an expression, or ``None`` while a part of it has no value."""
+    """Return the value of an expression, or ``None`` if one of its names has no value yet."""
     found = expression(text).value(firing.fields, firing.metric)
     return None if found is None or not math.isfinite(found) else float(found)
 
 
 def _room(firing: Firing, group: str) -> Iterator[Decision]:
-    """Request missing nodes for a job of the group, unless a waiting job needs as many."""
+    """Request missing nodes for a job of the group, unless a waiting job already needs as many."""
     known, up = firing.group(group), firing.metric("nodes.up")
     if known is None or up is None or known.nodes <= up:
         return

@@ -1,6 +1,6 @@
-"""The built-in triggers, registered through the hook that plugins use.
+"""The built-in triggers, registered through the same hook as a plugin's.
 
-Each is a record with a JSON Schema of its options and a function that builds the
+The record of a trigger has a JSON Schema of its options, and a function that builds the
 :class:`~ensemble_core.model.rules.Trigger` for the engine.
 """
 
@@ -35,7 +35,7 @@ _RESIZES = {
     "denied": "a request for more or fewer nodes was denied",
     "timeout": "nodes were granted but never arrived",
 }
-#: For each event of a job, how far the job has come (``TriggerPlugin.about``).
+#: For each job event, the stage that the job has reached (``TriggerPlugin.about``).
 _ABOUT: Mapping[str, Any] = {
     **dict.fromkeys(
         ("submit", "validate", "depend", "priority", "sched", "alloc", "start", "run"), "job-begun"
@@ -46,7 +46,7 @@ _ABOUT: Mapping[str, Any] = {
 _LIMIT_FIELDS = frozenset({"what", "most", "used", "committed", "needed", "held", "left"})
 _RESIZE_FIELDS = frozenset({"delta", "size", "reason"})
 
-#: Fields in the contexts of RFC 21's events. ``*``: RFC 21 leaves the fields to the writer.
+#: Fields in the context of each event of RFC 21. ``*`` means that RFC 21 does not define them.
 _CONTEXTS: Mapping[str, frozenset[str]] = {
     "submit": frozenset({"userid", "urgency", "flags", "version"}),
     "jobspec-update": frozenset({"*"}),
@@ -101,7 +101,7 @@ def _of_generator(wakes: str) -> Callable[[str | None, Mapping[str, Any]], Trigg
 
 
 def _idle(name: Any, options: Mapping[str, Any]) -> Trigger:
-    """Build the trigger ``idle`` for a group, or for a list of groups together."""
+    """Build the trigger ``idle`` for a group, or for a list of groups that count as one."""
     groups = tuple(dict.fromkeys(name)) if isinstance(name, list) else (name,)
     if len(groups) == 1:
         return Trigger(wakes=("idle",), group=groups[0])
