@@ -25,7 +25,7 @@ _Moves = Iterator[list[_Place]]
 class NelderMead(Generator):
     """Generator that suggests the points of one simplex move after another.
 
-    A lost or infeasible point counts as infinitely bad. """
+    A lost or infeasible point counts as infinitely bad."""
 
     def __init__(self, vocs: Vocs, options: Mapping[str, Any]) -> None:
         ((self._objective, goal),) = vocs.objectives.items()

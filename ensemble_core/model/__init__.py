@@ -1,1 +1,1 @@
-"""Data model: jobs, events, decisions, rules, conditions, ensembles. Pure."""
+"""Data model without side effects: jobs, events, decisions, rules, conditions, ensembles."""

@@ -1,9 +1,9 @@
 """Causes of a job's end, in one word that is the same for all queues.
 
 A queue reports a fatal exception (RFC 21: ``timeout``, ``cancel`` …), a wait status, or neither.
-:func:`cause_of` maps these to one of :data:`CAUSES`. An executor that knows more puts ``cause``
-into the context of the ``exception`` or ``finish`` event. Used by the engine (conditions may use
-``cause``), by executors, and by displays of job results.
+:func:`cause_of` maps the report to one of :data:`CAUSES`. An executor that knows more puts the
+field ``cause`` into the context of the ``exception`` or ``finish`` event. Used by the engine
+(conditions may use ``cause``), by executors, and by displays of job results.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ __all__ = ["CAUSES", "Cause", "cause_of", "said_cause"]
 
 Cause = Literal[
     "exit",  # the program exited, with any code
-    "signal",  # killed by a signal, or an exit code with which shells report one
+    "signal",  # killed by a signal, or exited with a code by which shells report a signal
     "timeout",  # at its time limit
     "memory",  # out of memory
     "node-failure",
     "preempted",  # the queue gave its resources to another job
     "cancelled",
     "submit",  # could not be started: rejected, no program, no folder
-    "lost",  # the queue no longer knows how or whether it ended
+    "lost",  # the queue no longer knows how or whether the job ended
     "unknown",
 ]
 CAUSES: tuple[Cause, ...] = get_args(Cause)
@@ -52,13 +52,13 @@ _BY_SIGNAL = range(129, 160)
 
 
 def said_cause(context: Mapping[str, object]) -> Cause | None:
-    """Return the cause in an event's context, if it is a known one."""
+    """Return the field ``cause`` of an event's context if it is one of :data:`CAUSES`."""
     said = context.get("cause")
     return said if said in CAUSES else None
 
 
 def cause_of(exception: str | None, status: int | None) -> Cause:
-    """Return the cause of a job's end from its first fatal exception's type and its wait status.
+    """Return the cause of a job's end, given its first fatal exception's type and its wait status.
 
     >>> cause_of("timeout", 15), cause_of(None, 3 << 8), cause_of(None, 9), cause_of(None, 137 << 8)
     ('timeout', 'exit', 'signal', 'signal')

@@ -1,15 +1,16 @@
 """Serialization of events, decisions and jobs, derived from the fields of their dataclasses.
 
-Each of them is a frozen dataclass that inherits :class:`Record`. A new field is therefore written
-and read everywhere: in the journal, the supervisor's ledger and protocol, and the service's
+Each class is a frozen dataclass that inherits :class:`Record`. A new field is therefore written and
+read everywhere: in the journal, in the supervisor's ledger and protocol, and in the service's
 messages.
 
-- :meth:`Record.to_dict`: all fields, for users (``--json``, a function's ``event``);
-- :meth:`Record.compact`: only fields that differ from their default, for storage and transport;
-- :meth:`Record.from_dict`: reads both forms; ``Event`` and ``Decision`` choose the class by type;
-- :meth:`Record.to_json`, or :func:`dumps` for data that contains records: the compact form as
-  text. It accepts any content of a plugin's event, and keeps nan and infinity (as ``NaN`` and
-  ``Infinity``, which ``json.loads`` reads).
+- :meth:`Record.to_dict` returns all fields, for users (``--json``, a function's ``event``);
+- :meth:`Record.compact` returns only the fields that differ from their defaults, for storage and
+  transport;
+- :meth:`Record.from_dict` reads both forms; ``Event`` and ``Decision`` choose the class by type;
+- :meth:`Record.to_json` returns the compact form as text, and :func:`dumps` does so for data that
+  contains records. Both accept any content of a plugin's event. They write nan and infinity as
+  ``NaN`` and ``Infinity``, which ``json.loads`` reads.
 """
 
 from __future__ import annotations
@@ -29,21 +30,21 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 _Some = TypeVar("_Some", bound="Record")
 
-#: Depth of a plugin's event beyond which its content is not written.
+#: Content of a plugin's event that is nested more deeply than this is not written.
 _DEEPEST = 40
 
 
 class Layout(NamedTuple):
-    """Fields of a record class, as encoders need them."""
+    """Description of the fields of a record class, for encoders."""
 
-    #: The ``type`` of the class, if its base has several classes.
+    #: The ``type`` of the class, if its base has several subclasses.
     kind: str | None
     names: tuple[str, ...]
     #: Each field's default, or ``MISSING``.
     defaults: tuple[Any, ...]
     #: Returns the values of a record's fields, in order.
     values: Callable[[Any], tuple[Any, ...]]
-    #: The fields that are tuples, with the class of their items if these are records.
+    #: The fields that are tuples, each with the class of its items if the items are records.
     tuples: tuple[tuple[str, type[Record] | None], ...]
 
 
@@ -52,7 +53,7 @@ def _layout(cls: type[Any]) -> Layout:
     names = tuple(item.name for item in found)
     try:
         hints = get_type_hints(cls)
-    except NameError:  # a plugin's subclass, with names that only type checkers see
+    except NameError:  # a plugin's subclass uses names that are defined for type checkers only
         hints = {}
     tuples = []
     for name in names:
@@ -88,15 +89,16 @@ _values = cast(
 
 
 class Record:
-    """Base of frozen dataclasses that can be converted to plain data and back; see the module.
+    """Base of frozen dataclasses that can be converted to plain data and back.
 
-    Subclasses in the core inherit comparison, hash and repr (``eq=False, repr=False``), because
-    methods that ``dataclass`` generates are compiled again in every process.
+    The module's docstring describes the forms. Subclasses in the core inherit comparison, hash and
+    repr (``eq=False, repr=False``), because every process has to compile those that ``dataclass``
+    generates.
     """
 
     __slots__ = ()
-    #: The classes by their ``type``, if this is a base of several classes. (``slots=True`` creates
-    #: every class twice; the second one counts.)
+    #: The subclasses by their ``type``, if this class is the base of several. (``slots=True`` #:
+    #: creates every class twice; the second one counts.)
     kinds: ClassVar[Mapping[str, type[Any]]]
 
     def __repr__(self) -> str:
@@ -129,8 +131,9 @@ class Record:
         return data
 
     def compact(self) -> dict[str, Any]:
-        """Return the fields that differ from their defaults, for :func:`dumps`. Records within
-        their values are not converted. :meth:`from_dict` reads the result back."""
+        """Return the fields that differ from their defaults, for :func:`dumps`.
+
+        Records within the values are not converted. :meth:`from_dict` reads the result back."""
         kind, names, defaults, values, _ = layout(type(self))
         data: dict[str, Any] = {} if kind is None else {"type": kind}
         for name, default, value in zip(names, defaults, values(self), strict=True):
@@ -145,7 +148,7 @@ class Record:
 
     @classmethod
     def from_dict(cls: type[_Some], data: Mapping[str, Any]) -> _Some:
-        """Return the record of this plain data. Raises ``ValueError`` for an unknown type and
+        """Create a record from plain data. Raises ``ValueError`` for an unknown type and
         ``TypeError`` for wrong fields."""
         values = {**data}
         kind = values.pop("type", None)
@@ -164,7 +167,7 @@ class Record:
 
 
 def _plain(value: object) -> object:
-    """Return a JSON value for one of another type."""
+    """Convert a value of another type to one that JSON can hold."""
     if isinstance(value, Record):
         return value.compact()
     if isinstance(value, Mapping):
@@ -182,8 +185,8 @@ def _plain(value: object) -> object:
 
 
 def _tame(value: object, depth: int = 0) -> object:
-    """Return the value with text in place of anything that JSON cannot hold, such as odd keys,
-    cycles and objects."""
+    """Return the value with everything that JSON cannot hold, such as odd keys, cycles and objects,
+    replaced by text."""
     if isinstance(value, Record):
         value = value.compact()
     if isinstance(value, Mapping) and depth < _DEEPEST:
@@ -199,7 +202,7 @@ def _tame(value: object, depth: int = 0) -> object:
         return value
     try:
         plain = _plain(value)
-    except Exception:  # a plugin's class: the journal must be written anyway
+    except Exception:  # an error in a plugin's class: write the journal anyway
         return f"<{type(value).__name__}>"
     return plain if isinstance(plain, (str, int, float, bool)) else f"<{type(value).__name__}>"
 
@@ -213,7 +216,7 @@ def dumps(value: object) -> str:
     """Return plain data that may contain records as JSON text in ASCII."""
     try:
         return _encode(value)
-    except Exception:  # a plugin may put anything into an event, but decisions must be recorded
+    except Exception:  # a plugin's event has odd content: write it as text instead of losing it
         return _encode(_tame(value))
 
 
@@ -223,7 +226,7 @@ def quick_to_make(cls: type[Any]) -> None:
     The new ``__init__`` temporarily gives the object an unfrozen subclass as its class, and assigns
     the fields. This takes half the time of ``object.__setattr__``.
     """
-    # CPython assigns slots directly only if the class has both of these methods of ``object``.
+    # CPython assigns slots directly only if both methods of the class are those of ``object``.
     plain = {"__setattr__": object.__setattr__, "__delattr__": object.__delattr__}
     names: dict[str, Any] = {
         "_class": object.__dict__["__class__"].__set__,

@@ -1,12 +1,12 @@
 """Compiler of formulas: from the syntax tree to a safe Python function.
 
-The function can only do arithmetic on the event's fields and metrics. This is the only pure module
-that calls ``eval``.
+The compiled function can only do arithmetic on the event's fields and metrics. No other pure module
+calls ``eval``.
 
 The parsed tree itself is never compiled. :class:`_Builder` builds a new tree, node by node, from a
 whitelist: names become lookups of constant strings, calls go to ``FUNCTIONS``, and arithmetic takes
-numbers of bounded size. Other nodes are rejected. So the code can reach only its three arguments
-and ``_NAMESPACE``, and its cost is bounded by the length of the text. :func:`checked` builds a
+numbers of bounded size. Other nodes are rejected. The code can therefore reach only its three
+arguments and ``_NAMESPACE``, and the length of the text limits its cost. :func:`checked` builds a
 formula once to check it.
 """
 
@@ -35,7 +35,7 @@ __all__ = [
 #: that looks up a metric.
 Compiled = Callable[[float | None, Callable[[str], Any], Callable[[str], float | None]], Any]
 
-#: Bits of the largest integer in arithmetic; no float is larger.
+#: Bits of the largest integer in arithmetic. Every float is smaller than such an integer.
 _BITS = 1024
 
 
@@ -43,7 +43,7 @@ class _NoValue(Exception):
     """Raised if a name in the formula currently has no value."""
 
 
-#: Raised by compiled code for an invalid operation, or a missing value in a branch.
+#: Exceptions of compiled code, for an invalid operation or a missing value in a branch.
 NO_VALUE = (_NoValue, TypeError, ValueError, ArithmeticError)
 
 
@@ -52,7 +52,7 @@ def _nothing() -> Any:
 
 
 def _bounded(value: object) -> TypeGuard[float]:
-    """Return True for a number that arithmetic takes."""
+    """Return True for a number that is small enough for arithmetic."""
     return isinstance(value, float) or (isinstance(value, int) and value.bit_length() <= _BITS)
 
 
@@ -68,19 +68,19 @@ def _power(base: float, exponent: float) -> float:
 
 
 def _round(number: object, digits: Any = None) -> float:
-    # Limit the size of 10**-digits. Rounding to more digits before the point gives 0 anyway.
+    # Limit the size of 10**-digits. Beyond this limit, rounding gives 0 anyway.
     return round(_number(number), None if digits is None else max(operator.index(digits), -_BITS))
 
 
 def _attempt(part: Callable[[], Any]) -> Any:
-    """Return the value of a part of a formula, or ``...`` if its computation raises."""
+    """Return the value of a part of a formula, or ``...`` if the part raises an exception."""
     try:
         return part()
     except NO_VALUE:
         return ...
 
 
-#: Functions that a formula may call, besides ``metric``. Each limits its arguments.
+#: Functions that a formula may call, besides ``metric``. Each function limits its arguments.
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "abs": abs,
     "min": min,
@@ -117,7 +117,7 @@ _SPOKEN: Mapping[type[ast.AST], str] = {
     ast.NamedExpr: "an assignment",
     ast.JoinedStr: "an f-string",
 }
-#: Position of every node: compiled formulas have no traceback.
+#: The same position for every node, because compiled formulas have no traceback.
 _AT: Any = {"lineno": 1, "col_offset": 0, "end_lineno": 1, "end_col_offset": 0}
 _UNKNOWN = ast.Constant(..., **_AT)
 
@@ -132,10 +132,9 @@ def refused(what: str, hint: str) -> EnsembleError:
 
 
 def checked(tree: ast.expr, text: str) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the fields and metrics in a formula. Raises :class:`EnsembleError` for unsupported
-    syntax.
+    """Return the fields and metrics in a formula; ``text`` is the formula as its author wrote it.
 
-    ``text`` is the formula as its author wrote it.
+    Raises :class:`EnsembleError` for unsupported syntax.
     """
     builder = _Builder(text=text)
     builder.truth(tree)
@@ -145,9 +144,10 @@ def checked(tree: ast.expr, text: str) -> tuple[frozenset[str], frozenset[str]]:
 def compiled(tree: ast.expr, *, careful: bool) -> Compiled:
     """Compile a formula to a function, which returns ``...`` if a value is missing.
 
-    ``A or B`` is true if A or B is true, ``A and B`` is false if A or B is false, even if the other
-    one has no value. Invalid operations raise one of ``NO_VALUE``. With ``careful``, which is
-    slower, an invalid operation means that only this part of ``and`` or ``or`` has no value.
+    ``A or B`` is true if A or B is true, and ``A and B`` is false if A or B is false, even if the
+    other operand has no value. Invalid operations raise one of ``NO_VALUE``. With ``careful``,
+    which is slower, an invalid operation in an operand of ``and`` or ``or`` means only that this
+    operand has no value.
     """
     whole = ast.Expression(_lambda(_Builder(careful=careful).truth(tree), "value", "get", "metric"))
     function: Compiled = eval(compile(whole, "<formula>", "eval"), _NAMESPACE)  # noqa: S307
@@ -155,10 +155,10 @@ def compiled(tree: ast.expr, *, careful: bool) -> Compiled:
 
 
 class _Builder:
-    """Builder of one formula's code, from a whitelist of nodes.
+    """Builds the code of one formula from a whitelist of nodes.
 
-    Each value that may be missing is looked up once and kept in a local variable. ``fields`` and
-    ``metrics`` collect the names that the formula uses.
+    The code looks up each value that may be missing once and keeps it in a local variable.
+    ``fields`` and ``metrics`` collect the names that the formula uses.
     """
 
     def __init__(self, *, careful: bool = False, text: str = "the formula") -> None:
@@ -173,14 +173,14 @@ class _Builder:
     def truth(self, node: ast.expr) -> ast.expr:
         """Return the code for the formula, or for an operand of ``and``, ``or`` or ``not``.
 
-        Its value is ``...`` if a value is missing.
+        The code evaluates to ``...`` if a value is missing.
         """
         match node:
             case ast.BoolOp(op, parts):
                 kept = [self._kept(self.truth(part)) for part in parts]
                 unknown = _any([_is(name, ...) for _, name in kept])
                 decides = [part for part, _ in kept]
-                if isinstance(op, ast.Or):  # ``...`` is true in Python, so it would decide
+                if isinstance(op, ast.Or):  # ``...`` is true in Python, so it would end the ``or``
                     known = [(_is(part, ..., ast.IsNot), name) for part, name in kept]
                     decides = [ast.BoolOp(ast.And(), [*each], **_AT) for each in known]
                 undecided = ast.IfExp(unknown, _UNKNOWN, kept[-1][1], **_AT)
@@ -196,7 +196,7 @@ class _Builder:
         return _call("_attempt", _lambda(code)) if self._careful else code
 
     def _look_up(self, node: ast.expr) -> Iterator[ast.expr]:
-        """Yield code for each value that this node always needs. The code looks the value up and
+        """Yield code for each value that this node always needs. The code looks up the value and
         tests whether it is missing."""
         match node:
             case ast.Name() | ast.BoolOp() | ast.Call(ast.Name("metric")):
@@ -304,7 +304,7 @@ class _Builder:
 
 
 def _is_small(node: ast.expr) -> bool:
-    """Return True for a constant that arithmetic takes."""
+    """Return True for a constant that is small enough for arithmetic."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)):
         node = node.operand
     return isinstance(node, ast.Constant) and _bounded(node.value)

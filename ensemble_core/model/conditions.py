@@ -1,9 +1,9 @@
 """Conditions, the ``when`` of rules: parsed, checked and compiled once.
 
-A condition is a number (equals), one or more comparisons (``"> 5 and < 10"``), or a formula (see
-``expressions``) over ``value``, ``metric("path")`` and the event's fields. A single comparison is
-stored as operator and number, so the rule index can find the rules that match a new value without
-evaluating each one.
+A condition is a number, which the value must equal, one or more comparisons (``"> 5 and < 10"``),
+or a formula over ``value``, ``metric("path")`` and the event's fields (see ``expressions``). A
+single comparison is stored as an operator and a number, so that the rule index can find the rules
+that match a new value without evaluating every condition.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CONDITION_HINT = (
 )
 #: Hints for conditions on the columns of a row.
 _COLUMNS_HINT = 'write an expression over names of columns, as "energy < 2.5 and T > 300"'
-#: Metrics are never nan; rows can be.
+#: Hint for a comparison of a metric with nan: metrics are never nan, but values in rows can be.
 NAN_HINT = "for a row that has nan, write trigger: observed with when: isnan(COLUMN)"
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _COMPARISON = re.compile(rf"\s*(==|!=|>=|<=|>|<)\s*({_NUMBER})\s*\Z")
@@ -55,16 +55,16 @@ _SPOKEN = {bool: "true or false", list: "a list", dict: "a mapping", type(None):
 class Condition(Formula):
     """A checked ``when``.
 
-    ``comparison`` is the operator and number of a single comparison with ``value``, which the
-    index uses; otherwise ``tree`` is the formula.
+    For a single comparison with ``value``, ``comparison`` holds the operator and the number, which
+    the index uses. For any other condition, ``tree`` holds the formula.
     """
 
     comparison: tuple[str, float] | None = None
 
     @property
     def asks_metric_for_nan(self) -> bool:
-        """True if the condition needs a metric that is nan or infinite. Metrics are never that, so
-        it cannot hold."""
+        """True if the condition needs a metric that is nan or infinite. No metric ever is, so the
+        condition cannot hold."""
         nodes = [self.tree] if self.tree is not None else []
         while nodes:
             node = nodes.pop()
@@ -84,7 +84,7 @@ class Condition(Formula):
         fields: Mapping[str, Any],
         metric: Callable[[str], float | None],
     ) -> bool:
-        """Return True if the condition holds. It does not hold if a required value is missing."""
+        """Return True if the condition holds. If a required value is missing, it does not hold."""
         return self.verdict(value, fields, metric) is True
 
     def verdict(
@@ -93,10 +93,10 @@ class Condition(Formula):
         fields: Mapping[str, Any],
         metric: Callable[[str], float | None],
     ) -> bool | None:
-        """Return True if the condition holds, ``None`` if that depends on a missing value.
+        """Return whether the condition holds, or ``None`` if that depends on a missing value.
 
         ``A or B`` holds if A or B holds, and ``A and B`` is false if A or B is false, even if the
-        other one has no value.
+        other operand has no value.
         """
         if self.comparison is not None:
             name, number = self.comparison
@@ -108,9 +108,9 @@ class Condition(Formula):
 def parse(when: object, *, has_value: bool = True, key: str = "when") -> Condition:
     """Parse and check a ``when``.
 
-    ``has_value``: the trigger has a metric, so the name ``value`` means its value. With the ``key``
-    ``where``, the condition uses the columns of a table's rows. The caller checks the names of
-    fields. Raises :class:`EnsembleError` with the reason and a hint.
+    With ``has_value``, the trigger has a metric, and the name ``value`` in the condition means the
+    metric's value. If ``key`` is ``where``, the condition uses the columns of a table's rows. The
+    caller checks the names of fields. Raises :class:`EnsembleError` with the reason and a hint.
     """
     if isinstance(when, bool) or not isinstance(when, (int, float, str)):
         found = _SPOKEN.get(type(when), f"a {type(when).__name__}")
@@ -161,7 +161,7 @@ def _needs_value(text: str, has_value: bool, key: str) -> None:
 def check_nan(condition: Condition, known: Collection[str]) -> None:
     """Raise an error for a comparison with ``nan``, which is never true.
 
-    If ``known`` has a field named nan, that is allowed.
+    If ``known`` contains a field named nan, such a comparison is allowed.
     """
     for node in ast.walk(condition.tree) if condition.tree is not None else ():
         if not isinstance(node, ast.Compare):

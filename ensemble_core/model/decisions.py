@@ -1,8 +1,9 @@
 """Decisions: the closed set of instructions that the engine gives.
 
-The engine returns them in order, the runtime carries them out, the journal keeps them and the
-console shows them. ``rule`` is the id of the rule that decided (``None``: the run itself).
-``firing`` numbers the firings of the run; decisions of one firing have the same number.
+The engine returns decisions in order, the runtime carries them out, the journal keeps them, and the
+console shows them. ``rule`` is the id of the rule that made the decision, or ``None`` if the run
+itself made it. ``firing`` numbers the firings of the run; decisions of one firing have the same
+number.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ WhenBusy = Literal["wait", "skip", "force"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Decision(Record):
-    """One instruction. ``rule`` decided it in firing number ``firing`` (0: no rule did)."""
+    """One instruction. The rule ``rule`` made it in firing number ``firing``, or no rule if 0."""
 
     type: ClassVar[str] = "decision"
     rule: str | None = None
@@ -53,9 +54,9 @@ class Fired(Decision):
     """A rule fired: the first of the decisions with the same ``firing``.
 
     ``label`` shows the trigger (``start``, ``count.sleep.success``, ``job-fail (lammps)``).
-    ``count`` is how often this rule has fired, including this time. ``job`` is the event's job and
-    ``value`` the metric's value, if it has one. ``each`` holds the parameters of the slice, for an
-    instance of a rule with ``each``.
+    ``count`` is how often this rule has fired, including this time. ``job`` is the event's job, if
+    any; ``value`` is the value of the trigger's metric, if any. For an instance of a rule with
+    ``each``, the field ``each`` holds the parameters of the instance's slice.
     """
 
     type: ClassVar[str] = "fired"
@@ -83,10 +84,9 @@ class Submit(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class LookUp(Decision):
-    """Find those of these jobs (all of one group) that an earlier run has done already
-    (``--reuse``).
+    """Look up which of these jobs (all of one group) an earlier run has already done (``--reuse``).
 
-    The other jobs are then submitted.
+    The jobs that are not found are then submitted.
     """
 
     type: ClassVar[str] = "look-up"
@@ -98,8 +98,8 @@ class LookUp(Decision):
 class Retry(Decision):
     """Retry this job when it is over, after ``wait`` seconds, with these fields changed.
 
-    With ``resume``, its statistics continue. The runtime does nothing: a :class:`Submit` of the
-    next attempt follows at that time.
+    With ``resume``, the job's statistics continue. The runtime does nothing for this decision: when
+    the wait is over, a :class:`Submit` of the next attempt follows.
     """
 
     type: ClassVar[str] = "retry"
@@ -121,11 +121,11 @@ class Cancel(Decision):
 class Resize(Decision):
     """Request ``delta`` more (positive) or fewer (negative) nodes from the executor.
 
-    ``attempt`` is above 1 if the same ``request`` was made before and its answer is unknown,
-    because it could not be delivered or its controller ended. The request is idempotent: an
-    executor answers a repeated one without carrying it out again. ``when_busy`` says what to do
-    with a node that is to be released while jobs run on it: release it when it is idle (``wait``),
-    keep it (``skip``), or release it at once, so that its jobs fail (``force``).
+    ``attempt`` is above 1 if the same ``request`` was made before without a known answer, because
+    the request could not be delivered or the controller ended. The request is idempotent: an
+    executor answers a repeated request without carrying it out again. ``when_busy`` says what to do
+    with a node that is to be released while jobs run on it: release the node when it is idle
+    (``wait``), keep it (``skip``), or release it at once, so that its jobs fail (``force``).
     """
 
     type: ClassVar[str] = "resize"
@@ -164,8 +164,8 @@ class DisableRule(Decision):
 class Switch(Decision):
     """Disable the rules of the instances ``off``; enable and start those of ``on``.
 
-    ``keep``: results of functions that rules of ``off`` have called are still used. ``reset``:
-    reset the firing counters of the rules of ``on``.
+    With ``keep``, results of functions that rules of ``off`` have called are still used. With
+    ``reset``, the firing counters of the rules of ``on`` are reset.
     """
 
     type: ClassVar[str] = "switch"
@@ -177,7 +177,7 @@ class Switch(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class SetGroup(Decision):
-    """Change a group's fields for its later submits."""
+    """Change fields of a group for its later submits."""
 
     type: ClassVar[str] = "set-group"
     group: str
@@ -186,9 +186,9 @@ class SetGroup(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class SetGenerator(Decision):
-    """Pause a generator, or continue it (``pause`` is ``False``), or request ``count`` more points.
+    """Pause a generator, continue it (``pause`` is ``False``), or request ``count`` more points.
 
-    With ``learns``, the generator also gets all finished and future points of these generators.
+    The generator also gets all finished and future points of the generators in ``learns``.
     """
 
     type: ClassVar[str] = "set-generator"
@@ -200,7 +200,7 @@ class SetGenerator(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Call(Decision):
-    """Call a function off the engine's thread; its outcome returns as an event.
+    """Call a function outside the engine's thread. Its outcome comes back as an event.
 
     ``kind`` is one of
 
@@ -211,9 +211,9 @@ class Call(Decision):
     - ``generator``: ``name`` is a generator of the file; ``options`` has the points to ingest and
       the number of points to suggest.
 
-    ``event`` is the event that led to the call, ``job`` the job that it concerns, both as plain
+    ``event`` is the event that led to the call, and ``job`` is the event's job; both are plain
     data. ``attempt`` is above 1 if an earlier controller made the call and ended without a result.
-    ``tolerated``: a failure is only a warning (``on_error: warn``).
+    If ``tolerated`` is true, a failure is only a warning (``on_error: warn``).
     """
 
     type: ClassVar[str] = "call"
@@ -246,8 +246,8 @@ class Log(Decision):
 class Notify(Decision):
     """Send the user a message outside the terminal.
 
-    ``to`` holds addresses (``model.notification_addresses``), ``job`` is the event's job.
-    ``attempt`` is above 1 if an earlier controller ended before it knew whether the message
+    ``to`` holds addresses (``model.notification_addresses``); ``job`` is the event's job.
+    ``attempt`` is above 1 if an earlier controller ended before it knew whether the message had
     arrived.
     """
 
@@ -261,10 +261,11 @@ class Notify(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Terminate(Decision):
-    """End the run. Nothing is submitted after it. The jobs in ``cancel`` are cancelled first.
+    """End or stop the run. The jobs in ``cancel`` are cancelled first; no jobs are submitted after
+    it.
 
-    ``reason`` is for the user. ``natural``: nothing more could happen. ``stopped``: the run has not
-    ended and can be resumed.
+    ``reason`` is for the user. ``natural`` is true if the run ends because nothing more can happen.
+    If ``stopped`` is true, the run has not ended and can be resumed.
     """
 
     type: ClassVar[str] = "terminate"

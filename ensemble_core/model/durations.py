@@ -17,7 +17,7 @@ _NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _PART = re.compile(rf"({_NUMBER})\s*(ms|s|m|h|d|w)", re.ASCII)
 _WHOLE = re.compile(rf"(?:{_NUMBER}\s*(?:ms|s|m|h|d|w)\s*)+", re.ASCII)
 _CLOCK = re.compile(r"\d+(?::\d+)+(?:\.\d*)?", re.ASCII)
-_LONGEST = 3.2e9  # a century: timers have a limit, and more is a mistake
+_LONGEST = 3.2e9  # a century: timers have a limit, and a longer duration is a mistake
 
 
 def seconds(value: object) -> float:

@@ -1,4 +1,4 @@
-"""A checked, immutable ensemble: made by the config package, run by the engine."""
+"""A checked, immutable ensemble, which the config package creates and the engine runs."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ def amount(number: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits of a run; ``None`` is no limit.
+    """Limits of a run; ``None`` means no limit.
 
-    - ``jobs``: attempts submitted in the whole run;
+    - ``jobs``: the number of attempts submitted in the whole run;
     - ``core_hours``, ``node_hours``, ``gpu_hours``: the hours that these attempts may use. Jobs
-    that
-      could exceed this or the previous limit are held;
-    - ``submits_per_second``: a rate limit; other jobs wait;
-    - ``chain``: rule firings that may cause one another before a job has to finish;
+      that could exceed one of these limits, or the limit ``jobs``, are held;
+    - ``submits_per_second``: a rate limit; jobs beyond it wait;
+    - ``chain``: how many firings may cause one another before a job has to finish;
     - ``wall``: seconds after which a controller stops the run;
-    - ``stop``: seconds that a stop or an end waits for events of the jobs that it cancelled.
+    - ``stop``: how many seconds a stop or an end of the run waits for events of the jobs that it
+      cancelled.
     """
 
     jobs: int | None = None
@@ -53,7 +53,7 @@ class Limits:
 
     @property
     def hours(self) -> dict[str, float | None]:
-        """The limits in hours, by name."""
+        """The limits that are in hours, by name."""
         return {
             "core_hours": self.core_hours,
             "node_hours": self.node_hours,
@@ -74,9 +74,9 @@ def _refused(spec: Mapping[str, Any], name: str = "") -> Any:
 class Binder:
     """Functions that check and bind specifications that arrive during the run.
 
-    All three are pure and raise :class:`~ensemble_core.errors.EnsembleError`. ``rule`` takes the
-    specification and a default id, ``group`` a group and the fields to change. The defaults reject
-    rules and actions, and do not check fields.
+    All three functions are pure and raise :class:`~ensemble_core.errors.EnsembleError`. ``rule``
+    takes the specification and a default id; ``group`` takes a group and the fields to change. The
+    default functions reject all rules and actions, and do not check fields.
     """
 
     rule: Callable[[Mapping[str, Any], str], BoundRule] = _refused
@@ -90,8 +90,9 @@ class Binder:
 class AlgorithmInstance:
     """One entry under ``use:``: rules that are enabled and disabled together.
 
-    ``algorithm`` is the algorithm that made the rules, empty if the file lists them. ``version`` is
-    the algorithm's distribution and version. ``enabled``: the instance is on when the run begins.
+    ``algorithm`` is the algorithm that made the rules, or empty if the file lists the rules.
+    ``version`` has the name and version of the algorithm's distribution. If ``enabled`` is true,
+    the instance is on when the run begins.
     """
 
     name: str
@@ -104,13 +105,13 @@ class AlgorithmInstance:
 class Ensemble:
     """A checked ensemble file.
 
-    ``heartbeat`` is in seconds, 0 for none. ``statistics`` holds all statistics by name.
-    ``custom`` is the source of the file's ``custom:`` part, ``functions`` the names of its
-    functions. ``attached`` has the text of each file that the ensemble file names. ``tables``,
+    ``heartbeat`` is the interval in seconds, or 0 for none. ``statistics`` holds all statistics by
+    name. ``custom`` is the source code of the file's ``custom:`` part, and ``functions`` lists its
+    functions. ``attached`` has the text of each file that the ensemble file refers to. ``tables``,
     ``generators`` and ``instances`` are the entries under ``results:``, ``generators:`` and
-    ``use:`` by name; each rule of an instance has the instance's name in ``instance``. ``on_stop``:
-    a stop leaves the jobs to the queue (``keep``), cancels them, or does what the executor prefers
-    (``None``).
+    ``use:`` by name. A rule of an instance has the instance's name in its field ``instance``.
+    ``on_stop`` says what a stop does with the jobs: it leaves them to the queue (``keep``), cancels
+    them, or does what the executor prefers (``None``).
     """
 
     name: str
@@ -137,8 +138,8 @@ class Ensemble:
     reuse: tuple[str, ...] = ()
 
     def begun(self, tag: str, cwd: str, reuse: Sequence[str] = ()) -> Ensemble:
-        """Return the ensemble for a run: its tag ``{run}``, its folder ``{cwd}``, and the folders
-        of the runs whose jobs it reuses."""
+        """Return the ensemble with the data of a run: the tag (``{run}``), the folder where the run
+        was started (``{cwd}``), and the folders of the runs whose jobs are reused."""
 
         def known(group: JobGroup) -> JobGroup:
             return replace(group, run=tag, cwd=cwd, more=tuple(map(known, group.more)))

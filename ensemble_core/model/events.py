@@ -1,8 +1,8 @@
 """Events: frozen, typed, serializable classes (``model.codec``) for everything that happens.
 
-They are the only input of the engine: from executors, timers, users' functions and commands. Each
-has a ``timestamp`` (seconds since the epoch), which is the engine's only clock. Built by executors
-and the runtime; read by the engine, the journal and displays.
+Events are the engine's only input. They come from executors, timers, users' functions and commands.
+Each event has a ``timestamp`` (seconds since the epoch), which is the engine's only clock.
+Executors and the runtime create events; the engine, the journal and displays read them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class Event(Record):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Started(Event):
-    """The run begins. ``resources`` are the queue's gauges at that moment (see Resources)."""
+    """The run begins. ``resources`` has the queue's gauges at that time (see
+    :class:`Resources`)."""
 
     type: ClassVar[str] = "start"
     resources: Mapping[str, float] = field(default_factory=lambda: NOTHING)
@@ -55,10 +56,10 @@ class Started(Event):
 class Resumed(Event):
     """A new controller has resumed the run and has asked the queue about its jobs.
 
-    ``absent``: jobs (our ids) that had no event and that the queue does not know, so they never
-    arrived there. ``gone``: jobs that waited in a queue that no longer exists, so they never ran.
-    Events of all other jobs follow. ``resources``: as in :class:`Started`. ``reopened``: the run
-    had ended, and continues because its file was changed.
+    ``absent`` lists jobs (our ids) that had no event and that the queue does not know; they never
+    arrived there. ``gone`` lists jobs that waited in a queue that no longer exists; they never ran.
+    Events of all other jobs follow. ``resources`` is as in :class:`Started`. If ``reopened`` is
+    true, the run had ended, and continues because its file was changed.
     """
 
     type: ClassVar[str] = "resume"
@@ -80,11 +81,11 @@ class JobEvent(Event):
     """An event of one job, named as in Flux RFC 21 (``submit``, ``start``, ``finish`` …).
 
     ``job`` is our id of the job (``GROUP.INDEX``); for a foreign job (``ours`` is false) it is the
-    queue's id. ``context`` is defined by RFC 21: ``finish`` has ``status`` (a wait status, as from
-    ``os.waitpid``), ``exception`` has ``type``, ``severity`` (0 is fatal) and ``note``. Executors
-    may add ``queue_id`` to ``submit``, and ``workdir`` and ``stdout`` to ``start``, so that
-    observers find the output. If the run has corrected the event's time, ``told_at`` holds the
-    executor's.
+    queue's id. RFC 21 defines the ``context``: that of ``finish`` has ``status`` (a wait status, as
+    from ``os.waitpid``); that of ``exception`` has ``type``, ``severity`` (0 is fatal) and
+    ``note``. Executors may add ``queue_id`` to the context of ``submit``, and ``workdir`` and
+    ``stdout`` to that of ``start``, so that observers find the output. If the run has corrected the
+    event's time, ``told_at`` is the time that the executor reported.
     """
 
     type: ClassVar[str] = "job"
@@ -95,7 +96,8 @@ class JobEvent(Event):
 
     @property
     def told_at(self) -> float:
-        """The event's time according to the executor. A resume asks for events after this time."""
+        """The event's time as the executor reported it. A resume requests events after this
+        time."""
         time = self.context.get("told_at")
         return time if isinstance(time, float) else self.timestamp
 
@@ -104,8 +106,8 @@ class JobEvent(Event):
 class Observed(Event):
     """One row of values that an observer read from a job's output.
 
-    ``clock`` is the row's time or step, or ``None``. ``anew``: the file was truncated or replaced
-    before this row, so this row is now the file's first.
+    ``clock`` is the row's time or step, or ``None``. If ``anew`` is true, the file was truncated or
+    replaced before this row, so this row is now the first in the file.
     """
 
     type: ClassVar[str] = "observed"
@@ -124,7 +126,7 @@ class Observed(Event):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Resources(Event):
-    """Changed gauges of the queue, by metric path (``nodes.up``, ``cores.free`` …)."""
+    """New values of the queue's gauges, by metric path (``nodes.up``, ``cores.free`` …)."""
 
     type: ClassVar[str] = "resources"
     values: Mapping[str, float]
@@ -139,8 +141,9 @@ quick_to_make(Resources)
 class TimerElapsed(Event):
     """A timer of the engine has elapsed.
 
-    ``timer`` is its purpose. ``key`` is the rule's id for an interval, the group's name for silent
-    jobs, the request's id for a repeated resize, the job's id for an attempt.
+    ``timer`` is the timer's purpose. ``key`` says what the timer is for: the id of a rule with an
+    interval, the group whose jobs were silent, the id of a resize request to repeat, or the id of a
+    job to retry.
     """
 
     type: ClassVar[str] = "timer"
@@ -153,7 +156,7 @@ class ResizeOutcome(Event):
     """The outcome of a resize request.
 
     ``outcome`` is ``granted`` (``size`` is the new size), ``denied``, ``timeout`` (granted, but the
-    nodes never came), or ``undelivered`` (the request was not received and will be repeated).
+    nodes never arrived), or ``undelivered`` (the request was not received and will be repeated).
     """
 
     type: ClassVar[str] = "resize-outcome"
@@ -167,12 +170,13 @@ class ResizeOutcome(Event):
 class CallReturned(Event):
     """A custom function, a plugin's slow action or a generator returned.
 
-    ``result`` is a list of plain specifications, checked before the event was made:
+    ``result`` is a list of specifications as plain data. They are checked before the event is
+    created:
 
     - ``{"action": {...}}``, optionally with ``"fields": {...}`` that the action may use;
     - ``{"rule": {...}}``;
-    - ``{"submit": GROUP, "with": {...}, "parameters": {NAME: [...]}}`` for a submit that needs
-      values;
+    - ``{"submit": GROUP, "with": {...}, "parameters": {NAME: [...]}}`` for a submit whose
+      parameters a function gives;
     - ``{"point": {...}}`` or ``{"prune": NUMBER}`` of a generator.
     """
 
@@ -183,7 +187,7 @@ class CallReturned(Event):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CallFailed(Event):
-    """A custom function or a plugin's slow action raised, or returned an invalid result."""
+    """A custom function or a plugin's slow action raised an error or returned an invalid result."""
 
     type: ClassVar[str] = "call-failed"
     call: str
@@ -193,9 +197,9 @@ class CallFailed(Event):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Delivered(Event):
-    """Notices, merged into one message, were sent to the address ``to``.
+    """Notifications, merged into one message, were sent to the address ``to``, or finally failed.
 
-    ``error`` is the reason of a final failure, or empty.
+    ``error`` is the reason of the failure, or empty.
     """
 
     type: ClassVar[str] = "delivered"
@@ -209,9 +213,9 @@ class Identified(Event):
     """The identities of jobs that are about to be submitted, for a later run's ``--reuse``.
 
     ``jobs`` maps our id to ``[identity, source]``, or to ``[identity, source, inputs]`` if files
-    are part of the identity (``model.identity``). ``source`` and ``inputs`` are keys of the
-    mappings ``sources`` and ``inputs``; a controller reports each key once. ``unchanged``: jobs
-    that succeeded and whose inputs had not changed when they ended.
+    are part of the identity (``model.identity``). The items ``source`` and ``inputs`` are keys of
+    the fields ``sources`` and ``inputs``; a controller reports each key once. ``unchanged`` lists
+    jobs that succeeded and whose inputs had not changed when the jobs ended.
     """
 
     type: ClassVar[str] = "identified"
@@ -225,8 +229,8 @@ class Identified(Event):
 class LookedUp(Event):
     """The answer to a look-up.
 
-    ``hits`` maps each reusable job to the earlier job (``RUN/JOB``), whose events follow. The jobs
-    in ``misses`` have to run.
+    ``hits`` maps each job that need not run to the earlier job (``RUN/JOB``) that replaces it. The
+    events of these earlier jobs follow. The jobs in ``misses`` have to run.
     """
 
     type: ClassVar[str] = "looked-up"
@@ -240,11 +244,10 @@ class StopRequested(Event):
 
     ``then`` is
 
-    - ``end``: cancel its jobs; the run is over;
-    - ``cancel``: cancel its jobs and stop; a resume submits them again;
-    - ``keep``: leave its jobs to the queue and stop;
+    - ``end``: cancel the jobs; the run is over; - ``cancel``: cancel the jobs and stop; a resume
+      submits them again; - ``keep``: leave the jobs to the queue and stop;
     - ``cancel-left``: as ``cancel``, including jobs that an earlier stop or end left to the queue.
-      The first event of a controller that resumes the run only for that.
+      It is the first event of a controller that resumes the run only to cancel these jobs.
     """
 
     type: ClassVar[str] = "stop"
@@ -269,7 +272,7 @@ class Requested(Event):
     """A user requests an action from a shell or a program.
 
     ``action`` is written as in a rule: ``submit``, ``cancel``, ``set``, ``enable`` or ``disable``.
-    Parameters of a submit override the group's. ``by`` names the user.
+    The parameters of a ``submit`` override those of the group. ``by`` names the user.
     """
 
     type: ClassVar[str] = "request"
@@ -279,7 +282,7 @@ class Requested(Event):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ExecutorLost(Event):
-    """An executor has lost its queue: no further events of its jobs will come."""
+    """An executor has lost its queue. No further events of the queue's jobs will follow."""
 
     type: ClassVar[str] = "executor-lost"
     executor: str
@@ -291,9 +294,9 @@ class ExecutorLost(Event):
 class Problem(Event):
     """A problem that is not a job's failure: an unreadable file, a rejected cancel.
 
-    An ``error`` makes the run's exit code 1. ``jobs`` are our jobs that could not be cancelled, so
-    that their rows trigger rules again. If the problem ``lasts``, the summary and the status repeat
-    it; then ``jobs`` are the jobs whose output was not understood.
+    If ``level`` is ``error``, the run's exit code is 1. ``jobs`` lists our jobs that could not be
+    cancelled; their rows trigger rules again. If ``lasts`` is true, the summary and the status
+    repeat the problem; ``jobs`` then lists the jobs whose output was not understood.
     """
 
     type: ClassVar[str] = "problem"
@@ -313,8 +316,8 @@ class Problem(Event):
 class PluginEvent(Event):
     """An event that a plugin defines.
 
-    ``name`` is the trigger, ``data`` has the fields that its ``when`` may use. ``job`` is our id of
-    the job that it concerns, or ``None``.
+    ``name`` is the trigger's name; ``data`` has the fields that the rule's ``when`` may use.
+    ``job`` is our id of the job that the event concerns, or ``None``.
     """
 
     type: ClassVar[str] = "plugin"
