@@ -1,10 +1,11 @@
 """The language of conditions and expressions over an event's fields and metrics.
 
-:func:`parse` reads a formula. Formulas have no attributes and no subscripts, and call only
-``FUNCTIONS``. ``c_msd[4]`` and ``PotEng.mean`` are names of fields. A name with a filter, such as
-``mean.U(L == 16)``, is a name of a field, too; its condition is in normal form (see ``filters``).
-``conditions`` uses formulas for ``when``; an :class:`Expression` gives a number, for options of
-plugins for example. ``compiler`` checks a formula, and compiles it at its first evaluation.
+:func:`parse` reads a formula. Formulas have no attributes and no subscripts: ``c_msd[4]`` and
+``PotEng.mean`` are names of fields, and so is a name with a filter, such as ``mean.U(L == 16)``,
+whose condition is in normal form (see ``filters``). Formulas call only the functions in
+``FUNCTIONS``. The module ``conditions`` uses formulas for ``when``. An :class:`Expression` is a
+formula that gives a number, for example for options of plugins. The module ``compiler`` checks a
+formula, and compiles it when it is first evaluated.
 
 If a field is nan, comparisons with it are false (except ``!=``); use ``isnan``.
 """
@@ -51,7 +52,7 @@ EVENT_FIELDS: frozenset[str] = frozenset(
     {
         "name",  # the event's name
         "timestamp",
-        "job",  # our id
+        "job",  # our id of the job
         "group",
         "index",
         "duration",  # seconds from start to finish
@@ -59,8 +60,8 @@ EVENT_FIELDS: frozenset[str] = frozenset(
         "exit_code",  # the exit code as a shell reports it
         "cause",  # the cause of a job's end: one of causes.CAUSES
         "limit",  # the job's time limit in seconds
-        "attempt",  # the number of the attempt of its index, from 0
-        "replica",  # the number within its combination of parameters, from 0
+        "attempt",  # which attempt of the job's index it is, from 0
+        "replica",  # the job's number within its combination of parameters, from 0
         "run",  # the run's tag
         "status",  # the wait status
         "type",  # the type of an exception
@@ -70,13 +71,13 @@ EVENT_FIELDS: frozenset[str] = frozenset(
     }
 )
 
-#: Fields that a column or a parameter of the same name overrides.
+#: Event fields that a column or a parameter of the same name overrides.
 _OVERRIDABLE = {"cause", "limit", "attempt", "replica", "run"}
-#: Names that no column begins with: ``value[1]`` and ``job.name`` are errors.
+#: Names with which no column begins: ``value[1]`` and ``job.name`` are errors.
 _WHOLE = (EVENT_FIELDS - _OVERRIDABLE) | FUNCTIONS.keys() | {"value", "metric"}
 
 LONGEST = 2000
-#: Largest depth of a syntax tree, because its evaluation is recursive.
+#: Largest depth of a syntax tree. It is limited because evaluation is recursive.
 _DEEPEST = 150
 
 _EXPRESSION_HINT = 'write arithmetic over the event\'s fields and metric("path"), such as "= 2 * T"'
@@ -85,9 +86,9 @@ _NO_VALUE_HINT = "add a condition to the rule that waits for this value"
 
 @dataclass(frozen=True)
 class Formula:
-    """A checked formula. ``names`` and ``metrics`` are the fields and metrics that it uses.
+    """A checked formula. ``names`` and ``metrics`` list the fields and metrics that it uses.
 
-    A copy has no compiled code; it compiles the formula again.
+    A copy of the object has no compiled code and compiles the formula again.
     """
 
     text: str
@@ -108,13 +109,13 @@ class Formula:
         try:
             result = self._quick(value, fields.get, metric)
         except NO_VALUE:
-            # Evaluate again, because an invalid part of ``and`` or ``or`` need not matter.
+            # Evaluate again, because an invalid operand of ``and`` or ``or`` may not matter.
             result = self._careful(value, fields.get, metric)
         return None if result is ... else result
 
     @cached_property
     def spoken(self) -> tuple[str, ...]:
-        """``names`` in order."""
+        """The field ``names`` as a sorted tuple."""
         return tuple(sorted(self.names))
 
     @cached_property
@@ -137,10 +138,10 @@ class Expression(Formula):
     def value(
         self, fields: Mapping[str, Any], metric: Callable[[str], float | None]
     ) -> float | None:
-        """Return the number, an integer if the arithmetic gives one (``2 * 3`` is 6).
+        """Return the result as a number, an integer if the arithmetic gives one (``2 * 3`` is 6).
 
-        ``None`` if a required value is missing or the result is not a finite number. Safe to call
-        from any thread.
+        Return ``None`` if a required value is missing or the result is not a finite number. This
+        method may be called from any thread.
         """
         result = self.evaluate(fields.get("value"), fields, metric)
         if isinstance(result, bool) or not isinstance(result, (int, float)):
@@ -150,9 +151,9 @@ class Expression(Formula):
     def result(
         self, fields: Mapping[str, Any], metric: Callable[[str], float | None]
     ) -> int | float | str | None:
-        """Return the number, rounded by :func:`tidy`, or the text.
+        """Return the result: a number, rounded by :func:`tidy`, or a text.
 
-        ``None`` if a required value is missing or the result is neither.
+        Return ``None`` if a required value is missing or the result is neither a number nor a text.
         """
         try:  # fast, for the end of each job; the type checks below exclude ``...`` (no value)
             found = self._quick(fields.get("value"), fields.get, metric)
@@ -164,8 +165,9 @@ class Expression(Formula):
 
 
 def tidy(number: int | float) -> int | float:
-    """Round a computed number for use as a parameter: a float to 12 significant digits, -0.0 to
-    0.0. Integers stay exact.
+    """Round a computed number for use as a parameter.
+
+    A float is rounded to 12 significant digits, and -0.0 to 0.0. Integers stay exact.
 
     >>> tidy(0.1 + 0.2), tidy(-0.0), tidy(10**20)
     (0.3, 0.0, 100000000000000000000)
@@ -181,8 +183,8 @@ def worked_out(
 ) -> Any:
     """Return options with each ``= EXPRESSION`` evaluated and each placeholder filled in.
 
-    ``pattern`` matches placeholders. A text that consists of one placeholder becomes the field's
-    value, with its type. Raises :class:`EnsembleError` if a value is missing.
+    ``pattern`` matches placeholders. A text that consists of a single placeholder becomes the
+    field's value and keeps the value's type. Raises :class:`EnsembleError` if a value is missing.
 
     >>> worked_out({"T": "= 2 * T", "start": "{T}", "tag": "T-{T}"}, {"T": 3}, {}.get)
     {'T': 6, 'start': 3, 'tag': 'T-3'}
@@ -249,11 +251,12 @@ def _expression(text: str, texts: bool) -> Expression:
 def expression(
     text: str, *, names: Collection[str] | None = None, texts: bool = False
 ) -> Expression:
-    """Parse and check an expression whose result is a number, or with ``texts`` also a text.
+    """Parse and check an expression whose result is a number or, with ``texts``, possibly a text.
 
     A leading ``=`` is ignored. The syntax is that of conditions: arithmetic, functions, names of
-    fields, ``metric("path")``. ``names`` are the fields that it may use (``None``: not checked).
-    Results are cached. Raises :class:`EnsembleError` with the reason and a hint.
+    fields, ``metric("path")``. ``names`` lists the fields that the expression may use; with
+    ``None``, its fields are not checked. Parsed expressions are cached. Raises
+    :class:`EnsembleError` with the reason and a hint.
 
     >>> expression("= 2 * T + 1").value({"T": 3}, {}.get)
     7
@@ -267,7 +270,7 @@ def expression(
 def parse(
     source: str, text: str, what: str, hint: str
 ) -> tuple[ast.expr, frozenset[str], frozenset[str]]:
-    """Parse and check ``source``; return its tree, and the fields and metrics that it uses.
+    """Parse and check ``source``. Return its syntax tree, and the fields and metrics that it uses.
 
     Errors (:class:`EnsembleError`) quote the original ``text``, use the noun ``what`` for it, and
     end with ``hint``.
@@ -302,7 +305,7 @@ def parse(
 
 
 def _check_lists(node: ast.Compare, source: str, text: str) -> None:
-    """Reject ``in ("a")``: brackets around one value do not make a list."""
+    """Reject ``in ("a")``, because parentheses around a single value do not make a list."""
     for operator, right in zip(node.ops, node.comparators, strict=True):
         if not isinstance(operator, (ast.In, ast.NotIn)) or not isinstance(right, ast.Constant):
             continue
@@ -326,7 +329,7 @@ def _no_filter(what: str, better: str) -> EnsembleError:
 
 
 def _check_filters(whole: ast.AST, what: str, hint: str) -> None:
-    """Reject filters with a wrong syntax, and filters that are not conditions."""
+    """Reject filters with invalid syntax, and filters that are not conditions."""
     for node in ast.walk(whole):
         if isinstance(node, ast.Subscript) and isinstance(node.slice, (ast.Compare, ast.BoolOp)):
             name = ast.unparse(node.value)
@@ -361,8 +364,8 @@ def _check_filters(whole: ast.AST, what: str, hint: str) -> None:
 
 
 def _name_columns(whole: ast.AST) -> None:
-    """Replace subscripts, attributes and calls that are names of fields: ``c_msd[4]``,
-    ``mean.U(L == 16)``."""
+    """Replace subscripts, attributes and calls that are in fact names of fields, such as
+    ``c_msd[4]`` and ``mean.U(L == 16)``, by these names."""
     for node in ast.walk(whole):
         for name, value in ast.iter_fields(node):
             if isinstance(value, list):
@@ -372,7 +375,7 @@ def _name_columns(whole: ast.AST) -> None:
 
 
 def _column(node: Any) -> Any:
-    """Return the field that this node names, or the node itself if it is not such a name."""
+    """Return the field that this node names, or the node itself if it names no field."""
     here: Any = node
     rest = ""
     if isinstance(node, ast.Call):
@@ -392,14 +395,14 @@ def _column(node: Any) -> Any:
             break
     if not rest or not isinstance(here, ast.Name) or here.id.startswith("_"):
         return node
-    # min and max are functions and also statistics: min.energy.
+    # min and max are functions, but also statistics: min.energy.
     if here.id in _WHOLE and not (rest.startswith(".") and here.id in FUNCTIONS):
         return node
     return ast.copy_location(ast.Name(here.id + rest, ast.Load()), node)
 
 
 def _index(node: ast.expr) -> int | float | str | None:
-    """Return the value within ``[…]``; ``None`` if it cannot be part of a name."""
+    """Return the value within ``[…]``, or ``None`` if this value cannot be part of a name."""
     negative = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
     if negative:
         node = node.operand  # type: ignore[attr-defined]
@@ -410,7 +413,7 @@ def _index(node: ast.expr) -> int | float | str | None:
 
 
 def index_label(value: object) -> str:
-    """Return a value as text within the brackets of a column's name: ``U[16]``, ``U[hex]``.
+    """Return a value as text for the brackets in a column's name, such as ``U[16]`` or ``U[hex]``.
 
     >>> index_label(16.0), index_label(0.5), index_label("hex"), index_label("16")
     ('16', '0.5', 'hex', "'16'")
@@ -432,7 +435,7 @@ def _check_depth(tree: ast.expr, text: str) -> None:
 
 
 def check_names(text: str, used: Collection[str], known: Collection[str]) -> None:
-    """Raise an error for the first name that is not in ``known``."""
+    """Raise an error for the first name in ``used`` that is not in ``known``."""
     for name in sorted(used):
         if name in known:
             continue
@@ -447,7 +450,7 @@ def called(node: ast.Call) -> str:
 
 
 def _no_number(tree: ast.expr) -> str | None:
-    """Return the kind of an expression that can never be a number; ``None`` for others."""
+    """Return the kind of an expression that can never give a number; ``None`` for others."""
     branches = [tree]
     while branches:
         node = branches.pop()

@@ -1,8 +1,8 @@
-"""Filters: ``NAME(CONDITION)`` is NAME over the items for which CONDITION holds.
+"""Filters: ``NAME(CONDITION)`` means NAME, but only over the items for which CONDITION holds.
 
-In formulas, ``mean.U(L == 16)`` is one name, with its condition in normal form. This module parses
-and evaluates the condition. Used by the checks of the file, by the job table for statistics and
-counts, and by tables for jobs and rows.
+In formulas, ``mean.U(L == 16)`` is a single name that contains the condition in normal form. This
+module parses and evaluates the condition. Used by the checks of the file, by the job table for
+statistics and counts, and by tables for jobs and rows.
 """
 
 from __future__ import annotations
@@ -32,14 +32,15 @@ __all__ = [
     "spoken",
 ]
 
-#: Prefix of a name that covers the whole group or table, not only the rule's slice or job.
+#: Prefix of a name. The name then covers the whole group or table, not only the rule's slice or #:
+#: job.
 ALL = "all."
 #: Fields that every filter may use, besides the job's parameters.
 ATTEMPT_NAMES = ("index", "replica", "attempt")
 
 
 class Spoken(NamedTuple):
-    """The parts of ``all.STAT.NAME(CONDITION)``: ``path`` is ``STAT.NAME``."""
+    """The parts of ``all.STAT.NAME(CONDITION)``, of which ``path`` is ``STAT.NAME``."""
 
     whole: bool
     path: str
@@ -58,16 +59,17 @@ def spoken(name: str) -> Spoken:
 
 def attempt_fields(job: Job) -> dict[str, Any]:
     """Return the fields of an attempt that filters can use before the job has printed anything.
-    Parameters take precedence."""
+
+    A parameter takes precedence over another field of the same name."""
     own = {"index": job.index, "replica": job.replica, "attempt": job.attempt}
     return {**own, **job.parameters}
 
 
 @dataclass(frozen=True)
 class Filter:
-    """A parsed filter. ``names`` are the fields that it uses.
+    """A parsed filter. ``names`` lists the fields that it uses.
 
-    For the fields in ``not_nan``, nan counts as a missing value. These are all fields except the
+    ``not_nan`` lists the fields for which nan counts as a missing value: all fields except the
     arguments of ``isnan`` and ``isinf``.
     """
 
@@ -76,7 +78,7 @@ class Filter:
     not_nan: frozenset[str]
 
     def passes(self, known: Mapping[str, Any]) -> bool:
-        """Return True if the condition holds. It does not if a value is missing or nan."""
+        """Return True if the condition holds. If a value is missing or nan, it does not hold."""
         for name in self.not_nan:
             value = known.get(name)
             if value is not None and value != value:
@@ -93,7 +95,7 @@ _OTHERWISE = re.compile(r"([\w.-]+)(?:\s+where\s+(.+)|\[(.+)\])")
 
 
 def filtered(text: str, key: str) -> tuple[str, str]:
-    """Split ``NAME(CONDITION)``, the value of ``key``, into both parts.
+    """Split ``NAME(CONDITION)``, the value of ``key``, into the name and the condition.
 
     Without a filter, the condition is empty. Raises :class:`EnsembleError`.
 

@@ -1,7 +1,7 @@
 """Likely mistakes in formulas: syntax of other languages, contradictions and tautologies.
 
-Used by ``expressions`` for hints if parsing fails, and by the config package for valid conditions
-that are probably mistakes.
+If parsing fails, ``expressions`` uses this module for hints. The config package uses it to find
+valid conditions that are probably mistakes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["contradiction", "suggested_formula", "tautology"]
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
-#: Operators and units of other languages, and ours.
+#: Operators and units of other languages, each with the replacement in formulas.
 _WORDS: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
     (re.compile(r"&&"), "and"),
     (re.compile(r"\|\|"), "or"),
@@ -28,7 +28,7 @@ _WORDS: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...]
     (re.compile(r"(?<![<>=!])=([<>])"), r"\1="),
     (re.compile(r"===+"), "=="),
     (re.compile(r"(?<![<>=!])=(?!=)"), "=="),
-    # Times are in seconds.
+    # Durations become numbers of seconds.
     (
         re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)([smhd])\b"),
         lambda found: f"{float(found[1]) * _SECONDS[found[2]]:g}",
@@ -39,7 +39,7 @@ _SIGNS = {ast.Lt: "<", ast.Gt: ">", ast.LtE: "<=", ast.GtE: ">=", ast.Eq: "=="}
 
 
 def suggested_formula(text: str) -> str | None:
-    """Return the formula with operators of other languages replaced; ``None`` without any.
+    """Return the formula with operators of other languages replaced, or ``None`` if it has none.
 
     >>> suggested_formula('T > 1 && type = "x"')
     'T > 1 and type == "x"'
@@ -59,8 +59,11 @@ def suggested_formula(text: str) -> str | None:
 
 
 def contradiction(tree: ast.expr, most: Mapping[str, float] = MappingProxyType({})) -> str | None:
-    """Return why a condition can never be true: two comparisons of one name contradict each other,
-    or one needs a greater value than ``most`` says that the name can have."""
+    """Return why a condition can never be true, or ``None``.
+
+    Either two comparisons of one name contradict each other, or a comparison needs a greater value
+    than the maximum that ``most`` gives for the name.
+    """
     both = isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And)
     bounds: dict[str, tuple[float, bool, float, bool]] = {}
     for part in tree.values if both else [tree]:  # type: ignore[attr-defined]
@@ -104,7 +107,7 @@ def _number(node: ast.expr) -> float | None:
 
 
 def tautology(tree: ast.expr) -> str | None:
-    """Return the part of a condition that is always true: a text or number next to ``or``."""
+    """Return the operand that makes a condition always true: a text or number next to ``or``."""
     parts = tree.values if isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.Or) else [tree]
     for part in parts:
         if isinstance(part, ast.Constant) and part.value:

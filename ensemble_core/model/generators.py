@@ -1,9 +1,9 @@
 """Generators: algorithms that choose the next points of a study.
 
-A :class:`Vocs` is the problem (variables, objectives, constraints), a :class:`Point` one suggestion
-with its outcome, a :class:`Generator` the interface that plugins implement. ``GeneratorSpec`` is a
-checked entry under ``generators:``. The engine decides when to call a generator; the runtime calls
-it on a thread for this generator.
+A :class:`Vocs` is the problem (variables, objectives, constraints). A :class:`Point` is one
+suggestion with its outcome. A :class:`Generator` is the interface that plugins implement, and a
+:class:`GeneratorSpec` is a checked entry under ``generators:``. The engine decides when to call a
+generator; the runtime makes the call, on a separate thread for each generator.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ __all__ = [
 ]
 
 Goal = Literal["minimize", "maximize"]
-#: Why a file is read; it decides whether the file's code may run. ``check``: validate, render,
-#: show, replay or record. ``look``: show a kept run that only its user can have written.
-#: ``rehearse``: simulate or test its rules after the user has allowed its code (``--run-code``,
-#: pytest). ``run``: run or resume.
+#: Why a file is read. The purpose decides whether the file's code may run. ``check``: to validate,
+#: #: render, show, replay or record it. ``look``: to show a kept run that only its user can have #:
+#: written. ``rehearse``: to simulate or test the file's rules after the user has allowed its code
+#: #: (``--run-code``, pytest). ``run``: to run or resume it.
 Purpose = Literal["check", "look", "rehearse", "run"]
 _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
-#: Rounding may put a number beyond an end of its range by this share of the range.
+#: Tolerance for rounding: a number may lie outside its range by this share of the range.
 _SLACK = 1e-9
 
 
@@ -53,8 +53,8 @@ _SLACK = 1e-9
 class Variable:
     """A variable of a study: one of ``values``, or a number from ``low`` to ``high`` inclusive.
 
-    ``log``: the logarithm is sampled uniformly. ``step``: the values are ``low``, ``low + step`` …
-    (integers if both are integers).
+    If ``log`` is true, the logarithm is sampled uniformly. With a ``step``, the values are ``low``,
+    ``low + step`` … (integers if both are integers).
     """
 
     name: str
@@ -66,7 +66,7 @@ class Variable:
 
     @cached_property
     def steps(self) -> Sequence[Any]:
-        """All possible values, as a range if they have a step; empty if it is continuous."""
+        """All possible values: a range if the variable has a step; empty if it is continuous."""
         if self.values or self.step is None:
             return self.values
         count = math.floor((self.high - self.low) / self.step + _SLACK) + 1
@@ -76,13 +76,13 @@ class Variable:
 
     @cached_property
     def whole(self) -> bool:
-        """True if its values are integers, ``step`` apart."""
+        """True if the values are integers with a ``step``."""
         return isinstance(self.low, int) and isinstance(self.step, int)
 
     def refused(self, value: object) -> str | None:
         """Return why a value is invalid for this variable; ``None`` if it is valid."""
         if self.values:
-            # 1 is 1.0 and never "1" or true.
+            # 1 equals 1.0, but never "1" or true.
             alike = [one for one in self.values if isinstance(one, str) == isinstance(value, str)]
             if value in alike and isinstance(value, bool) == any(
                 isinstance(one, bool) for one in alike if one == value
@@ -101,7 +101,7 @@ class Variable:
         return None
 
     def clipped(self, value: Any) -> Any:
-        """Return the value; if rounding has put it beyond the range, return the end of the
+        """Return the value, or the end of the range if rounding has put the value outside the
         range."""
         return value if self.values else min(max(value, self.low), self.high)
 
@@ -142,8 +142,8 @@ class Constraint:
 class Vocs:
     """The problem of a generator: variables, objectives and constraints (VOCS, as in gest-api).
 
-    Objectives and constraints are names of the group's ``result``. ``prunes``: the generator also
-    receives rows of running jobs.
+    Objectives and constraints are names under the group's ``result``. If ``prunes`` is true, the
+    generator also receives rows of running jobs.
     """
 
     variables: tuple[Variable, ...]
@@ -162,7 +162,7 @@ class Vocs:
         return tuple(dict.fromkeys((*self.objectives, *self.constraints)))
 
     def refused(self, parameters: Mapping[str, Any]) -> str | None:
-        """Return why these parameters are not a point of the problem; ``None`` if they are."""
+        """Return why these parameters are not a valid point; ``None`` if they are."""
         names = self.names
         for name in parameters:
             if name not in names:
@@ -185,14 +185,14 @@ class Vocs:
         return all(each.holds(values[name]) for name, each in self.constraints.items())
 
     def better(self, values: Mapping[str, float], others: Mapping[str, float], name: str) -> bool:
-        """Return True if the objective ``name`` is better in ``values`` than in ``others``."""
+        """Return True if ``values`` has a better objective ``name`` than ``others``."""
         if self.objectives[name] == "minimize":
             return values[name] < others[name]
         return values[name] > others[name]
 
 
 def dominates(vocs: Vocs, values: Mapping[str, float], others: Mapping[str, float]) -> bool:
-    """Return True if ``values`` are better in one objective at least and worse in none (Pareto)."""
+    """Return True if ``values`` is better in at least one objective and worse in none (Pareto)."""
     return not any(vocs.better(others, values, name) for name in vocs.objectives) and any(
         vocs.better(values, others, name) for name in vocs.objectives
     )
@@ -202,17 +202,17 @@ def dominates(vocs: Vocs, values: Mapping[str, float], others: Mapping[str, floa
 class Point:
     """One suggestion and its outcome.
 
-    ``number`` counts a generator's points from 0; ``tag`` is the ``_id`` that the generator gave,
-    if any. ``state`` is
+    ``number`` counts a generator's points from 0. ``tag`` is the ``_id`` that the generator gave
+    the point, if any. ``state`` is one of
 
-    - ``pending``: its jobs are open;
-    - ``done``: ``values`` has each objective and constraint (means over its jobs; ``errors``: their
-      standard errors, if two or more are done);
-    - ``lost``: it has no values;
-    - ``pruned``: cancelled because it was not promising.
+    - ``pending``: the point has open jobs;
+    - ``done``: ``values`` has each objective and constraint, as the mean over the point's jobs, and
+      ``errors`` has the standard errors if two or more jobs are done;
+    - ``lost``: the point has no values;
+    - ``pruned``: the point was cancelled because it was not promising.
 
-    If a switch passed the point on to another generator, its ``number`` there is -1, and ``origin``
-    holds the name of the generator that suggested it and the number it had.
+    If a switch passes a point on to another generator, the copy there has the ``number`` -1, and
+    its ``origin`` holds the name of the generator that suggested the point and the original number.
     """
 
     number: int
@@ -221,10 +221,11 @@ class Point:
     state: Literal["pending", "done", "lost", "pruned"] = "pending"
     values: Mapping[str, float] = field(default_factory=lambda: NOTHING)
     errors: Mapping[str, float] = field(default_factory=lambda: NOTHING)
-    #: The indices of its jobs in their group, and how many of them are open.
+    #: ``jobs``: the indices of the point's jobs in their group. ``open``: how many of them are
+    #: open.
     jobs: tuple[int, ...] = ()
     open: int = 0
-    #: The results of its done jobs.
+    #: The results of the point's done jobs.
     results: tuple[Mapping[str, Any], ...] = ()
     origin: tuple[str, int] | None = None
 
@@ -259,8 +260,8 @@ class Exchange(NamedTuple):
 class Generator:
     """Interface of generators, which choose points.
 
-    Each controller builds the generator, whose state is only in memory. All calls are made on one
-    thread, one at a time. A call may take long.
+    Each controller builds the generator, whose state is only in memory. All calls of a generator
+    are made on one thread, one after another. A call may take long.
     """
 
     #: True if no call can hang or take long. The calls are then made without a thread or timeout.
@@ -269,21 +270,22 @@ class Generator:
     def suggest(self, count: int) -> Sequence[Mapping[str, Any]]:
         """Return the next points, at most ``count``: a value for each variable, optionally ``_id``.
 
-        If it returns fewer points, it is not asked again until the next ``ingest``. If it returns
-        no points while no point is open, it is finished.
+        If fewer points are returned, this method is not called again until after the next
+        ``ingest``. If no points are returned while no point is open, the generator is finished.
         """
         raise NotImplementedError
 
     def ingest(self, points: Sequence[Point]) -> None:
-        """Receive finished points, in the order of their ends, before the next ``suggest``.
+        """Receive finished points, in the order in which they finished, before the next
+        ``suggest``.
 
-        ``number`` (the order of suggestion) and ``parameters`` identify a point. A point with the
-        number -1 is from another generator, from which the run has switched to this one; learn from
-        it if possible.
+        A point's ``number`` (the order of suggestion) and ``parameters`` identify it. A point with
+        the number -1 comes from another generator, which this one replaces after a switch. Learn
+        from such a point if possible.
         """
 
     def prune(self, readings: Sequence[Reading]) -> Collection[int]:
-        """Receive intermediate values; return the numbers of points to cancel."""
+        """Receive intermediate values, and return the numbers of the points to cancel."""
         return ()
 
     def resume(self, exchanges: Sequence[Exchange]) -> None:
@@ -291,8 +293,8 @@ class Generator:
         calls.
 
         Suggested points without an outcome are still open. If the file has changed, some suggested
-        points may be invalid for the problem; they keep their numbers and will have no outcome. The
-        default repeats every ``ingest``.
+        points may no longer be valid; they keep their numbers and will have no outcome. The default
+        implementation repeats every ``ingest``.
         """
         for exchange in exchanges:
             if exchange.told:
@@ -300,7 +302,7 @@ class Generator:
 
 
 class Prune(NamedTuple):
-    """Names of the columns that a pruner reads: the value and the step."""
+    """Names of the two columns that a pruner reads, for the value and the step."""
 
     value: str
     step: str
@@ -308,13 +310,14 @@ class Prune(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratorSpec:
-    """An entry under ``generators:``, checked.
+    """A checked entry under ``generators:``.
 
-    ``build`` makes the generator; ``classes`` are the import paths in its options, which are loaded
-    only for some purposes. Each point is ``replicas`` jobs of ``group`` (``None``: the group's
-    number). At most ``at_once`` points are open. No more are suggested once ``until`` holds.
-    ``failed`` are the values reported for a lost point; ``None``: it is reported without values. A
-    call times out after ``timeout`` seconds; a resume that repeats N calls after N times as long.
+    ``build`` creates the generator. ``classes`` lists the import paths in its options, which are
+    loaded only for some purposes. Each point has ``replicas`` jobs of ``group``; if ``replicas`` is
+    ``None``, the number is that of the group. At most ``at_once`` points are open at a time. Once
+    ``until`` holds, no more points are suggested. ``failed`` has the values that are reported for a
+    lost point; if it is ``None``, a lost point is reported without values. A call times out after
+    ``timeout`` seconds, and a resume that repeats N calls after N times ``timeout``.
     """
 
     name: str
@@ -330,6 +333,7 @@ class GeneratorSpec:
     prune: Prune | None = None
     timeout: float = 600.0
     enabled: bool = True
-    #: The ``STAT.NAME`` and gauges that ``until`` uses; and the paths of the metrics that it uses.
+    #: ``reads``: the ``STAT.NAME`` references and gauges in ``until``. ``metrics``: the paths of
+    #: the #: metrics in it.
     reads: frozenset[str] = frozenset()
     metrics: frozenset[str] = frozenset()

@@ -1,9 +1,9 @@
 """Identity of a job. A job of an earlier run can be reused for a new job with the same identity.
 
-Command, parameters, replica, tasks, environment, observers and inputs count; resources, executor,
-folder and result do not. ``{here}``, ``{cwd}``, ``{run}`` and ``{attempt}`` are compared as they
-are written, so a study can be moved. Used by the runtime, which reads the inputs, and by the
-explanation why a job was not reused.
+The identity consists of the command, parameters, replica, tasks, environment, observers and inputs.
+Resources, executor, folder and result are not part of it. The placeholders ``{here}``, ``{cwd}``,
+``{run}`` and ``{attempt}`` are compared without being filled in, so a study can be moved. Used by
+the runtime, which reads the inputs, and by the explanation of why a job was not reused.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from ensemble_core.model.placeholders import fill
 
 __all__ = ["Source", "identity_of", "parts_of", "short", "written"]
 
-#: Increase this whenever the parts of an identity change, so that older ones never match.
+#: Increase this number whenever the parts of an identity change, so that older identities never #:
+#: match.
 _VERSION = 1
 #: Encoder that sorts keys, so that the order of parameters and variables in the file does not
 #: matter.
@@ -46,7 +47,7 @@ class Source:
 
     @classmethod
     def of(cls, group: JobGroup) -> Source:
-        """Return the source of this group's jobs."""
+        """Return the parts that the jobs of this group share."""
         parts: dict[str, Any] = {"command": list(group.command)}
         if group.environment:
             parts["environment"] = dict(group.environment)
@@ -72,8 +73,8 @@ def _values(job: Job) -> dict[str, object]:
 def parts_of(job: Job, source: Mapping[str, Any], inputs: Mapping[str, str]) -> dict[str, Any]:
     """Return the parts of a job's identity.
 
-    ``source`` holds the parts of its :class:`Source`. ``inputs`` maps its files, as written, to
-    their digest or time.
+    ``source`` has the parts from the group's :class:`Source`. ``inputs`` maps each input file, as
+    written in the ensemble file, to its digest or modification time.
     """
     values = _values(job)
     parts: dict[str, Any] = {
@@ -91,7 +92,7 @@ def parts_of(job: Job, source: Mapping[str, Any], inputs: Mapping[str, str]) -> 
 
 
 def written(text: str, job: Job) -> str:
-    """Fill in a text's placeholders as for identities."""
+    """Fill in a text's placeholders, except those that identities keep as they are."""
     return fill(text, _values(job)) if "{" in text else text
 
 

@@ -1,7 +1,7 @@
 """Job groups, jobs and job states.
 
-A :class:`JobGroup` is an entry under ``jobs:``. A :class:`Job` is one submission of it, complete
-and immutable, as executors receive it. The states are those of Flux (RFC 21).
+A :class:`JobGroup` is an entry under ``jobs:``. A :class:`Job` is one submission from a group,
+complete and immutable, as executors receive it. The states are those of Flux (RFC 21).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ RFC21_EVENTS: tuple[str, ...] = (
 
 
 class JobState(enum.IntEnum):
-    """States of a job in their order (RFC 21); INACTIVE is final."""
+    """States of a job (RFC 21), in the order in which a job passes them; INACTIVE is final."""
 
     NEW = 0
     DEPEND = 1
@@ -79,17 +79,16 @@ class JobState(enum.IntEnum):
 class Job(Record):
     """One submission of a job group, as an executor receives it.
 
-    - ``id`` is ours (``GROUP.INDEX``) and is passed to the queue; ``index`` counts the group's jobs
-      from 0 over the whole run.
-    - ``duration`` is the time limit in seconds, 0 for none.
-    - ``tasks`` copies of ``command`` are launched over ``nodes`` nodes.
-    - ``workdir`` ``None`` is the folder where the run was started; ``stdout`` and ``stderr``
-      ``None``: the run keeps the output.
+    - ``id`` is our id of the job (``GROUP.INDEX``), which the queue also gets. ``index`` counts the
+      group's jobs from 0 over the whole run.
+    - ``duration`` is the time limit in seconds, or 0 without a limit.
+    - ``tasks`` is the number of copies of ``command`` that are launched on ``nodes`` nodes.
+    - If ``workdir`` is ``None``, the job runs in the folder where the run was started. If
+      ``stdout`` or ``stderr`` is ``None``, the run keeps that output.
     - ``replica`` counts the jobs of one combination of parameters from 0, if the group has
-      ``replicas``; ``attempt`` counts the attempts of one index from 0.
+      ``replicas``. ``attempt`` counts the attempts of one index from 0.
     - ``requeued`` counts how often the attempt was submitted again after a stop of the run had
-      cancelled it. The engine always uses the same id; an executor gets :attr:`queue_name` as
-      ``id``.
+      cancelled it. The engine keeps the same id; an executor gets :attr:`queue_name` as the ``id``.
     """
 
     id: str
@@ -123,13 +122,13 @@ class Job(Record):
 
     @property
     def label(self) -> str:
-        """``GROUP.INDEX`` or ``GROUP.INDEX-ATTEMPT``: the id in the job's environment. It stays the
+        """The id in the job's environment, ``GROUP.INDEX`` or ``GROUP.INDEX-ATTEMPT``. It stays the
         same when the job is requeued."""
         return f"{self.group}.{self.index}" + (f"-{self.attempt}" if self.attempt else "")
 
     @property
     def queue_name(self) -> str:
-        """The job's name in the queue. The job gets a new one each time that it is requeued.
+        """The job's name in the queue. The job gets a new name each time that it is requeued.
 
         >>> Job(id="melt.3", group="melt", index=3, command=("lmp",), requeued=2).queue_name
         'melt.3~2'
@@ -138,19 +137,19 @@ class Job(Record):
 
     @property
     def cores(self) -> int:
-        """Cores of the whole job: ``tasks * cores_per_task``."""
+        """Number of cores of the whole job: ``tasks * cores_per_task``."""
         return self.tasks * self.cores_per_task
 
     @property
     def gpus(self) -> int:
-        """GPUs of the whole job: ``tasks * gpus_per_task``."""
+        """Number of GPUs of the whole job: ``tasks * gpus_per_task``."""
         return self.tasks * self.gpus_per_task
 
     def fill(self, text: str) -> str:
-        """Fill in this job's ``{group}``, ``{index}``, ``{id}``, ``{replica}``, ``{attempt}`` and
-        parameters.
+        """Replace ``{group}``, ``{index}``, ``{id}``, ``{replica}``, ``{attempt}`` and names of
+        parameters in a text by this job's values.
 
-        For plugins whose options may contain placeholders, a path for example.
+        For plugins whose options may contain placeholders, for example in a path.
 
         >>> Job(id="melt.3", group="melt", index=3, command=("lmp",)).fill("log.{index}")
         'log.3'
@@ -171,7 +170,7 @@ _SAME = (
     "nodes", "cores_per_task", "gpus_per_task", "duration", "urgency", "observe", "executor",
     "options",
 )  # fmt: skip
-#: Fields that jobs copy with placeholders filled in.
+#: Fields that jobs copy from their group with placeholders filled in.
 _TEXTS = ("workdir", "stdout", "stderr")
 _REPLICA = re.compile(r"\{replica[:}]")
 
@@ -180,11 +179,12 @@ _REPLICA = re.compile(r"\{replica[:}]")
 class JobGroup:
     """An entry under ``jobs:``. :meth:`jobs` expands it into the jobs of one submit.
 
-    ``parameters`` is a sweep: one job per combination, ``count`` times. ``points`` are further
-    parameters whose values are combined one by one: all first values, all second values … A
-    parameter with the value ``None`` must be given at each submit; a :class:`GivenBy` is computed
-    by a function. ``tasks`` ``None`` means one per node. ``environment_from`` are variables that
-    must be set where the run is started; jobs inherit them, and their values are not stored.
+    ``parameters`` is a sweep, with ``count`` jobs for each combination of values. ``points`` has
+    further parameters, whose values are combined one by one: all first values, all second values …
+    If a parameter's value is ``None``, each submit must give it; if it is a :class:`GivenBy`, a
+    function computes it. If ``tasks`` is ``None``, there is one task per node. ``environment_from``
+    lists variables that must be set where the run is started; jobs inherit them, and their values
+    are not stored.
     """
 
     name: str
@@ -209,27 +209,27 @@ class JobGroup:
     #: Results of a successful job, by name.
     result: Mapping[str, Expression] = field(default_factory=lambda: NOTHING)
     retry: RetryPolicy | None = None
-    #: How many attempts may be in the queue at a time.
+    #: How many attempts of this group may be in the queue at a time.
     at_once: int | None = None
-    #: The ``STAT.NAME`` that ``result`` and ``retry`` use.
+    #: The ``STAT.NAME`` references in ``result`` and ``retry``.
     reads: frozenset[str] = frozenset()
-    #: Files that its jobs read, besides those in the command, and how each is compared: by
-    #: ``content`` or ``mtime``.
+    #: Files that the group's jobs read, besides those in the command. Each file comes with the way
+    #: #: to compare it: by ``content`` or ``mtime``.
     inputs: tuple[tuple[str, str], ...] = ()
     #: Whether jobs of earlier runs may be reused.
     reuse: bool = True
-    #: The command as the file has it, for display.
+    #: The command as written in the file, for display.
     text: str = ""
-    #: The folder of the ensemble file: the placeholder ``{here}``.
+    #: The folder of the ensemble file, for the placeholder ``{here}``.
     here: str = "."
-    #: The run's tag and the folder where it was started. Before the run begins, the placeholders
-    #: ``{run}`` and ``{cwd}``.
+    #: The run's tag and the folder where it was started. Before the run begins, these are the #:
+    #: placeholders ``{run}`` and ``{cwd}``.
     run: str = "{run}"
     cwd: str = "{cwd}"
-    #: Whether jobs are numbered within each combination: the file has ``replicas``, or a text of
-    #: the group has ``{replica}``.
+    #: Whether jobs are numbered within each combination. This is so if the group has ``replicas``,
+    #: #: or if one of its texts contains ``{replica}``.
     replicated: bool = False
-    #: Further entries of the file with this name; a submit includes all of them.
+    #: Further entries of the file with the same name; a submit includes all of them.
     more: tuple[JobGroup, ...] = ()
 
     def __post_init__(self) -> None:
@@ -239,7 +239,7 @@ class JobGroup:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of its jobs' parameters."""
+        """The names of the jobs' parameters."""
         own = dict.fromkeys((*self.points, *self.parameters))
         return tuple(dict.fromkeys([*own, *(name for entry in self.more for name in entry.names)]))
 
@@ -264,19 +264,20 @@ class JobGroup:
         return found
 
     def giving(self, given: Mapping[str, Sequence[object]]) -> JobGroup:
-        """Return the group with these values for its parameters; other names are ignored."""
+        """Return the group with these values for its parameters. Names of no parameter are
+        ignored."""
         own = {name: given.get(name, values) for name, values in self.parameters.items()}
         more = tuple(entry.giving(given) for entry in self.more)
         return replace(self, parameters=own, more=more)
 
     @property
     def size(self) -> int:
-        """Jobs per submit: ``count`` times the number of parameter combinations."""
+        """Number of jobs per submit: ``count`` times the number of parameter combinations."""
         return self.own_size + sum(entry.size for entry in self.more)
 
     @property
     def own_size(self) -> int:
-        """Jobs per submit, without further entries of this name."""
+        """Number of jobs per submit, without those of further entries with this name."""
         size = self.count * self._rows
         for values in self.parameters.values():
             size *= len(values)
@@ -284,14 +285,14 @@ class JobGroup:
 
     @property
     def _rows(self) -> int:
-        """The number of ``points``, 1 if the group has none."""
+        """The number of rows in ``points``, or 1 if the group has none."""
         return len(next(iter(self.points.values()))) if self.points else 1
 
     def combinations(self) -> Iterator[dict[str, object]]:
         """Yield the parameters of each job, without replicas.
 
-        The outer loop is over ``points``, then over the parameters in the file's order; the last
-        one varies fastest.
+        The outermost loop is over the rows of ``points``. The inner loops are over the parameters
+        in the order of the file; the last one varies fastest.
         """
         for row in range(self._rows):
             point = {name: column[row] for name, column in self.points.items()}
@@ -299,7 +300,7 @@ class JobGroup:
                 yield {**point, **dict(zip(self.parameters, values, strict=True))}
 
     def element(self, place: int) -> tuple[JobGroup, dict[str, object], int]:
-        """Return the entry, the parameters and the replica of job number ``place`` of a submit."""
+        """Return the entry, the parameters and the replica of job number ``place`` in a submit."""
         for entry in (self, *self.more):
             size = entry.size - sum(each.size for each in entry.more)
             if place >= size:

@@ -1,8 +1,8 @@
 """Addresses of notifications as text: ``bell``, ``desktop``, ``mail:WHO``, ``webhook:NAME``.
 
-``NAME`` is an environment variable that contains the URL, so that files and journals do not;
-``webhook:NAME:discord`` also names the format. Used by the action ``notify``, the check before a
-run begins, and the delivery.
+``NAME`` is an environment variable that contains the URL, so that files and journals do not contain
+it. ``webhook:NAME:discord`` also names the format. Used by the action ``notify``, by the check
+before a run begins, and for the delivery.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _address(entry: Any) -> str:
 
 
 def webhook_of(address: str) -> tuple[str, str] | None:
-    """Return the variable and the format of a webhook's address; ``None`` for any other."""
+    """Return the variable and the format of a webhook's address; ``None`` for other addresses."""
     kind, _, rest = address.partition(":")
     name, _, form = rest.partition(":")
     return (name, form or "json") if kind == "webhook" else None

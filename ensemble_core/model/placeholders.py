@@ -1,8 +1,8 @@
 """Placeholders: ``{name}`` and ``{name:format}`` in texts of jobs and in messages.
 
-``${name}`` is left to the shell, and ``{{name}}`` becomes the literal ``{name}``. A format is one
-of Python's for numbers and text. Unknown names stay as they are, with their braces. Filled in by
-job groups and actions, checked by the config package.
+``${name}`` is left to the shell, and ``{{name}}`` becomes the literal ``{name}``. Formats are
+Python's format specifications for numbers and text. Unknown names stay as they are, with their
+braces. Job groups and actions fill in placeholders; the config package checks them.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ def _pattern(name: str) -> re.Pattern[str]:
     return re.compile(rf"\{{\{{({name}){form}\}}\}}|(?<![${{])\{{({name}){form}\}}(?!\}})")
 
 
-#: In a command, workdir, environment or output path. Regex groups: name and format within double
-#: braces, name and format of a placeholder.
+#: A placeholder in a command, workdir, environment or output path. The regex groups are the name #:
+#: and format within double braces, and the name and format of a placeholder.
 PLACEHOLDER = _pattern(_NAME)
 
 #: A placeholder in a message, with the same regex groups.
 FIELD_PLACEHOLDER = _pattern(_FIELD)
 
-#: A field of the event's job (``{job.workdir}``), in texts in which bare names are fields of a new
-#: job.
+#: A placeholder for a field of the event's job (``{job.workdir}``), for texts in which bare names
+#: #: are fields of a new job.
 JOB_PLACEHOLDER = _pattern(rf"job\.{_NAME}")
 
-#: Placeholders of all groups; parameters cannot have these names. ``here`` is the folder of the
-#: ensemble file.
+#: Placeholders that all groups have; no parameter can have one of these names. ``here`` is the #:
+#: folder of the ensemble file.
 BUILTIN_PLACEHOLDERS: frozenset[str] = frozenset({"group", "index", "id", "here"})
 
-#: Further placeholders, which a parameter of the same name overrides: the run's tag, the folder
-#: where it was started, and the numbers of the job's replica and attempt, from 0.
+#: Further placeholders, which a parameter of the same name overrides: the run's tag, the folder #:
+#: where the run was started, and the numbers of the job's replica and attempt, from 0.
 RUN_PLACEHOLDERS: frozenset[str] = frozenset({"run", "cwd", "replica", "attempt"})
 
-#: Allowed formats: width and precision up to 999, nothing nested.
+#: Allowed formats: the width and precision are at most 999, and nothing is nested.
 _FORMAT = re.compile(
     r"(?:.?[<>=^])?[-+ ]?#?0?[0-9]{0,3}[_,]?(?:\.[0-9]{1,3})?[bcdeEfFgGnosxX%]?", re.DOTALL
 )
@@ -68,9 +68,10 @@ def fill(
     pattern: re.Pattern[str] = PLACEHOLDER,
     shown: Callable[[object], str] = str,
 ) -> str:
-    """Replace each ``{name}`` that is in ``values``, and ``{{name}}`` by ``{name}``.
+    """Replace each ``{name}`` whose name is in ``values`` by the value, and ``{{name}}`` by
+    ``{name}``.
 
-    ``shown`` converts a value to text if it has no format, or one that does not fit.
+    ``shown`` converts a value to text if the placeholder has no format, or one that does not fit.
 
     >>> fill("run-{T:.2f} ${HOME} {{T}}", {"T": 1.5})
     'run-1.50 ${HOME} {T}'
@@ -98,7 +99,7 @@ def fill(
 def filled_message(text: str, fields: Mapping[str, object]) -> tuple[str, bool]:
     """Return the message with the event's fields filled in, and whether a field is missing.
 
-    A missing field becomes ``?``, and the end of the message names it.
+    A missing field becomes ``?``, and the end of the message names the field.
 
     >>> filled_message("{job}: {E:.1f}", {"job": "sim.0", "E": 2})
     ('sim.0: 2.0', False)
@@ -140,7 +141,7 @@ def _shown(value: object) -> str:
 
 
 def _is_field(name: str, form: str | None) -> bool:
-    """Return False for what is probably text: ``{x.y}``, ``{x:y}``."""
+    """Return False if the braces are probably plain text, as in ``{x.y}`` or ``{x:y}``."""
     return ("." not in name or name.startswith("job.")) and (form is None or is_format(form[1:]))
 
 
@@ -154,7 +155,7 @@ def is_format(form: str) -> bool:
 
 
 def formatted(value: object, form: str) -> str:
-    """Return the value in this format. Formats for integers also take a float without a fraction.
+    """Return the value in this format. Formats for integers also accept a float without a fraction.
 
     Raises ``ValueError`` if the format does not fit.
 

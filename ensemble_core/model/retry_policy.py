@@ -13,17 +13,18 @@ from ensemble_core.model.placeholders import FIELD_PLACEHOLDER, JOB_PLACEHOLDER
 
 __all__ = ["LITERAL_FIELDS", "RetryPolicy", "changed_fields"]
 
-#: Fields whose texts are never expressions: patterns and columns of files.
+#: Fields whose texts are never expressions, because they are patterns or columns of files.
 LITERAL_FIELDS = frozenset({"observe", "points"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """A group's ``retry``: failed attempts for which ``when`` holds are submitted again.
+    """A group's ``retry``: if ``when`` holds for a failed attempt, the job is submitted again.
 
     Each index is retried at most ``times`` times, after ``wait`` (seconds or an expression), with
-    ``fields`` changed. ``resume``: statistics continue over the attempts. ``reads`` and ``metrics``
-    are the ``STAT.NAME`` and the metrics that it uses.
+    the changes in ``fields``. With ``resume``, statistics continue over the attempts. ``reads``
+    lists the ``STAT.NAME`` references in the policy's expressions, and ``metrics`` lists the
+    metrics in them.
     """
 
     times: int
@@ -37,8 +38,8 @@ class RetryPolicy:
     def worked_out(
         self, known: Mapping[str, Any], metric: Callable[[str], float | None]
     ) -> tuple[Mapping[str, Any], float]:
-        """Return the changed fields and the wait in seconds, for an attempt with the fields
-        ``known``. Raises :class:`EnsembleError`."""
+        """Return the changed fields and the wait in seconds, given the fields ``known`` of the
+        failed attempt. Raises :class:`EnsembleError` if a value is missing."""
         wait = worked_out(self.wait, known, metric)
         return changed_fields(self.fields, known, metric), max(0.0, float(wait))
 

@@ -1,8 +1,8 @@
 """Rules: a trigger, a condition and actions, with repetitions and backoff.
 
 :class:`Rule` and :class:`Action` are specifications, from a file or a user's function. A
-:class:`BoundRule` is a checked rule: its trigger, condition and actions are objects made by
-plugins, ready for the engine.
+:class:`BoundRule` is a checked rule, ready for the engine: its trigger, condition and actions are
+objects, which plugins can create.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
     "group_path",
 ]
 
-#: ``repetitions`` of a rule without a limit.
+#: Value of ``repetitions`` for a rule without a limit.
 UNLIMITED = 2**53
 
 
@@ -61,7 +61,7 @@ class _Spec:
 class Action(_Spec):
     """An action as data, as a custom function returns it.
 
-    ``fields`` are additional fields that it may use; see :meth:`knowing`.
+    ``fields`` has additional fields that the action may use; see :meth:`knowing`.
 
     >>> Action({"name": "submit", "label": "echo"}).name
     'submit'
@@ -76,7 +76,7 @@ class Action(_Spec):
     def knowing(self, fields: Mapping[str, Any]) -> Action:
         """Return the action with additional fields (numbers, strings, booleans).
 
-        Its messages and expressions may use them like the event's fields.
+        The action's messages and expressions may use them like the event's fields.
 
         >>> Action(name="log", message="it was {outcome}").knowing({"outcome": "halted"}).fields
         {'outcome': 'halted'}
@@ -92,7 +92,7 @@ class Action(_Spec):
 
     @property
     def label(self) -> str | None:
-        """The job group or function that the action refers to, if any."""
+        """The job group or function that the action refers to, or ``None``."""
         return self.spec.get("label")
 
     def __eq__(self, other: object) -> bool:
@@ -121,7 +121,7 @@ class Rule(_Spec):
 
     @property
     def name(self) -> str:
-        """The metric's path or the job group; without either, the trigger's name."""
+        """The path of the trigger's metric, or its job group, or else the trigger's name."""
         return str(self.spec.get("name") or self.trigger)
 
     @property
@@ -139,20 +139,21 @@ class Rule(_Spec):
 class Trigger:
     """The events that make a rule check its condition, built by a plugin from the rule's options.
 
-    Exactly one of these triggers the rule:
+    Exactly one of these fields says what triggers the rule:
 
     - ``metric``: an update of the metric with this path;
     - ``every``: an interval in seconds;
     - ``wakes``: events of these types: ``start``, ``heartbeat``, ``job-finish``, ``observed``,
       ``resize-granted`` …, or a plugin's event, by the name of its trigger.
 
-    These restrict it:
+    Other fields restrict the trigger:
 
-    - ``group``: only events of this group's jobs. Only ``idle`` may have several ``groups``, which
-      count as one;
-    - ``after``: for ``silent``, the seconds without a row;
-    - ``match``: a function of the event and its fields (with ``value`` for a metric's trigger and
-      ``observer`` for an observed row). It runs on the engine's thread and must be pure and fast.
+    - ``group``: only events of this group's jobs count. Only the trigger ``idle`` may have several
+      ``groups``, which count as one;
+    - ``after``: for the trigger ``silent``, the number of seconds without a row;
+    - ``match``: a function that gets the event and its fields (including ``value`` if the trigger
+      has a metric, and ``observer`` for an observed row) and returns whether the event counts. It
+      runs on the engine's thread and must be pure and fast.
     """
 
     wakes: tuple[str, ...] = ()
@@ -177,12 +178,12 @@ class Trigger:
 
 
 class Firing(Protocol):
-    """Interface of one firing of a rule for an action's ``plan``.
+    """One firing of a rule, as the ``plan`` of an action sees it.
 
-    Properties and queries describe the event and the run. Each other method returns a decision,
+    Properties and queries describe the event and the run. Every other method returns a decision,
     which takes effect when the plan yields it. Write a plan with several decisions as a generator.
 
-    A plan must be pure: it reads and decides, without side effects.
+    A plan must not have side effects: it only reads and decides.
     """
 
     @property
@@ -203,28 +204,30 @@ class Firing(Protocol):
 
     @property
     def fields(self) -> Mapping[str, Any]:
-        """The event's fields by name, as a condition sees them."""
+        """The event's fields by name, as in conditions."""
 
     @property
     def groups(self) -> Sequence[str]:
         """The names of all job groups."""
 
     def group(self, name: str) -> JobGroup | None:
-        """Return a job group with the changes that rules made, or ``None`` if it does not exist."""
+        """Return a job group, with the changes that rules made, or ``None`` if it does not
+        exist."""
 
     def metric(self, path: str) -> float | None:
-        """Return a metric's current value, or ``None`` before it has one."""
+        """Return a metric's current value, or ``None`` before the metric has a value."""
 
     def active(self, group: str | None = None) -> Sequence[str]:
-        """Return our ids of the open jobs, oldest first, including retries that wait.
+        """Return our ids of the open jobs, oldest first, including waiting retries.
 
-        For an instance of a rule with ``each``, only jobs of its slice or index.
+        For an instance of a rule with ``each``, these are only jobs of the instance's slice or
+        index.
         """
 
     def submit(self, group: str, overrides: Mapping[str, Any] | None = None) -> Decision:
         """Submit one group (``count`` jobs times its sweep), with some fields overridden.
 
-        If functions give parameters, the decision is the call of these functions.
+        If functions compute parameters, the decision is to call these functions.
         """
 
     def retry(
@@ -232,7 +235,7 @@ class Firing(Protocol):
     ) -> Decision:
         """Retry the event's job when it is over, after ``wait`` seconds, with some fields changed.
 
-        Parameters are merged. ``resume``: its statistics continue.
+        Parameters are merged. With ``resume``, the job's statistics continue.
         """
 
     def vary(
@@ -260,7 +263,7 @@ class Firing(Protocol):
     ) -> Iterable[Decision]:
         """Submit the next ``count`` elements of these groups' sweeps, each at most once per run.
 
-        For the ``random`` order see the documentation of the action ``submit-next``.
+        The documentation of the action ``submit-next`` describes the order ``random``.
         """
 
     def submit_rows(
@@ -271,21 +274,22 @@ class Firing(Protocol):
         *,
         again: bool = False,
     ) -> Iterable[Decision]:
-        """Submit a group once for each row of a table, or of the event's job's output (``job``).
+        """Submit a group once for each row of a table, or for each row that the event's job printed
+        (``job``).
 
-        Columns give the parameters of the same names; ``fields`` may use all columns and take
-        precedence. Skips combinations that the group has already had, unless ``again``. If one row
-        is invalid, nothing is submitted.
+        The columns give the parameters of the same names. Expressions in ``fields`` may use all
+        columns, and ``fields`` takes precedence. Combinations that the group has already had are
+        skipped unless ``again`` is true. If a row is invalid, nothing is submitted.
         """
 
     def cancel(self, jobs: Sequence[str]) -> Decision:
         """Cancel these jobs."""
 
     def terminate(self, exit_code: int = 0, *, cancel: bool = True, reason: str = "") -> Decision:
-        """End the run; by default, cancel active jobs."""
+        """End the run, and cancel its active jobs unless ``cancel`` is false."""
 
     def resize(self, delta: int, *, when_busy: WhenBusy = "wait") -> Decision:
-        """Request more or fewer nodes; for ``when_busy`` see the decision ``Resize``."""
+        """Request more or fewer nodes. The decision ``Resize`` describes ``when_busy``."""
 
     def set_group(self, group: str, fields: Mapping[str, Any]) -> Decision:
         """Change fields of a group for its later submits."""
@@ -321,10 +325,10 @@ class Firing(Protocol):
         """Switch to these instances (``use:``) and generators, away from those in ``away``.
 
         If ``away`` is ``None``, it means all others of the same kind that are on. Instances that
-        are on already stay on. Generators receive the points of those that they replace. ``keep``:
-        results of functions that the old instances called are still used. ``reset``: reset the
-        firing counters of the new instances. ``cancel``: cancel waiting jobs that the old instances
-        or generators submitted.
+        are on already stay on. Generators receive the points of the generators that they replace.
+        With ``keep``, results of functions that the old instances called are still used. With
+        ``reset``, the firing counters of the new instances are reset. With ``cancel``, waiting jobs
+        that the old instances or generators submitted are cancelled.
         """
 
     def log(self, message: str, level: Literal["info", "warning", "error"] = "info") -> Decision:
@@ -344,12 +348,13 @@ class Firing(Protocol):
     ) -> Iterable[Decision]:
         """Return the decisions of another action, or of several in order.
 
-        For options annotated ``x-ensemble: action``: ``yield from firing.act(options["then"])``.
-        ``fields`` are additional fields that the action may use.
+        Use this for options with the annotation ``x-ensemble: action``, as in ``yield from
+        firing.act(options["then"])``. ``fields`` has additional fields that the action may use.
         """
 
 
-#: An action's plan: a pure function from the firing and the options to the decisions in order.
+#: An action's plan: a pure function that gets the firing and the options, and returns the decisions
+#: #: in order.
 Plan = Callable[[Firing, Mapping[str, Any]], "Iterable[Decision]"]
 
 
@@ -357,12 +362,13 @@ Plan = Callable[[Firing, Mapping[str, Any]], "Iterable[Decision]"]
 class BoundAction:
     """A checked action.
 
-    If ``plan`` is ``None``, the action runs off the engine's thread: the engine decides a
-    :class:`~ensemble_core.model.decisions.Call` of kind ``action``. The options use the paths
-    ``metrics`` and the ``STAT.NAME`` in ``reads``, and contain the actions ``nested``. ``messages``
-    are the places in the options that have a message to fill in. ``tolerated``: a failure of the
-    action does not make the run fail. ``submits``: it may submit jobs. ``retries``: it may submit
-    the event's job again. ``varies``: the groups for which it submits new combinations.
+    If ``plan`` is ``None``, the action runs outside the engine's thread: the engine's decision is a
+    :class:`~ensemble_core.model.decisions.Call` of kind ``action``. ``metrics`` and ``reads`` list
+    the metric paths and the ``STAT.NAME`` references in the options; ``nested`` lists the actions
+    in the options. ``messages`` lists the places in the options that have a message to fill in. If
+    ``tolerated`` is true, a failure of the action does not make the run fail. ``submits`` says
+    whether the action may submit jobs, and ``retries`` whether it may submit the event's job again.
+    ``varies`` lists the groups for which the action submits new combinations.
     """
 
     name: str
@@ -403,7 +409,7 @@ def _with_message(value: Any, place: Sequence[Any], fields: Mapping[str, Any]) -
 class BoundSpec(dict[str, Any]):
     """A checked action within another action's options: plain data with the bound action attached.
 
-    A copy or pickle is plain data only.
+    Copies and pickles contain only the plain data.
     """
 
     __slots__ = ("bound",)
@@ -420,18 +426,18 @@ class BoundSpec(dict[str, Any]):
 class BoundRule:
     """A checked, immutable rule. The engine keeps its counters elsewhere.
 
-    - ``repetitions``: how often it may fire; with ``each``, how often for each index (``job``) or
-      for each slice of the named parameters.
-    - ``looks``: at how many checks in a row its condition must hold.
-    - ``reads``: the ``STAT.NAME`` that it uses.
-    - ``retries``: it may submit the event's job again.
-    - ``backoff``, ``backoff_seconds``: matches that it skips, or seconds that it waits, after a
-      firing.
-    - ``queue_scope``: it also sees foreign jobs.
+    - ``repetitions``: how often the rule may fire; with ``each``, how often it may fire for each
+      index (``job``) or for each slice of the named parameters.
+    - ``looks``: at how many checks in a row the condition must hold.
+    - ``reads``: the ``STAT.NAME`` references in the rule.
+    - ``retries``: whether the rule may submit the event's job again.
+    - ``backoff``, ``backoff_seconds``: how many matches the rule skips, or how many seconds it
+      waits, after a firing.
+    - ``queue_scope``: whether the rule also sees foreign jobs.
     - ``label``: the rule's name for people.
-    - ``concerns_failure``: it handles failed jobs of ``failure_group`` (``None``: any group). A
-      failure that it matched, or could still match, does not make the exit code 1.
-    - ``instance``: the instance of an algorithm (``use:``) that it belongs to.
+    - ``concerns_failure``: whether the rule handles failed jobs of ``failure_group`` (``None``: any
+      group). A failure that the rule matched, or could still match, does not make the exit code 1.
+    - ``instance``: the instance of an algorithm (``use:``) that the rule belongs to.
     - ``spec``: the rule as in the file.
     """
 
@@ -445,10 +451,10 @@ class BoundRule:
     each: Literal["job"] | tuple[str, ...] | None = None
     looks: int = 1
     reads: frozenset[str] = frozenset()
-    #: The group whose metrics ``reads`` names; ``None``: the values of the rule's instance or of
-    #: the event's job.
+    #: The group whose metrics ``reads`` refers to. If ``None``, the references are to values of the
+    #: #: rule's instance or of the event's job.
     reads_of: str | None = None
-    #: The ``STAT.TABLE.COLUMN`` that the rule uses; with ``each``, they cover the slice's rows.
+    #: The ``STAT.TABLE.COLUMN`` references in the rule; with ``each``, they cover the slice's rows.
     of_tables: frozenset[str] = frozenset()
     #: The gauges that the rule uses by name, without ``metric(…)``.
     of_gauges: frozenset[str] = frozenset()
@@ -477,7 +483,8 @@ class BoundRule:
 
     @property
     def of_group(self) -> Iterator[str]:
-        """The metric paths of those ``STAT.NAME`` in the rule that cover a whole group."""
+        """Yield the metric paths of the rule's ``STAT.NAME`` references that cover a whole
+        group."""
         group = self.reads_of or next(iter(self.groups), None)
         for name in sorted(self.reads):
             if group is not None and (self.reads_of is not None or name.startswith("all.")):
@@ -485,7 +492,7 @@ class BoundRule:
 
     @property
     def metrics(self) -> Iterator[str]:
-        """The paths of the metrics that the rule uses."""
+        """Yield the paths of the metrics that the rule uses."""
         if self.trigger.metric is not None:
             yield self.trigger.metric
         if self.condition is not None:

@@ -19,9 +19,9 @@ _NEAR = 1e-9
 
 
 def rounded(value: float) -> float:
-    """Return a computed number as jobs get it: 12 significant digits, and -0 becomes 0.
+    """Round a computed number to the 12 significant digits that jobs get; -0 becomes 0.
 
-    Integers are exact.
+    Integers stay exact.
 
     >>> rounded(0.1 + 0.2)
     0.3
@@ -31,9 +31,9 @@ def rounded(value: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class GivenBy:
-    """Placeholder for a parameter's values that a function of ``custom:`` gives at each submit.
+    """Placeholder for a parameter's values that a function of ``custom:`` computes at each submit.
 
-    It is the only item of the parameter's values.
+    The placeholder is the only item of the parameter's values.
     """
 
     function: str
@@ -41,9 +41,11 @@ class GivenBy:
 
 @dataclass(frozen=True, slots=True)
 class Range(Sequence[float]):
-    """A range of ``length`` numbers that begins with ``first``. Each number is the previous one
-    plus ``step``, or times ``step`` if ``log``. If ``last`` is given, the numbers are evenly spaced
-    up to ``last``, regardless of ``step``."""
+    """A range of ``length`` numbers that begins with ``first``.
+
+    Each number is the previous number plus ``step``, or times ``step`` if ``log`` is true. If
+    ``last`` is given, ``step`` is ignored, and the numbers are evenly spaced up to ``last``.
+    """
 
     first: float
     step: float
@@ -86,7 +88,8 @@ class Range(Sequence[float]):
 def by_step(first: float, last: float, step: float) -> Range:
     """Return ``first``, ``first + step`` … up to ``last``, inclusive if within 1e-9 of a step.
 
-    Integers if all three are integers. Empty if ``last`` lies in the other direction.
+    The numbers are integers if all three arguments are. The range is empty if ``last`` lies in the
+    other direction.
 
     >>> list(by_step(2.0, 2.3, 0.1))
     [2.0, 2.1, 2.2, 2.3]
@@ -98,8 +101,10 @@ def by_step(first: float, last: float, step: float) -> Range:
 
 
 def by_count(first: float, last: float, count: int, *, log: bool = False) -> Range:
-    """Return ``count`` numbers from ``first`` to ``last``, evenly spaced, with ``log`` in their
-    logarithms. They are integers if both ends and all steps are, and floats otherwise.
+    """Return ``count`` evenly spaced numbers from ``first`` to ``last``.
+
+    With ``log``, their logarithms are evenly spaced. The numbers are integers if both ends and all
+    steps are, and floats otherwise.
 
     >>> list(by_count(1, 1000, 4, log=True))
     [1, 10, 100, 1000]
@@ -111,7 +116,7 @@ def by_count(first: float, last: float, count: int, *, log: bool = False) -> Ran
     if log:
         ratio: float = (last / first) ** (1 / steps)
         near = round(ratio)
-        # A larger power exceeds the largest float, so it cannot be an end of a range.
+        # A larger power would exceed the largest float, so no range can end there.
         small = near >= 1 and steps * math.log2(near) < 1100
         if whole and small and first * near**steps == last:
             return Range(first, near, count, log=True)

@@ -1,6 +1,6 @@
 """Tables of results: checked entries under ``results:``.
 
-Made by ``config.tables``; ``engine.table_rows`` computes their rows.
+The module ``config.tables`` creates them, and ``engine.table_rows`` computes their rows.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from ensemble_core.model.expressions import Expression, index_label
 
 __all__ = ["MOST_PIVOT_VALUES", "NOWHERE", "OWN_NAMES", "Table", "table_column", "value_order"]
 
-#: Fields of each done job, besides its parameters and its result: ``duration`` (seconds) and
-#: ``attempt`` (from 0) of the attempt that succeeded; ``reused``: the earlier job that replaces
-#: it, RUN/JOB.
+#: Fields of each done job, besides its parameters and its result. ``duration`` (seconds) and #:
+#: ``attempt`` (from 0) are those of the attempt that succeeded. ``reused`` is the earlier job that
+#: #: replaces this job, as RUN/JOB.
 OWN_NAMES = ("index", "duration", "attempt", "replica", "reused")
 
-#: At most this many values of a ``pivot`` have columns.
+#: Maximum number of values of a ``pivot`` that get columns.
 MOST_PIVOT_VALUES = 200
 
 
@@ -28,15 +28,16 @@ MOST_PIVOT_VALUES = 200
 class Table:
     """A table over the done jobs of group ``of`` that pass the filter ``only``.
 
-    Without ``by`` it has a row for each job, with ``by`` one for each combination of these
-    parameters. ``names`` are the group's parameters and results, in their order. Rows are sorted by
-    ``order``; ``top`` or ``percent`` limits their number. Its expressions use the ``STAT.NAME`` in
-    ``reads``, over a row's jobs, and the ``STAT.TABLE.COLUMN`` in ``others``. ``plot`` is the
-    specification for ``ensemble plot``, as in the file.
+    Without ``by``, the table has a row for each job; with ``by``, it has a row for each combination
+    of these parameters. ``names`` lists the group's parameters and results, in their order. Rows
+    are sorted by ``order``; ``top`` or ``percent`` limits their number. ``reads`` lists the
+    ``STAT.NAME`` references in the table's expressions, which cover the jobs of a row. ``others``
+    lists the ``STAT.TABLE.COLUMN`` references. ``plot`` is the specification for ``ensemble plot``,
+    as in the file.
 
-    ``pivot`` is a parameter; for each of its values, each column in ``per_value`` becomes a column
-    ``NAME[VALUE]``. ``values`` are those that the file gives the parameter, in ascending
-    order, without the ones that ``only`` excludes.
+    ``pivot`` is a parameter. For each value of this parameter, each column in ``per_value`` becomes
+    a column ``NAME[VALUE]``. ``values`` lists the values that the file gives the parameter, in
+    ascending order, without those that ``only`` excludes.
     """
 
     name: str
@@ -59,7 +60,7 @@ class Table:
 
     @property
     def own_names(self) -> tuple[str, ...]:
-        """Names of a row's fields without its columns.
+        """Names of the fields of a row that are not columns of the table.
 
         In a row over several jobs, ``n`` is the number of jobs and ``reused`` the number of reused
         jobs, unless a parameter or result has this name.
@@ -70,7 +71,7 @@ class Table:
 
     @property
     def row_names(self) -> tuple[str, ...]:
-        """Names of a row's fields, with its columns."""
+        """Names of all fields of a row, including the table's columns."""
         return tuple(dict.fromkeys((*self.own_names, *self.expanded(self.columns, self.values))))
 
     def shown(self, values: Iterable[Any], *, reused: bool = False) -> tuple[str, ...]:
@@ -84,7 +85,8 @@ class Table:
         return tuple(dict.fromkeys(("index", *rest, *last)))
 
     def expanded(self, columns: Iterable[str], values: Iterable[Any]) -> tuple[str, ...]:
-        """Return these columns, with each per-value column replaced by one per pivot value."""
+        """Return these columns, with each per-value column replaced by a column for each pivot
+        value."""
         found: list[str] = []
         labels = [index_label(value) for value in values] if self.per_value else []
         for name in columns:
@@ -113,7 +115,7 @@ class Table:
         return base if name.endswith("]") and base in self.per_value else ""
 
 
-#: Missing values and nan are sorted to the end.
+#: First part of the sort key of missing values and nan, which sorts them to the end.
 NOWHERE = 3
 
 
