@@ -1,11 +1,11 @@
 """The ensemble file: its schema, YAML with positions, semantic checks, and binding.
 
-:func:`load` is what the command line calls; nothing heavy is imported before it.
+The command line calls :func:`load`; no heavy module is imported before that.
 
-The path of a ``when:`` to its evaluation: ``reader`` reads it, ``binding`` and ``conditions``
-check its names. ``model/conditions`` parses it with ``expressions``, and ``compiler`` makes it a
-function. ``engine/rule_index`` compares metrics with numbers; ``rule_evaluation`` (``consider``)
-evaluates all other conditions, with fields from ``names``.
+A ``when:`` is processed as follows. ``reader`` reads it, and ``binding`` and ``conditions`` check
+its names. ``model/conditions`` parses it with ``expressions``, and ``compiler`` turns it into a
+function. If the condition compares a metric with a number, ``engine/rule_index`` evaluates it.
+``rule_evaluation`` (``consider``) evaluates all other conditions, with fields from ``names``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Action binding: checks a rule's action and makes a :class:`BoundAction` of it.
+"""Action binding: checks the action of a rule and turns it into a :class:`BoundAction`.
 
-The checks follow the ``x-ensemble`` annotations of option schemas, which any plugin may use; no
-action is known by name here. Used for rules of the file and for what users' functions return.
+The checks follow the ``x-ensemble`` annotations of option schemas, which any plugin may use. No
+action gets special treatment by name. Used for rules in the file and for actions that users'
+functions return.
 """
 
 from __future__ import annotations
@@ -31,23 +32,26 @@ from ensemble_core.plugin.named_code import check_class
 
 __all__ = ["MatchContext", "OptionCheck", "bind_action", "check_capabilities", "not_asked_for"]
 
-#: Names of environment variables.
+#: Valid names of environment variables.
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-#: Mail addresses, including local users. No match can be mistaken for an option of sendmail.
+#: Valid mail addresses, including local users. None can be mistaken for an option of sendmail.
 _MAIL = re.compile(r"[^-\s\x00-\x1f\x7f,;:<>\"'()\[\]\\][^\s\x00-\x1f\x7f,;:<>\"'()\[\]\\]*")
 #: Keys of an action that are not options.
 ACTION_KEYS = frozenset({"name", "repetitions", "backoff", "on_error"})
 
 
 class MatchContext(NamedTuple):
-    """Fields, metrics and jobs that an action can refer to when its rule fires. Used to check the
-    action.
+    """What an action can refer to when its rule fires. Used to check the action.
 
-    ``trigger`` is the trigger's name for messages. ``job``: the event can have a job of this run.
-    ``group`` is that job's group (``None``: any). ``names`` are the event's fields, ``None`` if
-    unknown; ``own`` are the fields that do not depend on observers. ``observed``: the event is a
-    row of output. ``over`` are the groups that ``STAT.NAME`` may cover. ``slices``: the rule has
-    one instance per combination of these parameters. ``ends``: the run has ended.
+    - ``trigger``: the trigger's name, for messages.
+    - ``job``: whether the event can have a job of this run; ``group`` is that job's group
+      (``None``: any group).
+    - ``names``: the event's fields, or ``None`` if unknown; ``own``: those of its fields that do
+      not depend on observers.
+    - ``observed``: whether the event is a row of output.
+    - ``over``: the groups that ``STAT.NAME`` may cover.
+    - ``slices``: the parameters of the rule's instances, one instance for each combination.
+    - ``ends``: whether the run has ended.
     """
 
     trigger: str = ""
@@ -71,7 +75,7 @@ class MatchContext(NamedTuple):
 def bind_action(
     context: Context, path: Path, spec: Mapping[str, Any], occasion: MatchContext
 ) -> BoundAction | None:
-    """Return the checked action; ``None`` if the name is unknown or the schema found errors."""
+    """Return the checked action, or ``None`` if its name is unknown or it violates the schema."""
     name = spec.get("name")
     if not isinstance(name, str) or name not in context.registry.actions:
         return None
@@ -139,13 +143,13 @@ def _varies(
 
 
 def _merges(schema: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
-    """Return True if the action's parameters are merged over existing ones."""
+    """Return True if the action's parameters are merged with existing ones."""
     mark = schema.get("x-ensemble-varies")
     return mark is True or (isinstance(mark, str) and mark in given)
 
 
 def check_capabilities(context: Context, path: Path, name: str, record: ActionPlugin) -> None:
-    """Report required capabilities that the executor lacks."""
+    """Report capabilities that the action requires and the executor lacks."""
     executor = context.executor
     if executor is None:
         return
@@ -172,7 +176,7 @@ def _check_job(
     spec: Mapping[str, Any],
     occasion: MatchContext,
 ) -> bool:
-    """Return True if an action that needs a job has one; otherwise report it."""
+    """Return True if the action has the job that it needs, or needs none; otherwise report it."""
     other = record.options.get("x-ensemble-job-unless")
     if occasion.job or not isinstance(other, str) or other in spec:
         return True
@@ -204,7 +208,7 @@ def _check_job(
 
 
 def _names_in(value: Any) -> Collection[str]:
-    """Return the names in a value that is a valid expression; empty for any other value."""
+    """Return the names in a value if the value is a valid expression; otherwise return no names."""
     if not isinstance(value, str) or not value.startswith("="):
         return ()
     try:
@@ -214,7 +218,7 @@ def _names_in(value: Any) -> Collection[str]:
 
 
 def _swept(context: Context, group: str, varied: Collection[str]) -> list[str]:
-    """Return the group's parameters with several values, except the ``varied`` ones."""
+    """Return the group's parameters that have several values, except those in ``varied``."""
     found = context.known.groups.get(group)
     if found is None:
         return []
@@ -229,7 +233,7 @@ def _check_values(
     given: Mapping[str, Any],
     group: JobGroup | None,
 ) -> None:
-    """Report a parameter that has no value when the action submits jobs of a group."""
+    """Report a parameter that would have no value when the action submits jobs of a group."""
     properties = record.options.get("properties", {})
     kinds = {_annotation(properties.get(key)) for key in given}
     if _merges(record.options, given):
@@ -248,11 +252,10 @@ def _check_values(
 
 
 class OptionCheck:
-    """Check of options by the ``x-ensemble`` annotations of their schema; it also converts the
-    values.
+    """Checks and converts options according to the ``x-ensemble`` annotations of their schema.
 
-    It collects the ``metrics``, the ``STAT.NAME`` (``reads``) and the ``nested`` actions in the
-    options. ``messages`` has the places of texts with placeholders.
+    From the options, it collects the ``metrics``, the ``STAT.NAME`` references (``reads``), the
+    ``nested`` actions, and the places of texts with placeholders (``messages``).
     """
 
     def __init__(self, context: Context, schema: Mapping[str, Any], occasion: MatchContext) -> None:
@@ -284,7 +287,7 @@ class OptionCheck:
         return options
 
     def _fill_later(self, schema: object, path: Path, value: Any) -> None:
-        """Register a text for the engine, which fills in its placeholders when the rule fires. Skip
+        """Register a text, so that the engine fills in its placeholders when the rule fires. Skip
         texts that the action fills in itself."""
         if _annotation(schema) == "message" and not cast(Any, schema).get("x-ensemble-fills"):
             self.messages += [place for place, _ in _strings(path, value)]
@@ -297,8 +300,8 @@ class OptionCheck:
         around: Mapping[str, Any],
         properties: Mapping[str, Any],
     ) -> Any:
-        """Return one value, converted. ``around`` has its sibling options, ``properties`` their
-        schemas."""
+        """Check and convert one value. ``around`` has the sibling options, and ``properties`` has
+        the schemas of all of them."""
         schema = self._followed(schema)
         if not isinstance(schema, Mapping):
             return value
@@ -368,7 +371,7 @@ class OptionCheck:
         return BoundSpec({"name": bound.name, **told, **bound.options}, bound)
 
     def _expressions(self, path: Path, value: Any, *, texts: bool = False) -> None:
-        """Parse every text that begins with ``=``."""
+        """Parse every text within the value that begins with ``=``."""
         context, occasion = self._context, self._occasion
         if isinstance(value, (dict, list)):
             items = value.items() if isinstance(value, dict) else enumerate(value)
@@ -392,8 +395,8 @@ class OptionCheck:
                 self._name(path, "metric", text)
 
     def scoped(self, path: Path, names: Collection[str]) -> frozenset[str] | None:
-        """Return the names of the form ``STAT.NAME`` and add them to ``reads``; ``None`` if one is
-        invalid."""
+        """Return the names of the form ``STAT.NAME`` and add them to ``reads``. If one of them is
+        invalid, return ``None``."""
         occasion = self._occasion
         found = scoped_names(
             self._context, path, names, occasion.names, occasion.over, occasion.slices
@@ -402,7 +405,7 @@ class OptionCheck:
         return found
 
     def _name(self, path: Path, kind: str, name: str) -> None:
-        """Check a reference to a group, rule, metric or similar, or a message."""
+        """Check a message, or a reference to a group, rule, metric or similar."""
         context = self._context
         if kind == "group":
             if context.group(name, path):
@@ -455,7 +458,7 @@ class OptionCheck:
                 context.unknown(path, kind, name, names)
 
     def _rows(self, path: Path, name: str) -> None:
-        """Check a table name or ``job``."""
+        """Check the source of rows: a table or ``job``."""
         context, occasion = self._context, self._occasion
         if name != "job":
             check_rows(context, path, name)
@@ -484,7 +487,8 @@ class OptionCheck:
         around: Mapping[str, Any],
         properties: Mapping[str, Any],
     ) -> dict[str, Any]:
-        """Check changes to the group named in the same action, or to the event's job's group."""
+        """Check changes to the group that the action names, or else to the group of the event's
+        job."""
         context = self._context
         now = known_at_load(path, fields, self._later)
         targets = self._targets(around, properties)
@@ -497,7 +501,7 @@ class OptionCheck:
         return as_written(context, path, fields)
 
     def _targets(self, around: Mapping[str, Any], properties: Mapping[str, Any]) -> list[JobGroup]:
-        """Return the groups that an action submits or changes, as far as known."""
+        """Return the groups that an action submits or changes, if these are known."""
         groups = self._context.known.groups
         named = [around.get(key) for key, of in properties.items() if _annotation(of) == "group"]
         name = next((one for one in named if isinstance(one, str)), self._occasion.group)
@@ -505,7 +509,7 @@ class OptionCheck:
         return [group for group in found if group is not None]
 
     def _of_job(self, path: Path, names: Collection[str]) -> frozenset[str]:
-        """Return the ``job.NAME`` fields among these names, checked."""
+        """Check the fields ``job.NAME`` among these names, and return them."""
         found = frozenset(name for name in names if name.startswith("job."))
         for name in sorted(found):
             _check_job_field(self._context, path, name, self._occasion)
@@ -537,7 +541,7 @@ class OptionCheck:
 def not_asked_for(
     context: Context, path: Path, names: Collection[str], occasion: MatchContext
 ) -> bool:
-    """Report columns that the observers can yield but leave out with their options. True if any."""
+    """Report columns that the observers omit because of their options. Return True if any."""
     if not occasion.observed:
         return False
     asked = sorted(set(names) - {"value", *occasion.own, *EVENT_FIELDS})
@@ -553,7 +557,7 @@ def not_asked_for(
 
 
 def _check_job_field(context: Context, path: Path, name: str, occasion: MatchContext) -> None:
-    """Check that the field ``job.NAME`` exists and that its value is available here."""
+    """Check that the field ``job.NAME`` exists and has a value when the rule fires."""
     where = context.document.at_text(path, f"{{{name}")
     own = name.removeprefix("job.")
     known = JOB_FIELDS | context.parameters(occasion.group)
@@ -645,7 +649,7 @@ def _fits(value: object, form: str) -> bool:
 
 
 def _where_it_may_be(context: Context, name: str, occasion: MatchContext) -> str:
-    """Return a hint at triggers or observers that provide a field that this event lacks."""
+    """Return a hint that names triggers or observers that provide a field that this event lacks."""
     variables = context.variables(occasion.group)
     if occasion.observed:
         if not variables:

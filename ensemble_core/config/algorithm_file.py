@@ -1,8 +1,8 @@
 """Algorithms in YAML files: rules with options, packaged without Python.
 
-``algorithm: ./demand.yaml`` names a file with ``summary``, ``options`` (a JSON Schema), ``rules``
-and optionally ``statistics``. A value that consists of ``${NAME}`` is replaced by an option with
-its type, ``${instance}`` by the instance's name. Called by ``instances``.
+``algorithm: ./demand.yaml`` names a file with the keys ``summary``, ``options`` (a JSON Schema),
+``rules`` and optionally ``statistics``. A value ``${NAME}`` is replaced by the option of that name,
+which keeps its type. ``${instance}`` is replaced by the instance's name. Called by ``instances``.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _TYPES: Mapping[Any, str] = {str: "a string", list: "a list", dict: "a mapping"}
 
 
 def is_file(name: str) -> bool:
-    """Return True if an algorithm's name is a file name."""
+    """Return True if the name of an algorithm is a file name."""
     return name.endswith((".yaml", ".yml")) or "/" in name
 
 
 def read_algorithm(context: Context, path: Path, name: str) -> AlgorithmPlugin | None:
-    """Return the algorithm in this file; ``None`` after reporting errors."""
+    """Return the algorithm in this file, or ``None`` after reporting errors."""
     text = attached(context, path, name)
     if text is None:
         return None
@@ -144,7 +144,7 @@ def _fill(
         return copy.deepcopy(given[name])
     known = [*(document.data.get("options") or {}).get("properties", {}), "instance"]
     if name in known:
-        return _ABSENT  # option without value or default: leave the key out
+        return _ABSENT  # the option has no value and no default: leave the key out
     near = nearest(name, known)
     hint = f"did you mean ${{{near}}}?" if near else f"its options are {', '.join(known)}"
     errors.append(

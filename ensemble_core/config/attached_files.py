@@ -1,7 +1,7 @@
-"""Attached files: text files next to the ensemble file that it names.
+"""Attached files: text files next to the ensemble file to which the ensemble file refers.
 
-Points of a sweep and functions are read once, when the file is loaded, and stored with the run; a
-resume uses the stored texts.
+They contain the points of a sweep or functions. They are read once, when the ensemble file is
+loaded, and stored with the run; a resume uses the stored texts.
 """
 
 from __future__ import annotations
@@ -30,10 +30,9 @@ def attached(
     largest: int = LARGEST,
     suffixes: Sequence[str] = (),
 ) -> str | None:
-    """Return the text of the file that the value at ``path`` names; ``None`` after reporting an
-    error.
+    """Return the text of the file that the value at ``path`` names, or ``None`` after an error.
 
-    ``suffixes`` are used to suggest other files.
+    If the file is missing, other files with these ``suffixes`` are suggested.
     """
     known = context.known
     if name in known.attached:

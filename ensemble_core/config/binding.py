@@ -1,8 +1,8 @@
-"""Rule binding: checks a rule and makes a :class:`BoundRule` of it.
+"""Rule binding: checks a rule and turns it into a :class:`BoundRule`.
 
 Called by the loader for each entry under ``rules:``, and by the binder for rules that functions
-return during the run. ``triggers`` binds the trigger, ``conditions`` the condition, ``actions`` the
-actions; ``firing_limits`` reads how often the rule may fire.
+return during the run. The modules ``triggers``, ``conditions`` and ``actions`` bind the parts with
+these names; ``firing_limits`` reads how often the rule may fire.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["bind_rule"]
 def bind_rule(
     context: Context, path: Path, spec: Mapping[str, Any], default_id: str
 ) -> BoundRule | None:
-    """Return the checked rule; ``None`` after reporting errors."""
+    """Return the checked rule, or ``None`` after reporting errors."""
     before = len(context.errors)
     bound = bind_trigger(context, path, spec)
     condition, scoped = bind_condition(context, path, spec, bound)
@@ -112,8 +112,9 @@ def _retries(
     actions: Iterable[BoundAction],
     limits: FiringLimits,
 ) -> bool:
-    """Return True if an action of the rule may retry the event's job. Report a retry that the
-    trigger or the firing limits do not allow."""
+    """Return True if an action of the rule may retry the event's job.
+
+    Report a retry that the trigger or the firing limits do not allow."""
     retrying = [inner.name for one in actions for inner in one.flat() if inner.retries]
     if not retrying:
         return False
@@ -141,7 +142,7 @@ def _concerns_failure(
     condition: Condition | None,
     actions: Iterable[BoundAction],
 ) -> tuple[bool, str | None]:
-    """Return whether this rule handles failed jobs, and of which group (``None``: of any)."""
+    """Return whether this rule handles failed jobs, and the group of these jobs (``None``: any)."""
     groups: set[str | None] = set()
     by_outcome = "job-ended" in bound.about and any(
         context.registry.actions[inner.name].by_outcome

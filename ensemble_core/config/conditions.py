@@ -1,7 +1,6 @@
 """Condition of a rule (``when``), checked against what the rule's trigger provides.
 
-A step of ``binding``.
-"""
+Called by ``binding``."""
 
 from __future__ import annotations
 
@@ -25,14 +24,14 @@ from ensemble_core.model.formula_mistakes import contradiction, tautology
 
 __all__ = ["bind_condition", "check_causes"]
 
-#: Gauges whose values are whole numbers from 0.
+#: Beginnings of gauges whose values are non-negative integers.
 _COUNTED = ("queue.", "waiting.", BACKLOG, AWAY, FIRINGS)
 
 
 def bind_condition(
     context: Context, path: Path, spec: Mapping[str, Any], bound: BoundTrigger | None
 ) -> tuple[Condition | None, frozenset[str]]:
-    """Return the checked condition and the ``STAT.NAME`` that it uses."""
+    """Return the checked condition, and the ``STAT.NAME`` references in it."""
     place = (*path, "when")
     scoped: frozenset[str] = frozenset()
     if "when" not in spec or not context.intact(place):
@@ -97,8 +96,8 @@ def bind_condition(
 def _check_of_jobs(
     context: Context, text: str, unknown: Collection[str], bound: BoundTrigger
 ) -> None:
-    """Report a name of a job's value or a table's column if the trigger has no single job or
-    row."""
+    """Report a name that means a value of one job or a column of one row, if the trigger has
+    neither."""
     occasion, tables = bound.occasion, context.known.tables
     groups = occasion.over or tuple(context.known.groups)
     for name in sorted(unknown):
@@ -120,7 +119,7 @@ def _check_of_jobs(
 
 
 def _check_possible(context: Context, path: Path, condition: Condition, metric: MetricPath) -> None:
-    """Report comparisons that a count, a whole number from 0, can never satisfy."""
+    """Report comparisons that a count, which is a non-negative integer, can never satisfy."""
     counts = metric.kind == "count" or metric.text.startswith(_COUNTED)
     if condition.comparison is None or not counts:
         return

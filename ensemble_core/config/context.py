@@ -1,4 +1,4 @@
-"""Shared state of the checks of one file: the document, the known names, and the errors.
+"""Shared state of all checks of one file: the document, the defined names, and the errors.
 
 Created by the loader for a file, and by the binder for a specification that arrives during the run.
 """
@@ -56,15 +56,16 @@ _MANY = 50
 class Known:
     """Names that are defined in the file. A group with the value ``None`` exists but has errors.
 
-    ``functions`` and ``rules``: ``None`` means that any name is accepted. ``unfit`` maps statistics
-    to their problem; ``NAME`` in its hint stands for the rest of the path.
+    If ``functions`` or ``rules`` is ``None``, any name is accepted. ``unfit`` maps statistics to
+    the reason why paths cannot use them; ``NAME`` in the hint of such an error stands for the rest
+    of the path.
     """
 
     groups: dict[str, JobGroup | None] = field(default_factory=dict)
     #: Parameters of all groups, cached because every rule needs them.
     parameters: frozenset[str] | None = None
     statistics: Mapping[str, StatisticSpec] = field(default_factory=dict)
-    #: Plugin statistics that a path cannot name directly, with the reason.
+    #: Plugin statistics that a path cannot name directly, each with the reason.
     unfit: Mapping[str, EnsembleError] = field(default_factory=dict)
     functions: frozenset[str] | None = None
     rules: frozenset[str] | None = None
@@ -74,9 +75,9 @@ class Known:
     #: Texts of attached files by name. If ``reads`` is false, no other file may be read.
     attached: dict[str, str] = field(default_factory=dict)
     reads: bool = False
-    #: Purpose of reading the file; decides whether code that it names is loaded.
+    #: Why the file is read; this decides whether code to which the file refers is loaded.
     purpose: Purpose = "check"
-    #: Words in rules, tables and functions. A parameter with such a name counts as used.
+    #: Words in rules, tables and functions. A parameter whose name is among them counts as used.
     spoken: frozenset[str] = frozenset()
     tables: dict[str, Table] = field(default_factory=dict)
     generators: dict[str, GeneratorSpec | None] = field(default_factory=dict)
@@ -85,7 +86,7 @@ class Known:
 
 
 class Use(NamedTuple):
-    """The options given to an instance of an algorithm, with their path and schema."""
+    """The options of an algorithm's instance as the user gave them, with their path and schema."""
 
     instance: str
     path: Path
@@ -94,7 +95,7 @@ class Use(NamedTuple):
 
 
 def cannot_be_built(what: str, error: Exception) -> EnsembleError:
-    """Return the error for a plugin object whose constructor raised."""
+    """Return the error for a plugin object whose constructor raised an exception."""
     if isinstance(error, EnsembleError):
         return EnsembleError(
             f"{what} cannot be built: {error.what}", cause=error.cause, hint=error.hint
@@ -105,13 +106,13 @@ def cannot_be_built(what: str, error: Exception) -> EnsembleError:
 
 
 def nearest(name: str, names: Collection[str], cutoff: float = 0.5) -> str | None:
-    """Return the most similar name: one that differs in case, or looks alike."""
+    """Return the most similar name, which may differ only in case, or ``None``."""
     alike = [other for other in names if other.lower() == name.lower()]
     return alike[0] if alike else closest(name, names, cutoff)
 
 
 class Context:
-    """One check: collects errors with their places and answers questions about known names."""
+    """State of one check: collects errors with their places and looks up defined names."""
 
     def __init__(
         self,
@@ -127,10 +128,10 @@ class Context:
         self.known = known
         self.errors: list[EnsembleError] = []
         self.warnings: list[str] = []
-        #: Parts of the document that a plugin made, with the plugin's name; parts within them that
-        #: the user wrote, with an empty name.
+        #: Who made a part of the document, by path: the name of a plugin. If the user wrote a part
+        #: #: within such a part, the name is empty.
         self.made: dict[Path, str] = {}
-        #: Instances of algorithms by name, with options and fully expanded entries.
+        #: Instances of algorithms by name, each with its options and its fully expanded entry.
         self.instances: dict[str, AlgorithmInstance] = {}
         self.uses: list[Use] = []
         self.expanded_uses: list[dict[str, Any]] = []
@@ -153,7 +154,7 @@ class Context:
     ) -> None:
         """Report an error at the value of this path, or at ``where``.
 
-        ``broken`` parts are not checked again, so that each error is reported once.
+        If the part is ``broken``, it is not checked further, so that each error is reported once.
         """
         if broken:
             self._broken.update(path[:length] for length in range(len(path) + 1))
@@ -161,7 +162,7 @@ class Context:
         self.errors.append(UsageError(self._by(path) + what, where=place, hint=hint, code=code))
 
     def attach(self, error: EnsembleError, path: Path) -> None:
-        """Report an error. If it has no place yet, its place is this path."""
+        """Report an error. If it has no place yet, it gets the place of this path."""
         what = self._by(path) + error.what
         told = UsageError(what, cause=error.cause, hint=error.hint, code=error.code)
         place = self.document.at_end if isinstance(error, Unfinished) else self.document.at
@@ -169,14 +170,13 @@ class Context:
         self.errors.append(told)
 
     def failed(self, path: Path, what: str, error: Exception) -> None:
-        """Report an exception of a plugin's function: a deliberate error, or a bug in the
-        plugin."""
+        """Report an exception of a plugin's function, either deliberate or a bug in the plugin."""
         told = error if isinstance(error, EnsembleError) else cannot_be_built(what, error)
         self.attach(told, path)
 
     def _by(self, path: Path) -> str:
-        """Return the prefix of messages about a part that a plugin made; empty if the user wrote
-        the part."""
+        """Return the prefix for messages about a part. It names the plugin that made the part, or
+        is empty if the user wrote it."""
         for length in range(len(path), 0, -1) if self.made else ():
             whose = self.made.get(path[:length])
             if whose is not None:
@@ -200,7 +200,8 @@ class Context:
     ) -> None:
         """Report an unknown name with a suggestion.
 
-        ``what`` replaces the default message; ``written`` is the name as it is written in the file.
+        ``what`` replaces the default message. ``written`` shows how the name is written in the
+        file.
         """
         near = nearest(name, names)
         if near is not None:
@@ -209,20 +210,20 @@ class Context:
             hint = f"known: {', '.join(sorted(names)[:15])}"
         else:
             hint = f"no {noun} is defined here"
-        code = f"no-such-{noun.split()[-1]}"  # the last word: of "job group", "group"
+        code = f"no-such-{noun.split()[-1]}"  # the last word: "group" for "job group"
         self.report(path, what or f"there is no {noun} {name!r}", hint=hint, code=code, where=where)
 
     def named(
         self, record: TriggerPlugin | StatisticPlugin | ObserverPlugin | GeneratorPlugin, name: str
     ) -> str:
-        """Return a record's name for messages, with its plugin unless that is built in."""
+        """Return a record's name for messages. It includes the plugin, unless that is built in."""
         kind = type(record).__name__.removesuffix("Plugin").lower()
         whose = self.registry.whose(record)
         return f"{kind} {name!r}" + (f" ({whose})" if whose else "")
 
     def duration(self, path: Path, value: object, above: float | None = None) -> float | None:
-        """Return a duration in seconds; ``None`` after reporting an invalid value or one that is
-        not greater than ``above``."""
+        """Return a duration in seconds, which must be greater than ``above``. After reporting an
+        invalid value, return ``None``."""
         try:
             found = seconds(value)
         except EnsembleError as error:
@@ -235,7 +236,7 @@ class Context:
         return None
 
     def build(self, path: Path, what: str, function: Callable[[], Any]) -> Any:
-        """Return the result of a plugin's function; ``None`` after reporting its exception."""
+        """Return the result of a plugin's function, or ``None`` after reporting its exception."""
         try:
             return function()
         except Exception as error:  # a bug in the plugin, reported as such
@@ -266,8 +267,8 @@ class Context:
         return {name for known in self._groups(group) if known for name in known.names}
 
     def variables(self, group: str | None) -> frozenset[str] | None:
-        """Return the fields that the observers of the group (or of all) can yield; ``None`` if
-        unknown."""
+        """Return the fields that the observers of the group, or of all groups, can yield; ``None``
+        if unknown."""
         found: set[str] = set()
         for observer in self._observers(group):
             names = observer and self._yields(*observer)
@@ -281,31 +282,32 @@ class Context:
         return {name for known in self._groups(group) if known for name in known.result}
 
     def scoped_variables(self, group: str | None) -> set[str] | None:
-        """Return the names allowed as NAME in ``STAT.NAME`` for the group (or all groups): columns,
-        results, durations.
+        """Return the names that are valid as NAME in ``STAT.NAME``, for the group or all groups.
 
-        ``None`` if unknown.
+        These are columns, results and durations. The result is ``None`` if they are unknown.
         """
         variables = self.variables(group)
         return None if variables is None else {*variables, *self.results(group), "duration"}
 
     def observed(self, group: str | None, name: str | None = None) -> bool:
-        """Return True if the group (or any group) has this observer; with ``name`` ``None``, if it
-        has any observer. Observers of a group with errors are unknown and count."""
+        """Return True if the group (or any group) has the observer ``name``, or any observer if
+        ``name`` is ``None``.
+
+        A group with errors counts as having the observer, because its observers are unknown."""
         return any(
             observer is None or name in (None, observer[0].name)
             for observer in self._observers(group)
         )
 
     def prints_rows(self, group: str | None) -> bool:
-        """Return True if an observer of the group (or of any) stores its rows, as far as known."""
+        """Return True if an observer of the group, or of any group, is known to store its rows."""
         return any(each is None or each[1].get("rows") for each in self._observers(group))
 
     def why_not(self, group: str | None, name: str) -> str | None:
-        """Return ``None`` if an observer of the group (or of any) may yield this variable.
+        """Return ``None`` if an observer of the group, or of any group, may yield this variable.
 
-        Otherwise return a hint how to configure an observer so that it yields the variable; empty
-        if no observer can.
+        Otherwise return a hint on how to configure an observer so that it yields the variable. The
+        hint is empty if no observer can.
         """
         asked = ""
         for observer in self._observers(group):
@@ -320,8 +322,8 @@ class Context:
         return asked
 
     def left_out(self, name: str, group: str | None, path: Path) -> bool:
-        """Report a field that no observer yields but one would with other options; return True if
-        it was reported."""
+        """Report a field that an observer would only yield with other options. Return True if the
+        field was reported."""
         hint = self.why_not(group, name)
         if not hint:
             return False
@@ -359,7 +361,7 @@ class Context:
     ) -> frozenset[str] | None:
         """Return the names that a plugin declares for these options.
 
-        If the function fails, warn and return ``None``: names are then not checked.
+        If the function fails, warn and return ``None``. The names are then not checked.
         """
         try:
             said: object = function(options)
@@ -388,8 +390,8 @@ class Context:
     def _observers(
         self, group: str | None
     ) -> Iterator[tuple[ObserverPlugin, Mapping[str, Any]] | None]:
-        """Return the observers of the group (or of all) with their options; ``None`` for a group
-        with errors."""
+        """Yield the observers of the group, or of all groups, with their options. Yield ``None``
+        for a group with errors."""
         for known in self._groups(group):
             if known is None:
                 yield None
@@ -460,7 +462,7 @@ class Context:
     def _parse(self, text: str) -> MetricPath | EnsembleError:
         groups: Collection[str] = self.known.groups
         if len(groups) > _MANY:
-            # Compare the part after the dot only: comparing very many whole paths takes seconds.
+            # Compare only the part after the dot; to compare very many whole paths takes seconds.
             rest = text.partition(".")[2]
             ends = [at for at, letter in enumerate(rest) if letter in ".-"]
             parts = [*(rest[:at] for at in ends), rest, rest.partition(".")[2]]
@@ -479,9 +481,9 @@ class Context:
         return EnsembleError(unfit.what, cause=unfit.cause, hint=hint, code=unfit.code)
 
     def _built(self, path: MetricPath) -> EnsembleError | None:
-        """Return why this path's statistic cannot be built.
+        """Return why this path's statistic cannot be built, or ``None``.
 
-        Built-in ones are not tried, because their imports would slow down every check.
+        Built-in statistics are not tried, because their imports would slow down every check.
         """
         spec = self.known.statistics.get(path.statistic)
         error = spec.fault() if spec is not None and spec.plugin else None

@@ -1,7 +1,6 @@
-"""Check of ``custom:``, the Python source in the ensemble file or in a file next to it. The source
-is not run.
+"""Check of ``custom:``, Python source in the ensemble file or in a file next to it.
 
-Called by the loader. Only a run executes the source.
+Called by the loader. The check does not execute the source; only a run does.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ _PATH: Path = ("custom",)
 _LITERAL = re.compile(r"(?:[&!]\S*[ \t]+)*\|[^\n]*\n")
 
 
-#: A file name, as opposed to Python source.
+#: Matches a file name, as opposed to Python source code.
 _FILE = re.compile(r"[^\n]*\.py\s*")
 
 
 def source_of(context: Context) -> tuple[str, str | None] | None:
-    """Return the source and, if it is in a separate file, that file's name; ``None`` if the source
-    is missing or wrong."""
+    """Return the source and, if it is in a separate file, that file's name. Return ``None`` if the
+    source is missing or invalid."""
     value = context.document.data.get("custom")
     path: Path = _PATH
     if isinstance(value, dict):
@@ -53,7 +52,7 @@ def functions_of(context: Context, source: str, file: str | None = None) -> froz
         context.report(
             _PATH,
             f"'custom' is not valid Python: {error.msg}",
-            # Don't quote another file: it may not be Python, and may be confidential.
+            # Don't quote a separate file: it may not be Python, and it may be confidential.
             hint=f"look at: {error.text.strip()[:80]}" if error.text and file is None else None,
             code="bad-python",
             where=_place(context, source, error.lineno or 1, error.offset or 1)

@@ -15,7 +15,8 @@ from ensemble_core.model.rules import UNLIMITED, BoundRule
 
 __all__ = ["warn_of_cycles"]
 
-#: Events that a job has once: always, unless it is cancelled, or depending on its outcome.
+#: Events that a job has once: some always, some unless it is cancelled, some depending on its #:
+#: outcome.
 _EACH_JOB = frozenset(
     {
         *("job-submit", "job-sched", "job-alloc", "job-start", "job-run", "job-finish"),
@@ -23,7 +24,7 @@ _EACH_JOB = frozenset(
         *("job-done", "job-lost"),
     }
 )
-#: Counts that never decrease, and comparisons that are true after the first job.
+#: Counts that never decrease, and comparisons with them that are true from the first job on.
 _GROWING = frozenset({"submitted", "finished", "success", "failed", "done", "lost"})
 _FROM_FIRST = ((">=", 0.0), (">=", 1.0), (">", 0.0))
 #: Limits that do not limit the number of jobs that a run may submit.
@@ -31,8 +32,8 @@ _PACE = {"submits_per_second", "chain"}
 
 
 def warn_of_cycles(context: Context, rules: Sequence[BoundRule]) -> None:
-    """Warn about rules that submit jobs endlessly, also by the trigger ``idle``, and about several
-    rules that retry the same job."""
+    """Warn about rules that submit jobs endlessly, also with the trigger ``idle``, and about rules
+    that retry the same job."""
     limits = context.document.data.get("limits") or {}
     for rule in rules:
         for_ever = rule.repetitions == UNLIMITED and not limits.keys() - _PACE
@@ -55,7 +56,8 @@ def warn_of_cycles(context: Context, rules: Sequence[BoundRule]) -> None:
 
 
 class _Edge(NamedTuple):
-    """A rule that submits jobs of one group for each job of a group (the same or another)."""
+    """Edge of the graph of groups: for each job of ``group``, a rule submits jobs of
+    ``submits``."""
 
     rule: str
     occasion: str
@@ -75,7 +77,7 @@ def _may_be_stopped(context: Context, rules: Sequence[BoundRule]) -> bool:
 
 
 def _warn_of_circles(context: Context, rules: Sequence[BoundRule]) -> None:
-    """Warn about cycles in which each end of a job unconditionally causes the next submit."""
+    """Warn about cycles in which the end of each job unconditionally causes the next submit."""
     edges: dict[str, list[_Edge]] = {}
     for rule in rules:
         for edge in _edges(context, rule):
@@ -96,8 +98,8 @@ def _warn_of_circles(context: Context, rules: Sequence[BoundRule]) -> None:
 
 
 def _circle(edges: Mapping[str, Sequence[_Edge]], first: str, over: set[str]) -> list[_Edge]:
-    """Return the edges of a cycle reachable from the group ``first``; empty if none. ``over`` has
-    the groups visited so far."""
+    """Return the edges of a cycle that is reachable from the group ``first``, or an empty list.
+    ``over`` has the groups visited so far."""
     way: list[_Edge] = []
     left = [(first, iter(edges.get(first, ())))]
     while left:
@@ -119,7 +121,7 @@ def _circle(edges: Mapping[str, Sequence[_Edge]], first: str, over: set[str]) ->
 
 
 def _edges(context: Context, rule: BoundRule) -> Iterator[_Edge]:
-    """Yield the edges of a rule that submits on every match."""
+    """Yield the edges of a rule that submits jobs on every match."""
     trigger, instance = rule.trigger, rule.instance
     on = rule.enabled and (instance is None or context.instances[instance].enabled)
     always = rule.repetitions == UNLIMITED or rule.each == "job"
@@ -138,7 +140,7 @@ def _edges(context: Context, rule: BoundRule) -> Iterator[_Edge]:
         if action.name != "submit" or action.options.keys() - {"label"}:
             continue
         label = action.options.get("label")
-        # A trigger without a group, or an action without a label, repeats the same group.
+        # Without a label, the action submits the trigger's group, or the job's own group.
         labels = [label] if label is not None else [group] if group else [*context.known.groups]
         for one in labels:
             known = context.known.groups.get(one)
@@ -153,7 +155,8 @@ def _submits(rule: BoundRule) -> bool:
 def _warn_of_two(context: Context, one: BoundRule, other: BoundRule) -> None:
     """Warn about two rules that may retry the same job: only the first one takes effect.
 
-    Conditions are the usual way to tell errors apart; without them the later rule may never act.
+    Rules usually distinguish errors by their conditions. Without conditions, the later rule may
+    never act.
     """
     mine, yours = one.trigger.group, other.trigger.group
     if None not in (mine, yours) and mine != yours:

@@ -1,7 +1,7 @@
 """Source map: a file's data with the place of every key and value.
 
-Made by the reader from YAML, or from a mapping that arrives during the run. Checks report errors by
-path, such as ``("jobs", 0, "command")``.
+The reader creates it from YAML, or from a mapping that arrives during the run. Checks report errors
+by path, such as ``("jobs", 0, "command")``.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ _DEEPEST = 64
 class Document:
     """Plain data with the place of each part.
 
-    ``values`` and ``keys`` map paths to line and column, from 1; ``spans`` the start and end of
-    scalars in ``text``; ``spelled`` the text of plain scalars other than strings, so that ``1.10``
-    stays ``1.10``. ``overrides`` are places outside the file. ``by_path``: the data does not come
-    from a text, so messages name places by path: ``jobs[0].command``.
+    ``values`` and ``keys`` map the paths of values and keys to line and column, counted from 1.
+    ``spans`` maps paths to the start and end of scalars in ``text``. ``spelled`` maps them to the
+    source text of plain scalars other than strings, so that ``1.10`` stays ``1.10``. ``overrides``
+    has the places that are outside the file. If ``by_path`` is true, the data does not come from a
+    text, so messages name places by path: ``jobs[0].command``.
     """
 
     data: Any
@@ -61,7 +62,7 @@ class Document:
         return self._place(path, self.values)
 
     def at_key(self, path: Path) -> Location | None:
-        """Return the place of the key of this path, or of its value."""
+        """Return the place of the key at this path, or else of the value."""
         return self._place(path, self.keys if path in self.keys else self.values)
 
     def _place(self, path: Path, places: Mapping[Path, tuple[int, int]]) -> Location | None:
@@ -81,7 +82,7 @@ class Document:
         return Location(self.file, line, column)
 
     def at_text(self, path: Path, part: str) -> Location | None:
-        """Return the place of ``part`` within the scalar at this path, or of the scalar."""
+        """Return the place of ``part`` within the scalar at this path, or else of the scalar."""
         place, span = self.at(path), self.spans.get(path)
         if place is None or span is None or not place.line:
             return place
@@ -92,19 +93,19 @@ class Document:
         return self.at_index(found)
 
     def at_end(self, path: Path) -> Location | None:
-        """Return the end of the scalar at this path, or its start."""
+        """Return the end of the scalar at this path, or its start if the end is unknown."""
         place, span = self.at(path), self.spans.get(path)
         if place is None or span is None or not place.line:
             return place
         return self.at_index(span[1] - (self.text[span[1] - 1] in "'\""))
 
     def at_index(self, index: int) -> Location:
-        """Return the line and column of a character of the text."""
+        """Return the line and column of the character at this index in the text."""
         start = self.text.rfind("\n", 0, index) + 1
         return Location(self.file, self.text.count("\n", 0, index) + 1, index - start + 1)
 
     def renumber(self, part: str, numbers: Mapping[int, int]) -> None:
-        """Renumber the places of a list's items; drop those without a new number."""
+        """Renumber the places of a list's items. Drop the places of items without a new number."""
 
         def moved(places: dict[Path, Any]) -> dict[Path, Any]:
             kept: dict[Path, Any] = {}
@@ -145,7 +146,7 @@ def spelled(path: Path) -> str:
 
 
 def shown(value: object, longest: int = 60) -> str:
-    """Return a value for a message, shortened."""
+    """Return a value as text for a message, shortened to ``longest`` characters."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if value is None:
@@ -161,9 +162,10 @@ def shown(value: object, longest: int = 60) -> str:
 
 
 def plain(value: object, depth: int = 0) -> Any:
-    """A copy as plain data: mappings with string keys, lists, strings, numbers, booleans, None.
+    """Return a copy as plain data: mappings with string keys, lists, strings, numbers, booleans,
+    None.
 
-    Raises :class:`EnsembleError` for anything else, such as a function or an open file.
+    Raises :class:`EnsembleError` for other content, such as a function or an open file.
     """
     if isinstance(value, (Action, Rule)):
         value = value.spec

@@ -1,8 +1,8 @@
-"""Expansion of entries of an ensemble file into the fragments that plugins make of them.
+"""Expansion of entries of an ensemble file: plugins replace them by fragments of a file.
 
-Called by the loader before all checks. Sources are expanded here, algorithms in ``instances``. The
-fragments are stored with the run as JSON, so that a resume or replay needs neither the file nor the
-plugin. Parts keep their places for later errors.
+Called by the loader before all checks. This module expands sources; ``instances`` expands
+algorithms. The fragments are stored with the run as JSON, so that a resume or replay needs neither
+the files nor the plugins. The parts keep their places, for later errors.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ensemble_core.plugin.registry import LoadedPlugin
 
 __all__ = ["Kept", "data_of", "expand_sources", "join", "keep"]
 
-#: A stored expansion: plain data.
+#: A stored expansion, as plain data.
 Kept = Mapping[str, Any]
 
 
@@ -68,8 +68,8 @@ def expand_sources(context: Context) -> None:
 
 
 def _source_of(context: Context, index: int, entry: Mapping[str, Any]) -> str | None:
-    """Return the name of the entry's source: ``None`` for a job group, empty after reporting an
-    error."""
+    """Return the name of the entry's source, or ``None`` if the entry is a job group. Return an
+    empty name after reporting an error."""
     sources, path = context.registry.sources, ("jobs", index)
     named = [key for key in entry if key in sources or key in sources.clashes]
     if not named and "command" in entry:
@@ -143,8 +143,8 @@ def keep(
     owner: LoadedPlugin | None,
     build: Callable[[], object],
 ) -> Kept:
-    """Return the stored expansion with this key. If it is not stored, build and store it. Empty
-    after reporting an error."""
+    """Return the stored expansion with this key. If it is not stored, build and store it. After
+    reporting an error, return an empty one."""
     key = f"expanded {key}"
     known = context.known.attached
     if key not in known:
@@ -167,9 +167,9 @@ def keep(
 
 
 def data_of(made: object, whose: str, build: object) -> dict[str, Any]:
-    """Return the fragment that ``build`` made, as plain data.
+    """Return the fragment ``made`` by ``build`` as plain data.
 
-    Raises :class:`EnsembleError` if it is not a fragment.
+    Raises :class:`EnsembleError` if ``made`` is not a fragment.
     """
     if not isinstance(made, Fragment):
         raise _bad(f"{whose} returned {kind_of(made)}, expected a Fragment", build)
@@ -201,9 +201,9 @@ def _bad(what: str, build: object) -> EnsembleError:
 
 
 def join(context: Context, kept: Kept, where: Location | None, first_group: int) -> None:
-    """Add an entry's parts to the file's data with their places.
+    """Add the parts of an entry's expansion to the file's data, with their places.
 
-    Its job groups are already there, from ``first_group`` on.
+    The job groups of the expansion were added before; they begin at index ``first_group``.
     """
     if not kept:
         return
@@ -253,9 +253,10 @@ def _join_statistics(context: Context, kept: Kept, where: Location | None) -> No
 
 
 def _join_heartbeat(data: dict[str, Any], beat: float | None) -> None:
-    """Use the shorter one of the file's heartbeat and the heartbeat ``beat`` of an entry's rules.
+    """Set the file's heartbeat to ``beat``, which an entry's rules need, if that is shorter.
 
-    If the file switches the heartbeat off, it stays off; that is an error if rules need one.
+    If the file switches the heartbeat off, it stays off; that is an error if rules need a
+    heartbeat.
     """
     if beat is None:
         return

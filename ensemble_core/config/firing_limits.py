@@ -1,6 +1,6 @@
 """Firing limits of a rule: ``repetitions``, ``backoff``, ``each`` and ``for``.
 
-A step of ``binding``.
+Called by ``binding``.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from ensemble_core.model.rules import UNLIMITED, Trigger
 
 __all__ = ["Each", "FiringLimits", "listed_actions", "read_each", "read_firing_limits"]
 
-#: Value of ``each``: one instance of the rule per job index, or per combination of parameters.
+#: Value of ``each``: the rule has an instance for each job index, or for each combination of these
+#: #: parameters.
 Each = Literal["job"] | tuple[str, ...] | None
 
 
 class FiringLimits(NamedTuple):
     """How often a rule may fire, its backoff in matches and in seconds, and the number of
-    consecutive looks at which its condition must hold."""
+    consecutive checks at which its condition must hold."""
 
     repetitions: int
     backoff: int
@@ -31,8 +32,9 @@ class FiringLimits(NamedTuple):
 def read_each(
     context: Context, path: Path, spec: Mapping[str, Any], trigger: Trigger, has_job: bool
 ) -> Each:
-    """Return the checked value of ``each``: one instance of the rule per job, or per combination of
-    these parameters. ``None`` for a rule without instances, or after reporting an error."""
+    """Return the checked value of ``each``.
+
+    It is ``None`` for a rule without instances, or after reporting an error."""
     place = (*path, "each")
     if "each" not in spec or not context.intact(place):
         return None
@@ -115,7 +117,7 @@ def read_firing_limits(
             context.report(place, what, hint=hint, code="bad-pace", where=where)
     found = {key: value for key, (value, place) in values.items() if context.intact(place)}
     backoff = found.get("backoff", 0)
-    # A resumed run ends more than once.
+    # A run that is resumed ends more than once.
     ends = trigger is not None and "end" in trigger.wakes
     given = found.get("repetitions", "unlimited" if ends else 1)
     repetitions = UNLIMITED if given == "unlimited" else int(given)

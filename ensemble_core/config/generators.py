@@ -1,7 +1,7 @@
 """Checks of the generators in the file (``generators:``).
 
-Called by the loader after groups and tables and before rules, which may name generators. Before all
-checks, it adds generators' variables to the parameters of their groups.
+The loader calls these checks after those of groups and tables, and before those of rules, which may
+name generators. Before all checks, the loader calls :func:`give_parameters`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def give_parameters(data: Mapping[str, Any]) -> None:
 
 
 def bind_generators(context: Context, given: object) -> dict[str, GeneratorSpec]:
-    """Return the checked generators by name; report errors in the others."""
+    """Return the generators without errors by name; report the errors of the others."""
     known = context.known.generators
     entries = given if isinstance(given, list) else []
     places: dict[str, Path] = {}
@@ -105,13 +105,13 @@ def bind_generators(context: Context, given: object) -> dict[str, GeneratorSpec]
     for index, spec in enumerate(entries):
         bound = known.get(str(spec.get("name"))) if isinstance(spec, dict) else None
         for text in sorted({*bound.reads, *bound.metrics}) if bound is not None else ():
-            if generator_gauge(text) is not None:  # may name a later generator
+            if generator_gauge(text) is not None:  # it may name a later generator
                 context.metric(text, ("generators", index, "until"))
     return {name: spec for name, spec in known.items() if spec is not None}
 
 
 def _bound(context: Context, path: Path, spec: Mapping[str, Any]) -> GeneratorSpec | None:
-    """Return one checked entry; ``None`` after reporting errors."""
+    """Return one checked entry, or ``None`` after reporting errors."""
     before = len(context.errors)
     use = spec.get("use")
     if not context.intact(path) or not isinstance(use, str):
@@ -195,7 +195,7 @@ def _built(
     where: Location | None,
     purpose: Purpose,
 ) -> Generator:
-    """Build the generator. ``where`` says in its errors where the file defines it."""
+    """Build the generator. ``where`` is its place in the file, for its errors."""
     try:
         return build_generator(record, vocs, options, purpose)
     except EnsembleError as error:
@@ -204,7 +204,7 @@ def _built(
 
 
 def _option(given: Mapping[str, Any], told: str, path: Path) -> Path | None:
-    """Return the place of the option that a message quotes first, by name or value."""
+    """Return the place of the option that a plugin's message mentions first, by name or value."""
     found = ((told.find(f"'{word}'"), place) for word, place in _words(given, path) if word)
     named = [each for each in found if each[0] >= 0]
     return min(named, key=itemgetter(0))[1] if named else None
@@ -287,7 +287,7 @@ def _check_size(context: Context, path: Path, spec: Mapping[str, Any], group: Jo
 
 
 def _check_group(context: Context, path: Path, spec: Mapping[str, Any], group: JobGroup) -> None:
-    """Report parameters of the group without a value."""
+    """Report parameters of the group that have no value."""
     for name in group.missing:
         if name not in spec["variables"]:
             context.report(
@@ -313,7 +313,7 @@ def _result_names(group: JobGroup) -> list[str]:
 
 
 def _written_results(context: Context, group: JobGroup) -> Iterator[Mapping[str, Any]]:
-    """Return the group's results as written in the file, including wrong ones."""
+    """Yield the group's results as written in the file, including invalid ones."""
     data = context.document.data
     jobs = data.get("jobs") if isinstance(data, dict) else None
     for entry in jobs if isinstance(jobs, list) else ():

@@ -1,7 +1,8 @@
 """Changes of a job group by an action, under ``with`` and ``parameters``.
 
-Texts may be expressions that are evaluated when the rule fires. They are separated here, so that
-the other values can be checked as part of a group. Called by ``actions``.
+A text may be an expression, which is evaluated when the rule fires. This module separates
+expressions from the other values, so that the latter can be checked as part of a group. Called by
+``actions``.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ensemble_core.model.retry_policy import LITERAL_FIELDS
 
 __all__ = ["JOB_FIELDS", "check_merge", "known_at_load"]
 
-#: Fields allowed in ``{job.NAME}`` besides parameters.
+#: Fields that ``{job.NAME}`` may use, besides parameters.
 JOB_FIELDS = frozenset(
     {
         "id", "group", "index", "attempt", "replica", "queue_id", "workdir", "stdout", "stderr",
@@ -27,7 +28,7 @@ JOB_FIELDS = frozenset(
     }
 )  # fmt: skip
 
-#: Checks a text that is evaluated later.
+#: Function that checks a text that is evaluated later.
 CheckText = Callable[[Path, str, "re.Pattern[str]"], None]
 
 
@@ -42,8 +43,8 @@ _LATER = _Later()
 
 
 def known_at_load(path: Path, fields: Mapping[str, Any], check: CheckText) -> dict[str, Any]:
-    """Return the changes without the values that are known only when the rule fires. Pass each of
-    those to ``check``."""
+    """Return the changes without the values that are known only when the rule fires. Pass each such
+    value to ``check``."""
     found: dict[str, Any] = {}
     for key, value in fields.items():
         place = (*path, key)
@@ -82,10 +83,10 @@ def check_merge(
     *,
     single: bool,
 ) -> JobGroup | None:
-    """Check changes whose parameters are merged over a job's.
+    """Check changes whose parameters are merged with those of a job.
 
-    Returns the affected groups with the changes. ``single``: one job, so each parameter has one
-    value.
+    Return the affected group with the changes. With ``single``, only one job is submitted, so each
+    parameter must have a single value.
     """
     given = fields.get("parameters") or {}
     names = {name for group in targets for name in group.names}

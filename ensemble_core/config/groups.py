@@ -1,4 +1,4 @@
-"""Job group binding: checks the fields in the file and makes a :class:`JobGroup` of them.
+"""Job group binding: checks the fields in the file and turns them into a :class:`JobGroup`.
 
 Called by the loader for each entry under ``jobs:``, and for every ``with:`` that changes a group,
 in the file or during the run.
@@ -35,7 +35,7 @@ _NUMBERS = (
     "urgency",
     "at_once",
 )
-#: A member of the ensemble service: NAME or NAMESPACE/NAME.
+#: Name of a member of the ensemble service: NAME or NAMESPACE/NAME.
 _MEMBER = re.compile(r"([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?/)?[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 #: Suffixes of files that an interpreter runs.
 _SCRIPTS = (".py", ".sh", ".R", ".jl", ".pl", ".rb", ".lua")
@@ -44,7 +44,7 @@ _SHELL = frozenset({"|", ">", ">>", "<", "&&", "||", ";", "&", "2>&1", "2>", "<<
 
 
 def make_group(context: Context, path: Path, spec: Mapping[str, Any]) -> JobGroup | None:
-    """Return the group of an entry under ``jobs:``; ``None`` after reporting errors."""
+    """Return the group for an entry under ``jobs:``, or ``None`` after reporting errors."""
     before = len(context.errors)
     fields = _fields(context, path, spec)
     if not context.intact(path) or len(context.errors) > before:
@@ -69,7 +69,7 @@ def make_group(context: Context, path: Path, spec: Mapping[str, Any]) -> JobGrou
 
 
 def _check_observers(context: Context, path: Path, group: JobGroup) -> None:
-    """Build each observer to report wrong options. Bugs of plugins show up in the run."""
+    """Build each observer, to report invalid options. Bugs in plugins are reported by the run."""
     if not group.observe or group.missing or not group.size:
         return
     from ensemble_core.plugin.observer import Observer
@@ -113,9 +113,9 @@ def _check_program(context: Context, group: JobGroup) -> None:
 
 
 def _problem_in_here(context: Context, group: JobGroup, name: str, *, runs: bool) -> str:
-    """Return what is wrong with a program in ``{here}``, if anything.
+    """Describe the problem with a program in ``{here}``, if any.
 
-    A missing program is a problem only if jobs run on this machine.
+    It is a problem if the program is missing, but only if jobs run on this machine.
     """
     path = name.replace("{here}", group.here)
     if "{" in path:
@@ -129,23 +129,24 @@ def _problem_in_here(context: Context, group: JobGroup, name: str, *, runs: bool
 
 
 def _is_missing(group: JobGroup, name: str, number: int, here: bool) -> bool:
-    """Return True if this word of the command, a program or a script, is not found."""
+    """Return True if the program or script in this word of the command cannot be found."""
     if number or ("/" in name and not os.path.isabs(name)):
-        return _is_absent(group, name)  # relative to the job's folder
+        return _is_absent(group, name)  # the name is relative to the job's folder
     if "/" in name:
         return here and not os.path.exists(name)
     return "PATH" not in group.environment and shutil.which(name) is None
 
 
 def _is_absent(group: JobGroup, name: str) -> bool:
-    """Return True if this file is missing in every folder in which the group's jobs may start."""
+    """Return True if none of the folders in which the group's jobs may start has this file."""
     folder = (group.workdir or "").replace("{here}", group.here).replace("{cwd}", os.getcwd())
     found = glob.iglob(os.path.join(_PLACEHOLDER.sub("*", glob.escape(folder)), glob.escape(name)))
     return next(found, None) is None
 
 
 def _beside(group: JobGroup, name: str, *, runs: bool) -> str | None:
-    """Return the path to use for a program next to the ensemble file or in the run's start folder.
+    """Return a path to a program next to the ensemble file or in the folder where the run is
+    started.
 
     With ``runs``, the file need not be executable, because an interpreter runs it.
     """
@@ -159,9 +160,9 @@ def _beside(group: JobGroup, name: str, *, runs: bool) -> str | None:
 def change_group(
     context: Context, path: Path, group: JobGroup, spec: Mapping[str, Any], *, merge: bool = False
 ) -> JobGroup | None:
-    """Return the group with changed fields; an environment is extended, other fields are replaced.
+    """Return the group with changed fields. An environment is extended; other fields are replaced.
 
-    With ``merge``, existing parameters are overridden one by one.
+    With ``merge``, parameters that are not changed keep their values.
     """
     before = len(context.errors)
     fields = _fields(context, path, spec)
@@ -176,7 +177,7 @@ def change_group(
             fields["points"] = {n: v for n, v in group.points.items() if n not in new}
             fields["parameters"] |= {n: new[n] for n in group.points if n in new}
     elif "parameters" in fields:
-        fields.setdefault("points", {})  # new parameters replace points, too
+        fields.setdefault("points", {})  # new parameters also replace points
     changed, *more = (_changed(entry, fields) for entry in (group, *group.more))
     if more:
         changed = replace(changed, more=tuple(more))
@@ -272,7 +273,7 @@ def _check_executor(context: Context, path: Path, group: str, name: str) -> None
     having = [known for known, record in executors.items() if record.members]
     possible = bool(having) and _MEMBER.fullmatch(name) is not None
     if chosen is None and possible and not closest(name, executors):
-        return  # possibly a member of the run, which is known only when the run starts
+        return  # the name may be that of a member, which is known only when the run starts
     hint = context.registry.explain_missing("executor", name)
     if possible:
         hint += f"; with --executor {having[0]} it names a member"
@@ -280,7 +281,7 @@ def _check_executor(context: Context, path: Path, group: str, name: str) -> None
 
 
 def as_written(context: Context, path: Path, spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return changes to a group, with numbers as the file spells them where a job gets text."""
+    """Return changes to a group. Where a job gets text, numbers are spelled as in the file."""
     fields = dict(spec)
     for name in ("command", "environment"):
         if name in fields:
@@ -401,7 +402,8 @@ def _inputs(context: Context, path: Path, given: list[Any]) -> tuple[tuple[str, 
     return tuple(found)
 
 
-#: Reader of each field: returns the JobGroup's value, ``None`` after reporting an error.
+#: Function that reads each field. It returns the JobGroup's value, or ``None`` after reporting an
+#: #: error.
 _READ: Mapping[str, Callable[[Context, Path, Any], Any]] = {
     **dict.fromkeys(_NUMBERS, lambda context, path, value: int(value)),
     **dict.fromkeys((*TEXTS, "executor"), _text),

@@ -1,7 +1,7 @@
-"""Instances of algorithms (``use:``): each adds rules after the file's own.
+"""Expansion of the instances of algorithms (``use:``), which append rules to those of the file.
 
-Called by the loader after sources are expanded and before all other checks. An error in an
-algorithm's output is reported at the entry, with the algorithm's distribution. An error in the
+Called by the loader after sources are expanded and before all other checks. An error in the rules
+that an algorithm makes is reported at the entry, with the algorithm's distribution. An error in the
 options is reported at the options.
 """
 
@@ -64,7 +64,7 @@ def expand_uses(context: Context) -> None:
 
 
 def _name_of(context: Context, path: Path, entry: Any) -> str | None:
-    """Return the instance's name; ``None`` after reporting a wrong entry."""
+    """Return the instance's name, or ``None`` after reporting an invalid entry."""
     before = len(context.errors)
     context.document.data["use"] = {path[1]: entry}  # later checks read the entry here
     check_shape(context, "use", path)
@@ -125,7 +125,7 @@ def _check_ids(context: Context, instances: Mapping[str, Path]) -> None:
 
 
 def _made(context: Context, path: Path, name: str, entry: Mapping[str, Any]) -> Kept:
-    """Return the expansion of an entry; empty after reporting an error."""
+    """Return the expansion of an entry, or an empty one after reporting an error."""
     if "rules" in entry:
         return {
             "jobs": [],
@@ -173,7 +173,8 @@ def _made(context: Context, path: Path, name: str, entry: Mapping[str, Any]) -> 
 
 
 def _record(context: Context, path: Path, name: str) -> AlgorithmPlugin | None:
-    """Return the algorithm with this name. If the name is a file's, read the algorithm from it."""
+    """Return the algorithm with this name. If it is a file name, read the algorithm from the
+    file."""
     place: Path = (*path, "algorithm")
     if is_file(name):
         return read_algorithm(context, place, name)
@@ -192,7 +193,7 @@ def _record(context: Context, path: Path, name: str) -> AlgorithmPlugin | None:
 def _check_groups(
     context: Context, path: Path, record: AlgorithmPlugin, given: Mapping[str, Any]
 ) -> None:
-    """Check job groups named in options. (All other names are checked with the file's rules.)"""
+    """Check job groups to which options refer. (Other names are checked with the file's rules.)"""
     jobs = context.document.data.get("jobs")
     entries = jobs if isinstance(jobs, list) else []
     known = [each.get("name") for each in entries if isinstance(each, dict)]
@@ -263,7 +264,7 @@ def _enter(context: Context, path: Path, name: str, kept: Kept, entry: Mapping[s
 def _as_given(rule: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield each key of a rule whose value is the text of an option, with the option's name.
 
-    The user wrote these texts, so their errors are errors of the file, not of the algorithm.
+    The user wrote these texts, so errors in them are errors of the file, not of the algorithm.
     """
     texts = {text: option for option, text in options.items() if isinstance(text, str)}
     for key, text in rule.items():
@@ -272,8 +273,8 @@ def _as_given(rule: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[t
 
 
 def _named_apart(context: Context, instance: str, kept: Kept) -> Kept:
-    """Return the expansion with unique names: rule ids and statistics get the instance's name as a
-    prefix, and so do references to them."""
+    """Return the expansion with unique names. Rule ids, statistics and references to them get the
+    instance's name as a prefix."""
     ids: dict[str, str] = {}
     rules = copy.deepcopy(kept["rules"])
     for number, rule in enumerate(rules, 1):
@@ -295,8 +296,8 @@ def _named_apart(context: Context, instance: str, kept: Kept) -> Kept:
 
 
 def _pattern(before: str, names: Mapping[str, str]) -> re.Pattern[str] | None:
-    """Return a pattern that finds these names in a metric's path: after the text ``before``, or
-    before a dot if that is empty."""
+    """Return a pattern that finds these names in a metric's path, after the text ``before``. If
+    ``before`` is empty, it finds names before a dot."""
     if not names:
         return None
     either = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
@@ -341,7 +342,7 @@ def _walk(context: Context, value: Any, ids: Mapping[str, str], led: Any) -> Any
 
 
 def _options_of_rules(context: Context, action: object) -> Iterator[str]:
-    """Yield the options of an action that name rules."""
+    """Yield the options of an action that refer to rules."""
     actions = context.registry.actions
     if isinstance(action, str) and action in actions:
         for key, schema in actions[action].options.get("properties", {}).items():
@@ -386,9 +387,10 @@ def _statistics_of(entry: Mapping[str, Any]) -> Iterator[str]:
 
 
 def check_uses(context: Context) -> frozenset[str]:
-    """Check names in the options of instances. Return the instances with wrong options.
+    """Check and report names in the options of instances. Return the instances with invalid
+    options.
 
-    Errors are reported; the rules of these instances need no further check.
+    The rules of these instances need no further check.
     """
     wrong: set[str] = set()
     for use in context.uses:

@@ -1,6 +1,6 @@
-"""Limits of a run: checks of the part ``limits:``.
+"""Limits of a run: checks of the section ``limits:``.
 
-Called by the loader after groups are known.
+Called by the loader after the checks of groups.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["bind_limits", "hours_of"]
 
 
 def bind_limits(context: Context, given: object, groups: Iterable[JobGroup]) -> Limits:
-    """Return the checked limits; a wrong value is reported and replaced by the default."""
+    """Return the checked limits. An invalid value is reported and replaced by the default."""
     if not isinstance(given, Mapping) or not context.intact(("limits",)):
         return Limits()
     jobs, pace = given.get("jobs"), given.get("submits_per_second")
@@ -76,8 +76,8 @@ def _check_one_job(context: Context, group: JobGroup, hours: Mapping[str, float]
 
 
 def hours_of(path: tuple[str | int, ...], text: str) -> str | None:
-    """Return a hint for a text in place of a number of core-, node- or GPU-hours; ``None`` if the
-    path is not such a limit."""
+    """Return a hint for a text that should be a number of core-, node- or GPU-hours; ``None`` if
+    the path is not that of such a limit."""
     if len(path) != 2 or path[0] != "limits" or path[1] not in RESOURCES:
         return None
     number = text.strip()

@@ -1,7 +1,8 @@
 """Loader: turns a file or its text into a checked :class:`Ensemble`.
 
-Finds all errors in one pass: first the shape by JSON Schema, then references, part by part. The
-binder applies the same checks to rules, actions and groups that arrive during the run.
+It finds all errors in one pass. It first checks the structure with a JSON Schema, and then the
+references, section by section. The binder applies the same checks to rules, actions and groups that
+arrive during the run.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ __all__ = ["expanded", "load", "load_text"]
 
 _T = TypeVar("_T")
 
-#: Keys whose values name plugins' records, by part of the file.
+#: Keys whose values name records of plugins, by section of the file.
 _NAMING = {
     "jobs": ("executor", "observe"),
     "rules": ("trigger", "name"),
@@ -66,7 +67,7 @@ _NAMING = {
     "generators": ("use",),
 }
 
-#: Default seconds between heartbeats if rules need them.
+#: Default number of seconds between heartbeats, if rules need heartbeats.
 _HEARTBEAT = 60.0
 
 
@@ -110,10 +111,10 @@ def load_text(
 ) -> Ensemble:
     """Check the text of an ensemble file; ``file`` is its name in messages. See :func:`load`.
 
-    ``attached`` has the texts of the files that ``text`` names; if it is ``None``, these files are
-    read. For a mapping, ``file`` is empty and ``here`` replaces the file's folder. ``functions``
-    are available in addition to those under ``custom:``. Classes that the text names are loaded
-    only if the ``purpose`` is to run it.
+    ``attached`` has the texts of the files to which ``text`` refers; if it is ``None``, these files
+    are read. For a mapping, ``file`` is empty and ``here`` replaces the file's folder.
+    ``functions`` lists functions that are available in addition to those under ``custom:``. Classes
+    to which the text refers are loaded only if the ``purpose`` allows it.
     """
     context, whole = _opened(text, registry, file, executor, overrides, attached, here)
     context.known.purpose = purpose
@@ -137,7 +138,7 @@ def expanded(
     attached: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Return the fully expanded data of an ensemble file, which is equivalent to the file. Raises
-    :class:`FileErrors`."""
+    :class:`FileErrors` for an invalid file."""
     context, _ = _opened(text, registry, file, None, overrides, attached, None)
     _raise(context)
     return expanded_data(context)
@@ -152,10 +153,9 @@ def _opened(
     attached: Mapping[str, str] | None,
     here: str | None,
 ) -> tuple[Context, bool]:
-    """Return the file's data, with its entries expanded but unchecked, and whether all entries
-    could be expanded.
+    """Return the file's data with all entries expanded but unchecked, and whether that succeeded.
 
-    If an entry could not be expanded, this was reported. Names that the entry defines may then be
+    If an entry cannot be expanded, this is reported. Names that the entry defines may then be
     missing.
     """
     document = read_text(text, file)
@@ -197,7 +197,7 @@ _SILENT = frozenset(
 
 
 def _words_outside(data: Mapping[str, Any]) -> frozenset[str]:
-    """Return words used in rules and other parts, which count as uses of a parameter."""
+    """Return the words in rules and other sections, where a word counts as a use of a parameter."""
     parts: list[Any] = [value for key, value in data.items() if key not in ("jobs", "simulate")]
     for group in _entries(data.get("jobs")):
         if isinstance(group, dict):
@@ -206,7 +206,7 @@ def _words_outside(data: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _canonical(value: Any, registry: Registry, keys: Collection[str]) -> None:
-    """Replace names qualified by a distribution with canonical ones, at any depth."""
+    """Replace names that are qualified by a distribution with canonical names, at any depth."""
     if isinstance(value, list):
         for item in value:
             _canonical(item, registry, keys)
@@ -240,7 +240,7 @@ def _entries(value: object) -> list[Any]:
 
 
 class _Loader:
-    """Builder of the ensemble. It binds each part after the parts that it refers to."""
+    """Builds the ensemble. It binds each section after the sections to which that one refers."""
 
     def __init__(
         self, context: Context, file: str, functions: frozenset[str], must_begin: bool
@@ -317,7 +317,7 @@ class _Loader:
             name = spec.get("name")
             group = make_group(context, path, spec)
             if not isinstance(name, str):
-                # Its misspelt key was reported; rules that name the group are correct.
+                # The misspelt key was reported. Rules that name the group are correct.
                 meant = spec.get(closest("name", spec))
                 if isinstance(meant, str):
                     context.known.groups.setdefault(meant, None)
@@ -349,7 +349,7 @@ class _Loader:
         return groups
 
     def _changing(self, value: Any) -> Iterator[str]:
-        """Yield the groups whose fields are changed by actions in this part of the file."""
+        """Yield the groups whose fields actions in this section of the file change."""
         if isinstance(value, dict):
             record = self._context.registry.actions.get(str(value.get("name")))
             kinds = (
@@ -425,7 +425,8 @@ class _Loader:
         return 0.0
 
     def _what_needs_heartbeats(self, rules: Sequence[BoundRule]) -> str | None:
-        """Describe what in a rule needs heartbeats; ``None`` if none does."""
+        """Describe the part of a rule that needs heartbeats; return ``None`` if no rule needs
+        them."""
         known = self._context.known
         for rule in rules:
             if "heartbeat" in rule.trigger.wakes:

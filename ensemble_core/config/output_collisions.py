@@ -14,7 +14,7 @@ from ensemble_core.plugin.hookspecs import ObserverPlugin
 
 __all__ = ["warn_of_shared_files"]
 
-#: Number of jobs of a submission that are checked.
+#: Maximum number of jobs of a submission that are checked.
 _MOST = 2000
 
 
@@ -32,7 +32,7 @@ def warn_of_shared_files(
             try:
                 # Without a path, an observer reads the standard output.
                 paths = [observers[name].build(job, options).path or job.stdout for job in pair]
-            except Exception:  # an error of a plugin's code, which the run reports
+            except Exception:  # an error in a plugin's code, which the run reports
                 continue
             if paths[0] is not None and paths[0] == paths[1]:
                 one, other = pair

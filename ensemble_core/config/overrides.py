@@ -1,7 +1,7 @@
 """Overrides (``--set KEY=VALUE``): changes to the file's data before it is checked.
 
-KEY is a dotted path; list entries are found by name (sources by the source's name, rules by id).
-Called by the loader. Errors in an overridden value are reported at ``--set KEY=VALUE``.
+KEY is a dotted path. Entries of lists are found by name, rules by id, and sources by the source's
+name. Called by the loader. Errors in an overridden value are reported at ``--set KEY=VALUE``.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from ensemble_core.errors import EnsembleError, Location, UsageError, did_you_me
 __all__ = ["apply"]
 
 
-#: Parts of a file that are lists.
+#: Sections of a file that are lists.
 _LISTS: tuple[Path, ...] = (("jobs",), ("rules",), ("use",), ("generators",))
 
 
 def apply(document: Document, overrides: Iterable[str]) -> dict[str, EnsembleError]:
-    """Apply overrides in order; return those that failed, with the reason."""
+    """Apply overrides in order. Return those that failed, each with the reason."""
     errors: dict[str, EnsembleError] = {}
     for text in overrides:
         try:

@@ -1,6 +1,6 @@
 """Checks of the instances and generators that a ``switch`` names.
 
-Called by ``actions`` for options annotated ``"x-ensemble": "phase"``.
+Called by ``actions`` for options with the annotation ``"x-ensemble": "phase"``.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def check_phase(context: Context, path: Path, name: str) -> bool:
 
 
 def check_learns(context: Context, path: Path, name: str, sources: Collection[str]) -> None:
-    """Report a generator that cannot take over the points of the generators in ``sources`` (empty:
-    all others), which it replaces."""
+    """Report a generator that cannot take over the points of the generators in ``sources``, which
+    it replaces. If ``sources`` is empty, it replaces all others."""
     known = context.known.generators
     learner = known.get(name)
     for source in sources or known:

@@ -1,4 +1,4 @@
-"""Checks of a job group's placeholders: they are known, their formats fit, no parameter is unused.
+"""Checks of a job group's placeholders: names exist, formats fit, and all parameters are used.
 
 Called by ``groups`` for each entry under ``jobs:`` and each ``with:``.
 """
@@ -24,11 +24,11 @@ from ensemble_core.model.sweeps import Range
 
 __all__ = ["TEXTS", "check_placeholders", "has_formats", "words_of"]
 
-#: Fields of a group, besides command and environment, that may have placeholders.
+#: Fields of a group that may contain placeholders, besides the command and the environment.
 TEXTS = ("workdir", "stdout", "stderr")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _BUILTIN = BUILTIN_PLACEHOLDERS | RUN_PLACEHOLDERS
-#: Number of computed values that are tried with a format.
+#: Maximum number of computed values with which a format is tried.
 _TRIED = 1000
 
 
@@ -146,9 +146,9 @@ def _values(name: str, group: JobGroup) -> Iterator[object]:
 
 
 def _texts(path: Path, spec: Mapping[str, Any], group: JobGroup) -> Iterator[tuple[str, Path]]:
-    """Yield a job's texts that may have placeholders, with their places.
+    """Yield the texts of a job that may contain placeholders, with their places.
 
-    The place of a text that is not in ``spec`` is ``path``.
+    If a text is not in ``spec``, ``path`` is used as its place.
     """
     for index, word in enumerate(group.command):
         command = spec.get("command")
@@ -163,7 +163,7 @@ def _texts(path: Path, spec: Mapping[str, Any], group: JobGroup) -> Iterator[tup
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """Yield every text in data for observers or queues."""
+    """Yield every text in options of observers or queues."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):

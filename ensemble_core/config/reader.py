@@ -1,9 +1,9 @@
-"""YAML parser with a source map: strict, and limited in depth and size.
+"""Strict YAML parser with a source map, and with limits on depth and size.
 
-Builds data from PyYAML's events (libyaml's if available), with the place of every key and value by
-path. An alias re-reads its anchor's events, so repeated content counts each time. Scalars follow
-YAML 1.1 without its traps: ``1e3`` is a number; ``1:30``, ``010`` and dates are strings; keys are
-always text; a duplicate key is an error.
+It builds data from the events of PyYAML (or libyaml, if available), and records the place of every
+key and value by path. For an alias, it reads the events of the anchor again, so repeated content
+counts each time. Scalars follow YAML 1.1 without its traps: ``1e3`` is a number, and ``1:30``,
+``010`` and dates are strings. Keys are always text. A duplicate key is an error.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def read_text(text: str, file: str) -> Document:
 def read_yaml(text: str, file: str) -> Document:
     """Parse YAML as strictly as ensemble files, for plugins that read their own files.
 
-    ``data`` of the result is the content; ``at`` and ``at_key`` return places by path. ``file`` is
-    the file's name in messages. Raises :class:`FileErrors` with all errors.
+    In the returned document, ``data`` is the content, and ``at`` and ``at_key`` return places by
+    path. ``file`` is the file's name in messages. Raises :class:`FileErrors` with all errors.
     """
     return read_text(text, file)
 
@@ -123,7 +123,7 @@ def _syntax(error: Any, text: str, file: str) -> UsageError:
     if mistake is not None:
         hint = mistake
     elif column is not None and ("token" in problem or "did not find expected" in problem):
-        # Between { and }, a bracket begins a list even inside a condition.
+        # Between { and }, a bracket begins a list, even within a condition.
         hint = f'quote text that contains brackets: "{column[0]} …"'
     elif "mapping values are not allowed" in problem:
         hint = "quote text that contains ': ', and check the indentation"
@@ -141,10 +141,10 @@ def _syntax(error: Any, text: str, file: str) -> UsageError:
 
 
 class _Parser:
-    """Builder of data from a document's events, with the place of each part.
+    """Builds data from a document's events, with the place of each part.
 
-    A value is the index of its event. ``_targets`` maps an alias to its anchor's value, ``_after``
-    the start of a list or mapping to the event after its end.
+    Methods refer to a value by the index of its event. ``_targets`` maps each alias to the value of
+    its anchor. ``_after`` maps the start of each list or mapping to the event after its end.
     """
 
     def __init__(self, document: Document) -> None:
@@ -175,7 +175,7 @@ class _Parser:
     # -- events --------------------------------------------------------------------------------
 
     def _scan(self) -> None:
-        """Collect the events of the only document; check depth, tags and aliases."""
+        """Collect the events of the only document, and check depth, tags and aliases."""
         import yaml
 
         text, file = self._document.text, self._document.file
@@ -277,7 +277,7 @@ class _Parser:
         return data
 
     def _items(self, at: int) -> Iterator[int]:
-        """Yield the values within a list; for a mapping, keys and values alternately."""
+        """Yield the values in a list, or the keys and values of a mapping alternately."""
         end = self._after[at] - 1
         at += 1
         while at < end:
@@ -308,7 +308,7 @@ class _Parser:
         self.errors.append(_fault(what, self._place(event), hint, code))
 
     def _fill(self, data: dict[str, Any], mapping: int, path: Path, depth: int) -> None:
-        """Add a mapping's entries to ``data``, whose existing entries and places stay."""
+        """Add a mapping's entries to ``data``, but keep its existing entries and their places."""
         items = list(self._items(mapping))
         inherited, merged = frozenset(data), list[int]()
         own: dict[str, Any] = {}
@@ -353,7 +353,7 @@ class _Parser:
 
 
 def _kind(event: Any) -> str:
-    """``str``, ``seq`` or ``map``, as in the tags of YAML."""
+    """Return the kind of a value: ``str``, ``seq`` or ``map``, as in YAML's tags."""
     if hasattr(event, "value"):
         return "str"
     return "seq" if type(event).__name__.startswith("Sequence") else "map"

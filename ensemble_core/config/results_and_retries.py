@@ -1,6 +1,6 @@
-"""A group's ``result`` and ``retry``: values of finished jobs, and handling of failed attempts.
+"""Checks of a group's ``result`` (values of finished jobs) and ``retry`` (of failed attempts).
 
-Called by the loader after all groups are known, because both refer to observers' columns.
+Called by the loader after the checks of all groups, because both keys refer to observers' columns.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def bind_result(context: Context, path: Path, spec: Mapping[str, Any], group: Jo
     reads: set[str] = set()
     for name, text in given.items():
         inner = (*place, name)
-        found[name] = expression("0")  # define wrong results, too, so references are valid
+        found[name] = expression("0")  # invalid results too, so that references are valid
         if not context.intact(inner):
             continue
         taken = _taken(group, name)
@@ -81,7 +81,7 @@ def bind_result(context: Context, path: Path, spec: Mapping[str, Any], group: Jo
 
 
 def _taken(group: JobGroup, name: str) -> str | None:
-    """Describe the existing meaning of a name; ``None`` if it has none."""
+    """Describe what a name already means; return ``None`` if it is free."""
     if name in group.names:
         return "a parameter"
     if name in EVENT_FIELDS or name in BUILTIN_PLACEHOLDERS:
@@ -90,7 +90,8 @@ def _taken(group: JobGroup, name: str) -> str | None:
 
 
 def _check_bare(context: Context, group: JobGroup, names: frozenset[str]) -> None:
-    """Report columns without a statistic, because a job has many values of a column."""
+    """Report columns without a statistic, which are ambiguous: a job has many values of a
+    column."""
     columns = context.variables(group.name)
     for name in sorted(names & (columns or frozenset())):
         raise EnsembleError(

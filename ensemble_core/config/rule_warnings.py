@@ -24,7 +24,8 @@ __all__ = [
 
 #: Counts that are at most 1 for one job, however often it is retried.
 _OF_ONE_JOB = ("active", "open", "done", "lost")
-#: Triggers of jobs that did not succeed. A retry after them leaves a job's ``count.success`` at 1.
+#: Triggers for jobs that did not succeed. If a rule retries jobs only then, a job's #:
+#: ``count.success`` is at most 1.
 _WITHOUT_SUCCESS = {"job-fail", "job-lost", "job-cancel", "job-exception"}
 
 
@@ -36,7 +37,7 @@ def warn_of_submits(context: Context, rules: Sequence[BoundRule]) -> None:
     submitted: set[object] = set()
     for action in actions_of(rules):
         if action.plan is None:
-            return  # a slow action may submit anything, too
+            return  # a slow action may also submit anything
         record = context.registry.actions[action.name]
         for key, schema in record.options.get("properties", {}).items():
             if "submit" in record.needs and schema.get("x-ensemble") == "group":
@@ -48,7 +49,7 @@ def warn_of_submits(context: Context, rules: Sequence[BoundRule]) -> None:
 
 
 def warn_of_endings(context: Context, rules: Sequence[BoundRule]) -> None:
-    """Warn about several enabled instances that may each end the run."""
+    """Warn if several enabled instances may each end the run."""
     ending = {
         rule.instance: rule.location
         for rule in rules
@@ -64,7 +65,7 @@ def warn_of_endings(context: Context, rules: Sequence[BoundRule]) -> None:
 
 
 def warn_of_counts(context: Context, rules: Sequence[BoundRule]) -> None:
-    """Warn about a condition on a count that cannot be reached, because the run has fewer jobs."""
+    """Warn about a condition that needs a larger count than the run has jobs."""
     most = _most_jobs(context, rules)
     for rule in rules:
         comparison = rule.condition.comparison if rule.condition else None
@@ -97,7 +98,7 @@ def warn_of_job_counts(context: Context, rules: Sequence[BoundRule]) -> None:
             continue
         group = rule.trigger.group
         names = sorted(each for each in rule.reads & condition.names if each.startswith("count."))
-        if len(names) > 1:  # a share of the group's jobs, surely
+        if len(names) > 1:  # probably a fraction of the group's jobs
             written = " and ".join(f"all.{each}" for each in names) if group else "metric(…)"
             context.warnings.append(
                 f"rule {rule.id!r} compares {' and '.join(names)}, which count only the event's "
@@ -137,8 +138,7 @@ def _most_jobs(context: Context, rules: Sequence[BoundRule]) -> Mapping[str, int
 
 
 def warn_of_no_heartbeat(context: Context, rules: Sequence[BoundRule]) -> None:
-    """Warn about a metric that changes with time, in an ensemble without a heartbeat to check
-    it."""
+    """Warn about a metric that changes with time, if the ensemble has no heartbeat to check it."""
     for rule in rules:
         if rule.trigger.metric is None:
             continue

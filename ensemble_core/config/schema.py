@@ -1,8 +1,8 @@
-"""JSON Schema of the ensemble file, composed with what plugins add.
+"""JSON Schema of the ensemble file, including the schemas of plugins.
 
-The base is ``ensemble.schema.json`` next to this module. Each trigger, action and statistic gets
-its own definition, so that editors and errors know the keys allowed for each name. Used by the
-checker and by ``ensemble schema``.
+The base is ``ensemble.schema.json`` next to this module. Each trigger, action and statistic gets a
+separate definition, so that editors and error messages can tell which keys each one allows. Used by
+the schema check and by ``ensemble schema``.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _NAMES = {
 }
 
 
-#: Keys of a job group that actions cannot change: they are needed before anything runs, or do not
-#: belong to a single submission.
+#: Keys of a job group that actions cannot change, because they are needed before anything runs, or
+#: #: do not belong to a single submission.
 _OF_THE_GROUP = ("environment_from", "result", "retry", "at_once", "inputs", "reuse")
 
 #: Options common to all observers.
@@ -44,7 +44,7 @@ _ROWS = {
 
 @dataclass(frozen=True)
 class _Named:
-    """The records of a registry with these names only."""
+    """View of a registry that has only the records with these names."""
 
     registry: Registry
     words: Container[str]
@@ -90,7 +90,7 @@ def compose(registry: Registry | _Named) -> dict[str, Any]:
     for name in _OF_THE_GROUP:
         fields["properties"].pop(name, None)
     for name, inner in fields["properties"].items():
-        if inner.get("type") == "integer":  # allow an expression, too
+        if inner.get("type") == "integer":  # also allow an expression
             fields["properties"][name] = {**inner, "type": ["integer", "string"], "pattern": "^="}
     fields["description"] = "Fields of a job group. An environment extends the group's own."
     definitions["job-fields"] = fields
@@ -98,7 +98,7 @@ def compose(registry: Registry | _Named) -> dict[str, Any]:
 
 
 def _compose_sources(schema: dict[str, Any], registry: Registry | _Named) -> None:
-    """Allow entries under ``jobs`` to name a source; a file with such entries needs no rules."""
+    """Allow entries under ``jobs`` to name a source. A file with such entries needs no rules."""
     definitions = schema["$defs"]
     names = sorted(registry.sources)
     for name in names:
@@ -225,8 +225,8 @@ def _compose_generators(definitions: dict[str, Any], registry: Registry | _Named
 
 
 def _beside(base: Mapping[str, Any], description: str) -> dict[str, Any]:
-    """Return a definition for additional keys. It allows the keys of ``base``, which checks
-    them."""
+    """Return a definition for additional keys. It allows the keys of ``base``, which ``base``
+    checks."""
     known = dict.fromkeys(base["properties"], True)
     return {"description": description, "type": "object", "properties": known}
 
@@ -238,7 +238,7 @@ def _if(selector: str, names: list[str], definition: str) -> dict[str, Any]:
     }
 
 
-#: Keywords of an option schema that ``_with_options`` merges individually.
+#: Keywords of an option schema that ``_with_options`` merges one by one.
 _MERGED = frozenset(
     {"$schema", "$id", "$defs", "definitions", "type", "properties", "required", "description"}
 )
@@ -247,7 +247,7 @@ _MERGED = frozenset(
 def _with_options(
     own: dict[str, Any], options: Mapping[str, Any], key: str, definitions: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return ``own`` merged with a plugin's option schema. The result rejects all other keys."""
+    """Return ``own`` merged with a plugin's option schema. The merged schema rejects other keys."""
     for word in ("$defs", "definitions"):
         for name, inner in options.get(word, {}).items():
             definitions[f"{key}-{name}"] = _plain(inner, key)
@@ -286,7 +286,7 @@ def _plain(value: Any, key: str) -> Any:
 
 
 def defaults(options: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the given options, completed by the schema's defaults."""
+    """Return the given options, completed with the defaults of the schema."""
     known = options.get("properties", {})
     filled = {
         name: copy.deepcopy(inner["default"])
@@ -298,9 +298,9 @@ def defaults(options: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
 
 @dataclass(eq=False)
 class _Shared:
-    """Schema and validators of one registry, shared by the files that a process loads.
+    """Schema and validators of one registry, shared by all files that a process loads.
 
-    A first file without errors is validated without the complete schema.
+    If the first file has no errors, the complete schema is not needed to validate it.
     """
 
     schema: dict[str, Any] | None = None
@@ -308,7 +308,7 @@ class _Shared:
     first: bool = True
 
 
-#: The instances by registry, which is immutable.
+#: The shared objects by registry; a registry is immutable.
 _SHARED: WeakKeyDictionary[Registry, _Shared] = WeakKeyDictionary()
 
 
@@ -318,7 +318,8 @@ class Validators:
     def __init__(self, registry: Registry) -> None:
         self._shared = _SHARED.setdefault(registry, _Shared())
         self.registry = registry
-        #: The schema with the definitions of this file; and validators of these definitions.
+        #: The schema including the definitions of this file, and the validators of these #:
+        #: definitions.
         self._schema: dict[str, Any] | None = None
         self._own: dict[str, Any] = {}
 
@@ -332,10 +333,11 @@ class Validators:
         return self._shared.schema
 
     def hold(self, data: object) -> bool:
-        """Return True if a file is valid by a reduced schema: that of the names that it uses.
+        """Return True if a file is valid by a reduced schema, which covers only the names in the
+        file.
 
-        The reduced schema takes a fifth of the time of the whole one, which is needed only to find
-        errors.
+        The reduced schema takes a fifth of the time of the whole schema, which is needed only to
+        find errors.
         """
         if self._shared.schema is not None or not self._shared.first:
             return False
@@ -365,7 +367,7 @@ class Validators:
         try:
             return jsonschema_rs.validator_for(schema)
         except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
-            # Each schema is valid alone, so references between them must be wrong.
+            # Each schema alone is valid, so a reference between schemas must be invalid.
             raise PluginError(
                 "the plugins' option schemas cannot be combined",
                 cause=str(error).split("\n", 1)[0],

@@ -49,13 +49,13 @@ _STEPS = {"steps", "num", "number", "n", "points"}
 
 
 def check_shape(context: Context, part: str = "", at: Path = ()) -> None:
-    """Report all schema errors of the document. With ``part``, report those of the value at the
-    path ``at`` by this definition of ``$defs``."""
+    """Report all schema errors of the document. With ``part``, check only the value at the path
+    ``at``, by the definition ``part`` of ``$defs``."""
     data, file = context.document.data, context.document.file
     try:
         if not part and context.validators.hold(data):
             return
-        # A file with any of our keys counts as an ensemble file.
+        # A file with at least one of our keys counts as an ensemble file.
         ours = context.validators.schema["properties"]
         if not part and isinstance(data, dict) and "tasks" in data and not data.keys() & ours:
             context.report(
@@ -144,7 +144,7 @@ def _noun(path: Path, options: Iterable[Any], registry: Registry) -> Kind | None
     if key == "statistic" and path[0] == "statistics":
         return "statistic"
     if key == "name" and set(options) == set(registry.actions):
-        return "action"  # nested actions, too, in options of any name
+        return "action"  # also a nested action, in an option of any name
     return None
 
 
@@ -201,7 +201,7 @@ def _bad_value(context: Context, path: Path, value: Any, error: Any) -> None:
 
 
 def _named(path: Path, document: Document) -> str:
-    """Return a value's name for messages: its key, or its number in the list."""
+    """Return the name of a value for messages: its key, or its number in a list."""
     for number in range(len(path) - 1, -1, -1):
         if isinstance(path[number], str):
             if number == len(path) - 1:
@@ -213,7 +213,7 @@ def _named(path: Path, document: Document) -> str:
 
 
 def _thing(path: Path, document: Document, registry: Registry) -> str:
-    """Describe a mapping: a job group, a rule, an action."""
+    """Describe a mapping for messages, as a job group, a rule, an action …"""
     data = document.get(path)
     if not path:
         return document.noun
@@ -343,7 +343,7 @@ def _wrong_type(context: Context, path: Path, value: Any, types: list[str], erro
 
 
 def _said(context: Context, error: Any, name: str | int, *below: str) -> str | None:
-    """Return the schema's description of what is expected."""
+    """Return the schema's description of the expected value."""
     schema = context.validators.node((*error.schema_path[:-1], *below))
     said = schema.get("description") if isinstance(schema, dict) else None
     return f"{name}: {said}" if said else None

@@ -1,9 +1,9 @@
-"""``STAT.NAME`` in conditions and actions: a statistic over the values of a rule's own scope.
+"""Check of ``STAT.NAME`` in conditions and actions: a statistic over the values of a rule's scope.
 
-The scope of ``max.stress``, ``mean.duration`` or ``count.done`` is the rule's instance, else the
-event's job, else the trigger's group. ``all.max.stress`` always covers the group; ``max.stress(T >
-2)`` covers the values that pass the filter. This module checks the names in conditions, expressions
-and messages; the engine keeps only statistics that are used.
+The scope of ``max.stress``, ``mean.duration`` or ``count.done`` is the rule's instance, or else the
+event's job, or else the trigger's group. ``all.max.stress`` always covers the group; ``max.stress(T
+> 2)`` covers only the values that pass the filter. This module checks the names in conditions,
+expressions and messages. The engine keeps only statistics to which the file refers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ensemble_core.model.tables import table_column
 
 __all__ = ["Over", "scoped_names"]
 
-#: Groups that ``STAT.NAME`` may cover (``None``: any group). Empty if it cannot be used.
+#: Groups that ``STAT.NAME`` may cover (``None``: any group). Empty if ``STAT.NAME`` is not allowed.
 Over = tuple[str | None, ...]
 
 
@@ -34,8 +34,8 @@ def scoped_names(
 ) -> frozenset[str] | None:
     """Return those ``names`` that have the form ``STAT.NAME`` and are not fields of the event.
 
-    Return ``None`` after reporting an invalid name. ``known`` are the fields (``None``: unknown).
-    ``each`` are the parameters of the rule's slices.
+    Return ``None`` after reporting an invalid name. ``known`` lists the fields of the event
+    (``None``: unknown). ``each`` lists the parameters of the rule's slices.
     """
     found: set[str] = set()
     before = len(context.errors)
@@ -124,7 +124,7 @@ def _named_group(context: Context, path: Path, name: str) -> str:
 def _check_statistic(
     context: Context, path: Path, name: str, known: Collection[str] | None, over: Over
 ) -> None:
-    """Report a misspelt statistic, or one that cannot be named directly."""
+    """Report a misspelt statistic, or one that a name cannot use directly."""
     statistic, _, variable = name.partition(".")
     unfit = context.known.unfit.get(statistic)
     if known is None or not over or (unfit is None and not _may_be(context, variable, over)):

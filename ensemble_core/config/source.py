@@ -27,8 +27,8 @@ def read(
 ) -> str:
     """Return the file's text. Raises :class:`UsageError` if it is not a readable text file.
 
-    Rejects a file of more than ``largest`` bytes without reading it, and never blocks on a pipe.
-    ``suffixes`` are used to suggest other files.
+    A file of more than ``largest`` bytes is rejected without being read, and a pipe never blocks.
+    If the file is missing, other files with these ``suffixes`` are suggested.
     """
     file = Path(path)
     name, where = str(file), Location(str(file))
@@ -97,7 +97,7 @@ def too_large(name: str, size: int, largest: int = LARGEST) -> UsageError:
 
 
 def _nearby(folder: Path, name: str = "", suffixes: Sequence[str] = _YAML) -> str | None:
-    """Return a hint at files in a folder: the most similar one, or some of them."""
+    """Return a hint that names files in a folder: the one with the most similar name, or some."""
     try:
         with os.scandir(folder) as entries:
             alike = (entry.name for entry in entries if entry.name.endswith(tuple(suffixes)))

@@ -1,4 +1,4 @@
-"""Startup check: some rule must be able to fire first; otherwise the run would end at once.
+"""Startup check: at least one rule must be able to fire first, or the run would end at once.
 
 Called by the loader after all rules are bound.
 """
@@ -22,9 +22,9 @@ from ensemble_core.plugin.validation import CORE_EVENTS
 
 __all__ = ["check_can_start"]
 
-#: Events that need no job of this run.
+#: Events that occur without a job of this run.
 _FIRST = {"start", "heartbeat"}
-#: Gauges of this run's own jobs, rules and generators.
+#: Beginnings of gauges that concern this run's own jobs, rules and generators.
 _OWN = (
     *("queue.active", "waiting.jobs", "waiting.next", "waiting.smallest", "waiting.largest"),
     *("waiting.random", USED, COMMITTED, BACKLOG, AWAY, FIRINGS, GENERATOR),
@@ -34,8 +34,8 @@ _OWN = (
 def check_can_start(context: Context, rules: Sequence[BoundRule], *, heartbeat: bool) -> None:
     """Report an error if no rule can fire before the first job and no generator suggests a point.
 
-    With a ``heartbeat``, rules on gauges of the run's own jobs can fire too: the run stays active,
-    and jobs may be submitted from outside.
+    With a ``heartbeat``, a rule on a gauge of the run's own jobs can also fire, because the run
+    stays active, and jobs may be submitted from outside.
     """
     if any(each is None or each.enabled for each in context.known.generators.values()):
         return

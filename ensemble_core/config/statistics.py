@@ -1,6 +1,6 @@
 """Statistics that a file can use: those of plugins, and those under ``statistics:``.
 
-Called by the loader first, because groups and rules refer to them in paths.
+The loader calls this check first, because groups and rules refer to statistics in paths.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def bind_statistics(context: Context, given: object) -> None:
             )
             continue
         unfit.pop(name, None)
-        # Paths that use it are valid even if the statistic has errors.
+        # Even if the statistic has errors, paths that use it are valid.
         known[name] = _own_statistic(context, path, name, spec) or StatisticSpec(
             name=name, build=_never
         )
@@ -55,7 +55,7 @@ def bind_statistics(context: Context, given: object) -> None:
 
 
 def _own_statistic(context: Context, path: Path, name: str, spec: Any) -> StatisticSpec | None:
-    """Return a statistic of the file. To check its options, build a reducer."""
+    """Return a statistic that the file defines. Build a reducer to check the options."""
     registry = context.registry
     kind = spec.get("statistic") if isinstance(spec, dict) else None
     if not isinstance(kind, str) or kind not in registry.statistics or not context.intact(path):
@@ -78,7 +78,7 @@ def _own_statistic(context: Context, path: Path, name: str, spec: Any) -> Statis
 def _plain_statistic(
     context: Context, name: str, record: StatisticPlugin
 ) -> StatisticSpec | EnsembleError:
-    """Return a statistic without options, for use in paths; or an error if it needs options."""
+    """Return a statistic without options, for use in paths, or an error if it needs options."""
     shown = context.named(record, name)
     missing = required_options(record.options)
     if missing:
@@ -94,7 +94,7 @@ def _plain_statistic(
         )
     try:
         spec = record.spec(defaults(record.options, {}), name)
-    except Exception as error:  # an error of a plugin's timed_when
+    except Exception as error:  # an error in a plugin's timed_when
         return cannot_be_built(shown, error)
     return replace(spec, plugin=context.registry.whose(record))
 

@@ -24,7 +24,7 @@ __all__ = ["MOST_COUNTED", "MOST_JOBS", "check_functions", "read_parameters", "r
 
 #: Largest number of jobs in one submit.
 MOST_JOBS = 1_000_000
-#: Largest length of a range that Python can count.
+#: Maximum length of a range, so that Python can count it.
 MOST_COUNTED = 10**15
 #: Largest size of a points file, in bytes.
 _LARGEST = 64 * 1024 * 1024
@@ -32,14 +32,14 @@ _LARGEST = 64 * 1024 * 1024
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NUMBER = re.compile(r"[-+]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 _INTEGER = re.compile(r"[-+]?[0-9]+")
-#: Python's ``range(1, 5)``.
+#: Matches a range in Python's notation, such as ``range(1, 5)``.
 _PYTHON_RANGE = re.compile(r"\s*(?:np\.|numpy\.)?a?range\(([^()]*)\)?\s*")
 
 
 def read_parameters(
     context: Context, path: Path, given: Mapping[str, Any]
 ) -> dict[str, Sequence[object]]:
-    """Return the values of each valid parameter; report the others."""
+    """Return the values of each valid parameter; report the invalid ones."""
     found: dict[str, Sequence[object]] = {}
     for name, value in given.items():
         inner = (*path, name)
@@ -60,7 +60,7 @@ def read_parameters(
 
 
 def _given_by(context: Context, path: Path, given: Mapping[str, Any]) -> tuple[GivenBy] | None:
-    """Read ``{function: NAME}``; a job group's function names are checked later."""
+    """Read ``{function: NAME}``. The function names of a job group are checked later."""
     if not context.intact(path):
         return None
     check_function(context, (*path, "function"), given["function"])
@@ -127,8 +127,7 @@ def _check_value(context: Context, path: Path, value: object) -> None:
 
 
 def _said_as_range(arguments: str) -> str:
-    """Return the file's notation of a Python ``range`` with these arguments (its end is
-    exclusive)."""
+    """Convert a Python ``range`` with these arguments, whose end is exclusive, to our notation."""
     words = arguments.split(",")
     try:
         numbers = [int(word) for word in words]
@@ -204,7 +203,7 @@ def _range(context: Context, path: Path, given: Mapping[str, Any]) -> Range | No
 def read_points(
     context: Context, path: Path, given: str | Mapping[str, Any]
 ) -> dict[str, Sequence[object]] | None:
-    """Return the columns of a CSV file next to the ensemble file; ``None`` after reporting an
+    """Return the columns of a CSV file next to the ensemble file, or ``None`` after reporting an
     error."""
     before = len(context.errors)
     file = given if isinstance(given, str) else given["file"]
@@ -231,7 +230,7 @@ def read_points(
                 code="no-such-column",
             )
         elif not _NAME.fullmatch(name):
-            # Don't quote the name: the file may not hold points, and may be confidential.
+            # Don't quote the name: the file may not hold points, and it may be confidential.
             context.report(
                 inner,
                 f"column {index + 1} of {file} cannot be a parameter: a parameter's name consists "
@@ -250,8 +249,8 @@ def read_points(
 
 
 def _table(context: Context, file: str, text: str) -> tuple[list[str], list[list[str]], int] | None:
-    """Return header, rows and the header's line number of a CSV text; ``None`` after reporting an
-    error."""
+    """Return the header, the rows and the header's line number of a CSV text, or ``None`` after
+    reporting an error."""
     header: list[str] | None = None
     first, rows = 1, list[list[str]]()
     reader = csv.reader(io.StringIO(text), strict=True, skipinitialspace=True)
@@ -298,8 +297,8 @@ def _table(context: Context, file: str, text: str) -> tuple[list[str], list[list
 
 
 def _column(cells: list[str]) -> tuple[object, ...]:
-    """Return a column's values: numbers if all cells are numeric without leading zeros, else
-    text."""
+    """Return a column's values, as numbers if all cells are numeric without leading zeros, or else
+    as text."""
     if not all(_NUMBER.fullmatch(cell) and math.isfinite(float(cell)) for cell in cells):
         return tuple(cells)
     return tuple(int(cell) if _INTEGER.fullmatch(cell) else float(cell) for cell in cells)

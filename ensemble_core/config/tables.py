@@ -1,6 +1,7 @@
-"""Tables of results: checks of the part ``results:``.
+"""Tables of results: checks of the section ``results:``.
 
-Called by the loader after the groups and before the rules, whose actions may name tables.
+Called by the loader after the checks of groups and before those of rules, whose actions may name
+tables.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def bind_tables(context: Context, given: object) -> dict[str, Table]:
         for name, spec in (given.items() if isinstance(given, dict) else ())
         if isinstance(spec, dict) and _may_be_called(context, ("results", name), name)
     }
-    # First all names, because tables may refer to each other.
+    # Collect all names first, because tables may refer to each other.
     for name, spec in specs.items():
         table = _shape(context, ("results", name), name, spec, specs)
         if table is not None:
@@ -70,9 +71,9 @@ def _shape(
     spec: Mapping[str, Any],
     tables: Collection[str],
 ) -> Table | None:
-    """Return the table without its expressions; ``None`` if its group is unknown.
+    """Return the table without its expressions, or ``None`` if its group is unknown.
 
-    ``tables`` are the names of all tables.
+    ``tables`` lists the names of all tables.
     """
     if not context.intact((*path, "of")):
         return None
@@ -134,8 +135,8 @@ def _pivot(
     spec: Mapping[str, Any],
     only: str,
 ) -> tuple[str, tuple[Any, ...]]:
-    """Return the parameter of ``pivot``, and those of its values in the file that pass the filter.
-    Both are empty if the table has no pivot."""
+    """Return the ``pivot`` parameter, and its values in the file that pass the filter. Both are
+    empty if the table has no pivot."""
     place = (*path, "pivot")
     if "pivot" not in spec or not context.intact(place):
         return "", ()
@@ -170,8 +171,8 @@ def _pivot(
 
 
 def _values(group: JobGroup, name: str, only: str) -> tuple[Any, ...]:
-    """Return the values of a parameter that may pass the filter, in ascending order; empty if some
-    values are not in the file."""
+    """Return the values of a parameter that may pass the filter, in ascending order. If the file
+    does not contain all values, return none."""
     found: dict[Any, None] = {}
     for entry in (group, *group.more):
         values = entry.parameters.get(name, entry.points.get(name, ()))
@@ -193,9 +194,11 @@ def _no_metric(path: str) -> None:
 def _per_value(
     context: Context, spec: Mapping[str, Any], pivot: str, tables: Collection[str]
 ) -> frozenset[str]:
-    """Return the per-value columns, which have one value for each value of the pivot. Their
-    formulas use a statistic of jobs, ``n``, ``reused``, the pivot, or another per-value column
-    without an index."""
+    """Return the per-value columns, which have a value for each value of the pivot.
+
+    The formula of such a column uses a statistic of jobs, ``n``, ``reused``, the pivot, or another
+    per-value column without an index.
+    """
     found: set[str] = set()
     columns = spec.get("columns")
     for name, text in columns.items() if isinstance(columns, dict) else ():
@@ -214,7 +217,7 @@ def _per_value(
 
 
 def _column_name(text: object) -> str:
-    """Return a column's name as it is in rows: ``U["hex"]`` becomes ``U[hex]``."""
+    """Return a column's name as rows have it: ``U["hex"]`` becomes ``U[hex]``."""
     name, bracket, _ = str(text).partition("[")
     try:
         (found,) = expression(str(text).removeprefix("-")).names if bracket else (name,)
@@ -241,7 +244,7 @@ def _results(group: JobGroup) -> Iterator[str]:
 
 
 def _bound(context: Context, path: Path, table: Table, spec: Mapping[str, Any]) -> Table:
-    """Return the table with its valid expressions; report the others."""
+    """Return the table with its valid expressions; report the invalid ones."""
     reads: set[str] = set()
     others: set[str] = set()
 
@@ -253,7 +256,7 @@ def _bound(context: Context, path: Path, table: Table, spec: Mapping[str, Any]) 
             reads.update(found - others)
         return found is not None
 
-    columns = dict(table.columns)  # keep names of wrong columns, so that references are valid
+    columns = dict(table.columns)  # invalid columns too, so that references are valid
     above: list[str] = []
     for name, text in (spec.get("columns") or {}).items():
         place, right = (*path, "columns", name), False
@@ -261,7 +264,7 @@ def _bound(context: Context, path: Path, table: Table, spec: Mapping[str, Any]) 
             parsed = _parsed(context, place, lambda text=text: expression(str(text), texts=True))
             if parsed is not None and checked(place, parsed, above, name):
                 columns[name], right = parsed, True
-        if not right or text != name:  # the x in a column ``x: x`` is the row's
+        if not right or text != name:  # in a column ``x: x``, the second x is the row's value
             above.append(name)
     where: Condition | None = None
     place = (*path, "where")
@@ -299,11 +302,11 @@ def _spoken_of(
     above: Collection[str],
     column: str,
 ) -> frozenset[str] | None:
-    """Return the names ``STAT.NAME`` and ``STAT.TABLE.COLUMN`` in a formula; ``None`` after
-    reporting an unknown name.
+    """Return the names ``STAT.NAME`` and ``STAT.TABLE.COLUMN`` in a formula, or ``None`` if one is
+    unknown.
 
-    ``column`` is the formula's column, or empty for ``where``. ``above`` are the columns that the
-    formula may use.
+    An unknown name is reported. ``column`` is the formula's column, or empty for ``where``.
+    ``above`` lists the columns that the formula may use.
     """
     if formula.metrics:
         path_of = min(formula.metrics)
@@ -340,7 +343,7 @@ def _spoken_of(
 def _warn_of_both(
     context: Context, table: Table, name: str, above: Collection[str], column: str
 ) -> None:
-    """Warn about a name in a formula that means both a column and a parameter or value of the
+    """Warn about a name in a formula that could mean a column, or a parameter or value of the
     row."""
     if name in above:
         where = f"the column {column!r}" if column else "'where'"
@@ -444,8 +447,8 @@ def check_filter_names(
 
 
 def check_rows(context: Context, path: Path, text: str) -> Table | None:
-    """Return the table of ``rows: all.TABLE(CONDITION)``; ``None`` after reporting an unknown table
-    or a wrong filter."""
+    """Return the table in ``rows: all.TABLE(CONDITION)``, or ``None`` after reporting an unknown
+    table or an invalid filter."""
     try:
         name, condition = filtered(text, "rows")
     except EnsembleError as error:
@@ -463,7 +466,7 @@ def check_rows(context: Context, path: Path, text: str) -> Table | None:
 def _check_table_filter(
     context: Context, path: Path, table: Table, base: str, condition: str
 ) -> bool:
-    """Return False after reporting a wrong filter of a table's rows."""
+    """Return False after reporting an invalid filter of a table's rows."""
     try:
         names = filter_of(condition).names
     except EnsembleError as error:
@@ -497,7 +500,7 @@ def _check_order_free(context: Context, path: Path, name: str) -> bool:
 def check_table_name(context: Context, path: Path, name: str, each: Sequence[str] = ()) -> bool:
     """Return False after reporting an ``all.STAT.TABLE.COLUMN(CONDITION)`` that can have no value.
 
-    ``each`` are the parameters of the rule's slices, if any.
+    ``each`` lists the parameters of the rule's slices, if any.
     """
     _, base, condition = spoken(name)
     found = table_column(base, context.known.tables)
@@ -640,7 +643,7 @@ def _report_name(
 
 
 def _check_plot(context: Context, path: Path, table: Table) -> None:
-    """Check that ``plot`` names columns only. (A per-value column gives one curve per value.)"""
+    """Check that ``plot`` names only columns. (A per-value column gives a curve for each value.)"""
     plot = table.plot
     y = plot.get("y") or []
     drawn = {*table.row_names, *table.per_value}

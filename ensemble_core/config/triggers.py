@@ -1,6 +1,6 @@
 """Trigger binding: determines which events wake a rule and which names its condition may use.
 
-The first step of ``binding``. The plugin's record builds the trigger.
+This is the first step of ``binding``. The trigger itself is built by the plugin's record.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ _RULE_KEYS = frozenset(
         "enabled",
     }
 )
-#: Fields that describe a job's end; a job that has not ended has none of them.
+#: Fields that describe a job's end. A job that has not ended has none of these fields.
 _OF_THE_END = frozenset({"exit_code", "status", "duration", "cause"})
-#: Built-in triggers without an event, with the argument of ``Trigger`` that a plugin would use.
+#: Built-in triggers without an event, each with the argument of ``Trigger`` that a plugin would #:
+#: use instead.
 _WITHOUT_EVENT = {"metric": "metric=PATH", "interval": "every=SECONDS"}
 
 
@@ -47,8 +48,8 @@ class BoundTrigger(NamedTuple):
     """The trigger of a rule and what its events provide.
 
     ``about`` is the subject of the trigger's events (see
-    :class:`~ensemble_core.plugin.TriggerPlugin`). ``each``: the rule has one instance per job, or
-    per combination of these parameters.
+    :class:`~ensemble_core.plugin.TriggerPlugin`). If ``each`` is given, the rule has an instance
+    for each job, or for each combination of these parameters.
     """
 
     record: TriggerPlugin
@@ -61,7 +62,7 @@ class BoundTrigger(NamedTuple):
 
     @property
     def whole_group(self) -> str | None:
-        """Group that ``STAT.NAME`` covers; ``None`` if it covers an instance or a job."""
+        """The group that ``STAT.NAME`` covers, or ``None`` if it covers an instance or a job."""
         over = self.occasion.over
         single = self.each is not None or (self.occasion.job and self.path is None)
         return None if single or not over else over[0]
@@ -79,7 +80,7 @@ class BoundTrigger(NamedTuple):
 
 
 def bind_trigger(context: Context, path: Path, spec: Mapping[str, Any]) -> BoundTrigger | None:
-    """Return the rule's trigger; ``None`` after reporting errors."""
+    """Return the rule's trigger, or ``None`` after reporting errors."""
     kind = spec.get("trigger")
     if not isinstance(kind, str) or kind not in context.registry.triggers:
         return None
@@ -122,7 +123,7 @@ def bind_trigger(context: Context, path: Path, spec: Mapping[str, Any]) -> Bound
         return None
     _check_observed(context, path, kind, record, trigger, options)
     if metric is None and trigger.metric is not None and len(context.errors) == before:
-        # The trigger's metric, if its name is not a metric (such as a number of converged jobs).
+        # A plugin's trigger may have a metric that the file does not name.
         metric = context.metric(trigger.metric, (*path, "trigger"))
         if metric is None:
             return None
@@ -202,7 +203,7 @@ def _check_observed(
     trigger: Trigger,
     options: Mapping[str, Any],
 ) -> None:
-    """Report a trigger that needs output rows if its group has no observer that yields them."""
+    """Report a trigger that needs rows of output which no observer of the group yields."""
     needs = record.needs_variables
     place = (*path, "name" if trigger.group is not None else "trigger")
     observer = record.needs_observer
@@ -232,7 +233,7 @@ def _check_observed(
 
 
 def _about(context: Context, trigger: Trigger) -> frozenset[str]:
-    """Return the subject of the trigger's events. Events that a plugin defines are about jobs."""
+    """Return the subject of the trigger's events. Events of plugins count as events of jobs."""
     triggers = context.registry.triggers
     return frozenset(triggers[name].about if name in triggers else "job" for name in trigger.wakes)
 
@@ -267,7 +268,7 @@ def _occasion(
     if record.name_means == "generator":
         for generator in context.known.generators.values():
             if generator is None:
-                return MatchContext(kind, False, None, known)  # its errors were reported
+                return MatchContext(kind, False, None, known)  # the errors were reported
             known |= {*generator.vocs.names, *generator.vocs.outputs}
     if metric is not None:
         known |= {"value"}

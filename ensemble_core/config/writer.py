@@ -1,4 +1,4 @@
-"""YAML writer: turns ensemble data into text that reads back the same.
+"""YAML writer: turns ensemble data into text that the reader converts back to the same data.
 
 Used for expanded files and for rules of algorithms.
 """
@@ -17,7 +17,7 @@ def write_yaml(data: Any) -> str:
     import yaml
 
     class Dumper(yaml.SafeDumper):
-        """Dumper that keeps the order of keys, uses no aliases, and quotes as our reader needs."""
+        """Dumper that keeps the order of keys, uses no aliases, and quotes text for our reader."""
 
         def ignore_aliases(self, data: Any) -> bool:
             return True
