@@ -65,7 +65,7 @@ class ReportSpool(SharedFolder):
         a while later, because a wrapper may have opened it just before.
         """
         try:
-            names = sorted(os.listdir(self._reports))
+            names = sorted(self.listing("reports"))
         except OSError:
             return
         for name in names:

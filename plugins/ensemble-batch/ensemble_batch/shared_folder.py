@@ -24,6 +24,13 @@ class SharedFolder:
         for path in reversed(self._folders):
             os.makedirs(path, mode=0o700, exist_ok=True)
 
+    def listing(self, part: str) -> list[str]:
+        """Return the names of the files in a subfolder."""
+        path = os.path.join(self.folder, part)
+        # An NFS client may show an outdated listing for half a minute unless it changes the folder.
+        os.utime(path)
+        return os.listdir(path)
+
     def put(self, path: str, text: bytes) -> None:
         """Write a file atomically."""
         new = f"{path}.{secrets.token_hex(4)}"

@@ -51,9 +51,7 @@ class Spool(SharedFolder):
 
     def names(self) -> list[str]:
         """Return the names of wrappers' files."""
-        # An NFS client may show an outdated listing for half a minute unless it changes the folder.
-        os.utime(self._reports)
-        return os.listdir(self._reports)
+        return self.listing("reports")
 
     def start(self, name: str) -> tuple[float, str, str] | None:
         """Return when and where a job began, and its id in the queue; ``None`` without a report of

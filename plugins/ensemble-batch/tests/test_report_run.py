@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
+import resource
 import signal
+import socket
+import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -122,6 +126,42 @@ class Heard:
 @pytest.fixture
 def heard(tmp_path: Path) -> Heard:
     return Heard(tmp_path)
+
+
+def test_a_thousand_reports_at_once_count_once_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From wrappers that connect first and send later."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 4096:
+        pytest.skip(f"at most {hard} open files are allowed")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4096), hard))
+    monkeypatch.setattr(Quiet, "listen", ("127.0.0.1", 0))
+    heard = Heard(tmp_path)
+    listener = heard.run.listener
+    assert listener is not None
+    thread = threading.Thread(target=listener.listen)
+    thread.start()
+    jobs = [f"sim.{number}" for number in range(1000)]
+    for job in jobs:
+        heard.expect(job)
+    try:
+        for report in ("start 1000.5 n1", "end 0 - 1000.5 1000.7 n1"):
+            with contextlib.ExitStack() as stack:
+                connections = [
+                    stack.enter_context(socket.create_connection(("127.0.0.1", listener.port), 60))
+                    for _ in jobs
+                ]
+                for number, job in enumerate(jobs):
+                    line = f"ensemble1 {heard.run.spool.token} {job} {number} 0 {report}\n"
+                    connections[number].sendall(line.encode())
+                assert {each.recv(10) for each in connections} == {b"ok\n"}
+    finally:
+        listener.close()
+        thread.join(30)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    for name in ("submit", "start", "finish", "clean"):
+        assert sorted(e.job for e in heard.events if e.name == name) == sorted(jobs)
 
 
 def test_a_quick_job_reports_before_its_submission_is_answered(heard: Heard) -> None:

@@ -138,3 +138,21 @@ def instrument(chance: random.Random) -> None:
         (resume, "_prepared", "the run's preparation"),
     ):
         _around(owner, name, label)
+    _instrument_batch_queues()
+
+
+def _instrument_batch_queues() -> None:
+    """Add kill points around the records of an executor on ensemble-batch: for example between the
+    record of a batch and that of its ids.
+    """
+    try:
+        from ensemble_batch import Records
+    except ImportError:
+        return
+    for name, label in (
+        ("send", "the record of a batch"),
+        ("accept", "the record of a batch's ids"),
+        ("tell", "the record of events"),
+        ("cancel", "the record of a cancel"),
+    ):
+        _around(Records, name, label)

@@ -1,0 +1,71 @@
+"""Reports by files: many of them, and a network file system whose listings are outdated."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from ensemble_batch import report_spool as spooling
+from ensemble_batch.report_spool import ReportSpool
+from ensemble_batch.spool import Spool
+
+
+@pytest.fixture
+def _lagging(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make this process an NFS client: it lists a folder once, until it changes the folder."""
+    listings: dict[str, list[str]] = {}
+    listdir = os.listdir
+
+    def cached(path: str) -> list[str]:
+        if path not in listings:
+            listings[path] = listdir(path)
+        return list(listings[path])
+
+    def forgetting(change: Callable[..., None]) -> Callable[..., None]:
+        def changed(path: str, *rest: str) -> None:
+            change(path, *rest)
+            listings.pop(path, None)
+            listings.pop(os.path.dirname(path), None)
+
+        return changed
+
+    monkeypatch.setattr(os, "listdir", cached)
+    for name in ("utime", "rename", "unlink"):
+        monkeypatch.setattr(os, name, forgetting(getattr(os, name)))
+
+
+@pytest.mark.usefixtures("_lagging")
+def test_claims_and_ends_on_nfs_are_seen_at_once(tmp_path: Path) -> None:
+    spool = Spool(str(tmp_path / "spool"), {})
+    assert spool.names() == []
+    for name, text in (("a.0@k", "5.0 n1 7"), ("a.0@k.end", "0 - 5.0 6.0 n1")):
+        Path(spool.folder, "reports", name).write_text(f"{text}\n")
+        assert name in spool.names()
+
+
+@pytest.mark.usefixtures("_lagging")
+def test_reports_on_nfs_are_read_at_once(tmp_path: Path) -> None:
+    spool = ReportSpool(str(tmp_path / "spool"))
+    assert list(spool.reports()) == []
+    for line in ("start", "end"):
+        with Path(spool.folder, "reports", "sim.0.7").open("a") as file:
+            file.write(f"{line}\n")
+        assert list(spool.reports()) == [line.encode()]
+
+
+def test_ten_thousand_files_are_read_once_and_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = ReportSpool(str(tmp_path / "spool"))
+    folder = Path(spool.folder, "reports")
+    for number in range(10_000):
+        (folder / f"sim.{number}.7").write_bytes(b"%d\n" % number)
+    began = time.monotonic()
+    assert sorted(map(int, spool.reports())) == list(range(10_000))
+    assert time.monotonic() - began < 30
+    monkeypatch.setattr(spooling, "_WHILE", 0.0)
+    assert list(spool.reports()) == []
+    assert list(folder.iterdir()) == []
