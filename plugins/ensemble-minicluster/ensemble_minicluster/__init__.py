@@ -1,7 +1,7 @@
 """The plugin for Flux MiniClusters in Kubernetes: the executor ``minicluster``, and the resizer
 ``kubernetes`` for the ensemble service.
 
-Every run loads this module, so it imports nothing heavy.
+Every run loads this module, so this module imports nothing heavy.
 """
 
 from __future__ import annotations

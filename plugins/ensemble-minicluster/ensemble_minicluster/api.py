@@ -1,7 +1,8 @@
-"""Client for MiniClusters in Kubernetes: reads one with its Job, and sets its scale.
+"""Client for MiniClusters in Kubernetes: reads a MiniCluster and its Job, and sets its size.
 
-Called by :mod:`ensemble_minicluster.resizer`. It imports the Kubernetes client when it connects. It
-never retries, and each request has a timeout. Errors are :class:`Fault`.
+Called by :mod:`ensemble_minicluster.resizer`. The Kubernetes package is imported only when the
+client connects. The client never retries, and each request has a timeout. Errors are raised as
+:class:`Fault`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ GROUP = "flux-framework.org"
 VERSION = "v1alpha2"
 PLURAL = "miniclusters"
 
-#: Bytes to read of an answer; etcd keeps no object nearly as large.
+#: Maximum number of bytes to read of a reply. Objects in etcd are far smaller.
 _LARGEST = 4 << 20
 _WORDS = 300
 _OWN_NAMES = re.compile(r"^(<[^>]*>|HTTPS?Connection(Pool)?\([^)]*\)): ")
@@ -29,7 +30,7 @@ _OWN_NAMES = re.compile(r"^(<[^>]*>|HTTPS?Connection(Pool)?\([^)]*\)): ")
 class Fault(Exception):
     """A request that was rejected or failed.
 
-    ``perhaps`` means that the request may have taken effect, or still may.
+    The flag ``perhaps`` means that the request may have taken effect, or still may.
     """
 
     def __init__(
@@ -75,8 +76,9 @@ class MiniClusters:
         )
 
     def scale(self, namespace: str, name: str, size: int, version: str, timeout: float) -> None:
-        """Set the size, unless the object has changed since ``version``. Raises :class:`Fault`, in
-        that case with the code ``conflict``.
+        """Set the size, unless the object has changed since ``version``.
+
+        Raises :class:`Fault`, with the code ``conflict`` if the object has changed.
         """
         # The client sends an object as a merge patch.
         body = {"metadata": {"resourceVersion": version}, "spec": {"replicas": size}}
@@ -88,8 +90,9 @@ class MiniClusters:
         )
 
     def parallelism(self, namespace: str, name: str, timeout: float) -> int | None:
-        """Return the number of pods that the Flux Operator's Job of this name should have. Raises
-        :class:`Fault`.
+        """Return the number of pods that the Flux Operator's Job of this name should have.
+
+        Raises :class:`Fault`.
         """
         found = self._ask(self._jobs.read_namespaced_job, (name, namespace), timeout, changes=False)
         spec = found.get("spec")
@@ -119,7 +122,8 @@ class MiniClusters:
         )
 
         try:
-            # Two values, for connecting and for each read: older clients ignore a single float.
+            # Two values, for connecting and for each read, because older clients ignore a single
+            # float.
             limits = (timeout, timeout)
             answer = call(*arguments, _preload_content=False, _request_timeout=limits)
             try:
@@ -164,7 +168,7 @@ class MiniClusters:
 def _refusal(error: Any, changes: bool) -> Fault:
     """Return the fault for an ``ApiException``."""
     status = error.status or 0
-    if not status:  # the client's form of an SSL error
+    if not status:  # this is how the client reports an SSL error
         return _untrusted(str(error.reason))
     known = _REFUSALS.get(status)
     said, kubernetes_said_it = _said(error.body)
@@ -198,15 +202,15 @@ def _untrusted(words: str) -> Fault:
 
 
 def _words(error: object) -> str:
-    """Return one short line, without the client's own names for its objects."""
+    """Return an error in one short line, without the client's own names for its objects."""
     text = _OWN_NAMES.sub("", " ".join(str(error).split()))
     return text if len(text) <= _WORDS else f"{text[:_WORDS]}…"
 
 
 def connect(kubeconfig: str | None = None, context: str | None = None) -> MiniClusters:
-    """Return a connection for a kubeconfig file; without one, for a pod's service account.
+    """Return a connection for a kubeconfig file or, without one, for a pod's service account.
 
-    Sends no request yet. Raises :class:`EnsembleError` if there is no configuration.
+    Sends no request yet. Raises :class:`EnsembleError` if neither configuration exists.
     """
     try:
         from kubernetes import client, config

@@ -1,6 +1,6 @@
-"""A resizable cluster: the authority on its size, its nodes, and waiting for them.
+"""A resizable cluster: the authority on its size, its nodes, and waiting for changes of nodes.
 
-Created by the executor; used by the resizing thread and by ``grow`` and ``shrink``.
+The executor creates the cluster; the resizing thread, ``grow`` and ``shrink`` use it.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from ensemble_minicluster.nodes import MARK, Look, Nodes, shown
 
 __all__ = ["LAST", "SOON", "Cluster", "Ended", "Patience", "Service"]
 
-#: Seconds between two looks at the nodes: first and longest.
+#: Seconds between two checks of the nodes: first and longest.
 SOON, _LATER = 0.1, 1.0
-#: Seconds that an ending run leaves for open requests: the shrink at its end.
+#: Seconds that an ending run waits for open requests, such as the shrink at its end.
 LAST = 5.0
-#: Longest name of a request at the service.
+#: Maximum length of a request's name at the service.
 _LONGEST_NAME = 200
 
 
 class Service(Protocol):
-    """Authority on sizes: the ensemble service, for one member, or a mock of it."""
+    """Authority on sizes: the ensemble service as used for one member, or a mock of it."""
 
     def size(self) -> int | None:
         """Return the target number of nodes, if known.
@@ -34,7 +34,7 @@ class Service(Protocol):
         """
 
     def resize(self, request: str, delta: int) -> Resized:
-        """Request another size. ``request`` is the idempotency key.
+        """Request another size. The argument ``request`` is the idempotency key.
 
         Raises :class:`EnsembleError`; after a transient one, the request may have arrived.
         """
@@ -47,9 +47,9 @@ class Service(Protocol):
 class Patience:
     """Time limits in seconds.
 
-    - ``arrival``: for nodes to come or go
-    - ``drain``: for jobs to leave the nodes to remove
-    - ``settle``: until a node that was up before it should be counts as new
+    - ``arrival``: for nodes to arrive or leave
+    - ``drain``: for jobs to leave the nodes that will be removed
+    - ``settle``: time until a node that was already up before it could be counts as new
     """
 
     arrival: float = 600.0
@@ -58,14 +58,15 @@ class Patience:
 
 
 class Ended(Exception):
-    """The run ended before the outcome is known."""
+    """The run ended before the outcome was known."""
 
 
 class Cluster:
-    """The cluster of the run with this tag.
+    """The cluster of the run with the tag ``tag``.
 
-    ``nodes`` is ``None`` if sizes are simulated: then nodes are neither drained nor waited for.
-    ``gauges`` are the latest gauges of the composed executor. ``warn`` receives warnings.
+    The argument ``nodes`` is ``None`` if sizes are simulated; nodes are then neither drained nor
+    waited for. The mapping ``gauges`` has the latest gauges of the composed executor. The callback
+    ``warn`` receives warnings.
     """
 
     def __init__(
@@ -100,8 +101,8 @@ class Cluster:
         self._closing.set()
 
     def ask(self, request: str, delta: int) -> Resized:
-        """Ask the service. Raises as :meth:`Service.resize` does."""
-        # The service receives requests of many runs, whose numbers are the same: add the run's tag.
+        """Send a resize request to the service. Raises the errors of :meth:`Service.resize`."""
+        # Different runs send requests with equal names, so add the run's tag.
         return self.service.resize(f"{self.tag}/{request}"[-_LONGEST_NAME:], delta)
 
     def look(self) -> Look | None:
@@ -119,19 +120,20 @@ class Cluster:
 
     @property
     def up(self) -> int | None:
-        """The number of usable nodes, by the gauge."""
+        """The number of usable nodes according to the gauge."""
         up = self.gauges.get("nodes.up")
         return None if up is None else int(up)
 
     @property
     def mark(self) -> str:
-        """The reason of this run's drains."""
+        """The reason given for this run's drains."""
         return f"{MARK} (run {self.tag})"
 
     def undrain(self, ranks: Iterable[int], *, any_run: bool = False) -> None:
-        """Undrain those of these ranks that were drained by a shrink of this run.
+        """Undrain those of these ranks that a shrink of this run has drained.
 
-        With ``any_run``, a shrink of any run counts. Nodes drained for other reasons stay drained.
+        With ``any_run``, ranks drained by a shrink of another run count too. Nodes drained for
+        other reasons stay drained.
         """
         wanted = set(ranks)
         if not wanted:
@@ -149,7 +151,7 @@ class Cluster:
         """Wait until ``done()`` is true, for at most ``timeout`` seconds. Return whether it is
         true.
 
-        After the end of the run, wait at most ``last`` seconds more.
+        Once the run has ended, wait at most ``last`` seconds more.
         """
         end = time.monotonic() + timeout
         pause = SOON

@@ -1,7 +1,7 @@
-"""The executor ``minicluster``: another executor's queue, on nodes that come and go.
+"""The executor ``minicluster``: another executor's queue, on a changing number of nodes.
 
-It delegates jobs to a composed executor, found by name (``flux``). ``resizing`` resizes the
-cluster. The README lists its guarantees.
+This executor delegates jobs to a composed executor, which it finds by name (``flux``). The module
+``resizing`` resizes the cluster. The README lists the guarantees.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MiniCluster", "Part", "build"]
 
-#: Seconds to wait for an answer of the service, and for one at the start.
+#: Seconds to wait for a reply of the service: usually, and at the start of a run.
 _PATIENCE, _AT_FIRST = 15.0, 3.0
 #: Upstream's operator calls 'ensemble run --kubernetes --executor minicluster'.
 _IGNORED = "--kubernetes has no effect; --executor minicluster is enough"
@@ -52,7 +52,7 @@ _IN_VAIN = frozenset({"untrusted", "speaks-tls", "no-tls", "unauthenticated", "p
 class Part:
     """The composed executor: its name, and the function that builds it.
 
-    ``resizes``: the executor can resize itself (a mock without Flux).
+    The flag ``resizes`` says that the executor can resize itself (a mock without Flux).
     """
 
     name: str
@@ -63,9 +63,9 @@ class Part:
 class MiniCluster(Executor):
     """Runs jobs on ``part``, and resizes the cluster.
 
-    - ``service``: called when the run opens; returns the authority that is asked for nodes
+    - ``service``: called when the run opens; returns the authority to request nodes from
     - ``follow``: if false, sizes are simulated, and nodes are neither drained nor waited for
-    - ``others``: returns the part of another name, for a resumed run that started with that one
+    - ``others``: returns the part with another name, for a resumed run that started with that part
     - ``note``: printed at the start
     - ``check``: sends a request to the service at the start, and raises its error
     - ``report``: takes a function for warnings, and creates the reporter that sends the queue's
@@ -76,7 +76,7 @@ class MiniCluster(Executor):
         {"submit", "cancel", "resize", "reattach", "detach"}
     )
     causes: ClassVar[frozenset[Cause]] = frozenset(
-        {"exit", "signal", "timeout", "cancelled", "submit"}  # plus those of its queue
+        {"exit", "signal", "timeout", "cancelled", "submit"}  # plus those of the queue
     )
     shared: ClassVar[bool] = True
 
@@ -132,8 +132,8 @@ class MiniCluster(Executor):
         self._gauges.update(self.resources())
         self._queue = _queue_of(self._inner.handle)
         self._queue_is_new = bool(memory.queue and self._queue not in ("", memory.queue))
-        # Record another queue only when jobs go there; until then, a resume decides in the same
-        # way.
+        # Record another queue only when jobs are submitted there. Until then, a resume must decide
+        # in the same way.
         memory.begin(self._part.name, memory.queue or self._queue)
         self._memory = memory
 
@@ -158,7 +158,7 @@ class MiniCluster(Executor):
         self._resizing = Resizing(cluster, memory, run.clock, self._tell)
 
     def _ask_service(self) -> str:
-        """Check the service. Return why it is unavailable now, or an empty text.
+        """Check the service. Return why it is unavailable now, or an empty string.
 
         Raises :class:`ExecutorError` for a permanent error, because every ``grow`` would fail.
         """
@@ -175,7 +175,7 @@ class MiniCluster(Executor):
         return ""
 
     def _begin_as(self, name: str) -> None:
-        """Use the executor ``name``, with which the run started, instead of the one chosen now."""
+        """Use the executor ``name``, which the run started with, instead of the one chosen now."""
         if self._others is None:
             raise ExecutorError(
                 f"the jobs of this run belong to executor {name!r}, not {self._part.name!r}",
@@ -214,7 +214,7 @@ class MiniCluster(Executor):
         self._say((outcome,))
 
     def resize(self, request: str, delta: int, *, when_busy: WhenBusy = "wait") -> None:
-        """Accept the request and return; an event reports the outcome, perhaps minutes later."""
+        """Accept the request and return. An event reports the outcome, perhaps minutes later."""
         if self._resizing is None:
             raise ExecutorError("the minicluster executor is not open", code="not-open")
         if self._part.resizes:
@@ -260,7 +260,9 @@ class MiniCluster(Executor):
         return self._inner.journal_record(queue_id, event)
 
     def close(self) -> None:
-        """Deliver open requests within a few seconds, then leave the queue. Its jobs continue."""
+        """Finish open requests within a few seconds, then leave the queue. Jobs in the queue
+        continue.
+        """
         resizing, self._resizing = self._resizing, None
         try:
             if resizing is not None:
@@ -276,7 +278,7 @@ class MiniCluster(Executor):
 
 
 class _Member:
-    """The ensemble service, for one of its members."""
+    """The ensemble service as used for one of its members."""
 
     def __init__(self, client: ServiceClient, member: str) -> None:
         self._client = client
@@ -296,7 +298,9 @@ class _Member:
 
 
 def build(given: Mapping[str, Any]) -> Executor:
-    """Return the executor for checked options. Raises :class:`UsageError` for inconsistent ones."""
+    """Return the executor for validated options. Raises :class:`UsageError` for inconsistent
+    options.
+    """
     options = {
         name: given.get(name, schema.get("default"))
         for name, schema in OPTIONS["properties"].items()
@@ -308,7 +312,7 @@ def build(given: Mapping[str, Any]) -> Executor:
         settle=options["settle_time"],
     )
     for name in ("size", "min_size", "max_size"):
-        # Defaults may be given explicitly.
+        # An option may be given explicitly with its default value.
         if options[name] != OPTIONS["properties"][name].get("default") and not options["mock"]:
             raise UsageError(
                 f"{name.replace('_', '-')} is for --mock only",
@@ -405,8 +409,9 @@ def _mock(options: Mapping[str, Any], passed: Mapping[str, Any], patience: Patie
 
 
 def _queue_of(handle: Any) -> str:
-    """Return an identifier of this pod's Flux instance, which a new pod replaces. Empty for queues
-    outside of the pod.
+    """Return an identifier of this pod's Flux instance, which a new pod replaces.
+
+    Returns an empty string for queues outside of the pod.
     """
     try:
         return str(handle.attr_get("broker.starttime") or "")

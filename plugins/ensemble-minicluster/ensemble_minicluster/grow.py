@@ -1,7 +1,7 @@
-"""Growing: asks the service for nodes, then waits until Flux reports them as up.
+"""Growing: requests nodes from the service, then waits until Flux reports them as up.
 
-The recorded size and ready pods are no proof: for a while after a shrink, Flux still counts leaving
-nodes of the same names as up. Used by ``resizing``.
+Neither the recorded size nor ready pods prove that nodes have arrived: for a while after a shrink,
+Flux still counts leaving nodes with the same names as up. Used by ``resizing``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BEHIND = 3.0
 def grow(cluster: Cluster, request: str, delta: int) -> Asked:
     """Carry out a request for more nodes. Return the outcome.
 
-    Raises :class:`EnsembleError` if the service did not answer, and :class:`Ended`.
+    Raises :class:`EnsembleError` if the service did not reply, and :class:`Ended`.
     """
     asked = Asked(delta=delta)
     before = cluster.look()
@@ -48,8 +48,9 @@ def grow(cluster: Cluster, request: str, delta: int) -> Asked:
 def _arrival(cluster: Cluster, answer: Resized, stale: set[int]) -> Callable[[], bool]:
     """Return a function that says whether the nodes have arrived.
 
-    ``stale`` are the new ranks that were already up before: they may be leaving nodes. They count
-    once they have been down, or have stayed up for longer than a leaving node would.
+    The set ``stale`` has the new ranks that were already up before; they may be leaving nodes. A
+    stale rank counts as new once it has been down, or has stayed up for longer than a leaving node
+    would.
     """
     new = set(range(answer.before, answer.granted))
     began = time.monotonic()
@@ -66,7 +67,7 @@ def _arrival(cluster: Cluster, answer: Resized, stale: set[int]) -> Callable[[],
             seen = None
             return False
         seen = now if seen is None else seen
-        # Rules triggered by this answer read the gauges, which arrive separately.
+        # Rules triggered by this outcome read the gauges, which arrive separately.
         return cluster.up is None or cluster.up >= look.usable or now - seen > _BEHIND
 
     return arrived
@@ -97,7 +98,7 @@ def denied(asked: Asked, answer: Resized) -> Asked:
 
 
 def less(answer: Resized, delta: int) -> str:
-    """Return why fewer nodes than requested were granted; may be empty."""
+    """Return why fewer nodes than requested were granted; empty if no reason is known."""
     given = abs(answer.granted - answer.before)
     if given >= abs(delta):
         return ""

@@ -1,6 +1,6 @@
 """Plugin record of the resizer ``kubernetes``: its options, and how to build it.
 
-Every run loads this module, so it imports nothing heavy.
+Every run loads this module, so this module imports nothing heavy.
 """
 
 from __future__ import annotations

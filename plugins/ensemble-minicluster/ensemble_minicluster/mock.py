@@ -1,4 +1,4 @@
-"""Mock of the service: sizes within bounds, in memory. For ``--mock`` inside a Flux instance.
+"""Mock of the service: keeps sizes within bounds, in memory. For ``--mock`` inside a Flux instance.
 
 Without Flux, ``--mock`` uses the executor ``local`` with one core per node, where growing adds
 slots.
@@ -24,7 +24,7 @@ def check_bounds(size: int | None, smallest: int, largest: int) -> int:
 
 
 class MockService:
-    """Answers like the ensemble service for a cluster of ``size`` nodes."""
+    """Replies like the ensemble service for a cluster of ``size`` nodes."""
 
     def __init__(self, size: int, smallest: int, largest: int) -> None:
         self._size, self._smallest, self._largest = size, smallest, largest
@@ -34,7 +34,7 @@ class MockService:
         return self._size
 
     def resize(self, request: str, delta: int) -> Resized:
-        """Clamp the request to the bounds; deny it if nothing is left."""
+        """Clamp the request to the bounds; deny it if no change is left."""
         before, asked = self._size, self._size + delta
         granted = min(max(asked, self._smallest), self._largest)
         limit = f"max-size {self._largest}" if delta > 0 else f"min-size {self._smallest}"

@@ -1,4 +1,4 @@
-"""Names of members, ``NAMESPACE/NAME``, as given to the executor."""
+"""Names of members, ``NAMESPACE/NAME``, as users give them to the executor."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """States of nodes in Flux, and draining of nodes, through the composed executor's handle.
 
-Nodes are identified by their ranks; in a MiniCluster, the rank is the pod index. Flux is not
-imported: a handle is anything with ``rpc``. For the resizing thread only.
+Nodes are identified by their ranks; in a MiniCluster, a node's rank is its pod's index. This module
+does not import Flux: a handle is any object with ``rpc``. Only the resizing thread uses it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from ensemble_core import ExecutorError
 
 __all__ = ["MARK", "Look", "Nodes", "shown", "to_ranks"]
 
-#: Prefix of the reason of our drains.
+#: Prefix of the reasons that we give for drains.
 MARK = "ensemble gives this node back"
-#: Seconds to wait for Flux's answer.
+#: Seconds to wait for Flux's reply.
 _PATIENCE = 20.0
 
 
@@ -62,7 +62,7 @@ def shown(ranks: Iterable[int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The nodes at one moment, by rank. ``drained`` has the reasons."""
+    """Snapshot of the nodes, by rank. ``drained`` maps drained ranks to the reasons."""
 
     online: frozenset[int]
     drained: Mapping[int, str]
@@ -71,7 +71,7 @@ class Look:
 
     @property
     def usable(self) -> int:
-        """The number of usable nodes, as in the gauge ``nodes.up``."""
+        """The number of usable nodes, equal to the gauge ``nodes.up``."""
         return len(self.online - self.drained.keys() - self.excluded)
 
     def drained_for(self, reason: str, ranks: Iterable[int]) -> list[int]:
@@ -80,9 +80,10 @@ class Look:
 
 
 class Nodes:
-    """The nodes of the instance behind ``handle``.
+    """The nodes of the Flux instance behind ``handle``.
 
-    ``handle`` is called in the thread that uses this object. Methods raise :class:`ExecutorError`.
+    The function ``handle`` is called in the thread that uses this object. Methods raise
+    :class:`ExecutorError`.
     """
 
     def __init__(self, handle: Callable[[], object]) -> None:
@@ -90,7 +91,7 @@ class Nodes:
 
     @property
     def reachable(self) -> bool:
-        """True if there is a handle."""
+        """True if a handle is available."""
         return hasattr(self._get(), "rpc")
 
     def look(self) -> Look:
@@ -113,14 +114,14 @@ class Nodes:
         )
 
     def drain(self, ranks: Iterable[int], reason: str) -> None:
-        """Stop new jobs there. Nodes that are already drained keep their reasons."""
+        """Stop new jobs on these nodes. Nodes that are already drained keep their reasons."""
         targets = to_idset(ranks)
         if targets:
             # "update" does not change nodes that others have drained in the meantime.
             self._ask("resource.drain", {"targets": targets, "reason": reason, "mode": "update"})
 
     def undrain(self, ranks: Iterable[int]) -> None:
-        """Allow new jobs there again."""
+        """Allow new jobs on these nodes again."""
         targets = to_idset(ranks)
         if targets:
             self._ask("resource.undrain", {"targets": targets})
@@ -135,7 +136,7 @@ class Nodes:
 
     def _ask(self, topic: str, payload: Mapping[str, Any] | None = None) -> dict[str, Any]:
         try:
-            # Ask rank 0, which knows all nodes; this process may be on another rank.
+            # Query rank 0, which knows all nodes; this process may be on another rank.
             future = self._get().rpc(topic, payload, 0)
             future.wait_for(_PATIENCE)
             answer = future.get()

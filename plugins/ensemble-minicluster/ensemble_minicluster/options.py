@@ -13,7 +13,7 @@ _NODES = {"type": "integer", "minimum": 1}
 #: Options of the composed executor.
 PASSED_ON = ("uri", "queue", "bank", "output", "events")
 
-#: Connection options may differ after a resume.
+#: Marks connection options, which may differ after a resume.
 _REACH: Mapping[str, Any] = {"commands": ["run", "resume", "cancel"]}
 
 #: Options for ``--option KEY=VALUE``.

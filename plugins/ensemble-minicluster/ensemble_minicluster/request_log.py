@@ -1,7 +1,7 @@
-"""Request log: a run's resize requests and their answers, for idempotent retries.
+"""Request log: a run's resize requests and their outcomes, for idempotent retries.
 
-If a controller is killed before it knows the answer, the next one repeats the request under the
-same name. The log tells it which nodes were chosen and which requests were already answered.
+If a controller is killed before it knows an outcome, the next controller repeats the request under
+the same name. The log says which nodes were chosen and which requests already have an outcome.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ Answered = Literal["", "granted", "denied", "timeout"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """One request. ``delta`` is the change to request from the service, and ``victims`` are the
-    ranks to remove. ``outcome`` is empty until the request is answered.
+    """One request.
+
+    The field ``delta`` is the change to request from the service, and ``victims`` are the ranks to
+    remove. The field ``outcome`` is empty until the outcome is known.
     """
 
     delta: int
@@ -35,11 +37,11 @@ class Asked:
 
 
 class RequestLog:
-    """Requests by name. Without a ``folder``, it lasts as long as the process.
+    """Requests by name. Without a ``folder``, the log lasts as long as the process.
 
-    ``executor`` is the name of the composed executor of the run; ``None`` for a new run. ``queue``
-    identifies that executor's queue; empty if unknown. ``trouble`` says why the log could not be
-    read or written; otherwise it is empty.
+    The attribute ``executor`` is the name of the run's composed executor, or ``None`` for a new
+    run. The attribute ``queue`` identifies that executor's queue; empty if unknown. The attribute
+    ``trouble`` says why the log could not be read or written; otherwise it is empty.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -75,7 +77,7 @@ class RequestLog:
         self._write()
 
     def begin(self, executor: str, queue: str = "") -> None:
-        """Record the executor and queue of the jobs."""
+        """Record the executor and queue that the jobs use."""
         if (self.executor, self.queue) != (executor, queue):
             self.executor, self.queue = executor, queue
             self._write()

@@ -1,10 +1,10 @@
 """The resizer ``kubernetes``: sets the size of a member's MiniCluster.
 
-Built by the record in :mod:`ensemble_minicluster.kubernetes_plugin`, called by the ensemble
-service. It reads the size, computes the new one within the bounds, and sets it on condition that
-the object has not changed. Then it reads the object again, because the Flux Operator resets sizes
-that it rejects. If the answer to a write was lost, the write is not simply repeated: the object
-shows whether it took effect.
+The record in :mod:`ensemble_minicluster.kubernetes_plugin` builds the resizer; the ensemble service
+calls it. For each request it reads the MiniCluster's size, computes the new size within the bounds,
+and sets that size on condition that the object has not changed. Then it reads the object again,
+because the Flux Operator resets sizes that it rejects. If the reply to a write was lost, the write
+is not simply repeated: the object shows whether it took effect.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ __all__ = ["KubernetesResizer", "build"]
 
 #: Number of conflicts with other writers before giving up.
 _CONFLICTS = 8
-#: Seconds after a problem in which a restarted API server may not know all permissions yet and may
-#: reject a valid token.
+#: Seconds after a problem during which a restarted API server may not know all permissions yet and
+#: may reject a valid token.
 _STARTING = 10.0
 #: Longest pause between retries, in seconds.
 _LAST_TRY = 1.0
-#: Seconds to wait for the operator, after which the recorded size counts as set. Seconds until the
-#: operator's Job is checked, because its write to the status may be lost.
+#: Seconds to wait for the operator, after which the recorded size counts as set; and seconds until
+#: the operator's Job is checked, because the operator's write to the status may be lost.
 _CONFIRM, _STALE = 3.0, 1.0
 _FIRST_LOOK, _LAST_LOOK = 0.1, 0.5
 
@@ -50,7 +50,7 @@ class Objects(Protocol):
 
 @dataclass(slots=True)
 class _Request:
-    """A request in progress: its target, what was seen, and what was sent."""
+    """A request in progress: its target, the last sizes read, and what was sent."""
 
     namespace: str
     name: str
@@ -59,7 +59,7 @@ class _Request:
     member: str = ""
     seen: Sizes | None = None
     plan: Plan | None = None
-    #: A write without an answer: the sizes seen before it, and the plan that it carried out.
+    #: A write without a reply: the sizes read before the write, and the plan that it carried out.
     unsure: tuple[Sizes, Plan] | None = None
     #: Whether that write belonged to an earlier request for the same change.
     earlier: bool = False
@@ -80,15 +80,15 @@ class KubernetesResizer(Resizer):
     objects:
         The MiniClusters.
     namespace:
-        The only namespace whose MiniClusters may be touched; ``None``: any.
+        The only namespace whose MiniClusters may be changed; ``None`` for any.
     names:
-        MiniClusters with another name than their member, by the member's name.
+        Names of MiniClusters that differ from their member's name, by the member's name.
     ceiling:
-        Upper limit of nodes, whatever a MiniCluster allows.
+        Maximum number of nodes, even if a MiniCluster allows more.
     fixed:
         Full names of members that are not resized, because something else sets their size.
     timeout:
-        Time limit of a whole request in seconds.
+        Time limit of a request with all its retries, in seconds.
     """
 
     def __init__(
@@ -115,8 +115,9 @@ class KubernetesResizer(Resizer):
         self._chance = chance
         #: When the API server last had a problem.
         self._trouble = -_STARTING
-        #: Writes without an answer, by object: the delta, the sizes seen before, and the plan. If
-        #: the write took effect, a repeated request gets that outcome and is not applied twice.
+        #: Writes without a reply, by object: the delta, the sizes read before the write, and the
+        #: plan. If the write took effect, a repeated request gets that outcome and is not applied
+        #: twice.
         self._lost: dict[tuple[str, str], tuple[int, Sizes, Plan]] = {}
 
     def resize(self, member: str, delta: int) -> Resized:
@@ -135,7 +136,7 @@ class KubernetesResizer(Resizer):
             return _denied(request, fault.code, fault.reason, transient)
         except EnsembleError as error:
             return _denied(request, error.code, error.what, error.transient)
-        except Exception as error:  # by contract it raises nothing; the client may raise anything
+        except Exception as error:  # this method must not raise; the client may raise anything
             return _denied(request, "failed", f"the resizer failed: {error!r}", False)
 
     def size(self, member: str) -> int | None:
@@ -150,7 +151,8 @@ class KubernetesResizer(Resizer):
 
         - If the object has the target size, the request is done.
         - If the object is unchanged, the request is carried out now.
-        - If others have set the size since, or it is another object, the result is ``None``.
+        - If something else has set the size since, or the object was replaced, the result is
+          ``None``.
         """
         if not kept:  # without a record, nothing was sent
             return self.resize(member, delta)
@@ -216,20 +218,20 @@ class KubernetesResizer(Resizer):
 
     def _sizes(self, namespace: str, name: str, timeout: float) -> Sizes:
         seen = read(self._objects.get(namespace, name, timeout), self._ceiling)
-        if seen.ignored:  # its status may be stale, so ask the operator's Job
+        if seen.ignored:  # its status may be stale, so read the operator's Job
             pods = self._pods(namespace, name, timeout)
             return seen if pods is None else replace(seen, acted_on=pods)
         return seen
 
     def _pods(self, namespace: str, name: str, timeout: float) -> int | None:
-        """Return the size that the operator has set; ``None`` without permission."""
+        """Return the size that the operator has set; ``None`` if it cannot be read."""
         try:
             return self._objects.parallelism(namespace, name, timeout)
         except Fault:
             return None
 
     def _set(self, request: _Request, seen: Sizes, plan: Plan) -> None:
-        if self.keep is not None:  # after a kill, the next service can find out the outcome
+        if self.keep is not None:  # after a kill, the next service can determine the outcome
             try:
                 self.keep(request.member, {"seen": asdict(seen), "plan": asdict(plan)})
             except EnsembleError as error:
@@ -244,16 +246,16 @@ class KubernetesResizer(Resizer):
             raise
 
     def _settled(self, request: _Request, seen: Sizes) -> bool:
-        """Return whether a write without an answer has taken effect, even if others wrote since."""
+        """Return whether a write without a reply has taken effect, even if others wrote since."""
         assert request.unsure is not None
         then, plan = request.unsure
         if seen.uid == then.uid and (seen.generation, seen.size) == (then.generation, then.size):
-            # The write has not arrived. If it still does, our next write gets a conflict.
+            # The write has not arrived. If it still arrives, our next write gets a conflict.
             return False
         ours = seen.generation == then.generation + 1 and seen.size == plan.target
         if seen.uid != then.uid or (request.earlier and not ours):
-            # This is another object of that name, to which nothing was sent; or somebody else has
-            # set the size since an earlier request.
+            # This is another object of the same name, to which nothing was sent; or something else
+            # has set the size since an earlier request.
             request.unsure = None
             return False
         request.plan = plan
@@ -304,8 +306,9 @@ class KubernetesResizer(Resizer):
         return fault
 
     def _time(self, request: _Request) -> float:
-        """Return the timeout of the next request: half of the remaining time, so that there is time
-        for another one if it gets no answer.
+        """Return the timeout of the next request: half of the remaining time.
+
+        The other half remains for a second request if this one gets no reply.
         """
         left = request.deadline - self._clock()
         if left <= 0:
@@ -315,7 +318,9 @@ class KubernetesResizer(Resizer):
     # -- outcomes -------------------------------------------------------------------------
 
     def _verify(self, request: _Request, seen: Sizes | None) -> Resized:
-        """Wait until the operator has acted on the size, and check that it does not reset it."""
+        """Wait until the operator has acted on the size, and check that it does not reset the
+        size.
+        """
         plan = request.plan
         assert plan is not None
         began = self._clock()

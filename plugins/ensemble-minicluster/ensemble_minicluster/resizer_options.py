@@ -25,7 +25,7 @@ def check_namespace(text: str) -> None:
 
 
 def names_of(given: object, namespace: str | None) -> dict[str, str]:
-    """Return the option ``map``: MiniClusters by the full names of their members."""
+    """Return the option ``map``: names of MiniClusters by the full names of their members."""
     hint = """write it as '{"NAMESPACE/NAME": "MINICLUSTER"}'"""
     if given is None:
         return {}

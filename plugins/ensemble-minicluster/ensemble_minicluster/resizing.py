@@ -1,6 +1,7 @@
 """Thread that carries out resize requests in order, and reports their outcomes as events.
 
-Requests are idempotent: a repeated one gets the same answer, and an interrupted one is continued.
+Requests are idempotent: a repeated request gets the same outcome, and an interrupted one is
+continued.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _Told = tuple[Literal["granted", "denied", "timeout", "undelivered"], "int | Non
 
 
 class Resizing:
-    """Takes requests with :meth:`ask` and passes their outcomes to ``tell``."""
+    """Accepts requests with :meth:`ask` and passes their outcomes to ``tell``."""
 
     def __init__(
         self,
@@ -44,7 +45,9 @@ class Resizing:
         self._thread: threading.Thread | None = None
 
     def ask(self, request: str, delta: int, when_busy: WhenBusy) -> None:
-        """Take a request, unless it is already in progress. Its outcome is reported once."""
+        """Accept a request, unless it is already in progress. The outcome of a request is reported
+        once.
+        """
         with self._lock:
             if request in self._pending:
                 return
@@ -55,8 +58,8 @@ class Resizing:
         self._orders.put((request, delta, when_busy))
 
     def close(self) -> None:
-        """Wait a few seconds for open requests, so that nodes that the run returns at its end are
-        removed.
+        """Wait a few seconds for open requests. A run that ends returns nodes with such a
+        request.
         """
         self._cluster.end()
         if self._thread is not None:
@@ -74,16 +77,16 @@ class Resizing:
                 told = self._outcome(request, delta, when_busy)
             except Ended:
                 pass
-            except Exception as error:  # a rule may wait for this answer, whatever failed
+            except Exception as error:  # a rule may wait for this outcome, whatever failed
                 told = ("denied", None, f"resizing failed: {error!r}")
             with self._lock:
                 self._pending.discard(request)
             if told is not None:
                 outcome, size, reason = told
                 if outcome == "denied" and size is None:
-                    size = self._cluster.up  # nothing has changed, and messages mention it
+                    size = self._cluster.up  # the size is unchanged, and messages mention it
                 self._tell(ResizeOutcome(self._clock(), request, outcome, size=size, reason=reason))
-        # The service's answer is unknown; a node must not stay drained.
+        # The service's reply is unknown; no node must stay drained.
         self._cluster.undrain(self._cluster.held)
 
     def _outcome(self, request: str, delta: int, when_busy: WhenBusy) -> _Told:

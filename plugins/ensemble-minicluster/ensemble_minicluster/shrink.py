@@ -1,7 +1,8 @@
-"""Shrinking without killing jobs: drains the nodes to remove, waits, and only then asks.
+"""Shrinking without killing jobs: drains the nodes to remove, waits, and only then requests the
+removal.
 
-A smaller indexed Job loses its highest indices; rank 0, which has the queue, always stays. Drained
-nodes that stay after all are undrained. Used by ``resizing``.
+A smaller Indexed Job loses its highest indices. Rank 0, which has the queue, always stays. Drained
+nodes that are not removed after all are undrained. Used by ``resizing``.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ __all__ = ["Shrink"]
 class Shrink:
     """One request for fewer nodes.
 
-    ``remember`` records the next step. So a repeated request uses the same nodes, instead of
-    choosing further ones after the first are gone.
+    The callback ``remember`` records the next step. So a repeated request uses the same nodes,
+    instead of choosing other nodes after the first are gone.
     """
 
     def __init__(self, cluster: Cluster, request: str, remember: Callable[[Asked], None]) -> None:
@@ -36,9 +37,10 @@ class Shrink:
         self._remember = remember
 
     def carry_out(self, delta: int, when_busy: WhenBusy, known: Asked | None) -> Asked:
-        """Return the outcome of a shrink; ``known`` is its record, if any.
+        """Return the outcome of a shrink. The argument ``known`` is the request's record, if it has
+        one.
 
-        Raises :class:`EnsembleError` if the service did not answer, and :class:`Ended`.
+        Raises :class:`EnsembleError` if the service did not reply, and :class:`Ended`.
         """
         cluster = self._cluster
         if cluster.nodes is None:
@@ -77,8 +79,8 @@ class Shrink:
     def _emptied(self, asked: Asked, when_busy: WhenBusy, look: Look) -> Asked:
         """Drain the nodes, and wait until no job is on them. Return the updated request.
 
-        It is denied if the nodes do not become idle, and has a smaller delta if some nodes are
-        spared.
+        The request is denied if the nodes do not become idle. It gets a smaller delta if only some
+        of the nodes can be removed.
         """
         cluster, victims = self._cluster, asked.victims
         assert cluster.nodes is not None
@@ -161,8 +163,8 @@ class Shrink:
             raise
 
     def _taken(self, asked: Asked, answer: Resized, delta: int) -> Asked:
-        """Wait until Flux reports that the nodes are gone. Then undrain their ranks, for later
-        nodes.
+        """Wait until Flux reports that the nodes are gone. Then undrain their ranks, which later
+        nodes may get.
         """
         cluster = self._cluster
         cluster.undrain(v for v in asked.victims if not answer.granted or v < answer.granted)

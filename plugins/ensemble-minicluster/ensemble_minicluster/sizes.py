@@ -1,6 +1,6 @@
 """Size arithmetic of MiniClusters: their sizes, and the result of a request. Pure.
 
-Called by :mod:`ensemble_minicluster.resizer` with the API server's answers. The Flux Operator
+Called by :mod:`ensemble_minicluster.resizer` with the API server's replies. The Flux Operator
 silently ignores or resets sizes that it rejects, so such sizes are never requested.
 """
 
@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 __all__ = ["Plan", "Sizes", "Unsized", "read"]
 
-#: Kubernetes counts replicas in 32 bits.
+#: Kubernetes stores the number of replicas in 32 bits.
 _COUNTABLE = 2**31 - 1
 
 
@@ -27,8 +27,8 @@ class Unsized(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The result of a request, in nodes: ``target`` is the size to set, ``before`` the
-    current one.
+    """The result of a request, in nodes: ``target`` is the size to set, ``before`` the current
+    size.
     """
 
     before: int
@@ -47,13 +47,15 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """One look at a MiniCluster, in nodes.
+    """Snapshot of a MiniCluster's sizes, in nodes.
 
     - ``size``: the recorded size
-    - ``acted_on``: the size that the operator last acted on; 0 before the first
-    - ``least``, ``most``: the sizes that the operator accepts (``None``: no limit)
+    - ``acted_on``: the size that the operator last acted on; 0 if it has acted on none
+    - ``least``, ``most``: the smallest and largest size that the operator accepts (``None``: no
+      limit)
     - ``ceiling``: this resizer's upper limit
-    - ``generation``: changes with the spec; ``version``: changes with every write
+    - ``generation``: changes with the spec
+    - ``version``: changes with every write
     - ``uid``: distinguishes an object from a later one of the same name
     """
 
@@ -69,8 +71,9 @@ class Sizes:
 
     @property
     def before(self) -> int | None:
-        """The number of nodes before a request: the recorded size, or if the operator
-        ignores that, the last valid one. ``None`` if it is unknown.
+        """The number of nodes before a request; ``None`` if unknown.
+
+        This is the recorded size or, if the operator ignores that size, the last valid one.
         """
         if self._taken(self.size):
             return self.size
@@ -95,8 +98,8 @@ class Sizes:
         asked = before + delta
         if asked > _COUNTABLE and self._highest() is None:
             raise Unsized("out-of-bounds", f"{asked} nodes are more than Kubernetes can count")
-        # Only in the requested direction: a request to grow never shrinks a MiniCluster that is
-        # above our ceiling.
+        # Clamp only in the requested direction: a request to grow never shrinks a MiniCluster that
+        # is above our ceiling.
         if delta > 0:
             highest = self._highest()
             if highest is None or asked <= highest:
@@ -132,7 +135,7 @@ def read(found: Mapping[str, Any], ceiling: int | None = None) -> Sizes:
         raise Unsized("no-size", "the MiniCluster has no spec.size")
     version = metadata.get("resourceVersion")
     if not isinstance(version, str) or not version:
-        # Without it, another writer's change in between would be overwritten.
+        # Without the version, another writer's change in between would be overwritten.
         raise Unsized("malformed", "the MiniCluster has no metadata.resourceVersion")
     least = max(_count(spec, "minSize") or 1, 1)
     wanted = _count(spec, "maxSize")
