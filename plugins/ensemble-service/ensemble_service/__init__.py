@@ -1,23 +1,25 @@
 """The ensemble service, where members (queues) and runs meet. The only package that loads gRPC.
 
-The path of an event from a member to a run, module by module:
+How an event gets from a member to a run, module by module:
 
-1. At the member, ``hosted_run`` takes the event from the executor. If it is a row or a problem,
-``kept_events`` writes it to disk, because no executor repeats those after the agent was killed.
-2. ``event_stream.Outbox`` numbers it and keeps it until it is acknowledged. ``agent`` sends it.
-3. ``streams`` receives it at the service, ``router`` finds the run, ``send_queue`` bounds the
-   backlog. The service stores nothing.
+1. At the member, ``hosted_run`` takes the event from the executor. If the event is a row or a
+   problem, ``kept_events`` writes it to disk, because no executor repeats these events after the
+   agent was killed.
+2. ``event_stream.Outbox`` numbers the event and keeps it until it is acknowledged. ``agent`` sends
+   it.
+3. At the service, ``streams`` receives the event, ``router`` finds the run, and ``send_queue``
+   bounds the backlog. The service stores nothing.
 4. At the run, ``event_stream.Inbox`` drops the event if its number has arrived before. Otherwise it
-accepts and acknowledges the event.
-5. ``event_admission`` drops events that a member may not report. ``member_jobs`` drops a job event
-that was already reported in an earlier life of the agent. ``member_proxy`` calls both and passes
-the other events to ``remote_executor``.
+   accepts and acknowledges the event.
+5. ``event_admission`` drops events that a member may not report. ``member_jobs`` drops job events
+   that were already reported in an earlier life of the agent. ``member_proxy`` calls both and
+   passes the remaining events to ``remote_executor``.
 
-If an event arrives twice, look at ``event_stream``: ``Inbox.new`` drops repeats within one life of
-the agent, ``Inbox.is_repeated`` rows and problems that a restarted agent sends again from
-``kept_events``. Job events of a restarted agent are dropped by ``member_jobs``.
+If an event arrives twice, look at ``event_stream``. There, ``Inbox.new`` drops repeats within one
+life of the agent, and ``Inbox.is_repeated`` drops rows and problems that a restarted agent sends
+again from ``kept_events``. Job events of a restarted agent are dropped by ``member_jobs``.
 
-The public names are those in ``__all__``, imported when first used.
+The public names are those in ``__all__``. Each is imported on first use.
 """
 
 from __future__ import annotations

@@ -17,14 +17,16 @@ _AWAY = 3.0
 
 
 class Absence:
-    """Tracks whether one member is away. If so, its job groups have the gauge ``away.GROUP``."""
+    """Tracks whether one member is away. While it is, its job groups have the gauge
+    ``away.GROUP``.
+    """
 
     def __init__(self, member: str, run: RunContext) -> None:
         self._member = member
         self._run = run
         self._since: float | None = None
         self._told = False
-        #: The job groups that the run considers away with the member.
+        #: The job groups that the run considers away because the member is.
         self._groups: set[str] = set()
 
     def begin(self, now: float) -> None:
@@ -41,8 +43,9 @@ class Absence:
         self._tell(groups, 0)
 
     def tick(self, now: float, jobs: Collection[str], opened: bool) -> None:
-        """Warn once if the absence lasts and delays anything: ``jobs``, or a member that was
-        ``opened``.
+        """Warn once if the absence lasts and delays something.
+
+        That is the case if the member has ``jobs``, or if it has ever been ``opened``.
         """
         if self._since is None or now - self._since <= _AWAY or self._told:
             return
@@ -55,14 +58,16 @@ class Absence:
             self.holds_up(jobs)
 
     def holds_up(self, jobs: Iterable[str]) -> None:
-        """If the absence was already reported, mark the groups of these jobs as away, too."""
+        """If the absence was already reported, mark the groups of these jobs as away too."""
         if self._told:
             found = {job.rpartition(".")[0] for job in jobs} - self._groups
             self._groups |= found
             self._tell(found, 1)
 
     def of_group(self, group: str, present: bool) -> bool:
-        """Return whether the run considers this group, with possible jobs there, to be away."""
+        """Return whether the run considers this group, which may have jobs at the member, to be
+        away.
+        """
         if not present:
             self._groups.add(group)
         return group in self._groups

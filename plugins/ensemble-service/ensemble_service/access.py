@@ -1,6 +1,6 @@
-"""Authorization: roles, what each may do, and the names of members.
+"""Authorization: the roles, what each role may do, and the names of members.
 
-``tokens`` finds the identity for a call's credential.
+The module ``tokens`` finds the identity for a call's credential.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def member_name(text: str) -> str:
 
 
 def is_tag(text: str) -> bool:
-    """Return whether a text is a valid run tag. Members use it as a folder name."""
+    """Return whether a text is a valid run tag. Members use the tag as a folder name."""
     return _TAG.fullmatch(text) is not None
 
 
@@ -82,11 +82,11 @@ def shown(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The sender of a call, and what it may do.
+    """The sender of a call, and what the sender may do.
 
-    ``namespace`` is empty for an admin, who may do everything except connect as a member.
-    ``member`` is set for a member's credential: the full name of that member. ``id`` names the
-    token in logs.
+    The field ``namespace`` is empty for an admin, who may do everything except connect as a member.
+    For a member's credential, ``member`` is the full name of that member. The field ``id``
+    identifies the token in logs.
     """
 
     role: Role
@@ -99,25 +99,29 @@ class Identity:
         return f"{self.role} {whom}" if whom else self.role
 
     def may_be(self, member: str) -> bool:
-        """Return whether it may connect as ``member``. Only that member's own token may."""
+        """Return whether the identity may connect as ``member``. Only that member's own token
+        may.
+        """
         return self.role == "member" and self.member == member
 
     def may_see(self, member: str) -> bool:
-        """Return whether it may see ``member`` and its status."""
+        """Return whether the identity may see ``member`` and its status."""
         if self.role == "member":
             return self.member == member
         return self._covers(member)
 
     def may_steer(self, member: str) -> bool:
-        """Return whether it may submit jobs to ``member`` and cancel them."""
+        """Return whether the identity may submit jobs to ``member`` and cancel them."""
         return self.role in ("controller", "admin") and self._covers(member)
 
     def may_resize(self, member: str) -> bool:
-        """Return whether it may resize ``member``. A member may resize itself."""
+        """Return whether the identity may resize ``member``. A member may resize itself."""
         return self.may_be(member) or self.may_steer(member)
 
     def may_run(self, tag: str) -> bool:
-        """Return whether it may start a run with this tag. :attr:`owner` says who owns the run."""
+        """Return whether the identity may start a run with this tag. :attr:`owner` says who owns
+        the run.
+        """
         return self.role in ("controller", "admin") and is_tag(tag)
 
     @property

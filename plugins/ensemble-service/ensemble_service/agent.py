@@ -1,7 +1,8 @@
 """The member agent: runs executors beside a queue, for runs whose controllers are elsewhere.
 
-``ensemble member start`` runs one. It connects to the service, sends heartbeats, and hosts each run
-that asks for it (``hosted_run``). While the service is away, jobs continue and events are kept.
+The command ``ensemble member start`` runs an agent. The agent connects to the service, sends
+heartbeats, and hosts each run that requests it (``hosted_run``). While the service is unreachable,
+jobs continue and events are kept.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Agent"]
 
-#: Seconds that events wait to be sent together.
+#: Seconds during which events gather before they are sent.
 _LINGER = 0.01
 #: Number of waiting events that are sent without delay.
 _ENOUGH = 500
@@ -54,13 +55,15 @@ _log = logging.getLogger("ensemble.member")
 class Agent:
     """One member. ``name`` is ``NAMESPACE/NAME``.
 
-    ``build`` creates an executor; ``executor`` is its name. ``folder`` is the member's folder, with
-    a subfolder for each run. ``channel`` opens a channel to the service at ``target``. ``away``
-    finds out why the service cannot be reached.
+    The function ``build`` creates an executor, and ``executor`` is the executor's name. The folder
+    ``folder`` belongs to the member and has a subfolder for each run. The function ``channel``
+    opens a channel to the service at ``target``. The function ``away`` finds out why the service
+    cannot be reached.
 
-    ``gave_up`` is called, on one of the agent's threads, if the service was never reached and
-    waiting will not help. The owner should then call :meth:`stop`. Once connected, the agent
-    retries forever. Raises :class:`UsageError` if another agent of this member holds the folder.
+    The callback ``gave_up`` is called, on one of the agent's threads, if the service was never
+    reached and waiting will not help. The owner should then call :meth:`stop`. Once connected, the
+    agent retries forever. Raises :class:`UsageError` if another agent of this member holds the
+    folder.
     """
 
     def __init__(
@@ -126,7 +129,7 @@ class Agent:
         self._connection.start()
 
     def wait_connected(self, timeout: float) -> bool:
-        """Return whether the service has welcomed this member within this many seconds."""
+        """Return whether the service has accepted this member within ``timeout`` seconds."""
         return self._welcome.wait(timeout)
 
     def stop(self) -> None:
@@ -211,7 +214,9 @@ class Agent:
             hosted.take(call)
 
     def _over(self, hosted: HostedRun) -> bool:
-        """Return whether a closed run can be forgotten: it must have no waiting calls."""
+        """Forget a closed run unless a call for it is waiting. Return whether the run was
+        forgotten.
+        """
         with self._lock:
             if not hosted.idle:
                 return False
@@ -225,7 +230,7 @@ class Agent:
         self._connection.send(pb.FromMember(answer=answer))
 
     def _send(self) -> None:
-        """Run the sender's thread: events in batches, and heartbeats."""
+        """Run the sending thread: it sends events in batches, and heartbeats."""
         while not self._ended.is_set():
             try:
                 self._send_on()
@@ -246,8 +251,8 @@ class Agent:
             if self._news.is_set():
                 if sum(run.outbox.pending for run in list(self._hosted.values())) < _ENOUGH:
                     self._ended.wait(_LINGER)
-                # Cleared before the events are read, so that an event that comes later is not
-                # overlooked.
+                # Clear this before the events are read, so that an event that comes later is not
+                # missed.
                 self._news.clear()
                 for run in list(self._hosted.values()):
                     while (batch := run.batch()) is not None:

@@ -35,10 +35,11 @@ MISMATCHED = frozenset({"untrusted", "speaks-tls", "no-tls"})
 
 
 def fault(error: grpc.RpcError, target: str, away: Away | None = None) -> EnsembleError:
-    """Turn a failed call into an error that a user can act on.
+    """Convert a failed call into an error that a user can act on.
 
-    The error is ``transient`` if the same call may succeed later. Even then, the call may have been
-    delivered. ``away`` is the result of :func:`why_away`, if the service could not be reached.
+    The error is ``transient`` if the same call may succeed later. Even then, the failed call may
+    have been delivered. The argument ``away`` is the result of :func:`why_away`, if the service
+    could not be reached.
     """
     import grpc
 
@@ -108,8 +109,9 @@ _THERE = "check that it is running; if it uses TLS, pass its ca.crt with --ca or
 
 
 def is_absence(details: str) -> bool:
-    """Return whether the details of an ``UNAVAILABLE`` say that a member is absent. Then they come
-    from the service.
+    """Return whether the details of an ``UNAVAILABLE`` say that a member is absent.
+
+    Such details come from the service itself.
     """
     return details.startswith("member ") and is_answer(details)
 
@@ -119,7 +121,8 @@ def is_answer(details: str) -> bool:
     return _OURS.match(details) is not None
 
 
-#: The whole phrase, because the system has a similar one: "Transport endpoint is not connected".
+#: Matches the whole phrase, because a system error is similar: "Transport endpoint is not
+#: connected".
 _OURS = re.compile(r"the service (stops|keeps no record)|member \S+ is not connected")
 
 
@@ -166,7 +169,7 @@ def why_away(
     )
 
 
-#: OpenSSL's reasons for an answer that is not TLS. A closed connection is not among them, because
+#: OpenSSL's error reasons for a reply that is not TLS. A closed connection is not included, because
 #: it may be temporary.
 _NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "UNKNOWN_PROTOCOL")
 

@@ -1,8 +1,8 @@
-"""Certificate authority of the service: creates it, and issues and renews the service's
+"""Certificate authority of the service. Creates the authority, and issues and renews the service's
 certificate.
 
-``ensemble-server init-tls`` calls :func:`init`. The files go into the folder that ``tls`` reads.
-Imports ``cryptography`` on first use.
+The command ``ensemble-server init-tls`` calls :func:`init`. The files are written to the folder
+that ``tls`` reads. The package ``cryptography`` is imported on first use.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 __all__ = ["certificate_names", "init"]
 
-#: Lifetime of the authority, in days.
+#: Lifetime of the certificate authority, in days.
 _CA_DAYS = 3650
-#: Certificates are valid from a little earlier, for clients whose clock is behind.
+#: Certificates are backdated by this much, for clients whose clocks are behind.
 _EARLIER = dt.timedelta(minutes=5)
 _NAME = re.compile(
     r"(\*\.)?([A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?\.)*"
@@ -52,10 +52,10 @@ def init(
     renew: bool = False,
     now: dt.datetime | None = None,
 ) -> list[str]:
-    """Create an authority and a service certificate valid for ``days``; return the names it covers.
+    """Create a certificate authority and a service certificate valid for ``days``.
 
-    ``hosts`` are names and addresses to add to those of this machine. Existing files are only
-    replaced with one of these:
+    Return the names that the certificate covers. The names and addresses in ``hosts`` are added to
+    those of this machine. Existing files are replaced only with one of these flags:
 
     - ``force`` replaces everything. Clients then need the new ``ca.crt``.
     - ``renew`` replaces only the certificate. It is issued by the existing authority, which clients
@@ -93,7 +93,7 @@ def init(
         raise EnsembleError(
             f"cannot create the folder {folder}", cause=error.strerror, code="cannot-write"
         ) from None
-    # Keys first, so that a certificate always has its key.
+    # Write keys first, so that a certificate always has its key.
     if not renew:
         write_private(folder / CA_KEY, _pem_key(ca_key))
         _write_public(folder / CA, _pem(ca))

@@ -1,7 +1,7 @@
 """gRPC channels to the ensemble service: addresses, TLS and tokens.
 
-Clients, member agents and the executor ``remote`` all open their channels here. Imports gRPC when
-the first channel is opened.
+Clients, member agents and the executor ``remote`` all open their channels here. gRPC is imported
+when the first channel is opened.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def load_grpc() -> Any:
 def _quiet() -> Iterator[None]:
     """Silence gRPC's logging on stderr unless the user has configured it.
 
-    We report failures ourselves. gRPC reads the environment variable when it is imported. It is
-    removed afterwards, so that jobs don't inherit it.
+    Failures are reported by the callers instead. gRPC reads its environment variable on import. The
+    variable is removed afterwards, so that jobs don't inherit it.
     """
     if "GRPC_VERBOSITY" in os.environ:
         yield
@@ -76,7 +76,7 @@ def _quiet() -> Iterator[None]:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether this host, judged by its name, is this machine."""
+    """Return whether this host is this machine, judged by the host's name."""
     host = host.strip("[]")
     if host.lower() == "localhost":
         return True
@@ -103,24 +103,27 @@ def open_channel(
 ) -> grpc.Channel:
     """Open a channel to the service. Each call on it carries the token.
 
-    Parameters ---------- token:
-        The credential, or a function that returns it; default ``$ENSEMBLE_TOKEN``, then the content
-        of the file ``$ENSEMBLE_TOKEN_FILE``. File and function are read for each call, so that a
-        token can be renewed while the channel is open. If that fails, the last token is used. With
-        no source, calls carry no token.
+    Parameters
+    ----------
+    token:
+        The credential, or a function that returns it. The default is ``$ENSEMBLE_TOKEN``, then the
+        content of the file ``$ENSEMBLE_TOKEN_FILE``. A file or function is read for each call, so
+        that a token can be renewed while the channel is open. If reading fails, the last token is
+        used. Without a source, calls carry no token.
     ca:
-        File with the authority's certificate; default ``$ENSEMBLE_CA``, then, for a service on this
-        machine, :func:`own_authority`. With none of them, a service on this machine is called in
-        plaintext, and any other must be trusted by the system's authorities.
+        File with the certificate authority's certificate. The default is ``$ENSEMBLE_CA``, then,
+        for a service on this machine, :func:`own_authority`. Without any of them, a service on this
+        machine is called in plaintext, and any other service must be trusted by the system's
+        certificate authorities.
     insecure:
-        Use plaintext to other machines too: anyone on the network path can read the token. Without
-        it, a token goes in plaintext only to a listener on this machine that belongs to this user
-        or root.
+        Use plaintext to other machines too: anyone on the network path can then read the token.
+        Otherwise, a token is sent in plaintext only to a listener on this machine that belongs to
+        this user or root.
     max_message:
-        Largest message to accept, in bytes.
+        Maximum size of a received message, in bytes.
 
     Raises :class:`UsageError` if a file cannot be read. Does not connect yet: the first call finds
-    out whether the service is there.
+    out whether the service is reachable.
     """
     grpc = load_grpc()
     channel: Channel
@@ -138,13 +141,13 @@ def open_channel(
     options = [
         ("grpc.max_receive_message_length", max_message),
         ("grpc.max_send_message_length", max_message),
-        # Detects a dead connection while a stream is open on it.
+        # Detect a dead connection while a stream is open on it.
         ("grpc.keepalive_time_ms", 20_000),
         ("grpc.keepalive_timeout_ms", 10_000),
         ("grpc.initial_reconnect_backoff_ms", 200),
         ("grpc.min_reconnect_backoff_ms", 1_000),
         ("grpc.max_reconnect_backoff_ms", 5_000),
-        # Each channel of a process has its own connection.
+        # Each channel of a process gets its own connection.
         ("grpc.use_local_subchannel_pool", 1),
     ]
     if is_loopback(host):
@@ -170,9 +173,11 @@ def authorization(token: str | None) -> tuple[tuple[str, str], ...]:
 
 
 def own_authority(host: str, folder: Path | None = None) -> Path | None:
-    """Return the authority that ``ensemble-server init-tls`` made on this machine, if it exists.
+    """Return the certificate authority's file that ``ensemble-server init-tls`` created on this
+    machine.
 
-    ``folder`` overrides the usual certificate folder. Returns ``None`` for another host.
+    The argument ``folder`` overrides the usual certificate folder. Returns ``None`` if the file
+    does not exist, or if ``host`` is another machine.
     """
     if not is_loopback(host):
         return None
@@ -187,14 +192,14 @@ def own_authority(host: str, folder: Path | None = None) -> Path | None:
 def trusted_file(
     host: str, ca: str | os.PathLike[str] | None, insecure: bool
 ) -> str | os.PathLike[str] | None:
-    """Return the authority's file: the argument if given, else the environment's."""
+    """Return the certificate authority's file: the argument if given, else from the environment."""
     if ca or insecure:
         return ca
     return os.environ.get("ENSEMBLE_CA") or own_authority(host)
 
 
 def _source(given: str | Callable[[], str | None] | None) -> Callable[[], str | None]:
-    """Return a function that yields the token for each call."""
+    """Return a function that returns the token for each call."""
     if callable(given):
         return given
     text = given or os.environ.get("ENSEMBLE_TOKEN")
@@ -206,7 +211,7 @@ def _source(given: str | Callable[[], str | None] | None) -> Callable[[], str | 
 
 
 def read_token(path: str | os.PathLike[str]) -> str:
-    """Return the token in a file that contains nothing else. Raise :class:`UsageError`."""
+    """Return the token from a file that contains only the token. Raise :class:`UsageError`."""
     try:
         text = _checked(Path(path).expanduser().read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -233,7 +238,7 @@ def _checked(text: str) -> str:
 
 
 def read_certificate(path: str | os.PathLike[str]) -> bytes:
-    """Return the certificates in an authority's file. Raise :class:`UsageError`."""
+    """Return the certificates in a certificate authority's file. Raise :class:`UsageError`."""
     try:
         data = Path(path).expanduser().read_bytes()
     except OSError as error:
@@ -265,7 +270,7 @@ _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", r
 
 
 def tls_context(authority: bytes | None) -> ssl.SSLContext:
-    """Return a TLS context that trusts this authority. It is no stricter than gRPC."""
+    """Return a TLS context that trusts this certificate authority. It is no stricter than gRPC."""
     context = ssl.create_default_context(cadata=authority.decode("ascii") if authority else None)
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     return context
@@ -276,8 +281,10 @@ def _check_listener(host: str, port: int) -> None:
     import grpc
 
     class NotSent(grpc.RpcError):
-        """A call that was not made. ``refusal`` is the error for the user; ``None`` if nobody
-        listens on the port.
+        """A call that was not made.
+
+        The attribute ``refusal`` is the error for the user, or ``None`` if no process listens on
+        the port.
         """
 
         refusal: UsageError | None = None
@@ -312,13 +319,13 @@ def _bearer(
 ) -> Any:
     """Return an interceptor that adds the token to every call, after a check.
 
-    gRPC's own call credentials refuse plaintext, which a service on this machine may use.
+    gRPC's own call credentials reject plaintext, but a service on this machine may use plaintext.
     """
     import grpc
 
     def current() -> str:
         nonlocal token
-        with contextlib.suppress(UsageError):  # its file is being replaced
+        with contextlib.suppress(UsageError):  # the token's file is being replaced
             token = source() or token
         return token
 

@@ -1,7 +1,7 @@
 """Client of the ensemble service: resize, cancel and status, with retries.
 
-Programs, plugins and ``ensemble-server status`` use :class:`ServiceClient`. It imports gRPC when it
-is created.
+Programs, plugins and ``ensemble-server status`` use :class:`ServiceClient`. Creating a client
+imports gRPC.
 """
 
 from __future__ import annotations
@@ -64,9 +64,10 @@ class GroupStatus:
 class MemberStatus:
     """Status of a member.
 
-    ``last_beat`` is in seconds since the epoch, 0 for never. ``size`` is the number of nodes, if
-    the service resizes the member and knows it. ``denied`` is why its last resize request was
-    denied, or empty.
+    The field ``last_beat`` is the time of the last heartbeat in seconds since the epoch, 0 for
+    never. The field ``size`` is the number of nodes, if the service resizes the member and knows
+    the number. The field ``denied`` says why the member's last resize request was denied; otherwise
+    it is empty.
     """
 
     member: str
@@ -89,8 +90,8 @@ class MemberStatus:
 class ServiceClient:
     """Client of the ensemble service. Thread-safe.
 
-    ``token`` and ``ca`` are as for :func:`open_channel`. ``timeout``, in seconds, covers a whole
-    request with its retries.
+    The arguments ``token`` and ``ca`` are those of :func:`open_channel`. The argument ``timeout``,
+    in seconds, covers a whole request with its retries.
     """
 
     def __init__(
@@ -126,11 +127,11 @@ class ServiceClient:
         self._channel.close()
 
     def resize(self, member: str, request: str, delta: int) -> Resized:
-        """Ask for ``delta`` more nodes of ``member``, or fewer if negative.
+        """Request ``delta`` more nodes for ``member``, or fewer if negative.
 
-        ``request`` is the idempotency key: a retry under the same name returns the first answer and
-        resizes nothing. Raises :class:`ExecutorError`. If it is ``transient``, the request may have
-        arrived; retry it under the same name.
+        The name ``request`` is the idempotency key: a retry under the same name returns the first
+        reply and resizes nothing. Raises :class:`ExecutorError`. If the error is ``transient``, the
+        request may have arrived; retry it under the same name.
         """
         message = self._wire.ResizeRequest(member=member, request=request, delta=delta)
         reply = self._ask(self._stub.Resize, message, again=True)
@@ -157,12 +158,14 @@ class ServiceClient:
         )
 
     def cancel(self, member: str, run: str, jobs: Sequence[str] = ()) -> None:
-        """Cancel jobs of a run on a member; all of them if none is named."""
+        """Cancel jobs of a run on a member; without ``jobs``, cancel all of them."""
         message = self._wire.CancelRequest(member=member, run=run, jobs=jobs)
         self._ask(self._stub.Cancel, message, again=True)
 
     def status(self, member: str = "") -> list[MemberStatus]:
-        """Return the status of one member, or of all that the credential may see, by name."""
+        """Return the status of one member, or of all members that the credential may see, by
+        name.
+        """
         found: list[MemberStatus] = []
         after = ""
         while True:
@@ -187,8 +190,8 @@ class ServiceClient:
                 code = error.code() if hasattr(error, "code") else None
                 left = end - time.monotonic()
                 away = code == grpc.StatusCode.UNAVAILABLE
-                # If the member is absent, that is the answer: don't retry. But do retry if the
-                # service was overloaded: it cancels some requests before it reads them.
+                # If the member is absent, that is the result: don't retry. But do retry if the
+                # service was overloaded: it then cancels some requests before it reads them.
                 crowded = code == grpc.StatusCode.CANCELLED and not self._closed.is_set()
                 retry = again and (crowded or (away and not is_absence(str(error.details()))))
                 if retry and away and not looked and left > 2.0:  # check whether waiting can help
@@ -208,7 +211,7 @@ class ServiceClient:
                 ) from None
 
     def _fault(self, error: Any, away: bool, left: float) -> EnsembleError:
-        """Explain an RPC error, using the seconds that are left or half a second."""
+        """Explain an RPC error, within the ``left`` seconds or half a second."""
         why: Away | None = None
         if away and not is_answer(str(error.details())):
             with contextlib.suppress(EnsembleError):  # the authority's file is being replaced

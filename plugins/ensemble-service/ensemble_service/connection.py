@@ -1,8 +1,8 @@
 """Reconnecting stream to the service, with backoff.
 
 Used by the member agent (``Member``) and by each controller with the executor ``remote``
-(``Steer``). When the stream breaks, messages in flight may or may not have arrived. Event numbers
-and call ids tell both ends which did.
+(``Steer``). When the stream breaks, messages in flight may or may not have arrived. Both ends find
+out from event numbers and call ids.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Connection"]
 
-#: Seconds between attempts: first and longest. A run waits a little longer than that for members
-#: that it needs (``remote``).
+#: Seconds between attempts to connect: first and longest. A run with the executor ``remote`` waits
+#: slightly longer than that for members that it needs.
 _FIRST, _LONGEST = 0.2, 5.0
-#: A connection that lasted so many seconds resets the backoff.
+#: A connection that lasted this many seconds resets the backoff.
 _STEADY = 5.0
 
 #: Seconds to wait for the thread to end.
@@ -40,10 +40,10 @@ _R = TypeVar("_R")
 class Connection(Generic[_S, _R]):
     """Keeps a stream open from :meth:`start` to :meth:`close`.
 
-    ``channel`` opens a channel. ``first`` returns the first message for each new stream. ``heard``
-    is called with each received message, and ``down`` with the error when the stream ends or cannot
-    be opened; both on the connection's thread. ``away`` finds out why the service cannot be
-    reached.
+    The function ``channel`` opens a channel. The function ``first`` returns the first message for
+    each new stream. The callback ``heard`` is called with each received message. The callback
+    ``down`` is called with the error when the stream ends or cannot be opened. Both callbacks run
+    on the connection's thread. The function ``away`` finds out why the service cannot be reached.
     """
 
     def __init__(
@@ -95,9 +95,9 @@ class Connection(Generic[_S, _R]):
         self.close()
 
     def close(self) -> None:
-        """End the stream and wait for its thread, unless called on it.
+        """End the stream and wait for its thread, unless called on that thread.
 
-        A thread that is still looking up host names is left alone, because that may take long.
+        A thread that is still looking up host names is abandoned, because that may take long.
         """
         self._closed.set()
         self.drop()
@@ -180,7 +180,7 @@ class Connection(Generic[_S, _R]):
             return plain
         try:
             return fault(error, self._target, self._away())
-        except EnsembleError:  # the authority's file is being replaced
+        except EnsembleError:  # the certificate authority's file is being replaced
             return plain
 
 

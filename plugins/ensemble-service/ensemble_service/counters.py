@@ -8,7 +8,7 @@ __all__ = ["Counters"]
 
 
 class Counters:
-    """Finished RPCs (``requests``) by method and status, and ``resizes`` by outcome."""
+    """Counts finished RPCs (``requests``) by method and status, and ``resizes`` by outcome."""
 
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, str]] = Counter()

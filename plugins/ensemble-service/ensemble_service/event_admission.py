@@ -1,11 +1,11 @@
 """Admission of members' events: allow-list, size and rate limits, and clock correction.
 
-A member's token identifies one queue, so a member may only report jobs that were submitted to it,
-its resources, the outcome of requests sent to it, and problems. Anything else (``call-returned``,
-``stop``, events of another member's job …) is dropped, with one warning. ``wire`` has already
-checked types. Paths of a job's files are only trusted within folders that the user shares with
-members; other files are reported but not read. ``member_proxy`` has one :class:`EventAdmission` for
-each member.
+A member's token identifies one queue. So a member may only report jobs that were submitted to it,
+its resources, the outcome of requests sent to it, and problems. Any other event is dropped, with
+one warning: for example ``call-returned``, ``stop``, and events of another member's job. ``wire``
+has already checked types. Paths of a job's files are trusted only within folders that the user
+shares with members; other files are reported but not read. ``member_proxy`` has one
+:class:`EventAdmission` for each member.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ _SLACK = 5.0
 #: Maximum number of corrections of one member's clock. After that, times in the future are replaced
 #: with the current time.
 _CORRECTIONS = 20
-#: Maximum number of events of one job, and of further events that report its end.
+#: Maximum number of events of one job, and of additional events that report the job's end.
 _MOST_EVENTS, _MOST_ENDS = 10_000, 10
 _ENDS = frozenset({"exception", "finish", "clean"})
-#: Gauges of one member, and foreign jobs that it may report.
+#: Maximum number of gauges of one member, and of foreign jobs that it may report.
 _MOST_GAUGES, _MAX_FOREIGN_JOBS = 1_000, 200_000
-#: Problems, and rows of values: per second and burst.
+#: Rate limits of problems and of rows: events per second, and burst.
 _PROBLEMS, _ROWS = (1.0, 100.0), (10_000.0, 100_000.0)
 
-#: Fields of ``start`` that name the job's files, and the field that untrusted ones are moved to.
+#: Fields of ``start`` events that name the job's files, and the field that untrusted names are
+#: moved to.
 _PLACES, _AT_MEMBER = ("workdir", "stdout", "stderr"), "at_member"
 
 _WHAT_TO_DO = (
@@ -50,11 +51,12 @@ _WHAT_TO_DO = (
 class EventAdmission:
     """Decides which of a member's events reach the run.
 
-    ``jobs`` are the member's jobs and ``resizes`` its unanswered requests; the proxy updates both.
-    ``elsewhere`` says whether a job belongs to another member. ``tell`` informs the user. ``ahead``
-    stores for later controllers by how many seconds the member's clock is ahead: the smallest value
-    so far, and the current one. ``shared`` are the absolute paths of folders whose files may be
-    read.
+    The mapping ``jobs`` has the member's jobs and ``resizes`` its unanswered requests; the proxy
+    updates both. The function ``elsewhere`` says whether a job belongs to another member. The
+    callback ``tell`` informs the user. The callback ``ahead`` stores for later controllers by how
+    many seconds the member's clock is ahead: the smallest value so far, and the current one;
+    ``offsets`` are the stored values. The list ``shared`` has the absolute paths of folders whose
+    files may be read.
     """
 
     def __init__(
@@ -90,10 +92,10 @@ class EventAdmission:
     # -- decisions ------------------------------------------------------------------------------
 
     def take(self, message: pb.Event, now: float) -> Event | None:
-        """Return the event of a message and the member's own time for it, or ``None`` if it is
+        """Return the event of a message and the member's own time for the event; ``None`` if it is
         dropped.
 
-        ``now`` is the controller's time.
+        The argument ``now`` is the controller's time.
         """
         try:
             event = to_event(message)
@@ -142,7 +144,7 @@ class EventAdmission:
     def _placed(self, event: JobEvent) -> JobEvent:
         """Return a start event without untrusted paths.
 
-        Without them, the output is expected where the run asked for it.
+        The output is then expected where the run requested it.
         """
         context = event.context
         told = {key: context[key] for key in _PLACES if context.get(key)}
@@ -231,7 +233,7 @@ class EventAdmission:
         """Convert a controller's time to the member's clock, rounding down.
 
         Rounding down may make the member repeat an event, which is recognized by its name. Rounding
-        up might lose one.
+        up might lose an event.
         """
         return timestamp + self._least if timestamp else timestamp
 

@@ -1,4 +1,4 @@
-"""A member's events on their way to a run: an outbox with retransmission, an inbox without repeats.
+"""Delivery of a member's events to a run: an outbox that resends, and an inbox that drops repeats.
 
 Events are numbered from 1 within a *life* of the run at the member. The agent keeps them in an
 :class:`Outbox` and resends them, with backoff, until the run's :class:`Inbox` has acknowledged
@@ -17,16 +17,16 @@ from ensemble_service.wire import MOST_BYTES, MOST_ITEMS
 
 __all__ = ["Inbox", "Outbox"]
 
-#: Events that an outbox keeps.
+#: Maximum number of events that an outbox keeps.
 MOST = 1_000_000
-#: Events that may be in flight without an acknowledgement.
+#: Maximum number of events in flight without an acknowledgement.
 _WINDOW = 10_000
 #: Seconds without an acknowledgement until events are resent: first and longest.
 _RESEND, _LONGEST = 10.0, 120.0
-#: An acknowledgement is sent after this many events, or after this many seconds if there are fewer.
-#: One for each batch would double the traffic of a thousand members.
+#: An acknowledgement is sent after this many events, or after this many seconds if there are fewer
+#: events. An acknowledgement for each batch would double the traffic of a thousand members.
 _AT_ONCE, _EVERY = 500, 1.0
-#: Earlier lives that an inbox remembers.
+#: Maximum number of earlier lives that an inbox remembers.
 _MOST_LIVES = 100
 
 
@@ -38,7 +38,7 @@ class Outbox:
         self._most = most
         self._lock = threading.Lock()
         self._events: deque[pb.Event] = deque()
-        #: The number of the oldest event that is kept.
+        #: The number of the oldest kept event.
         self.first = 1
         #: The number of the next event to send; 0 while nothing may be sent.
         self._next = 0
@@ -58,7 +58,7 @@ class Outbox:
             return self.first + len(self._events)
 
     def add(self, events: Sequence[pb.Event]) -> bool:
-        """Keep all of these events, or none and return False if there is no room for them."""
+        """Keep all of these events; if there is no room for all, keep none and return False."""
         with self._lock:
             if len(self._events) + len(events) > self._most:
                 return False
@@ -66,7 +66,7 @@ class Outbox:
             return True
 
     def rewind(self) -> None:
-        """Start to send, from the oldest unacknowledged event."""
+        """Start sending from the oldest unacknowledged event."""
         with self._lock:
             self._next = self.first
 
@@ -76,7 +76,7 @@ class Outbox:
             self._next = 0
 
     def acknowledge(self, number: int) -> None:
-        """Drop the events up to this number: they have arrived."""
+        """Drop the events up to this number, because they have arrived."""
         with self._lock:
             # Ignore numbers that were never sent, whatever the run claims.
             count = max(0, min(number, self._sent) - self.first + 1)
@@ -114,8 +114,8 @@ class Outbox:
         return max(0, min(len(self._events), _WINDOW) - begin)
 
     def take(self) -> tuple[int, list[pb.Event]] | None:
-        """Return the next events to send and the number of the first, or None. They fit in one
-        message.
+        """Return the next events to send and the number of the first, or None. The events fit in
+        one message.
         """
         with self._lock:
             if not self._next:
@@ -140,16 +140,18 @@ class Inbox:
     """The events of one member that have arrived, by their numbers."""
 
     def __init__(self) -> None:
-        #: The life that the numbers belong to; None before the first.
+        #: The life that the numbers belong to; None before the first life.
         self.life: str | None = None
         self._next = 1
         self._acknowledged = 0
         self._due = 0.0
-        #: The newest number of each earlier life that has arrived.
+        #: The newest number that has arrived from each earlier life.
         self._earlier: dict[str, int] = {}
 
     def begin(self, life: str, first: int) -> None:
-        """Start or continue a life. Its outbox still has the events from number ``first`` on."""
+        """Start or continue a life. The life's outbox still has the events from number ``first``
+        on.
+        """
         # An acknowledgement sent while the member was away is lost, so send it again.
         self._acknowledged = first - 1
         if life != self.life:
@@ -160,7 +162,7 @@ class Inbox:
     def is_repeated(self, life: str, number: int) -> bool:
         """Return whether the event with this number in an earlier life has already arrived.
 
-        The call also records it as arrived.
+        Also records the event as arrived.
         """
         repeated = number <= self._earlier.get(life, 0)
         if not repeated:
@@ -173,9 +175,10 @@ class Inbox:
             del self._earlier[next(iter(self._earlier))]
 
     def new(self, life: str, first: int, events: Sequence[pb.Event]) -> Sequence[pb.Event] | None:
-        """Return the events that are new, or None if earlier ones are missing.
+        """Return the events that are new, or None if earlier events are missing.
 
-        ``first`` is the number of the first of ``events``. Events of another life are ignored.
+        The argument ``first`` is the number of the first of ``events``. Events of another life are
+        ignored.
         """
         if life != self.life:
             return ()

@@ -17,8 +17,8 @@ __all__ = ["claim"]
 def claim(folder: Path, taken: UsageError) -> int:
     """Create and lock the folder. Return the descriptor that holds the lock until it is closed.
 
-    Raises :class:`UsageError` if the folder cannot be used, and ``taken`` if another process has
-    it.
+    Raises :class:`UsageError` if the folder cannot be used, and ``taken`` if another process holds
+    the lock.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)

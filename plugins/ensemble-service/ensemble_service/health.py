@@ -1,7 +1,7 @@
 """The standard gRPC health service (``grpc.health.v1``), with bounded memory: probes have no token.
 
-It stores nothing that a caller sends. ``rpc_guard`` limits the messages and streams of callers
-without a token.
+The service stores nothing that a caller sends. ``rpc_guard`` limits the messages and streams of
+callers without a token.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _STATUS = health_pb2.HealthCheckResponse
 
 
 class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # has no types
-    """Health of these services, which start and stop together."""
+    """Health of the services ``names``, which start and stop together."""
 
     def __init__(self, names: Collection[str]) -> None:
         self._names = frozenset(names)
@@ -31,7 +31,7 @@ class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # ha
         self._changed = asyncio.Event()
 
     def set(self, serving: bool) -> None:
-        """Set whether the services take requests."""
+        """Set whether the services accept requests."""
         self._serving = serving
         self._changed.set()
         self._changed = asyncio.Event()
@@ -45,7 +45,7 @@ class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # ha
         return _STATUS.SERVING if self._serving else _STATUS.NOT_SERVING
 
     async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Report whether a service takes requests (gRPC's health check)."""
+        """Report whether a service accepts requests (gRPC's health check)."""
         status = self._now(request.service)
         if status == _STATUS.SERVICE_UNKNOWN:
             raise Refused("NOT_FOUND", "no service of this name")

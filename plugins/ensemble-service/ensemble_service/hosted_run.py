@@ -1,9 +1,9 @@
-"""Hosted run: one run at a member agent, with its executor, events and its controller's calls.
+"""Hosted run: one run at a member agent, with its executor, its events and its controller's calls.
 
 The executor is reopened, as for a resumed run, for each controller of the run (its *epoch*) and
-after the agent was restarted. Each time a *life* begins, with events numbered from 1. If a
-controller finds another life than before, it asks the executor for the state of its jobs. Within a
-life this is unnecessary, because events are resent until they are acknowledged.
+after a restart of the agent. Each time a *life* begins, with events numbered from 1. If a
+controller finds a different life than before, it asks the executor for the state of its jobs.
+Within a life this is unnecessary, because events are resent until they are acknowledged.
 
 The agent's receiving thread queues calls; the run's own thread performs them one by one.
 """
@@ -36,12 +36,12 @@ STRANGERS = "strangers"
 #: Prefix of the capability that names this run's folder at the member. An agent with another folder
 #: does not know which jobs an earlier agent received.
 HOME = "home:"
-#: Code of the fault that says that an executor can never find jobs again.
+#: Fault code of an executor that can never find jobs again.
 BLIND = "cannot-reattach"
-#: Number of answers that are remembered. A controller has far fewer calls in progress.
+#: Maximum number of remembered answers. A controller has far fewer calls in progress.
 _REMEMBERED = 1_000
 
-#: How far the limit on kept events may grow after an overflow.
+#: Maximum factor by which the limit on kept events may grow after an overflow.
 _MOST_ROOM = 16
 
 _log = logging.getLogger("ensemble.member")
@@ -50,9 +50,9 @@ _log = logging.getLogger("ensemble.member")
 class HostedRun:
     """A run on this member.
 
-    ``build`` makes an executor. ``folder`` keeps the run's files. ``answer`` sends an answer, and
-    ``news`` reports that there are events to send. ``over`` is called when no call is left and
-    decides whether the run is forgotten.
+    The function ``build`` creates an executor. The folder ``folder`` keeps the run's files. The
+    callback ``answer`` sends an answer, and ``news`` reports that there are events to send. The
+    callback ``over`` is called when no call is left, and returns whether the run is forgotten.
     """
 
     def __init__(
@@ -76,20 +76,20 @@ class HostedRun:
         self._news = news
         self._over = over
         self._calls: queue.SimpleQueue[pb.Call | Callable[[], None] | None] = queue.SimpleQueue()
-        #: The current life: its events and its executor. Without one, no events are added.
+        #: The current life: its events and its executor. Without an executor, no events are added.
         self.outbox = Outbox("")
         self._kept = KeptEvents(folder / "unacknowledged")
         #: Held while events are added, so that they are numbered in order.
         self._adding = threading.Lock()
         self._executor: Executor | None = None
-        #: Whether the life must end: the queue or events were lost.
+        #: Whether the life must end because the queue or events were lost.
         self._broken = False
         #: Additional events to keep after an overflow, because the executor will repeat the lost
         #: ones.
         self._room = 1
         self._home = ""
         self._answers: OrderedDict[int, pb.Answer] = OrderedDict()
-        #: Jobs that this life received or found again, and those of them that are not over.
+        #: Jobs that this life received or found again, and those among them that are not over.
         self._handed: set[str] = set()
         self._active: set[str] = set()
         self._newest = 0.0
@@ -105,11 +105,11 @@ class HostedRun:
 
     @property
     def idle(self) -> bool:
-        """True if no call waits."""
+        """True if no call is waiting."""
         return self._calls.empty()
 
     def acknowledge(self, life: str, number: int) -> None:
-        """Drop the events of this life up to this number: the run has received them."""
+        """Drop the events of this life up to this number, because the run has received them."""
         outbox = self.outbox
         if life == outbox.life:
             outbox.acknowledge(number)
@@ -117,11 +117,11 @@ class HostedRun:
             self._news()
 
     def disconnected(self) -> None:
-        """Stop sending: the service is away."""
+        """Stop sending, because the service is unreachable."""
         self.outbox.stop()
 
     def batch(self) -> pb.Batch | None:
-        """Return the next events to send, if sending is possible."""
+        """Return the next events to send; ``None`` if nothing can be sent."""
         outbox = self.outbox
         taken = outbox.take()
         if taken is None:
@@ -132,7 +132,9 @@ class HostedRun:
         )
 
     def leave(self, timeout: float) -> None:
-        """Close the executor because the agent stops. Jobs continue if it can leave them."""
+        """Close the executor because the agent stops. Jobs continue if the executor can detach from
+        them.
+        """
         self._calls.put(self._end_life)
         self._calls.put(None)
         self._thread.join(timeout)
@@ -149,7 +151,7 @@ class HostedRun:
                     call()
                     continue
                 self._perform(call)
-            except Exception:  # must survive: nothing else performs the next call
+            except Exception:  # this thread must survive: nothing else performs the next call
                 _log.exception("run %s: a call failed", self.tag)
             if self._executor is None and self._over(self):
                 return
@@ -208,7 +210,8 @@ class HostedRun:
             jobs = [job for job in to_jobs(call.submit.jobs) if job.id not in self._handed]
             names = [job.id for job in jobs]
             if jobs:
-                # Recorded before the submission, because the first events may come during it.
+                # Record the jobs before the submission, because their first events may come during
+                # it.
                 self._handed.update(names)
                 self._active.update(names)
                 try:
@@ -249,7 +252,7 @@ class HostedRun:
             raise ExecutorError("unknown kind of call", code="unknown-call")
 
     def _cancel_for_service(self, call: pb.Call) -> None:
-        """Carry out a request of the service itself, made by a person. Only cancel is allowed."""
+        """Carry out a request of the service itself, made by a person. Only cancels are allowed."""
         if self._executor is None or call.WhichOneof("what") != "cancel":
             return
         jobs = list(call.cancel.jobs) or list(self._active)
@@ -281,7 +284,7 @@ class HostedRun:
             return
         answer.opened.CopyFrom(opened)
         self._answer(answer)
-        # Not earlier: the run does not know this life yet.
+        # Do this last: before the answer, the run does not know this life.
         self.outbox.rewind()
         self._news()
 
@@ -331,7 +334,7 @@ class HostedRun:
             return
         try:
             executor.close()
-        except (Exception, SystemExit):  # it broke its contract, but it is gone
+        except (Exception, SystemExit):  # it must not raise, but it is closed now
             _log.exception("run %s: cannot close the executor", self.tag)
         with contextlib.suppress(OSError):
             (self._folder.path / "output").rmdir()  # remove it if it is empty

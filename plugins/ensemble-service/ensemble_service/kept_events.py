@@ -1,9 +1,9 @@
-"""Rows and problems that a run has not acknowledged, on disk: they outlive the member agent.
+"""Rows and problems that a run has not acknowledged, kept on disk to outlive the member agent.
 
 After a restart, an executor repeats the events of its jobs, but neither rows nor problems. So the
-agent writes rows and problems to a file before it sends them, with their life and number
+agent writes rows and problems to a file before it sends them, each with its life and number
 (``event_stream``). In its next life, the agent resends them with the old life and number. The run's
-inbox drops those that it already has.
+inbox drops those that have already arrived.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from ensemble_service.proto import ensemble_pb2 as pb
 
 __all__ = ["KEPT", "KeptEvents", "origin_of"]
 
-#: Types of events that no executor repeats after a restart, so they are kept.
+#: Types of events that are kept, because no executor repeats them after a restart.
 KEPT = (Observed, Problem)
-#: At most so many are kept. Beyond that, events are lost if the agent is killed.
+#: Maximum number of kept events. Further events are lost if the agent is killed.
 _MOST = 100_000
-#: Above this size (bytes) the file is rewritten without acknowledged events.
+#: Size in bytes above which the file is rewritten without acknowledged events.
 _LARGE = 1_000_000
 _ORIGIN = ', "origin": '
 
@@ -41,13 +41,15 @@ class KeptEvents:
         self._path = path
         self._lock = threading.Lock()
         self._life = ""
-        #: The kept events: number in this life, and line of the file.
+        #: The kept events: their number in this life, and their line in the file.
         self._lines: deque[tuple[int, bytes]] = deque()
         self._file: BinaryIO | None = None
         self._failed = False
 
     def begin(self, life: str) -> list[pb.Event]:
-        """Return the events of earlier lives. They are the first of this one."""
+        """Begin a life. Return the kept events of earlier lives, which become the first events of
+        this life.
+        """
         with self._lock:
             self._close()
             self._life = life
@@ -70,7 +72,9 @@ class KeptEvents:
             return []
 
     def add(self, number: int, events: Sequence[Event], messages: Sequence[pb.Event]) -> None:
-        """Keep the rows and problems among these events, the first of which gets this number."""
+        """Keep the rows and problems among these events. The first event has the number
+        ``number``.
+        """
         with self._lock:
             lines = [
                 (at, _line(message, self._life, at))
@@ -121,7 +125,7 @@ class KeptEvents:
             self._path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Leave the events to the next life."""
+        """Close the file. The events remain for the next life."""
         with self._lock:
             self._close()
 
@@ -137,7 +141,9 @@ def _line(message: pb.Event, life: str, number: int) -> bytes:
 
 
 def origin_of(message: pb.Event) -> tuple[str, int] | None:
-    """Return the life and number under which an event was first sent, or None if in this life."""
+    """Return the life and number under which an event was first sent, or None if this is its first
+    life.
+    """
     data = message.other.data
     if _ORIGIN not in data:
         return None

@@ -1,8 +1,8 @@
 """Legacy protocol: the service ``EnsembleOperator`` of ensemble-python 0.0.16, for its clients.
 
-These clients send no credential. Without one, only members that were named at the start
-(``--legacy``) can be resized. The object's group and version are ignored. A bad request is answered
-with ``ERROR`` and a reason, as those clients expect, not with a gRPC status.
+These clients send no credential, so they can resize only members that were named at the start
+(``--legacy``). The object's group and version are ignored. A bad request is answered with ``ERROR``
+and a reason, as those clients expect, not with a gRPC status.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ _NODES = {
 
 
 class LegacyServicer(api.EnsembleOperatorServicer):
-    """``EnsembleOperator``. ``legacy`` are full names of members that need no credential here."""
+    """The service ``EnsembleOperator``.
+
+    The argument ``legacy`` has the full names of the members that need no credential here.
+    """
 
     def __init__(
         self, current: EnsembleServicer, resizes: Resizes, legacy: Collection[str]
@@ -46,7 +49,9 @@ class LegacyServicer(api.EnsembleOperatorServicer):
         self._legacy = frozenset(legacy)
 
     def stand_in(self, request: old.StatusRequest | old.ActionRequest) -> Identity | None:
-        """Identify a caller without a credential as the member, if it is a legacy one."""
+        """Identify a caller without a credential as the member it names, if that is a legacy
+        member.
+        """
         try:
             member = member_name(request.name)
         except UsageError:
@@ -58,7 +63,7 @@ class LegacyServicer(api.EnsembleOperatorServicer):
     # -- resize ---------------------------------------------------------------------------------
 
     async def RequestAction(self, request: old.ActionRequest, context: Any) -> old.Response:  # noqa: N802
-        """Grow (``grow``) or shrink (``shrink``) a member."""
+        """Grow (action ``grow``) or shrink (``shrink``) a member."""
         who = caller()
         try:
             member = member_name(request.name)
@@ -131,7 +136,7 @@ def _delta(action: str, payload: str) -> int:
 
 
 def _status_data(status: pb.MemberStatus) -> Mapping[str, Any]:
-    """Return a member's status with the fields of the first implementation, and new ones."""
+    """Return a member's status, with the fields of the first implementation and additional ones."""
     gauges = status.gauges
     groups = {
         group.name: {

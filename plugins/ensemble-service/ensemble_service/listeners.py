@@ -1,8 +1,8 @@
 """Owners of listening sockets on this machine: checks who would receive a token in plaintext.
 
-Any user may listen on a free loopback port and wait for tokens. On Linux the kernel says who owns a
-listening socket (``/proc/net/tcp``, ``tcp6``). ``channel`` checks before each call that carries a
-token in plaintext.
+Any user may listen on a free loopback port and wait for tokens. On Linux, the kernel reports the
+owner of a listening socket (``/proc/net/tcp``, ``tcp6``). ``channel`` checks the owner before each
+call that carries a token in plaintext.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from pathlib import Path
 
 __all__ = ["foreign_owner", "nobody_listens"]
 
-#: The kernel's tables, and its state number for a listening socket.
+#: The kernel's tables of sockets, and the state number of a listening socket in them.
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _LISTENS = "0A"
 
 
 def foreign_owner(host: str, port: int) -> str | None:
-    """Return the foreign user who listens on this loopback address, in words for an error.
+    """Return, in words for an error, the foreign user who listens on this loopback address.
 
-    Returns ``None`` if there is no such user.
+    Returns ``None`` if the listener is not foreign.
     """
     for address, owner in _listeners(host, port):
         if owner not in (os.geteuid(), 0):
@@ -36,7 +36,7 @@ def nobody_listens(host: str, port: int) -> bool:
 
 
 def _listeners(host: str, port: int) -> list[tuple[IPv4Address | IPv6Address, int]]:
-    """Return the listening addresses, each with its socket's owner."""
+    """Return the listening addresses, each with the owner of its socket."""
     wanted = _addresses(host)
     found = []
     for table in _TABLES:

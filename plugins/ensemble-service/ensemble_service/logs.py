@@ -1,6 +1,6 @@
-"""The service's log: one line per event, as JSON or for people.
+"""The service's log: one line per event, as JSON or as text for people.
 
-Each line has an event (a few constant words) and fields. A credential is never a field. Used by
+Each line has an event (a few constant words) and fields. No field contains a credential. Used by
 every part of the running service.
 """
 
@@ -23,7 +23,7 @@ _LONGEST = 2_000
 
 
 def tell(event: str, level: Level = "info", **fields: object) -> None:
-    """Log ``event``. ``fields`` are plain data."""
+    """Log ``event``. The ``fields`` are plain data."""
     number = getattr(logging, level.upper())
     if _LOGGER.isEnabledFor(number):
         _LOGGER.log(number, event, extra={_FIELDS: fields})

@@ -1,7 +1,7 @@
 """Active jobs of one member, and what the run knows of each.
 
-``member_proxy`` has one :class:`MemberJobs` for its member. It also decides how a job ended if the
-member no longer reports it.
+``member_proxy`` has one :class:`MemberJobs` for its member. ``MemberJobs`` also decides what
+happens to jobs that a restarted member no longer knows.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ __all__ = ["MemberJob", "MemberJobs"]
 class MemberJob:
     """An active job.
 
-    ``data`` is kept until the member is known to have the job. ``newest`` is the time of the job's
-    newest event. Events up to the time ``since`` were received in an earlier life. Both times are
-    by the member's clock. ``events`` is the number of received events.
+    The field ``data`` is kept until the member is known to have the job. The field ``newest`` is
+    the time of the job's newest event. Events up to the time ``since`` were received in an earlier
+    life. Both times are by the member's clock. The field ``events`` is the number of received
+    events.
     """
 
     data: pb.Job | None
@@ -35,14 +36,14 @@ class MemberJobs(dict[str, MemberJob]):
     """The active jobs, by id."""
 
     def unsent(self) -> dict[str, pb.Job]:
-        """Return the jobs that the member does not have, with the data to send."""
+        """Return the jobs that the member does not have, each with the data to send."""
         return {name: job.data for name, job in self.items() if not job.sent and job.data}
 
     def to_ask(self, asked: Collection[str]) -> list[str]:
         """Return the jobs to ask a restarted member about, except those in ``asked``.
 
-        Later events are new, or repeats of the answer. Don't call this again when only the question
-        is resent: by then newer events may have come.
+        Events that arrive later are new, or repeated because of the question. Don't call this
+        method again when only the question is resent: by then newer events may have arrived.
         """
         names = [name for name, job in self.items() if job.sent and name not in asked]
         for name in names:
@@ -50,17 +51,17 @@ class MemberJobs(dict[str, MemberJob]):
         return names
 
     def moved(self) -> None:
-        """Note that an agent with another folder has taken over.
+        """Record that an agent with another folder has taken over.
 
         The previous agent may only be paused, and may still submit the jobs that it was sent. So
-        jobs that the new agent does not know are not submitted again.
+        jobs that the new agent does not know are not resubmitted.
         """
         for job in self.values():
             if job.sent:
                 job.data = None
 
     def found(self, names: Iterable[str], known: Mapping[str, bool]) -> list[str]:
-        """Update these jobs by what a restarted member knows of them. Return the lost ones.
+        """Update these jobs according to a restarted member's answer. Return the lost jobs.
 
         Jobs that the member never received become unsent again.
         """

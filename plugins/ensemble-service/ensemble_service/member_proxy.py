@@ -1,13 +1,14 @@
-"""Member proxy: one member as a run's controller sees it, with retries, acknowledgements and jobs.
+"""Member proxy: represents one member in a run's controller, with retries, acknowledgements and
+jobs.
 
-The executor ``remote`` has one :class:`MemberProxy` for each member. The executor holds its lock
-when it calls a proxy. Calls are sent in order and resent until they are answered; the member
-carries out each call once. Within a *life* of the member's agent, events are numbered, so nothing
-is lost or repeated.
+The executor ``remote`` has one :class:`MemberProxy` for each member, and holds its own lock when it
+calls a proxy. Calls are sent in order and resent until they are answered; the member carries out
+each call once. Within a *life* of the member's agent, events are numbered, so none is lost or
+repeated.
 
 When another life begins, the proxy first asks the member which jobs it knows. Jobs that never
 arrived are resubmitted; jobs that vanished are reported as lost. Events continue after the newest
-received one. Only then are the waiting calls sent.
+received event. Only then are the waiting calls sent.
 """
 
 from __future__ import annotations
@@ -41,31 +42,33 @@ from ensemble_service.wire import clean, in_parts, to_error
 
 __all__ = ["MemberProxy", "RunContext"]
 
-#: Seconds until a member is asked again to join the run.
+#: Seconds until a member that has not joined the run is asked again.
 _AGAIN = 2.0
-#: Updates of a member's gauges that are passed on immediately: per second and burst.
+#: Rate limit of gauge updates that are passed on immediately: per second, and burst.
 _GAUGE_RATE = (20.0, 200.0)
-#: Most capabilities of one member.
+#: Maximum number of capabilities of one member.
 _MOST_CAPABILITIES = 100
 
 
 class MemberProxy:
-    """One member. ``present``: it is connected. ``open``: calls can be sent to it."""
+    """One member. ``present`` says whether it is connected, ``open`` whether calls can be sent to
+    it.
+    """
 
     def __init__(self, name: str, run: RunContext, offsets: tuple[int, int] = (0, 0)) -> None:
         self.name = name
         self._run = run
         self.present = False
         self.state: Literal["away", "opening", "asking", "open"] = "away"
-        #: Why the last attempt to open it failed.
+        #: Why the last attempt to open the member failed.
         self.refusal: ExecutorError | None = None
         self._told_refusal = ""
         self.capabilities: frozenset[str] = frozenset()
         self.gauges: dict[str, float] = {}
         self.jobs = MemberJobs()
-        #: The member's answers to the run's questions, until they are fetched.
+        #: The member's answers about the run's jobs, until they are fetched.
         self.found: dict[str, bool] = {}
-        #: Whether the member cannot know whether a job arrived.
+        #: Whether the member is unable to find out whether a job arrived.
         self.blind = False
         #: The folder of the run at the member.
         self._home = ""
@@ -73,7 +76,7 @@ class MemberProxy:
         self._absence = Absence(name, run)
         self._opening = 0
         self._calls = PendingCalls(name, run, self.jobs)
-        #: Resize requests without an outcome so far.
+        #: Resize requests that have no outcome yet.
         self._resizes: dict[str, pb.Resize] = {}
         self._admission = EventAdmission(
             name,
@@ -85,10 +88,10 @@ class MemberProxy:
             offsets=offsets,
             shared=run.shared,
         )
-        #: Changed gauges that are not passed on yet: see :meth:`tick`.
+        #: Changed gauges that :meth:`tick` will pass on.
         self._untold: set[str] = set()
         self._gauge_turns = RateLimiter(*_GAUGE_RATE)
-        #: Whether the member reports that another controller has the run.
+        #: Whether the member reports that another controller has taken over the run.
         self.disowned = False
         #: When to retry what failed.
         self._again: float | None = None
@@ -99,7 +102,7 @@ class MemberProxy:
 
     @property
     def opened(self) -> bool:
-        """True if the member ever joined the run."""
+        """True if the member has ever joined the run."""
         return self._inbox.life is not None
 
     @property
@@ -113,7 +116,7 @@ class MemberProxy:
     # -- requests of the run -------------------------------------------------------------------
 
     def submit(self, messages: Sequence[pb.Job], names: Sequence[str]) -> None:
-        """Hand jobs to the member, or keep them until it is connected."""
+        """Submit jobs to the member, or keep them until the member is connected."""
         begin = 0
         for part in in_parts(messages):
             ids = list(names[begin : begin + len(part)])
@@ -125,8 +128,9 @@ class MemberProxy:
         self._pump()
 
     def cancel(self, jobs: Iterable[str]) -> None:
-        """Cancel those of these jobs that belong to the member. Jobs that were never sent are
-        dropped.
+        """Cancel those of these jobs that belong to the member.
+
+        Jobs that were never sent are dropped.
         """
         mine = [job for job in jobs if job in self.jobs]
         unsent = {job for job in mine if not self.jobs[job].sent}
@@ -145,8 +149,9 @@ class MemberProxy:
         self._pump()
 
     def reattach(self, jobs: Mapping[str, float]) -> None:
-        """Ask the member which of these jobs of an earlier controller it knows. The answer arrives
-        in ``found``.
+        """Ask the member which of these jobs of an earlier controller it knows.
+
+        The answer arrives in ``found``.
         """
         for job, newest in jobs.items():
             newest = self._admission.theirs(newest)
@@ -155,7 +160,7 @@ class MemberProxy:
         self._pump()
 
     def forget(self, jobs: Sequence[str]) -> None:
-        """Let the member forget these jobs."""
+        """Tell the member to forget these jobs."""
         if self.opened:
             self._calls.put("forget", list(jobs))
             self._pump()
@@ -174,8 +179,9 @@ class MemberProxy:
             self._calls.send(own=self.state == "asking")
 
     def ask_to_open(self) -> None:
-        """Ask the member to join the run, or announce a reconnection. Waiting calls are sent after
-        the answer.
+        """Ask the member to join the run, or announce a reconnection.
+
+        Waiting calls are sent after the member's answer.
         """
         self.state = "opening"
         self._again = time.monotonic() + UNANSWERED
@@ -193,7 +199,7 @@ class MemberProxy:
         self.ask_to_open()
 
     def went(self, now: float) -> None:
-        """Handle the loss of the member or the service at ``now`` (monotonic seconds)."""
+        """Handle the loss of the member or the service at time ``now`` (monotonic seconds)."""
         self.present = False
         self._absence.begin(now)
         self._interrupt()
@@ -203,7 +209,9 @@ class MemberProxy:
         self._calls.interrupt()
 
     def tick(self, now: float) -> None:
-        """Do what is due at ``now`` (monotonic seconds): acknowledge, retry, report absences."""
+        """Do what is due at time ``now`` (monotonic seconds): acknowledge, retry, report
+        absences.
+        """
         if self._untold:
             paths, self._untold = self._untold, set()
             self._run.gauges(paths, self._run.clock())
@@ -224,7 +232,7 @@ class MemberProxy:
     # -- answers -------------------------------------------------------------------------------
 
     def answered(self, answer: pb.Answer, now: float) -> None:
-        """Handle an answer received at ``now`` (monotonic seconds)."""
+        """Handle an answer received at time ``now`` (monotonic seconds)."""
         what = answer.WhichOneof("what")
         if answer.id == self._opening and self.state == "opening":
             if what == "opened":
@@ -253,13 +261,15 @@ class MemberProxy:
         self._pump()
 
     def _put_off(self, waiting: Waiting, fault: pb.Fault, now: float) -> bool:
-        """Return whether a fault only means that the call must be repeated. If so, prepare that."""
+        """Return whether a fault only means that the call must be repeated. If so, prepare the
+        repetition.
+        """
         code = fault.code
         if code == "stale":
             self._disown(fault, now)
             return True
         if code == "away":
-            waiting.sent = False  # sent again when the member is back
+            waiting.sent = False  # resent when the member is back
             return True
         if waiting.kind == "reattach" and code not in (BLIND, "not-open"):
             # The member's queue cannot be reached, so the state of its jobs is unknown now.
@@ -268,7 +278,7 @@ class MemberProxy:
             return True
         if code == "not-open":
             waiting.sent = False
-            # If several calls were in flight, only the first of these answers gets here.
+            # If several calls were in flight, only the first of their answers gets here.
             self._interrupt()
             self.ask_to_open()
             return True
@@ -298,8 +308,9 @@ class MemberProxy:
             self._blind(waiting, error)
 
     def _blind(self, waiting: Waiting, error: ExecutorError) -> None:
-        """Report that the state of these jobs cannot be known. They may have arrived, so none is
-        resubmitted.
+        """Report that the state of these jobs cannot be determined.
+
+        The jobs may have arrived, so none of them is resubmitted.
         """
         self._run.warn(str(error))
         if waiting.own:
@@ -339,8 +350,9 @@ class MemberProxy:
         self._again = now + _AGAIN
 
     def _disown(self, fault: pb.Fault, now: float) -> None:
-        """Handle a member that says that it obeys another controller: send it no requests, but keep
-        asking to join.
+        """Handle a member that reports that it obeys another controller.
+
+        Send it no requests, but keep asking it to join.
         """
         self._interrupt()
         self._again = now + _AGAIN
@@ -351,8 +363,8 @@ class MemberProxy:
     def _queue_lost(self, event: ExecutorLost) -> None:
         """Handle the loss of the member's queue.
 
-        The member is repeatedly asked to begin another life, until the queue is back. Then it
-        reports its jobs. The run and other members continue meanwhile.
+        The member is repeatedly asked to begin another life, until the queue is back. Then the
+        member reports its jobs. The run and the other members continue meanwhile.
         """
         hint = f"\n  hint: {event.hint}" if event.hint else ""
         self._run.warn(
@@ -382,7 +394,8 @@ class MemberProxy:
             if earlier is not None:
                 self._ask_for_jobs()
                 self._ask_for_sizes()
-        # Within a life the question keeps its id, so that events are replayed only once.
+        # Within a life, the question about jobs keeps its id, so that events are replayed only
+        # once.
         self.state = "asking" if self._calls.asking else "open"
         self._pump()
 
@@ -394,7 +407,8 @@ class MemberProxy:
     def _ask_for_sizes(self) -> None:
         """After a restart of the member, repeat unanswered resize requests.
 
-        If the member has carried out a request, it answers it and does not repeat it.
+        If the member has already carried out a request, it reports the outcome and does not repeat
+        it.
         """
         asked = {each.resize.request for each in self._calls if each.resize is not None}
         for request, resize in self._resizes.items():
@@ -422,7 +436,7 @@ class MemberProxy:
         """Handle a batch of events."""
         new = self._inbox.new(batch.life, batch.first, batch.events)
         if new is None:
-            # Earlier events are missing. The member will resend all of these.
+            # Earlier events are missing. The member will resend them with these.
             if self.state == "open":
                 self._interrupt()
                 self.ask_to_open()

@@ -1,4 +1,4 @@
-"""Member statistics: gauges, and job counts by group and state, computed from passing events.
+"""Member statistics: gauges, and job counts by group and state, computed from the events of runs.
 
 The member agent adds the events of all its runs here and sends the result in heartbeats.
 """
@@ -13,7 +13,7 @@ from ensemble_service.proto import ensemble_pb2 as pb
 
 __all__ = ["MemberStats"]
 
-#: Maximum number of groups in a heartbeat. If there are more, the oldest are left out.
+#: Maximum number of groups in a heartbeat. If there are more, the oldest groups are omitted.
 _MOST_GROUPS = 200
 #: The state of a job after each event.
 _AFTER = {
@@ -40,7 +40,7 @@ class _Job:
 
 
 class _Group:
-    """Job counts of one group, and sums of times in seconds."""
+    """Job counts of one group, and sums of its jobs' times in seconds."""
 
     def __init__(self) -> None:
         self.waiting = self.running = self.success = self.failed = self.cancelled = 0
@@ -65,7 +65,7 @@ class MemberStats:
     def gauges(self, values: Mapping[str, float]) -> None:
         """Update these gauges.
 
-        Raises ``TypeError`` or ``ValueError``, and changes nothing, if a value is not a number.
+        If a value is not a number, raises ``TypeError`` or ``ValueError`` and changes nothing.
         """
         numbers = {path: float(value) for path, value in values.items()}
         with self._lock:

@@ -1,6 +1,6 @@
-"""Membership of a run: which members it uses, kept between controllers, and errors for absent ones.
+"""Membership of a run: its members, recorded for later controllers, and errors for absent members.
 
-For the executor ``remote``. Loads neither gRPC nor protobuf.
+Used by the executor ``remote``. Loads neither gRPC nor protobuf.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ __all__ = [
     "taken_over",
 ]
 
-#: Version of the file.
+#: Name of the record's file, and its version.
 _FILE = "remote.json"
 
 
 class Membership:
-    """The recorded members of a run, with what its later controllers must know of them.
+    """The recorded members of a run, with the data about them that later controllers need.
 
     Raises :class:`ExecutorError` if the record cannot be read or written.
     """
@@ -35,22 +35,23 @@ class Membership:
     def __init__(self, run: Run) -> None:
         self.run = run
         kept = _read(run)
-        #: Whether an earlier controller had the run.
+        #: Whether the run had an earlier controller.
         self.resumed = kept is not None
         self._state: dict[str, Any] = {"groups": {}} if kept is None else kept
-        #: Increases with each controller, even if the clock was set back.
+        #: Number of this controller. It increases with each controller, even if the clock was set
+        #: back.
         self.epoch = max(time.time_ns(), int(self._state.get("epoch", 0)) + 1)
         self._state["epoch"] = self.epoch
         _write(run, self._state)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The members that jobs may have been submitted to."""
+        """The members to which jobs may have been submitted."""
         return tuple(self._state.get("members", ()))
 
     @property
     def default(self) -> str | None:
-        """The member for jobs that name none, if one was chosen. Saved with the next change."""
+        """The chosen member for jobs that name none, or ``None``. Saved with the next change."""
         found = self._state.get("default")
         return None if found is None else str(found)
 
@@ -59,7 +60,9 @@ class Membership:
         self._state["default"] = name
 
     def know(self, name: str) -> None:
-        """Record a member. If that fails it stays unknown, so that the next call tries again."""
+        """Record a member. If that fails, the member stays unknown, so that the next call tries
+        again.
+        """
         known = self._state.setdefault("members", [])
         if name in known:
             return
@@ -72,7 +75,7 @@ class Membership:
 
     def clock(self, name: str) -> tuple[int, int]:
         """Return by how many seconds a member's clock is ahead: the smallest value so far, and the
-        last one.
+        last.
         """
         least, offset = self._state.get("clocks", {}).get(name, (0, 0))
         return least, offset
@@ -89,7 +92,7 @@ class Membership:
         """
         groups = self._state.get("groups")
         if groups is None:
-            return  # the run is older than this record: ask all its members
+            return  # the run's record has an older format: ask all its members
         added = {group for group in map(_group, jobs) if name not in groups.get(group, ())}
         if not added:
             return
@@ -104,9 +107,7 @@ class Membership:
 
     @property
     def groups(self) -> Mapping[str, Sequence[str]]:
-        """The members that jobs of each group may have been submitted to, or nothing if
-        unknown.
-        """
+        """The members to which jobs of each group may have been submitted; empty if unknown."""
         return self._state.get("groups") or {}
 
     def assigned(self, name: str, jobs: Mapping[str, float]) -> dict[str, float]:
@@ -165,7 +166,7 @@ def taken_over(run: Run | None) -> ExecutorError:
 
 
 def similar_name(name: str, there: Collection[str]) -> str | None:
-    """Return the existing member with the most similar name, or None."""
+    """Return the connected member with the most similar name, or None."""
     return closest(name, sorted(there), 0.75)
 
 

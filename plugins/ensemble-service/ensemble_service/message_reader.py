@@ -1,9 +1,9 @@
-"""Message reader: bounds how many messages of callers are read at once, and so the memory.
+"""Message reader: limits how many messages of callers are read at once, and so the memory.
 
 ``rpc_guard`` uses it to read the first message of each call, once the caller is known. gRPC
-allocates memory for a message only while the message is read; calls that wait hold at most one
-stream window. If too many messages of callers without a credential are being read, the one that has
-taken longest is dropped, because an honest caller's message arrives at once.
+allocates memory for a message only while the message is read; each waiting call holds at most one
+stream window. If too many messages of callers without a credential are being read, the message that
+has taken longest is dropped, because an honest caller's message arrives at once.
 """
 
 from __future__ import annotations
@@ -20,16 +20,19 @@ from ensemble_service.refusal import Refused
 
 __all__ = ["MessageReader", "Messages", "NoMessage", "next_message"]
 
-#: Messages read at once: per credential, and for all callers without one.
+#: Maximum number of messages read at once: per credential, and for all callers without a
+#: credential.
 _AT_ONCE, _NAMELESS_AT_ONCE = 4, 8
-#: Most requests of one credential that are being read or queued. Each holds a stream window.
+#: Maximum number of requests of one credential that are read or queued. Each holds a stream window.
 _IN_LINE = 128
 #: Number of credentials whose queues are remembered.
 _MOST_READERS = 1_000
 
 
 class Messages:
-    """The messages of a call as they come. gRPC's own iterator keeps each until the next."""
+    """The messages of a call as they arrive. gRPC's own iterator keeps each message until the
+    next.
+    """
 
     def __init__(self, context: Any) -> None:
         self._read: Callable[[], Awaitable[Any]] = context.read
@@ -76,7 +79,7 @@ class MessageReader:
 
 
 class _Turns:
-    """Readers of one credential, with the number of queued and active ones."""
+    """The turns of one credential's messages, and the number of its queued and active messages."""
 
     def __init__(self) -> None:
         self.places = asyncio.Semaphore(_AT_ONCE)
@@ -107,7 +110,7 @@ class _Places:
         try:
             return await next_message(messages)
         except asyncio.CancelledError:
-            if task in self._tasks:  # timed out, or the caller is gone
+            if task in self._tasks:  # it timed out, or the caller is gone
                 raise
             if sys.version_info >= (3, 11):
                 task.uncancel()

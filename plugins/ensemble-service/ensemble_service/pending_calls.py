@@ -17,9 +17,9 @@ from ensemble_service.wire import MOST_IDS, in_parts
 
 __all__ = ["UNANSWERED", "Kind", "PendingCalls", "Waiting"]
 
-#: Calls in flight at once.
+#: Maximum number of calls in flight at once.
 _WINDOW = 16
-#: Seconds until an unanswered call is resent. If the member was only busy, it answers twice.
+#: Seconds until an unanswered call is resent. A member that was only busy then answers twice.
 UNANSWERED = 60.0
 
 Kind = Literal["submit", "cancel", "resize", "reattach", "forget", "close"]
@@ -35,12 +35,12 @@ class Waiting:
     resize: pb.Resize | None = None
     sent: bool = False
     when: float = 0.0
-    #: Whether this is the proxy's question which jobs another life knows, not a request of the run.
+    #: Whether this call is the proxy's own question about known jobs, not a request of the run.
     own: bool = False
 
 
 class PendingCalls:
-    """Calls to one member. ``jobs`` are the member's; the proxy updates them."""
+    """Calls to one member. The mapping ``jobs`` has the member's jobs; the proxy updates it."""
 
     def __init__(self, member: str, run: RunContext, jobs: Mapping[str, MemberJob]) -> None:
         self._member = member
@@ -86,7 +86,7 @@ class PendingCalls:
                     self.done(waiting)
 
     def send(self, *, own: bool) -> None:
-        """Send unsent calls: with ``own`` the proxy's own questions, otherwise the run's calls."""
+        """Send unsent calls: with ``own``, the proxy's own questions; otherwise the run's calls."""
         under_way = sum(waiting.sent for waiting in self)
         for waiting in list(self):
             if under_way >= _WINDOW:
@@ -109,7 +109,7 @@ class PendingCalls:
         return waiting if waiting is not None and waiting.sent else None
 
     def done(self, waiting: Waiting) -> None:
-        """Forget a call that was answered or is not wanted any more."""
+        """Forget a call that was answered or is no longer wanted."""
         del self._waiting[waiting.id]
 
     def interrupt(self) -> None:
@@ -118,7 +118,9 @@ class PendingCalls:
             waiting.sent = False
 
     def repeat(self, now: float) -> None:
-        """Resend calls that have been unanswered for too long; ``now`` is monotonic seconds."""
+        """Resend calls that have been unanswered for too long at time ``now`` (monotonic
+        seconds).
+        """
         for waiting in self:
             if waiting.sent and now - waiting.when > UNANSWERED:
                 waiting.sent = False

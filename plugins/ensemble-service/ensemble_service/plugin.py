@@ -1,6 +1,7 @@
 """Plugin record of the executor ``remote``, loaded by the entry point of that name.
 
-The executor is in ``remote_executor``, which is imported, with gRPC, when a run uses it.
+The executor is in ``remote_executor``. That module and gRPC are imported only when a run uses the
+executor.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ __all__ = ["OPTIONS", "ensemble_executors"]
 
 
 def _flag(metavar: str, text: str, **more: object) -> Mapping[str, Any]:
-    """Mark an option as a flag of every command that connects to the service."""
+    """Return the schema entry that makes an option a flag of every command that connects to the
+    service.
+    """
     commands = ["run", "resume", "cancel"]
     return {"x-ensemble-flag": {"metavar": metavar, "help": text, "commands": commands, **more}}
 

@@ -1,9 +1,10 @@
 """HTTP endpoints of the service: metrics for Prometheus, and health.
 
-``/metrics`` reads the service's counters on each scrape, so counting is cheap. ``/healthz`` answers
-200 while the service takes requests and 503 while it stops, for probes that do not use TLS. The
-server starts this on its event loop if ``--metrics-port`` is given. Each request has a deadline. If
-too many requests are slow, the slowest is dropped, so that health stays available.
+The endpoint ``/metrics`` reads the service's counters on each scrape, so counting is cheap. The
+endpoint ``/healthz`` returns 200 while the service accepts requests and 503 while it stops, for
+probes that do not use TLS. If ``--metrics-port`` is given, the server starts both on its event
+loop. Each request has a deadline. If too many requests are slow, the slowest is dropped, so that
+health stays available.
 """
 
 from __future__ import annotations
@@ -21,15 +22,16 @@ from ensemble_service.router import Router
 
 __all__ = ["MetricsServer"]
 
-#: Seconds for a request, from the connection to the last byte of the answer.
+#: Time limit of a request in seconds, from the connection to the last byte of the reply.
 _DEADLINE = 5.0
-#: Most connections; if there are more, the oldest is closed. Most bytes of a request's head.
+#: Maximum number of connections (if there are more, the oldest is closed), and maximum size of a
+#: request's head in bytes.
 _MOST, _HEAD = 256, 8 * 1024
 
 
 class MetricsServer:
-    """Listens on ``host:port`` between :meth:`start` and :meth:`close`. ``port`` 0 means any free
-    one.
+    """Listens on ``host:port`` between :meth:`start` and :meth:`close`. Port 0 means any free
+    port.
     """
 
     def __init__(
@@ -142,7 +144,7 @@ class _Collector:
         requests = CounterMetricFamily(
             "ensemble_service_requests", "Finished calls", labels=("method", "code")
         )
-        # Copied, because the event loop keeps counting.
+        # Copy the counters, because the event loop keeps counting.
         for (method, code), count in self._counters.requests.copy().items():
             requests.add_metric((method, code), count)
         yield requests

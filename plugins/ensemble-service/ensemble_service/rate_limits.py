@@ -11,7 +11,9 @@ __all__ = ["Deadline", "RateLimiter"]
 
 
 class RateLimiter:
-    """A token bucket per key: ``rate`` tokens a second, ``burst`` at once. Bounded memory."""
+    """A token bucket per key, with ``rate`` tokens a second and ``burst`` at once. Bounded
+    memory.
+    """
 
     def __init__(self, rate: float, burst: float, most: int = 20_000) -> None:
         self._rate, self._burst, self._most = rate, max(1.0, burst), most

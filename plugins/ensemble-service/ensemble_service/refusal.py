@@ -6,7 +6,7 @@ __all__ = ["Refused"]
 
 
 class Refused(Exception):
-    """The connection or request is rejected. ``code`` is a name of ``grpc.StatusCode``."""
+    """The connection or request is rejected. ``code`` is a name in ``grpc.StatusCode``."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)

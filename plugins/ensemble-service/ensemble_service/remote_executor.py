@@ -1,9 +1,8 @@
 """The executor ``remote``: runs jobs on members of the ensemble service, each with its own queue.
 
-A job goes to the member that its group's ``executor`` names, or to the default one. Each member has
-a :class:`~ensemble_service.member_proxy.MemberProxy`, which knows its jobs and pending calls. This
-module has what they share: the connection, the epoch, the lock and the event callback.
-
+A job goes to the member that its group's ``executor`` names, or to the default member. Each member
+has a :class:`~ensemble_service.member_proxy.MemberProxy`, which has its jobs and pending calls.
+This module has what the proxies share: the connection, the epoch, the lock and the event callback.
 One lock guards all members' state. Incoming messages are handled on the connection's thread; a
 second thread handles timeouts.
 """
@@ -52,7 +51,7 @@ __all__ = ["RemoteExecutor"]
 
 #: Seconds between checks for timeouts.
 _TICK = 0.1
-#: Seconds for a member's executor to open, and for members to close the run.
+#: Time limits in seconds: for a member's executor to open, and for members to close the run.
 _OPENING, _LEAVING = 120.0, 5.0
 
 _log = logging.getLogger("ensemble.remote")
@@ -70,7 +69,7 @@ class RemoteExecutor(Executor):
 
     capabilities: ClassVar[frozenset[str]] = CAPABILITIES
     causes: ClassVar[frozenset[Cause]] = frozenset(
-        {"exit", "signal", "timeout", "cancelled", "submit"}  # plus those of its members
+        {"exit", "signal", "timeout", "cancelled", "submit"}  # plus those of the members
     )
 
     def __init__(
@@ -182,11 +181,11 @@ class RemoteExecutor(Executor):
             names.add(self._default)
         proxies = [self._proxy(name) for name in sorted(names)]
         if self._membership.resumed:
-            return  # reattach waits for them
+            return  # reattach waits for the members
         self._wait_open([each for each in proxies if each.present], _OPENING)
 
     def _wait_open(self, proxies: Sequence[MemberProxy], seconds: float) -> None:
-        """Wait until all are open, or one cannot be opened."""
+        """Wait until all of these members are open, or one cannot be opened."""
 
         def settled() -> bool:
             if self._over.is_set():
@@ -210,7 +209,8 @@ class RemoteExecutor(Executor):
 
         proxy = self._members.get(name)
         if proxy is None:
-            # Before the first submission there, so that a later controller asks it.
+            # Record the member before the first submission to it, so that later controllers query
+            # it.
             self._membership.know(name)
             clock = self._membership.clock(name)
             proxy = self._members[name] = MemberProxy(name, self._context, clock)
@@ -344,7 +344,7 @@ class RemoteExecutor(Executor):
     def reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
         """Ask each member of the run about these jobs.
 
-        Waits for absent members, because only a member knows its jobs.
+        Waits for absent members, because only a member knows its own jobs.
         """
         with self._lock:
             self._opened()
@@ -438,7 +438,7 @@ class RemoteExecutor(Executor):
             try:
                 with self._lock:
                     self._look(time.monotonic())
-            except Exception:  # must survive: nothing else acknowledges or retries
+            except Exception:  # this thread must survive: nothing else acknowledges or retries
                 _log.exception("cannot do what is due")
 
     def _look(self, now: float) -> None:
@@ -471,10 +471,10 @@ class RemoteExecutor(Executor):
         self._tell([Problem(self._run.clock(), message)])
 
     def _disowned(self, member: str, reason: str) -> None:
-        """Handle a member that says it obeys another controller.
+        """Handle a member that reports that it obeys another controller.
 
-        The claim of one member alone does not end the run. It ends if all connected members, or the
-        service, say that another controller has taken over.
+        One member's report alone does not end the run. The run ends if all connected members, or
+        the service, report that another controller has taken over.
         """
         there = [proxy for proxy in self._members.values() if proxy.present]
         if all(proxy.disowned for proxy in there):
@@ -486,7 +486,7 @@ class RemoteExecutor(Executor):
             )
 
     def _stale(self, reason: str) -> None:
-        """End this run: another controller has taken over."""
+        """End this run, because another controller has taken over."""
         if self._over.is_set():
             return
         assert self._run is not None

@@ -1,8 +1,8 @@
 """Reporter: reports a member's status to the service if the run itself controls the member.
 
-A run with the executor ``minicluster`` has one. To the service it is a member like an ``agent``: it
-sends heartbeats with gauges and job counts. But it does not host other runs, and rejects requests
-to do so.
+A run with the executor ``minicluster`` has a reporter. The service sees the reporter as a member,
+like an ``agent``. The reporter sends heartbeats with gauges and job counts, but rejects requests to
+host other runs.
 """
 
 from __future__ import annotations
@@ -37,11 +37,14 @@ _log = logging.getLogger("ensemble.member")
 class Reporter:
     """Sends heartbeats of the member ``name`` to the service at ``host:port``.
 
-    ``token_file`` has the credential and is read for each connection. ``ca`` and ``insecure`` are
-    as for :class:`ServiceClient`. ``executor``, ``version`` and ``capabilities`` describe the
-    member. ``refused`` is called, on one of this object's threads, if the service rejects the
-    credential: once, and again only after a connection succeeded. The reporter keeps trying, with
-    the file's current content. It retries silently if the service is away.
+    The file ``token_file`` has the credential and is read for each connection. The arguments ``ca``
+    and ``insecure`` are those of :class:`ServiceClient`. The arguments ``executor``, ``version``
+    and ``capabilities`` describe the member.
+
+    If the service rejects the credential, the callback ``refused`` is called on one of this
+    object's threads. It is called once, and again only after a connection has succeeded. The
+    reporter keeps trying, with the file's current content. If the service is unreachable, it
+    retries silently.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""Idempotency log of resize requests, in SQLite: request names and answers.
+"""Idempotency log of resize requests, in SQLite: request names and outcomes.
 
-A repeated request gets the first answer, also after a restart of the service. If a recorded request
-has no answer, the service was killed while carrying it out. Then its outcome is unknown, and the
-request is not carried out again. ``resizes`` calls this from its threads.
+A repeated request gets the first outcome, also after a restart of the service. A recorded request
+without an outcome means that the service was killed while carrying it out. The outcome is then
+unknown, and the request is not carried out again. ``resizes`` calls this module from its threads.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from ensemble_core import EnsembleError, Resized
 
 __all__ = ["Entry", "ResizeLog"]
 
-#: Requests that are remembered, and how many of the oldest are dropped at once beyond that.
+#: Maximum number of remembered requests, and the number of old requests dropped at once beyond
+#: that.
 MOST = 10_000
 _FORGOTTEN_AT_ONCE = 100
 
@@ -41,7 +42,7 @@ _FORGET = "DELETE FROM resizes WHERE number <= ?"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A request that was begun, and its answer if there is one."""
+    """A request that was begun, and its answer once known."""
 
     delta: int
     answer: Resized | None = None
@@ -50,9 +51,10 @@ class Entry:
 
 
 class ResizeLog:
-    """The log of resize requests by name, with their answers. ``path`` None keeps no file.
+    """The log of resize requests by name, with their answers. With ``path`` None, it is kept in
+    memory.
 
-    May be called from several threads, but from one at a time for one member. Raises
+    May be called from several threads, but from only one at a time for each member. Raises
     :class:`EnsembleError` if the file cannot be used.
     """
 
@@ -71,7 +73,8 @@ class ResizeLog:
     def begin(self, member: str, request: str, delta: int) -> Entry | None:
         """Record a request before it is carried out, or return its entry if it was begun before.
 
-        Raises :class:`EnsembleError` if it cannot be recorded. Then it must not be carried out.
+        Raises :class:`EnsembleError` if the request cannot be recorded; it must then not be carried
+        out.
         """
         with self._lock:
             try:
@@ -107,7 +110,7 @@ class ResizeLog:
     def keep(self, member: str, request: str, kept: Mapping[str, Any]) -> None:
         """Record the step that the resizer is about to take.
 
-        Raises :class:`EnsembleError` if it cannot be recorded: then the step must not be taken.
+        Raises :class:`EnsembleError` if the step cannot be recorded; it must then not be taken.
         """
         with self._lock:
             try:
@@ -145,17 +148,17 @@ class ResizeLog:
 
 
 def _open(path: Path | None) -> sqlite3.Connection:
-    if path is not None:  # private, and so are the files that SQLite adds
+    if path is not None:  # make the file private; SQLite's additional files become private too
         os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
     db = sqlite3.connect(path or ":memory:", isolation_level=None, check_same_thread=False)
     try:
-        # Rows are short, and each change writes whole pages.
+        # Use small pages: rows are short, and each change writes whole pages.
         db.execute("PRAGMA page_size = 1024")
         # Only this process uses the folder (``folder_lock``), so no shared memory is needed. Many
         # network file systems lack it.
         db.execute("PRAGMA locking_mode = EXCLUSIVE")
         db.execute("PRAGMA journal_mode = WAL")
-        # Sync each commit: a request lost in a power cut would be carried out again.
+        # Sync each commit: a request forgotten in a power cut would be carried out again.
         db.execute("PRAGMA synchronous = FULL")
         db.execute("PRAGMA wal_autocheckpoint = 4000")
         db.execute(_TABLE)

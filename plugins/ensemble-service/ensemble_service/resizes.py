@@ -1,11 +1,11 @@
 """Resize requests: carries out each request once, and one per member at a time.
 
-The resize requests of both protocols arrive here, on the event loop. This is the one layer that
+The resize requests of both protocols arrive here, on the event loop. This is the only layer that
 makes them idempotent: a repeated request waits for its member's turn and finds its answer in the
 log (``resize_log``). No other layer remembers answers, and the resizer never sees a request twice.
-``docs/service.md``, "Which layer retries, and which is idempotent", describes the other layers.
-
-The resizer is called in threads, or on the event loop if it declares that it never blocks.
+The section "Which layer retries, and which is idempotent" in ``docs/service.md`` describes the
+other layers. The resizer is called in threads, or on the event loop if it declares that it never
+blocks.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ __all__ = ["Resizes", "check_delta"]
 
 _T = TypeVar("_T")
 
-#: Resizer threads: so many members can be resized at a time.
+#: Number of resizer threads, and so of members that can be resized at a time.
 _THREADS = 16
-#: Requests that may wait for one member.
+#: Maximum number of requests that wait for one member.
 _MOST_WAITING = 16
 #: Largest change of one request.
 _LARGEST = 1_000_000
-#: Seconds for which a size stays cached, and for which a lookup may take.
+#: Seconds for which a size stays cached, and the time limit of a lookup.
 _FRESH = 5.0
 _LOOK = 2.0
 _MOST_SIZES = 20_000
@@ -44,7 +44,9 @@ _CLOSING = 1.0
 
 
 class Resizes:
-    """The resizer, if any, with a queue of requests for each member. Use on the event loop only."""
+    """The resizer, if any, with a queue of requests for each member. Use it on the event loop
+    only.
+    """
 
     def __init__(
         self,
@@ -61,7 +63,7 @@ class Resizes:
         self._looks: dict[str, asyncio.Future[int | None]] = {}
         self._sizes: OrderedDict[str, tuple[int | None, float]] = OrderedDict()
         self._closed = False
-        #: Why the last request of a member was denied, if it was.
+        #: Why the last request of each member was denied, if it was.
         self.denied: OrderedDict[str, str] = OrderedDict()
         #: The request in progress for each member.
         self._current: dict[str, str] = {}
@@ -74,10 +76,11 @@ class Resizes:
             self._log.keep(member, request, kept)
 
     async def ask(self, who: Identity, member: str, request: str, delta: int) -> Resized:
-        """Resize a member. ``request`` is empty if the request will not be repeated.
+        """Resize a member. The name ``request`` is empty if the request will not be repeated.
 
-        If the caller is cancelled before the member's turn, the request is not carried out. After
-        that, it is carried out, and the answer is kept for a repetition. Raises :class:`Refused`.
+        If the caller is cancelled before the member's turn, the request is not carried out. If the
+        caller is cancelled later, the request is carried out, and its answer is kept for a
+        repetition. Raises :class:`Refused`.
         """
         if self.resizer is None:
             self._counters.resizes["denied"] += 1
@@ -110,7 +113,9 @@ class Resizes:
     # -- in a thread, or on the event loop -----------------------------------------------------
 
     def _carry_out(self, member: str, request: str, delta: int) -> tuple[Resized, float | None]:
-        """Return the answer and the resizer's duration, ``None`` if it was not called."""
+        """Return the answer and the resizer's duration, which is ``None`` if the resizer was not
+        called.
+        """
         if self._closed:
             raise Refused("UNAVAILABLE", "the service stops")
         if request:
@@ -162,8 +167,8 @@ class Resizes:
     def _decide(
         self, member: str, request: str, delta: int, kept: Mapping[str, Any] | None
     ) -> Resized | None:
-        """Return the outcome of a request that was interrupted by a kill of the service; ``None``
-        if unknown.
+        """Return the outcome of a request that a kill of the service interrupted; ``None`` if
+        unknown.
         """
         assert self.resizer is not None
         self._current[member] = request
@@ -228,7 +233,7 @@ class Resizes:
     # -- sizes ----------------------------------------------------------------------------------
 
     def size(self, member: str) -> int | None:
-        """Return the size as last seen."""
+        """Return the last known size."""
         seen = self._sizes.get(member)
         return seen[0] if seen else None
 
@@ -236,7 +241,7 @@ class Resizes:
         """Look up the size, unless it is cached.
 
         Returns the last known size if the lookup is slow or the member is being resized. With
-        ``doubt``, a cached failure is not trusted.
+        ``doubt``, a cached failure is looked up again.
         """
         if self.resizer is None:
             return None
@@ -261,7 +266,10 @@ class Resizes:
             self._sizes.popitem(last=False)
 
     async def close(self, seconds: float) -> None:
-        """Accept nothing more, wait this long for requests in progress, and release everything."""
+        """Accept no more requests, wait for those in progress, and release everything.
+
+        Waits at most ``seconds``.
+        """
         self._closed = True
         if not await self._threads.idle(max(0.05, seconds)):
             tell("resizes interrupted", "warning", members=",".join(self._threads.busy))
@@ -273,7 +281,7 @@ class Resizes:
                 SystemExit,
             ) as error:  # a plugin's fault
                 tell("resizer not closed", "error", why=f"{type(error).__name__}: {error}")
-        # In a thread, because the disk may hang.
+        # Close the log in a thread, because the disk may hang.
         closing = asyncio.ensure_future(self._threads.call("", self._log.close))
         await asyncio.wait({closing}, timeout=_CLOSING)
         closing.cancel()

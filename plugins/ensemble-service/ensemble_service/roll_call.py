@@ -1,4 +1,4 @@
-"""Roll call at the start of a run: waits for the service and the members in the file.
+"""Roll call at the start of a run: waits for the service and for the members that the file names.
 
 It also chooses the default member, for jobs that name none.
 """
@@ -18,7 +18,7 @@ __all__ = ["RollCall"]
 
 #: Seconds to wait for the service at the start.
 _WELCOME = 5.0
-#: Seconds to wait for named members: slightly more than they need to reconnect to a restarted
+#: Seconds to wait for named members: slightly longer than they take to reconnect to a restarted
 #: service.
 _COMING = 8.0
 
@@ -26,7 +26,7 @@ _log = logging.getLogger("ensemble.remote")
 
 
 class RollCall:
-    """One roll call. ``news`` is notified of every change; its lock is held."""
+    """One roll call. The condition ``news`` is notified of every change; its lock is held."""
 
     def __init__(
         self,
@@ -41,11 +41,12 @@ class RollCall:
         self._news = news
 
     def take(self, wanted: Collection[str], default: str | None, need: bool) -> str | None:
-        """Wait for the members ``wanted`` and for a default member, and return that one's name.
+        """Wait for the members ``wanted`` and for a default member; return the default member's
+        name.
 
-        A default member is only required if ``default`` names it or ``need`` is set. An absent
-        member only delays its own jobs. Raises :class:`EnsembleError` if all wanted members are
-        absent, or if the name of an absent one looks misspelled.
+        A default member is required only if ``default`` names it or ``need`` is set. An absent
+        member delays only its own jobs. Raises :class:`EnsembleError` if all wanted members are
+        absent, or if the name of an absent member looks misspelled.
         """
         service, resumed = self._service, self._membership.resumed
         self._news.wait_for(lambda: service.answered, _WELCOME)
@@ -59,7 +60,7 @@ class RollCall:
         names = {*wanted} if default is None else {*wanted, default}
         absent = sorted(names - service.members)
         if absent and not resumed:
-            if not service.welcome:  # the service was lost while members were awaited
+            if not service.welcome:  # the connection was lost while waiting for members
                 raise service.unreachable(self._membership.run)
             there = service.members - names
             if not names & service.members or any(map(partial(similar_name, there=there), absent)):
@@ -98,7 +99,7 @@ class RollCall:
             self._news.wait_for(lambda: not awaited(), _COMING)
 
     def _choose_default(self, need: bool) -> str | None:
-        """Choose the member for jobs that name none, if no option did."""
+        """Choose the member for jobs that name none, if no option has chosen it."""
         if self._membership.default is not None:
             return self._membership.default
         if not need:

@@ -1,9 +1,9 @@
 """Router: the connected members and runs, and the messages between them.
 
-The handlers of streams (``streams``) and requests call it on the event loop's thread. Nothing here
-blocks, reads a clock or knows gRPC. Nothing is stored for absent peers. A call to an absent member
-is answered at once with the fault ``away``. Events for an absent run are dropped; the member keeps
-them until the run acknowledges them.
+The handlers of streams (``streams``) and requests call the router on the event loop's thread.
+Nothing in this module blocks, reads a clock or depends on gRPC. Nothing is stored for absent peers.
+A call to an absent member is answered at once with the fault ``away``. Events for an absent run are
+dropped; the member keeps them until the run acknowledges them.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ __all__ = ["SILENCE", "Link", "MemberLink", "MemberState", "Router", "RunLink", 
 
 #: Seconds without a message after which a member counts as gone.
 SILENCE = 10.0
-#: Limits of a heartbeat: gauges and metrics, groups, characters of a name.
+#: Limits of a heartbeat: number of gauges and metrics, number of groups, characters of a name.
 _MOST_VALUES, _MOST_GROUPS, _LONGEST_NAME = 1_000, 200, 200
-#: Runs whose newest epoch is remembered after they left.
+#: Maximum number of runs whose newest epoch is remembered after they have left.
 _REMEMBERED = 10_000
 
 _O = TypeVar("_O", bound="SendQueue[pb.ToMember] | RunSendQueue")
 
 
 class Who(Protocol):
-    """A caller's identity, as the router needs it (``access.Identity``)."""
+    """A caller's identity, reduced to what the router needs (see ``access.Identity``)."""
 
     @property
     def namespace(self) -> str: ...
@@ -61,7 +61,9 @@ RunLink = Link[RunSendQueue]
 
 @dataclass(eq=False, slots=True)
 class MemberState:
-    """State of a member. ``last_beat`` is in seconds since the epoch, 0 for never."""
+    """State of a member. ``last_beat`` is its last heartbeat in seconds since the epoch, 0 for
+    never.
+    """
 
     name: str
     executor: str = ""
@@ -73,19 +75,19 @@ class MemberState:
     metrics: Mapping[str, float] = field(default_factory=dict)
     #: How many entries of the last heartbeat exceeded the limits.
     left_out: int = 0
-    #: Tags of the connected runs that use it.
+    #: Tags of the connected runs that use the member.
     runs: set[str] = field(default_factory=set)
     link: MemberLink | None = None
 
     @property
     def alive(self) -> bool:
-        """True if it is connected and sent something recently."""
+        """True if the member is connected and has sent something recently."""
         return self.link is not None
 
 
 @dataclass(eq=False, slots=True)
 class RunState:
-    """A connected run. ``members`` are those that it uses."""
+    """A connected run. ``members`` are the members that it uses."""
 
     tag: str
     owner: str
@@ -98,8 +100,8 @@ class RunState:
 class Router:
     """Routes messages between members and runs.
 
-    ``version`` is the service's version. ``relayed`` counts events passed to runs, ``dropped``
-    those whose run was not connected.
+    The argument ``version`` is the service's version. The attribute ``relayed`` counts events
+    passed to runs, and ``dropped`` counts events whose run was not connected.
     """
 
     def __init__(self, version: str = "") -> None:
@@ -112,7 +114,7 @@ class Router:
         self._watchers: set[_Watch] = set()
         #: The send queues of each credential with connections.
         self._queues: WeakValueDictionary[Who, WeakSet[SendQueue[Any]]] = WeakValueDictionary()
-        #: Time of the last check for silence, and time since which silence counts.
+        #: Time of the last check for silent members, and time since which silence counts.
         self._swept: float | None = None
         self._deaf_until = 0.0
 
@@ -155,7 +157,9 @@ class Router:
             self._changed(link.name)
 
     def from_member(self, link: MemberLink, message: pb.FromMember, now: float) -> None:
-        """Handle a member's message. Raise :class:`Refused` if it speaks for another."""
+        """Handle a member's message. Raise :class:`Refused` if the message claims to be from
+        another member.
+        """
         state = self.members[link.name]
         if state.link is not link:
             return
@@ -177,7 +181,8 @@ class Router:
                 run.link.send_queue.put_about(link.name, pb.ToRun(answer=answer))
         elif what == "beat":
             beat = message.beat
-            # Copied, because a reference to a part of a message keeps the whole message in memory.
+            # Copy the groups, because a reference to a part of a message keeps the whole message in
+            # memory.
             named = (group for group in beat.groups if _is_name(group.name))
             groups = [_copied(group) for group in islice(named, _MOST_GROUPS)]
             state.gauges, state.metrics = _some(beat.gauges), _some(beat.metrics)
@@ -199,11 +204,11 @@ class Router:
                 "a member may only speak for itself",
             )
         run = self.runs.get(tag)
-        # A run only hears from members that it uses.
+        # A run receives messages only from members that it uses.
         return run if run is not None and link.name in run.members else None
 
     def send(self, member: str, message: pb.ToMember) -> bool:
-        """Queue a message for a member; it may be lost. Return whether it is connected."""
+        """Queue a message for a member; it may be lost. Return whether the member is connected."""
         state = self.members.get(member)
         if state is None or state.link is None or state.link.send_queue.closed:
             return False
@@ -211,10 +216,10 @@ class Router:
         return True
 
     def cancel(self, member: str, run: str, jobs: Sequence[str] = ()) -> bool:
-        """Ask a member to cancel jobs of a run, or all if none is named.
+        """Ask a member to cancel jobs of a run; without ``jobs``, all of them.
 
-        Returns whether the member is connected. Job events tell the run the outcome. Epoch 0 marks
-        a call of the service itself.
+        Returns whether the member is connected. The run learns the outcome from job events. Epoch 0
+        marks a call of the service itself.
         """
         call = pb.Call(run=run, member=member, cancel=pb.Cancel(jobs=jobs))
         return self.send(member, pb.ToMember(call=call))
@@ -224,8 +229,8 @@ class Router:
     def begin(self, who: Who, begin: pb.Begin) -> RunLink:
         """Connect a run's controller.
 
-        First sends the presence of each member that the run may use, then the welcome. Raises
-        :class:`Refused`, with ``FAILED_PRECONDITION`` if a newer controller is known.
+        First sends the presence of each member that the run may use, then the welcome message.
+        Raises :class:`Refused`, with ``FAILED_PRECONDITION`` if a newer controller is known.
         """
         tag = begin.run
         if not is_tag(tag):
@@ -278,7 +283,9 @@ class Router:
                 self._changed(name)
 
     def from_run(self, link: RunLink, message: pb.FromRun) -> None:
-        """Handle a run's message. Raise :class:`Refused` if it speaks for another."""
+        """Handle a run's message. Raise :class:`Refused` if the message claims to be from another
+        run.
+        """
         run = self.runs.get(link.name)
         if run is None or run.link is not link:
             return
@@ -334,8 +341,8 @@ class Router:
     def sweep(self, now: float) -> None:
         """Disconnect members that were silent for :data:`SILENCE` seconds.
 
-        Time without calls of this method does not count: the machine may have been suspended, or
-        its clock set.
+        Time without calls of this method does not count, because the machine may have been
+        suspended or its clock set.
         """
         if self._swept is not None and abs(now - self._swept) > SILENCE / 2:
             self._deaf_until = now
@@ -373,7 +380,7 @@ class Router:
             self._watchers.discard(watch)
 
     def changed(self, member: str) -> None:
-        """Report another change of a member, such as its size."""
+        """Report a change of a member outside the router, such as its size."""
         self._changed(member)
 
     def _changed(self, name: str) -> None:
@@ -400,7 +407,7 @@ def _copied(group: pb.Group) -> pb.Group:
 
 
 def _some(values: Mapping[str, float]) -> dict[str, float]:
-    """Return the first of these values, up to the limit for one member."""
+    """Return the first of these values, up to the maximum number for one member."""
     named = ((path, value) for path, value in values.items() if _is_name(path))
     return dict(islice(named, _MOST_VALUES))
 

@@ -5,8 +5,8 @@ get the sender from :func:`caller`. Every method is registered as a stream, beca
 message of a unary method before the interceptor runs.
 
 Two kinds of calls are read without a token: health checks, and calls of the first implementation's
-protocol, where the message names the caller. They share a few places (``message_reader``). An error
-ends one call with a status and a reason, and affects no other call.
+protocol, where the message names the caller. Both kinds share a few slots (``message_reader``). An
+error ends one call with a status and a reason, and affects no other call.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from ensemble_service.wire import clean
 
 __all__ = ["RpcGuard", "StandIn", "caller"]
 
-#: Identifies a caller without a credential by its request; returns ``None`` if it cannot.
+#: Function that identifies a caller without a credential by its request, or returns ``None``.
 StandIn = Callable[[Any], Identity | None]
 
-#: Most streams per credential, because each may hold an endless message.
+#: Maximum number of streams per credential. Each stream may hold an endless message.
 _STREAMS = 32
-#: Refusals logged per second (beyond that, only their number), and the length of one.
+#: Maximum number of refusals logged per second. Beyond that, only their number is logged.
 _LOGGED = 20
 _LONGEST = 1_000
-#: Seconds in which a caller must send its message, once it is being read.
+#: Seconds within which a caller must send its message, once reading has begun.
 _READING = 10.0
-#: Streams of callers without a credential, and the seconds that each may last.
+#: Maximum number of streams of callers without a credential, and the seconds that each may last.
 _PROBES, _PROBE_AGE = 64, 600.0
 
 _CALLER: ContextVar[Identity] = ContextVar("ensemble_service_caller")
@@ -61,8 +61,10 @@ def caller() -> Identity:
 
 @dataclass(eq=False, slots=True)
 class _Stream:
-    """An open stream. ``end`` says why the service ended it. ``since`` is the time of its first
-    answer, 0 before that.
+    """An open stream.
+
+    The field ``end`` says why the service ended the stream. The field ``since`` is the time of the
+    stream's first reply, 0 before that.
     """
 
     identity: Identity
@@ -75,10 +77,10 @@ class _Stream:
 class RpcGuard(grpc.aio.ServerInterceptor):
     """Guards every method of the server.
 
-    ``rate`` is the number of requests a second per credential, with bursts of twice as many; 0
-    means no limit. ``deadline``, in seconds, is for single requests. ``open_services`` need no
-    credential. ``stand_ins`` maps a method to a function that identifies callers without a
-    credential.
+    The argument ``rate`` is the number of requests per second and credential, with bursts of twice
+    as many; 0 means no limit. The argument ``deadline``, in seconds, applies to single requests.
+    The services ``open_services`` need no credential. The mapping ``stand_ins`` maps a method to a
+    function that identifies callers without a credential.
     """
 
     def __init__(
@@ -112,7 +114,7 @@ class RpcGuard(grpc.aio.ServerInterceptor):
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
     ) -> Any:
-        """Wrap a method's handler; gRPC calls this for every RPC."""
+        """Return the guarded handler of a method; gRPC calls this for every RPC."""
         path: str = handler_call_details.method
         guarded = self._handlers.get(path)
         if guarded is None:
@@ -139,7 +141,7 @@ class RpcGuard(grpc.aio.ServerInterceptor):
             stream: _Stream | None = None
             asked: Any
             seconds = _READING if streaming else min(_READING, self._deadline)
-            # The servicer sets the deadline of a stream's first message.
+            # For streams, the servicer sets the deadline of the first message.
             deadline = Deadline(inf if asked_with_stream else seconds)
             try:
                 identity = _PROBE if is_open else self._authenticate(context)
@@ -221,8 +223,9 @@ class RpcGuard(grpc.aio.ServerInterceptor):
     async def _decoded(
         self, decode: Callable[[bytes], Any], identity: Identity, messages: AsyncIterator[bytes]
     ) -> AsyncIterator[Any]:
-        """Yield the messages of a stream. The servicer sets the deadline of the first."""
-        # Don't assign the message to a variable, which would keep a large one until the next.
+        """Yield the messages of a stream. The servicer sets the deadline of the first message."""
+        # Don't assign the message to a variable, which would keep a large message in memory until
+        # the next.
         try:
             yield _decode(decode, await self._reader.read(identity, messages))
             while True:
@@ -279,8 +282,9 @@ class RpcGuard(grpc.aio.ServerInterceptor):
     # -- authentication and rate limits ---------------------------------------------------------
 
     def _authenticate(self, context: Any) -> Identity | None:
-        """Return the caller's identity, ``None`` without a credential. Raise
-        :class:`Unauthenticated`.
+        """Return the caller's identity, or ``None`` without a credential.
+
+        Raises :class:`Unauthenticated`.
         """
         for key, value in context.invocation_metadata():
             if key == "authorization":
@@ -320,7 +324,7 @@ class RpcGuard(grpc.aio.ServerInterceptor):
             refused = error.without_traceback()
         elif isinstance(error, Unauthenticated):
             refused = Refused("UNAUTHENTICATED", _sentence(error))
-            # Repeated guesses get less and less of our time.
+            # Limit the time spent on repeated guesses.
             if not self._failures.take(peer, self._monotonic()):
                 reason = f"too many wrong credentials from {peer}; wait a second"
                 refused = Refused("RESOURCE_EXHAUSTED", reason)
@@ -368,8 +372,8 @@ _PROBE = Identity("viewer", "")
 def _no_credential(named_by_message: bool = False) -> Unauthenticated:
     """Return the error for a call without a credential.
 
-    ``named_by_message``: whether the message may identify the caller. Each call gets a new object,
-    because a raised error keeps its frames, and so the call, in memory.
+    The flag ``named_by_message`` says whether the message may identify the caller. Each call gets a
+    new error object, because a raised error keeps its frames, and so the call, in memory.
     """
     cause = "the call has no 'authorization: Bearer TOKEN'"
     if named_by_message:
@@ -406,8 +410,8 @@ def _sentence(error: EnsembleError) -> str:
 async def _abort(context: Any, refused: Refused) -> None:
     """End the call.
 
-    gRPC raises its own error again. Our frames are removed from it, because they would keep the
-    call's data in memory until the garbage collector finds the cycle.
+    gRPC re-raises its own error. Our frames are removed from that error, because they would keep
+    the call's data in memory until the garbage collector finds the cycle.
     """
     try:
         await context.abort(getattr(grpc.StatusCode, refused.code), refused.message)

@@ -1,4 +1,4 @@
-"""Run context: what a member's proxy needs from the executor ``remote`` and its run."""
+"""Run context: the parts of the executor ``remote`` and its run that a member's proxy needs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["RunContext"]
 
 @dataclass(slots=True)
 class RunContext:
-    """Callbacks of the executor, and a run's name at all its members."""
+    """Callbacks of the executor, and a run's name and epoch."""
 
     run: str
     epoch: int
@@ -23,9 +23,9 @@ class RunContext:
     clock: Callable[[], float]
     #: Called with the paths of changed gauges and the time.
     gauges: Callable[[Iterable[str], float], None]
-    #: Called if a member says that another controller has the run.
+    #: Called if a member reports that another controller has taken over the run.
     stale: Callable[[str, str], None]
-    #: Returns whether a job belongs to another member than the named one.
+    #: Returns whether a job belongs to a different member than the named one.
     elsewhere: Callable[[str, str], bool]
     #: Records, for later controllers, by how many seconds a member's clock is ahead: the smallest
     #: value so far, and the current one.

@@ -1,7 +1,7 @@
 """Run folder at a member agent: keeps a run's newest epoch and the folder's own name on disk.
 
-A hosted run (``hosted_run``) reads both when it begins. With the epoch, a restarted agent still
-rejects earlier controllers. With the name, a run notices that an agent has another folder.
+A hosted run (``hosted_run``) reads both when it begins. The epoch lets a restarted agent reject
+earlier controllers. The name lets a run notice that an agent uses a different folder.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["RunFolder"]
 
 
 class RunFolder:
-    """An agent's record of one run, in ``path``. ``epoch`` is 0 until one was written."""
+    """An agent's record of one run, in ``path``. ``epoch`` is 0 until an epoch was written."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -27,7 +27,7 @@ class RunFolder:
             self.epoch = 0
 
     def name(self) -> str:
-        """Return the folder's permanent name; empty if it cannot be written."""
+        """Return the folder's permanent name; empty if the name cannot be written."""
         path = self.path / "home"
         with contextlib.suppress(OSError, ValueError):
             if name := path.read_text("ascii").strip():

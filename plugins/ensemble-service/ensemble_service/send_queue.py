@@ -1,6 +1,6 @@
 """Send queue of one connection, filled by the router and emptied by the stream's handler.
 
-The bytes waiting for all connections of one credential are bounded. Above the bound, the connection
+The bytes waiting for all connections of one credential are limited. Above the limit, the connection
 with the largest backlog is closed.
 """
 
@@ -17,14 +17,14 @@ from ensemble_service.wire import MOST_BYTES, MOST_ITEMS
 
 __all__ = ["RunSendQueue", "SendQueue", "Sized"]
 
-#: Bytes that may wait for the connections of one credential.
+#: Maximum number of bytes that wait for the connections of one credential.
 _MOST_WAITING = 64_000_000
 
 _M = TypeVar("_M", bound="Sized")
 
 
 class Sized(Protocol):
-    """A message of which only the size matters."""
+    """A message that has a size."""
 
     def ByteSize(self) -> int: ...  # noqa: N802 - protobuf's name
 
@@ -39,7 +39,9 @@ class _Waiting(Generic[_M]):
 
 
 class SendQueue(Generic[_M]):
-    """Messages for one connection, in order. ``of_one`` are all queues of its credential."""
+    """Messages for one connection, in order. ``of_one`` is the set of all queues of its
+    credential.
+    """
 
     def __init__(self, of_one: WeakSet[SendQueue[Any]] | None = None) -> None:
         self._of_one = WeakSet() if of_one is None else of_one
@@ -54,16 +56,16 @@ class SendQueue(Generic[_M]):
         return len(self._waiting)
 
     def put(self, message: _M) -> None:
-        """Add a message. Closes a connection that does not read.
+        """Add a message. May close the connection with the largest backlog.
 
-        The peer reconnects, and senders repeat what was not acknowledged.
+        The closed peer reconnects, and senders repeat what was not acknowledged.
         """
         if self._room(size := message.ByteSize()):
             self._waiting.append(_Waiting(message, size))
             self._news.set()
 
     def _room(self, size: int) -> bool:
-        """Reserve so many bytes. Return whether there was room."""
+        """Reserve ``size`` bytes. Return whether there was room."""
         if self.closed:
             return False
         self.bytes += size
@@ -85,7 +87,7 @@ class SendQueue(Generic[_M]):
         self.close(Refused("RESOURCE_EXHAUSTED", reason))
 
     def close(self, end: Refused | None = None) -> None:
-        """Accept no more messages. The reader gets ``end`` after those that wait."""
+        """Accept no more messages. The reader gets the waiting messages, then ``end``."""
         if not self.closed:
             self.closed, self._end = True, end
             self._news.set()
@@ -111,19 +113,19 @@ class SendQueue(Generic[_M]):
 
 
 class RunSendQueue(SendQueue[pb.ToRun]):
-    """Send queue for a run, which joins consecutive batches of a member.
+    """Send queue for a run, which merges consecutive batches of a member.
 
-    That lets a slow reader catch up. It never delays a message.
+    Merging lets a slow reader catch up. It never delays a message.
     """
 
     def __init__(self, of_one: WeakSet[SendQueue[Any]] | None = None) -> None:
         super().__init__(of_one)
-        #: For each member, the last waiting batch, unless another message about the member follows
-        #: it.
+        #: For each member, the last waiting batch, unless a different message about the member
+        #: follows it.
         self._newest: dict[str, _Waiting[pb.ToRun]] = {}
 
     def put_about(self, member: str, message: pb.ToRun) -> None:
-        """Add a message about a member. The member's later batches stay behind it."""
+        """Add a message about a member. Later batches of the member stay behind this message."""
         self._newest.pop(member, None)
         self.put(message)
 
@@ -149,7 +151,7 @@ class RunSendQueue(SendQueue[pb.ToRun]):
 
 
 def _follows(waiting: _Waiting[pb.ToRun], batch: pb.Batch) -> bool:
-    """Return whether a batch continues the waiting one and both fit in one message."""
+    """Return whether a batch continues the waiting batch and both fit in one message."""
     held = waiting.message.batch
     count = len(held.events)
     return (

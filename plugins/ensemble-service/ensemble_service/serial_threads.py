@@ -1,7 +1,7 @@
-"""Daemon threads for an event loop's blocking calls: one at a time per key, in order.
+"""Daemon threads for an event loop's blocking calls: one call at a time per key, in order.
 
-For ``resizes``, whose plugins may take long or hang. Starting a thread per call takes about 0.1 ms,
-far less than a resize. ``run_in_executor`` is unsuitable, because its threads keep the process
+Used by ``resizes``, whose plugins may take long or hang. Starting a thread per call takes about 0.1
+ms, far less than a resize. ``run_in_executor`` is unsuitable, because its threads keep the process
 alive while a call hangs.
 """
 
@@ -19,7 +19,7 @@ from ensemble_service.logs import tell
 
 __all__ = ["SerialThreads"]
 
-#: Seconds until a retry if the system cannot start a thread.
+#: Seconds until the next attempt if the system cannot start a thread.
 _NO_THREAD = 0.2
 
 _T = TypeVar("_T")
@@ -27,8 +27,10 @@ _T = TypeVar("_T")
 
 @dataclass(eq=False, slots=True)
 class _Turn:
-    """The lock of a key. ``calls`` counts the calls that hold it or wait for it, ``callers`` those
-    whose caller was not cancelled.
+    """The lock of a key.
+
+    The field ``calls`` is the number of calls that hold or wait for the lock. The field ``callers``
+    is how many of those still have a caller that was not cancelled.
     """
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -60,9 +62,9 @@ class SerialThreads:
     ) -> _T:
         """Return the call's result.
 
-        If the caller is cancelled, a call that has not begun is withdrawn, and one that has begun
-        runs to its end. ``then`` gets the result on the event loop, even if the caller was
-        cancelled.
+        If the caller is cancelled, a call that has not begun is withdrawn, and a call that has
+        begun runs to its end. The callback ``then`` gets the result on the event loop, even if the
+        caller was cancelled.
         """
         turn = self._turns.setdefault(key, _Turn())
         self._idle.clear()
@@ -117,7 +119,7 @@ class SerialThreads:
                 land = partial(ended.set_result, call())
             except BaseException as error:
                 land = partial(ended.set_exception, error)
-            with contextlib.suppress(RuntimeError):  # the loop is closed
+            with contextlib.suppress(RuntimeError):  # the event loop is closed
                 loop.call_soon_threadsafe(lambda: ended.done() or land())
 
         while True:

@@ -1,7 +1,7 @@
 """The server: listens on an event loop, connects the parts, and shuts down gracefully.
 
-The command line calls :func:`run`. Tests and benchmarks use :func:`serving`, which runs it in a
-thread. :class:`Settings` has its configuration.
+The command line calls :func:`run`. Tests and benchmarks use :func:`serving`, which runs a server in
+a thread. The configuration is a :class:`Settings`.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Service:
         self._closing: list[Callable[[], None]] = []
 
     async def start(self) -> None:
-        """Listen. Raise :class:`EnsembleError` if that is impossible, before anybody connects."""
+        """Listen. Raises :class:`EnsembleError` before any connection if that is impossible."""
         settings = self.settings
         self._legacy = [member_name(name) for name in settings.legacy]
         credentials = self._credentials()
@@ -179,7 +179,7 @@ class Service:
             rate=settings.rate,
             deadline=settings.deadline,
             counters=self.counters,
-            # Health needs no credential, because probes have no token.
+            # Health checks need no credential, because probes have no token.
             open_services=frozenset((SERVICE_NAME,)),
             stand_ins={
                 f"/{_LEGACY}/{method}": legacy.stand_in if self._legacy else None
@@ -212,18 +212,18 @@ class Service:
             ) from None
 
     async def _sweep(self) -> None:
-        """Check long-lived connections regularly."""
+        """Check long-lived connections at regular intervals."""
         while True:
             await asyncio.sleep(_SWEEP)
             try:
                 self.router.sweep(self._clock())
                 self._guard.end_streams_of_removed()
                 trim_memory()
-            except Exception as error:  # a fault must not stop the checks
+            except Exception as error:  # an error must not stop the checks
                 tell("fault", "error", why=f"{type(error).__name__}: {error}")
 
     async def stop(self, grace: float | None = None) -> None:
-        """Reject new requests, close the streams, wait for requests in progress, and end."""
+        """Reject new requests, close the streams, wait for requests in progress, and shut down."""
         grace = self.settings.grace if grace is None else grace
         tell("stopping", grace=grace)
         self._serving = False
@@ -245,9 +245,9 @@ def run(
     resizer: Resizer | None = None,
     ready: Callable[[Service], None] | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT. A second signal ends it without waiting.
+    """Serve until SIGTERM or SIGINT. A second signal ends the server without waiting.
 
-    ``ready`` is called once the service listens.
+    The callback ``ready`` is called once the service listens.
     """
     raise_file_limit()
     give_memory_back()
@@ -312,7 +312,7 @@ def serving(settings: Settings, resizer: Resizer | None = None) -> Iterator[Serv
         if started:
             yield started[0]
     finally:
-        with contextlib.suppress(RuntimeError):  # it ended early
+        with contextlib.suppress(RuntimeError):  # the loop ended early
             loop.call_soon_threadsafe(over.set)
         thread.join(settings.grace + 10)
     if failed:
@@ -320,7 +320,7 @@ def serving(settings: Settings, resizer: Resizer | None = None) -> Iterator[Serv
 
 
 def _why_not(host: str, port: int) -> str:
-    """Return the system's reason for a failed bind, since gRPC gives none."""
+    """Return the system's reason for a failed bind, because gRPC reports none."""
     try:
         found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
         for family, kind, protocol, _, where in found:

@@ -1,4 +1,4 @@
-"""Presence of the service as a run sees it: whether it is connected, and its members.
+"""Presence of the service from a run's point of view: whether it is connected, and its members.
 
 The executor ``remote`` has one :class:`ServicePresence` and updates it.
 """
@@ -16,7 +16,11 @@ _AWAY = 5.0
 
 
 class ServicePresence:
-    """The service at ``target``. ``members`` are connected to it; ``welcome``: so is the run."""
+    """The service at ``target``.
+
+    The attribute ``members`` has the members that are connected to the service. The attribute
+    ``welcome`` says whether the run is connected too.
+    """
 
     def __init__(self, target: str) -> None:
         self.target = target
@@ -39,7 +43,7 @@ class ServicePresence:
         return self.welcome or lasting
 
     def came(self) -> str | None:
-        """Handle a connection. Return what to report."""
+        """Handle a connection. Return a message to report, if any."""
         self.welcome, self._trouble, self._away_since = True, None, None
         told, self._told_away = self._told_away, False
         return f"the service at {self.target} is back" if told else None

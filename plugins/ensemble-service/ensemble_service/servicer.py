@@ -1,7 +1,7 @@
 """The gRPC servicer of ``ensemble.v1``: resize, cancel, status, watch, and the two streams.
 
-``rpc_guard`` runs before each method and has authenticated the caller. Resizes are in ``resizes``,
-streams in ``streams``; all other calls are answered at once.
+``rpc_guard`` runs before each method and has authenticated the caller. ``resizes`` handles resizes
+and ``streams`` the two streams; all other calls are answered at once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ensemble_service.rpc_guard import caller
 __all__ = ["EnsembleServicer"]
 
 _LONGEST_NAME = 200
-#: Largest reply about several members, in bytes.
+#: Maximum size of a reply about several members, in bytes.
 _PAGE = 1_000_000
 
 #: Cached, because the same few members are requested repeatedly.
@@ -46,11 +46,11 @@ class EnsembleServicer(api.EnsembleServicer):
         self._clock = clock
 
     def Member(self, requests: Any, context: Any) -> AsyncIterator[pb.ToMember]:  # noqa: N802
-        """A member's connection."""
+        """Serve a member's connection."""
         return streams.member_stream(self._router, caller(), requests, self._clock)
 
     def Steer(self, requests: Any, context: Any) -> AsyncIterator[pb.ToRun]:  # noqa: N802
-        """A run's connection."""
+        """Serve a run's connection."""
         return streams.steer_stream(self._router, caller(), requests, self._clock)
 
     async def Resize(self, request: pb.ResizeRequest, context: Any) -> pb.ResizeReply:  # noqa: N802
@@ -93,7 +93,7 @@ class EnsembleServicer(api.EnsembleServicer):
         return pb.CancelReply()
 
     async def GetStatus(self, request: pb.StatusRequest, context: Any) -> pb.StatusReply:  # noqa: N802
-        """Return the status of one member, or of all visible ones."""
+        """Return the status of one member, or of all visible members."""
         who = caller()
         if not request.member:
             return self._page(self._router.statuses(who.may_see), request.after)
@@ -114,11 +114,11 @@ class EnsembleServicer(api.EnsembleServicer):
         return reply
 
     async def one(self, who: Identity, member: str) -> pb.MemberStatus:
-        """Return a member's status. Raise :class:`Refused` if nothing is known of it."""
+        """Return a member's status. Raise :class:`Refused` if nothing is known about the member."""
         if not who.may_see(member):
             raise Refused("PERMISSION_DENIED", f"this credential may not see {member}")
         state = self._router.members.get(member)
-        # If the member has never connected, only its size can be known. So retry a failed look-up.
+        # If the member has never connected, only its size can be known. So retry a failed lookup.
         size = await self._resizes.look(member, doubt=state is None)
         if state is None and size is None:
             raise Refused(

@@ -1,4 +1,6 @@
-"""Settings of the service, and the gRPC options they imply. Created by the command line."""
+"""Settings of the service, and the gRPC options that follow from them. Created by the command
+line.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,14 @@ __all__ = [
     "trim_memory",
 ]
 
-#: Largest message to read, in bytes: slightly more than members and runs send
+#: Maximum size of a message to read, in bytes: slightly more than members and runs send
 #: (``wire.MOST_BYTES``), but no more, because each unfinished message may hold that much memory.
 MAX_REQUEST = 1_114_112
 #: File descriptors that are reserved for files and other uses.
 _SPARE_FILES = 128
-#: Window of a stream: bytes that may be sent before they are read. Over a link of 20 ms each way, a
-#: member sends 20,000 events a second with this window, 37,000 with twice and 11,000 with half of
-#: it.
+#: Window of a stream: number of bytes that may be sent before they are read. Over a link of 20 ms
+#: each way, a member sends 20,000 events a second with this window, 37,000 with twice the window,
+#: and 11,000 with half of it.
 _AHEAD = 32_768
 
 #: Options of glibc's ``mallopt``: block size from which blocks are mapped, and unmapped when freed
@@ -39,13 +41,14 @@ class Settings:
 
     - ``state``: folder of the answers to resize requests
     - ``tokens``: file of tokens; by default in ``state``
-    - ``tls``: folder of the certificates; by default below ``state``. Without certificates the
+    - ``tls``: folder of the certificates; by default below ``state``. Without certificates, the
       service uses plaintext
-    - ``insecure``: allows plaintext to other machines
+    - ``insecure``: whether plaintext to other machines is allowed
     - ``legacy``: members that clients of the first implementation can resize without a token
-    - ``rate``: single requests a second per token, with bursts of twice as many; 0 means no limit
-    - ``deadline``, ``handshake``, ``grace``: time limits of single requests, of new connections,
-      and of requests in progress when the service stops
+    - ``rate``: single requests per second and token, with bursts of twice as many; 0 means no limit
+    - ``deadline``: time limit of single requests
+    - ``handshake``: time limit of new connections
+    - ``grace``: time limit of requests in progress when the service stops
     """
 
     state: Path
@@ -95,10 +98,10 @@ def give_memory_back() -> None:
 
 
 def trim_memory() -> None:
-    """Return free memory inside the heap to the system (glibc). Takes milliseconds after a flood of
-    messages.
+    """Return free memory inside the heap to the system (glibc).
 
-    glibc itself only returns the end of the heap.
+    This takes milliseconds after a flood of messages. Without it, glibc returns only the end of the
+    heap.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
@@ -109,32 +112,32 @@ def grpc_options(settings: Settings) -> list[tuple[str, int]]:
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     most = 1_000_000 if files == resource.RLIM_INFINITY else files
     return [
-        # The length comes first. Nothing more is read of a longer message.
+        # A message starts with its length. Nothing more is read of a message that is too long.
         ("grpc.max_receive_message_length", settings.max_message),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_metadata_size", 16 * 1024),
         ("grpc.absolute_max_metadata_size", 32 * 1024),
         ("grpc.max_concurrent_streams", 128),
-        # Limits of requests that wait to start, each of which holds a stream window. Above the
-        # first limit, gRPC cancels some new requests; above the second, all. Clients retry.
+        # Limits on requests that wait to start, each of which holds a stream window. Above the
+        # first limit, gRPC cancels some new requests; above the second, all of them. Clients retry.
         ("grpc.server.max_pending_requests", 200),
         ("grpc.server.max_pending_requests_hard_limit", 400),
-        # Bounds the unread data per connection; gRPC would use megabytes, and frames as large, on
-        # fast connections.
+        # Limit the unread data per connection. On fast connections, gRPC would use megabytes, and
+        # frames of that size.
         ("grpc.http2.lookahead_bytes", _AHEAD),
         ("grpc.http2.bdp_probe", 0),
         ("grpc.http2.max_frame_size", 16_384),
-        # Connections that never authenticate: limited in time and number.
+        # Limit the time and number of connections that never authenticate.
         ("grpc.server_handshake_timeout_ms", int(settings.handshake * 1000)),
         ("grpc.max_allowed_incoming_connections", max(16, most - _SPARE_FILES)),
         ("grpc.max_connection_idle_ms", 300_000),
-        # After an hour new requests use a new connection; open streams continue.
+        # After an hour, new requests use a new connection; open streams continue.
         ("grpc.max_connection_age_ms", 3_600_000),
-        # Detects dead connections.
+        # Detect dead connections.
         ("grpc.keepalive_time_ms", 20_000),
         ("grpc.keepalive_timeout_ms", 10_000),
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
         ("grpc.keepalive_permit_without_calls", 1),
-        # Two services on one port would share the clients between them.
+        # Do not let two services share one port, and so the clients.
         ("grpc.so_reuseport", 0),
     ]

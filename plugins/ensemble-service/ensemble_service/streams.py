@@ -1,7 +1,7 @@
 """The two long-lived streams of the service, a member's and a run's, as asynchronous generators.
 
-The server calls them with an authenticated credential, and turns :class:`Refused` into a status.
-They pass messages to and from the router, which decides.
+The server calls them for authenticated callers, and converts :class:`Refused` into a status. They
+pass messages to and from the router, which makes all decisions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ensemble_service.send_queue import SendQueue, Sized
 
 __all__ = ["member_stream", "steer_stream"]
 
-#: Seconds in which a new stream must send its first message.
+#: Seconds within which a new stream must send its first message.
 _HELLO = 10.0
 
 _M = TypeVar("_M", bound=Sized)
@@ -42,7 +42,7 @@ async def member_stream(
         async for message in requests:
             last = clock()
             router.from_member(link, message, last)
-            del message  # don't keep a large one until the next comes
+            del message  # don't keep a large message until the next arrives
 
     def look() -> None:
         nonlocal watch, last, looked
@@ -106,9 +106,9 @@ def _not_first(first: pb.FromMember | pb.FromRun | None, wanted: str) -> str:
 
 
 async def _sent(send_queue: SendQueue[_M]) -> AsyncIterator[_M]:
-    """Yield the messages to send, to the end. Raise the reason for the end."""
+    """Yield the messages to send until the queue ends. Raise the reason for the end."""
     while True:
-        # One at a time, because waiting batches can still grow.
+        # Take one message at a time, because waiting batches can still grow.
         message = send_queue.take()
         if message is not None:
             yield message
@@ -119,7 +119,7 @@ async def _sent(send_queue: SendQueue[_M]) -> AsyncIterator[_M]:
 
 
 async def _until_over(send_queue: SendQueue[_M], reading: Awaitable[None]) -> None:
-    """Read to the end or the first error, and close the connection with it."""
+    """Read until the stream ends or fails, and close the connection with the error, if any."""
     try:
         await reading
     except Refused as refused:

@@ -1,8 +1,9 @@
-"""TLS of the running service: checks its certificate and reloads it after a renewal.
+"""TLS of the running service: checks the certificate and reloads it after a renewal.
 
 The server calls :func:`server_credentials`. The folder has ``ca.crt`` and ``server.crt``, which
 everyone may read, and ``ca.key`` and ``server.key``, which only the owner may read.
-``certificate_authority`` creates them. Imports ``cryptography`` on first use.
+``certificate_authority`` creates these files. The package ``cryptography`` is imported on first
+use.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ _GLANCE = 1.0
 def has_certificates(folder: Path) -> bool:
     """Return whether the service has a certificate.
 
-    A certificate without its key counts, too: the missing key must be an error, not a reason to use
-    plaintext.
+    A certificate without its key counts too, because the missing key must be an error, not a reason
+    to use plaintext.
     """
     return (folder / CERTIFICATE).exists() or (folder / KEY).exists()
 
@@ -52,10 +53,10 @@ def days_left(folder: Path) -> float:
 
 
 def server_credentials(folder: Path, now: dt.datetime | None = None) -> tuple[Any, float]:
-    """Return the service's gRPC credentials, and for how many days they are valid.
+    """Return the service's gRPC credentials, and for how many days the certificate is valid.
 
-    A renewed certificate is used for new connections automatically. Raises :class:`UsageError` if
-    the files cannot be used.
+    New connections use a renewed certificate automatically. Raises :class:`UsageError` if the files
+    cannot be used.
     """
     grpc = load_grpc()
     mark = _mark(folder)
@@ -66,9 +67,9 @@ def server_credentials(folder: Path, now: dt.datetime | None = None) -> tuple[An
 
 
 class _Renewed:
-    """The certificate in a folder, which gRPC fetches for each connection, on its threads.
+    """The certificate in a folder, which gRPC fetches for each connection, on gRPC's threads.
 
-    An unusable new certificate is ignored.
+    A new certificate that is unusable is ignored.
     """
 
     def __init__(self, folder: Path, mark: object) -> None:
@@ -100,7 +101,8 @@ class _Renewed:
         try:
             key, chain, left = _pair(self._folder, dt.datetime.now(dt.timezone.utc))
         except EnsembleError as error:
-            # Report it only at the next look, because the key is written before its certificate.
+            # Report the problem only at the next check, because a key is written before its
+            # certificate.
             if mark == self._refused and mark != self._reported:
                 self._reported = mark
                 why = f"{error.what}: {error.cause}" if error.cause else error.what
@@ -113,9 +115,9 @@ class _Renewed:
 
 
 def _mark(folder: Path) -> tuple[tuple[int, ...], ...]:
-    """Return a fingerprint that changes with the certificate or key, also behind symbolic links.
+    """Return a fingerprint that changes with the certificate or key, even behind symbolic links.
 
-    Secrets are mounted that way.
+    Kubernetes mounts Secrets with symbolic links.
     """
     found: list[tuple[int, ...]] = []
     for name in (KEY, CERTIFICATE):
@@ -171,7 +173,7 @@ def read_certificate_file(path: Path, *, private: bool = False) -> bytes:
     try:
         with open(path, "rb") as file:
             mode = os.fstat(file.fileno()).st_mode
-            if private and mode & stat.S_IROTH:  # keys of mounted secrets are readable by others
+            if private and mode & stat.S_IROTH:  # keys in mounted Secrets are readable by others
                 tell("others on this machine can read the key", "warning", path=str(path))
             if private and mode & (stat.S_IWOTH | stat.S_IWGRP):
                 raise UsageError(

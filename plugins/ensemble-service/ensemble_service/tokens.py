@@ -1,7 +1,7 @@
 """Tokens and their file: authenticates calls to the service.
 
 A token is shown once, when it is created; the file keeps its SHA-256. The command line writes the
-file. A running service reads it again when it changes. Loads neither gRPC nor protobuf.
+file. A running service rereads the file when it changes. Loads neither gRPC nor protobuf.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from ensemble_service.atomic_file import write_atomically
 
 __all__ = ["Token", "TokenFile", "write_private"]
 
-#: Format of a token. It contains the id of its entry in the file, so that only one hash is
-#: compared.
+#: Format of a token. A token contains the id of its entry in the file, so that only one hash must
+#: be compared.
 _TOKEN = re.compile(r"ensemble-([0-9a-f]{8})-([A-Za-z0-9_-]{43})")
 _VERSION = 1
 #: Seconds between checks for changes of the file.
@@ -45,7 +45,7 @@ _LARGEST = 16_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """One entry of the file. Times are seconds since the epoch; ``expires`` 0 is never."""
+    """One entry of the file. Times are in seconds since the epoch. ``expires`` is 0 for never."""
 
     id: str
     role: Role
@@ -60,17 +60,17 @@ class Token:
         return Identity(self.role, self.namespace, self.member, self.id)
 
     def expired(self, now: float) -> bool:
-        """Return whether it has expired."""
+        """Return whether the token has expired."""
         return bool(self.expires) and now >= self.expires
 
 
 class TokenFile:
-    """The tokens of a service, in ``path`` (mode 0600, replaced atomically).
+    """The tokens of a service, in the file ``path`` (mode 0600, replaced atomically).
 
-    A running service calls ``identify`` for each call, which rereads a changed file: at once for an
-    unknown token, otherwise within :data:`_GLANCE` seconds. ``add`` and ``remove`` may be called in
-    another process at the same time. If the file becomes unreadable, the known tokens stay valid
-    and ``trouble`` says why.
+    A running service calls ``identify`` for each request. This method rereads a changed file: at
+    once for an unknown token, otherwise within :data:`_GLANCE` seconds. The methods ``add`` and
+    ``remove`` may be called in another process at the same time. If the file becomes unreadable,
+    the known tokens stay valid and ``trouble`` says why.
     """
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
@@ -84,15 +84,16 @@ class TokenFile:
     # -- used by the service --------------------------------------------------------------------
 
     def identify(self, text: str) -> Identity:
-        """Return the identity for a token. Raise :class:`Unauthenticated`, which never quotes the
-        token.
+        """Return the identity for a token.
+
+        Raises :class:`Unauthenticated`, whose message never quotes the token.
         """
         now = self._clock()
         self._glance()
         match = _TOKEN.fullmatch(text)
         token, right = self._compare(text, match)
         if not right and match is not None and not self.trouble:
-            self._next_glance = 0.0  # it may have just been created
+            self._next_glance = 0.0  # the token may have just been created
             self._glance()
             token, right = self._compare(text, match)
         if match is None:
@@ -119,17 +120,17 @@ class TokenFile:
 
     def _compare(self, text: str, match: re.Match[str] | None) -> tuple[Token | None, bool]:
         token = self._tokens.get(match[1]) if match else None
-        # Always compared, so that the time taken does not reveal which ids exist.
+        # Always compare, so that the time taken does not reveal which ids exist.
         return token, hmac.compare_digest(_digest(text), token.sha256 if token else "0" * 64)
 
     def stands(self, identity: Identity) -> bool:
-        """Return whether this identity's token is still valid. For long-lived connections."""
+        """Return whether this identity's token is still valid. Used for long-lived connections."""
         self._glance()
         token = self._tokens.get(identity.id)
         return token is not None and not token.expired(self._clock()) and token.identity == identity
 
     def _glance(self) -> None:
-        """Reread the file if it has changed, at most once in a while."""
+        """Reread the file if it has changed. Checks at most once per :data:`_GLANCE` seconds."""
         now = time.monotonic()
         if now < self._next_glance:
             return
@@ -147,8 +148,8 @@ class TokenFile:
         try:
             self._tokens = self._read()
         except EnsembleError as error:
-            # Retry at the next check even if the file does not change again: the problem may be
-            # another one (such as too many open files), and a removed token must not stay valid.
+            # Retry at the next check even if the file does not change again: the problem may have
+            # another cause (such as too many open files), and a removed token must not stay valid.
             self.trouble = f"{error.what}: {error.cause}"
             self._seen = None
         else:
@@ -158,7 +159,9 @@ class TokenFile:
     # -- used by the command line ---------------------------------------------------------------
 
     def tokens(self) -> list[Token]:
-        """Return all tokens, oldest first. Raise :class:`EnsembleError` if they cannot be read."""
+        """Return all tokens, oldest first. Raise :class:`EnsembleError` if the file cannot be
+        read.
+        """
         return sorted(self._read().values(), key=lambda token: (token.created, token.id))
 
     def add(
@@ -169,8 +172,8 @@ class TokenFile:
         - ``name``: for the role ``member``, the member; for ``controller`` and ``viewer``, the
           namespace; for ``admin``, empty
         - ``expires``: seconds since the epoch; 0 means never
-        - ``text``: an existing token in clear text, which is accepted (again); if it does not have
-          this service's format, a new one replaces it
+        - ``text``: an existing token in clear text to accept (again); if it does not have this
+          service's format, a new token replaces it
         """
         member = member_name(name) if role == "member" else None
         namespace = (
@@ -249,7 +252,9 @@ class TokenFile:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Hold the writers' lock, a separate file because the file of tokens is replaced."""
+        """Hold the writers' lock. The lock is a separate file, because the file of tokens is
+        replaced.
+        """
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             lock = os.open(f"{self.path}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
@@ -273,7 +278,7 @@ def write_private(path: Path, data: bytes) -> None:
 
 
 def _token(data: Any) -> Token:
-    """Return a checked entry of the file; its rights follow from it."""
+    """Return a validated entry of the file."""
     token = Token(**data)
     if token.role not in get_args(Role):
         raise ValueError(f"unknown role {token.role!r} of a token")

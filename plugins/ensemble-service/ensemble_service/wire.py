@@ -1,8 +1,8 @@
 """Serialization of events, jobs and errors as messages of ``ensemble.v1``, and back.
 
 Events and jobs are JSON inside the messages. The core encodes them, so new fields need no change
-here. Members of version 1.0 send separate messages for some kinds of events; these are decoded,
-too. Called by the member agent and the executor ``remote``; the service passes messages on
+here. Members of version 1.0 send separate messages for some kinds of events; these are decoded too.
+The member agent and the executor ``remote`` call this module; the service passes messages on
 undecoded.
 """
 
@@ -44,13 +44,14 @@ __all__ = [
     "to_jobs",
 ]
 
-#: Jobs or events, job ids, and bytes in one message: well below what a service accepts.
+#: Maximum number of jobs or events, of job ids, and of bytes in one message: well below what a
+#: service accepts.
 MOST_ITEMS, MOST_IDS, MOST_BYTES = 500, 2_000, 1_000_000
-#: If an event is too long, its texts are shortened to this length.
+#: Length to which the texts of an event are shortened if the event is too long.
 _LONGEST = 10_000
 #: Limits of an event: characters of a name, entries of a mapping, nesting levels.
 _MOST_NAME, _MOST_ENTRIES, _DEEPEST = 300, 1_000, 20
-#: Longest JSON that is read without checking its nesting first.
+#: Length of the longest JSON that is parsed without checking its nesting first.
 _SHORT = 200
 
 _OUTCOMES = ("granted", "denied", "timeout", "undelivered")
@@ -59,7 +60,7 @@ _TEXTS = ("type", "note", "cause", "workdir", "stdout", "stderr")
 
 
 def clean(text: str, most: int = 2_000) -> str:
-    """Return foreign text in one line, without control characters, and shortened."""
+    """Return a peer's text in one line, without control characters, and shortened."""
     text = text[: most + 1]
     if not text.isprintable():
         text = "".join(each if each.isprintable() else " " for each in text)
@@ -138,10 +139,10 @@ def _check_depth(value: object, left: int) -> None:
 
 
 def _check(event: Event) -> None:
-    """Raise ``ValueError`` or ``TypeError`` for an event that would do harm at its receiver."""
+    """Raise ``ValueError`` or ``TypeError`` for an event that would harm its receiver."""
     if type(event) is JobEvent and _is_usual(event):
         return
-    given: Any = event  # the fields' types are what is being checked
+    given: Any = event  # the types of the fields are unchecked here
     when = given.timestamp
     good = _is_number(when) and isfinite(when) and 0 <= when < 1e11
     if isinstance(event, JobEvent):
@@ -251,7 +252,7 @@ def _is_context(context: Mapping[str, Any]) -> bool:
 
 
 def from_jobs(jobs: Iterable[Job]) -> list[pb.Job]:
-    """Encode jobs, without what only their controller needs.
+    """Encode jobs, without the fields that only their controller needs.
 
     The member is already chosen, and the run itself reads the output.
     """

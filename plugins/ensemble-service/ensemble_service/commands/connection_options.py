@@ -1,8 +1,8 @@
 """Options for reaching the ensemble service, for commands that connect to it themselves.
 
-These are ``ensemble member start`` and ``ensemble server status``. ``ensemble run``, ``resume`` and
-``cancel`` pass the same options to the executor, as flags that its schema defines. ``channel``
-finds the authority if no option names one.
+These commands are ``ensemble member start`` and ``ensemble server status``. The commands ``ensemble
+run``, ``resume`` and ``cancel`` pass the same options to the executor, as flags that its schema
+defines. If no option names a certificate authority, ``channel`` finds it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def _whole(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """Return the absolute path, which stays valid in another working directory."""
+    """Return the absolute path, which stays valid after a change of the working directory."""
     if value is None:
         return None
-    if not value.strip():  # from an unset variable: must not fall back to a default
+    if not value.strip():  # an unset shell variable must not select the default
         raise click.BadParameter("the file name is empty.", ctx, param)
     return os.path.abspath(os.path.expanduser(value))
 

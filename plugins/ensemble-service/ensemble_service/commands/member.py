@@ -94,7 +94,7 @@ def start(
     folder = state_folder(state) / "members" / full
     chosen = read_options(choice.record, options, {})
     for option, schema in choice.record.options.get("properties", {}).items():
-        # All runs of this member share these.
+        # All runs of this member share these files.
         if schema.get("x-ensemble-member") == "file" and chosen.get(option) is None:
             chosen = {**chosen, option: str(folder / option)}
 
