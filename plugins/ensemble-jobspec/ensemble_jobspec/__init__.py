@@ -1,7 +1,7 @@
 """Jobspecs for Ensemble: one description of work that any queue can run.
 
-``read`` returns the workload of a jobspec in any of the three forms. Submodules are imported on
-first use.
+The function ``read`` returns the workload of a jobspec in any of the three forms. Submodules are
+imported on first use.
 """
 
 from __future__ import annotations

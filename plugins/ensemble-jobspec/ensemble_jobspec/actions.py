@@ -1,9 +1,9 @@
-"""Actions of converted jobspecs: run a command on the controller's machine, put files into the
-staging folder.
+"""Actions of converted jobspecs: ``jobspec-local`` runs a command on the controller's machine, and
+``jobspec-files`` puts files into the staging folder.
 
-Both may be slow, so they run outside the engine's thread. ``then`` lists the actions that follow on
-success. A failure is an error of the run (exit code 1), and the dependents of the action never
-start.
+Both may be slow, so they run outside the engine's thread. Their option ``then`` lists the actions
+that follow on success. A failure is an error of the run (exit code 1), and the dependents of the
+action never start.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _THEN = {
     "x-ensemble": "action",
 }
 _OTHER = re.compile(r"[^A-Za-z0-9_-]+")
-#: Characters of a failed command's output that the error quotes.
+#: Maximum number of characters of a failed command's output that the error quotes.
 _TOLD = 2000
 
 
 def fill_folder(text: str, context: CallContext) -> str:
-    """Return a path with the run's tag and start folder filled in."""
+    """Return a path with its placeholders replaced by the run's tag and start folder."""
     return os.path.join(
         context.cwd, text.replace("{run}", context.run).replace("{cwd}", context.cwd)
     )
@@ -67,9 +67,10 @@ def _run_command(context: CallContext) -> list[Action]:
 
 
 def _run_all(context: CallContext, records: Path) -> str:
-    """Run the command as many times as requested and return its output, unless it is secret.
+    """Run the command as many times as requested and return its output, unless the output is
+    secret.
 
-    Raises :class:`EnsembleError` if it fails.
+    Raises :class:`EnsembleError` if the command fails.
     """
     from ensemble_jobspec.run_once import run_once
 
@@ -136,7 +137,7 @@ def _put_files(context: CallContext) -> list[Action]:
 
 
 def _path_in_folder(folder: Path, name: str, task: str) -> Path:
-    """Return the path of a file in the folder. Raise if a link leads out of the folder."""
+    """Return the path of a file in the folder. Raise an error if a link leads out of the folder."""
     target = folder / name
     inside = os.path.realpath(folder)
     if os.path.commonpath([inside, os.path.realpath(target)]) != inside:

@@ -1,9 +1,9 @@
 """Converts a workload into job groups and rules of an ensemble file.
 
-Each unit of the plan becomes a job group or an action on the controller's machine. Each dependency
-becomes a rule that waits for a count of finished jobs. The rule of one dependency enables the rule
-of the next, and the last rule starts the unit. So if a dependency fails, the task never starts, and
-the summary names the rules that waited.
+Each unit of the plan becomes a job group, or an action on the controller's machine. Each dependency
+becomes a rule that waits until enough jobs have finished. Each of these rules enables the next, and
+the last rule starts the unit. So if a dependency fails, the task never starts, and the summary
+names the rules that waited.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ __all__ = ["Converted", "Options", "convert"]
 
 #: Executors whose jobs run on the controller's machine.
 _HERE = ("local",)
-#: Longest chain of waiting rules; more dependencies are split into parts.
+#: Maximum length of a chain of waiting rules. More dependencies are split into parts.
 _IN_A_ROW = 16
 
 
 def convert(workload: Workload, options: Options | None = None) -> Converted:
     """Return the job groups and rules of a workload.
 
-    Raises :class:`~ensemble_core.UsageError` for what the executor does not support.
+    Raises :class:`~ensemble_core.UsageError` for features that the executor does not support.
     """
     return _Conversion(workload, options or Options()).converted()
 
@@ -91,7 +91,9 @@ class _Conversion:
         return name
 
     def _done(self, unit: Unit) -> tuple[str, int]:
-        """Return the metric that counts a finished unit, and the value at which it is done."""
+        """Return the metric that counts finished jobs of a unit, and its value once the unit is
+        done.
+        """
         if unit.kind in ("job", "batch") or (unit.kind == "local" and self._is_job(unit)):
             return f"count.{unit.name}.success", unit.count
         if unit.kind == "end":
@@ -108,7 +110,7 @@ class _Conversion:
         """Add the rules that start a unit once all its dependencies are done.
 
         Each rule enables the next, so dependencies that finish together cause a chain of firings.
-        To keep it short, dependencies are grouped into parts, and parts of parts.
+        To keep the chain short, dependencies are grouped into parts, and parts of parts.
         """
         if len(waits) > _IN_A_ROW:
             parts = [waits[at : at + _IN_A_ROW] for at in range(0, len(waits), _IN_A_ROW)]
@@ -140,8 +142,9 @@ class _Conversion:
             self._rules.append(rule)
 
     def _done_rule(self, unit: Unit) -> dict[str, Any]:
-        """Return the rule that counts a finished unit on the controller's machine; an action
-        enables it.
+        """Return the rule that counts a finished unit of the controller's machine.
+
+        An action enables the rule.
         """
         rule_id = self._done_ids[unit.name] = self._id(f"{unit.name}-done")
         self._rules.append(
@@ -240,7 +243,7 @@ class _Conversion:
         if unit.staged and not shared:
             stage_files(job, unit, shape, self._options.executor, self._options.contents)
         if workdir:
-            # Our staging folder has placeholders; a user's is taken literally.
+            # Our staging folder has placeholders; a folder that the user gives is taken literally.
             own = bool(unit.steps) and unit.stage is None
             job["workdir"] = workdir if own else self._text(workdir)
         if unit.count > 1:
@@ -315,7 +318,7 @@ class _Conversion:
         members: list[Task | Group] = [*group.tasks, *group.groups]
         for each in members:
             inner, _ = choose_shape(each.request, self._options.copies, gauges, holder)
-            if isinstance(each, Group):  # without resources it uses those of the enclosing group
+            if isinstance(each, Group):  # without resources, it uses those of the enclosing group
                 self._check_inside(each, inner if each.request is not None else shape)
 
     def _group(

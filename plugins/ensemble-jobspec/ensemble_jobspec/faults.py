@@ -1,6 +1,6 @@
-"""Mistakes in a jobspec: each schema error as a sentence, with its place and a suggestion.
+"""Mistakes in a jobspec: turns each schema error into a sentence, with its place and a suggestion.
 
-``reader`` and the readers of the forms report into one list.
+``reader`` and the readers of the forms collect their mistakes in one :class:`Faults`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ class Faults:
         self.warnings.append(f"{self.at(path)}: {what}")
 
     def check(self, form: str, path: Path = (), *, step: bool = False) -> bool:
-        """Return whether the value at this path fits the schema of the form or step."""
+        """Return whether the value at this path matches the schema of the form or, with ``step``,
+        the step.
+        """
         value = self.document.get(path)
         if _validator(form, step).is_valid(value):
             return True

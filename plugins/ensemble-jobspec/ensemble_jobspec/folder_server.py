@@ -1,7 +1,8 @@
 """Folder server: runs each jobspec that is moved into a folder exactly once, even after kills.
 
-It claims a file by moving it from ``new`` to ``running`` under its run's tag, and moves it to
-``done`` or ``failed`` when the run is over. On start, it resumes the runs of files in ``running``.
+The server claims a file by moving it from ``new`` to ``running`` under its run's tag, and moves it
+to ``done`` or ``failed`` when the run is over. On start, the server resumes the runs of files in
+``running``.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ _OTHER = re.compile(r"[^A-Za-z0-9_-]+")
 _SUFFIXES = (".yaml", ".yml", ".json")
 _FOLDERS = ("new", "running", "done", "failed")
 _FOREIGN = "another user owns it or can write to it"
-#: Seconds until a controller that died early is restarted: first, and at most.
+#: Seconds until a controller that died early is restarted: first and longest delay.
 _FIRST, _MOST = 1.0, 60.0
-#: With ``once``, give up after so many early deaths in a row.
+#: With ``once``, the number of early deaths in a row after which a run is given up.
 _TRIES = 5
 #: Exit codes of stopped runs, which can be resumed.
 _STOPPED = (5, 129, 130, 142, 143)
@@ -43,7 +44,7 @@ _PROGRAM = (
 
 
 class _Ended(NamedTuple):
-    """A finished jobspec: its file, exit code, and the reason if that is not 0."""
+    """A finished jobspec: its file, exit code, and the reason for an exit code other than 0."""
 
     file: Path
     code: int
@@ -53,7 +54,8 @@ class _Ended(NamedTuple):
 class _Backoff:
     """Exponential backoff between controllers that die early.
 
-    A controller that ran for a while resets it. With ``once``, all deaths count towards giving up.
+    A controller that has run for a while resets the backoff. With ``once``, all deaths count
+    towards giving up.
     """
 
     def __init__(self, *, once: bool) -> None:
@@ -61,7 +63,7 @@ class _Backoff:
         self._tries = 0
 
     def reset(self) -> None:
-        """Reset the backoff: the run is over."""
+        """Reset the backoff, because the run is over."""
         self._tries = 0
 
     def failed(self, started: float) -> tuple[float, bool]:
@@ -75,7 +77,7 @@ class _Backoff:
 
     @property
     def is_enough(self) -> bool:
-        """True if to give up."""
+        """True if the run should be given up."""
         return self._once and self._tries >= _TRIES
 
 
@@ -172,7 +174,7 @@ class Server:
                 status = file.stat()
                 seen[file] = (status.st_size, status.st_mtime_ns)
                 if self._sizes.get(file) != seen[file]:
-                    continue  # it may still grow; check again later
+                    continue  # the file may still grow; check again later
                 stem = _OTHER.sub("-", file.stem)[:60].strip("-") or "jobspec"
                 tag = f"{stem}-{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(3)}"
                 target = self._folder / "running" / f"{tag}{file.suffix}"
@@ -198,7 +200,7 @@ class Server:
             self._finish(file, f"exit code {code}{f': {why}' if why else ''}", code)
 
     def _finish(self, file: Path, why: str, code: int) -> None:
-        """Write the result, and move the jobspec's files; the jobspec itself last."""
+        """Write the result, and move the jobspec's files, the jobspec itself last."""
         where = self._folder / ("failed" if code else "done")
         log = file.with_suffix(".log")
         told = where / f"{file.stem}.txt"
@@ -216,10 +218,10 @@ def _private(path: str, flags: int) -> int:
 
 
 def _make_folders(folder: Path) -> None:
-    """Create the server's folders, accessible only to their user.
+    """Create the server's folders, accessible only to this user.
 
-    Raises :class:`UsageError` if that fails or other users can write there: their files would run
-    as this user.
+    Raises :class:`UsageError` if that fails, or if other users can write to them: their files would
+    run as this user.
     """
     try:
         for name in ("", *_FOLDERS):
@@ -241,9 +243,10 @@ def _make_folders(folder: Path) -> None:
 class Runs:
     """The runs of jobspecs, at most ``at_once`` at a time.
 
-    ``words`` are additional options of ``ensemble jobspec run``. With ``once``, runs whose
-    controllers keep dying are given up. ``gave_up`` says why a run is left to the next server;
-    otherwise it is empty. The journal, not the exit code, tells whether a run is over.
+    The list ``words`` has additional options for ``ensemble jobspec run``. With ``once``, runs
+    whose controllers keep dying are given up. The attribute ``gave_up`` says why a run is left to
+    the next server; otherwise it is empty. Whether a run is over is read from its journal, not from
+    the exit code.
     """
 
     def __init__(
@@ -259,7 +262,7 @@ class Runs:
         self._at_once = max(1, at_once)
         self._once = once
         self._running: dict[Path, _Controller] = {}
-        #: Runs to restart, and when.
+        #: Runs to restart, each with the time to do so.
         self._again: dict[Path, float] = {}
         self._backoffs: dict[Path, _Backoff] = {}
         self._stopping = False
@@ -331,7 +334,7 @@ class Runs:
 
     def _schedule_restart(self, file: Path, controller: _Controller, code: int, why: str) -> None:
         """Handle a controller that ended before its run was over."""
-        if self._stopping or code in _STOPPED:  # by us, or by whoever stopped the run
+        if self._stopping or code in _STOPPED:  # by us, or by the user
             self.gave_up = f"{file.name}: it was stopped"
             print_line(f"{file.name}: stopped; the next server resumes it")
             return
@@ -354,7 +357,9 @@ class Runs:
 
 
 class _Controller(NamedTuple):
-    """A controller: its process, start time, and where its output begins in the log."""
+    """A controller: its process, start time, and the position in the log where its output
+    begins.
+    """
 
     process: subprocess.Popen[bytes]
     started: float
@@ -362,7 +367,7 @@ class _Controller(NamedTuple):
 
 
 def _failure_line(log: Path, begin: int = 0) -> str:
-    """Return the most informative line of a failed run's output, from this byte on."""
+    """Return the most informative line of a failed run's output, from byte ``begin`` on."""
     with log.open("rb") as file:
         file.seek(begin)
         lines = file.read().decode("utf-8", "replace").splitlines()
@@ -385,5 +390,5 @@ def _run_state(state: str | None, tag: str) -> str:
 
 def _is_over(state: str, code: int) -> bool:
     """Return whether a run is over after its controller ended with this code."""
-    # An invalid file will be rejected again. Other obstacles to a start may pass.
+    # An invalid file would be rejected again. Other reasons for a failed start may pass.
     return state == "ended" or (state == "new" and code == 2)

@@ -1,4 +1,4 @@
-"""Reader of the form ``flux``: Flux's own jobspec (RFC 14, V1 of RFC 25) with its one task."""
+"""Reader of the form ``flux``: Flux's own jobspec (RFC 14, V1 of RFC 25), which has one task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reader of the form ``nextgen``: jobspec 0.1.x, tasks and groups that refer to each other."""
+"""Reader of the form ``nextgen``: jobspec 0.1.x, with tasks and groups that refer to each other."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def read_nextgen(faults: Faults, name: str) -> Workload:
 class _Outer(NamedTuple):
     """Context that a task or group inherits.
 
-    ``base`` are the attributes of the jobspec and of the enclosing groups' resources. ``groups``
-    are the attributes of the enclosing groups themselves; they override those of a task's
-    resources. ``limit`` is the time limit of the innermost group.
+    The field ``base`` has the attributes of the jobspec and of the enclosing groups' resources. The
+    field ``groups`` has the attributes of the enclosing groups themselves; these override the
+    attributes of a task's resources. The field ``limit`` is the time limit of the innermost group.
     """
 
     base: Attributes

@@ -1,4 +1,4 @@
-"""Reader of the form ``transform``: jobspec 0.0.x, one task with scripts and steps."""
+"""Reader of the form ``transform``: jobspec 0.0.x, with one task that has scripts and steps."""
 
 from __future__ import annotations
 

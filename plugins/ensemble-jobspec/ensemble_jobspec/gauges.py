@@ -1,8 +1,8 @@
 """Reads the queue's gauges before a run, to choose between alternative resources.
 
 On this machine, requests that can never be fulfilled are rejected before anything is submitted.
-Other queues may have nodes that are only down or drained now. So they cause only a warning, and the
-queue decides. The executor is opened to read its gauges, and closed again.
+Another queue may have nodes that are only down or drained now. So such a request causes only a
+warning, and the queue decides. The executor is opened to read its gauges, and closed again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["needs_gauges", "read_gauges"]
 
 
 def needs_gauges(workload: Workload) -> bool:
-    """Return whether a task or group has alternative resources or asks for more than a core."""
+    """Return whether a task or group has alternative resources or requests more than one core."""
     return any(
         len(each.alternatives) > 1 or _is_demanding(each.alternatives[0])
         for each in _requests(workload)
@@ -42,8 +42,8 @@ def read_gauges(
 ) -> Mapping[str, float] | None:
     """Return the executor's gauges, or ``None`` if it reports none.
 
-    Warns if there are no gauges, but one of several alternatives must be chosen. A resizable queue
-    can grow, so its gauges are read only for such a choice.
+    Warns if the executor reports none, but one of several alternatives must be chosen. A resizable
+    queue can grow, so its gauges are read only for such a choice.
     """
     alternatives = any(len(each.alternatives) > 1 for each in _requests(workload))
     here = choice.record.name == "local"
@@ -61,7 +61,7 @@ def read_gauges(
             return {"gpus.up": 0.0, **found, "nodes.up": math.inf}
         if all(found.get(name, 1) for name in ("nodes.up", "cores.up")):
             return found
-        why = f"{choice.name} has no nodes up now"  # it may have some later
+        why = f"{choice.name} has no nodes up now"  # the queue may have some later
     except EnsembleError as error:
         why = error.what
     if alternatives:

@@ -1,7 +1,7 @@
 """Writes Kubernetes manifests: Jobs (batch/v1), and MiniClusters for jobs of several nodes.
 
-The manifests are not applied. Kubernetes has no dependencies between Jobs, so an annotation lists
-them: the user applies the manifests in that order.
+The manifests are not applied. Kubernetes has no dependencies between Jobs, so an annotation lists a
+Job's dependencies: the user must apply the manifests in that order.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _dns_name(text: str) -> str:
 
 
 def manifests(converted: Converted, image: str) -> list[dict[str, Any]]:
-    """Return the manifests: a Job for each job group, a ConfigMap for a transform's files."""
+    """Return the manifests: a Job for each job group, and a ConfigMap for a transform's files."""
     units = {unit.name: unit for unit in converted.units}
     found: list[dict[str, Any]] = []
     staged: set[str] = set()
@@ -137,7 +137,7 @@ def _mini_cluster(
 
 
 def _escape_variables(text: str) -> str:
-    """Escape a text so that Kubernetes does not fill in ``$(NAME)``."""
+    """Escape a text so that Kubernetes does not expand ``$(NAME)`` in it."""
     return text.replace("$(", "$$(")
 
 

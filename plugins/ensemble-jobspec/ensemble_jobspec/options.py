@@ -1,6 +1,6 @@
 """Options of a conversion, and its result.
 
-``conversion`` reads the options and returns the result, which the writers and commands use.
+``conversion`` reads the options and creates the result, which the writers and commands use.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ensemble_jobspec.resource_shapes import Copies, Shape
 __all__ = ["Converted", "Options"]
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
-#: Executors on which a group becomes a job with a nested ensemble.
+#: Executors that run a group as one job with a nested ensemble.
 _NESTING = ("flux", "slurm")
 _STAGE = "{cwd}/jobspec-{run}"
 
@@ -25,13 +25,14 @@ _STAGE = "{cwd}/jobspec-{run}"
 class Options:
     """Options of a conversion.
 
-    - ``executor``: the target; ``executors``: the installed ones whose options may be written
+    - ``executor``: the target executor
+    - ``executors``: the installed executors whose options may be written
     - ``site``: the executors' options for each requirement; with ``strict``, a requirement without
       an entry is an error
-    - ``gauges``: resources of the executor, to choose an alternative; with ``firm``, it can never
-      have more
-    - ``shared``: whether all nodes see the staging folder, for steps that do not say it
-    - ``contents``: reads a staged file
+    - ``gauges``: resources of the executor, to choose an alternative; with ``firm``, the executor
+      can never have more
+    - ``shared``: whether all nodes see the staging folder, for steps that do not specify it
+    - ``contents``: function that reads a staged file
     - ``program``, ``file``, ``state``: the ``ensemble`` command, the jobspec and the folder of
       runs, as used by a batch's job
     - ``flux``: the ``flux`` command of a batch's job; empty if Flux is missing

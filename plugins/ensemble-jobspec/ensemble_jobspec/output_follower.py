@@ -1,4 +1,4 @@
-"""Output follower: prints lines that watched jobs write, while the run is active.
+"""Output follower: prints the lines of watched jobs while the run is active.
 
 ``ensemble jobspec run`` uses it for tasks with ``watch``.
 """
@@ -16,13 +16,15 @@ from ensemble_core.cli.toolkit import print_line, printable
 
 __all__ = ["Follower"]
 
-#: Seconds between looks, and the largest share of the time that looking may take.
+#: Minimum seconds between checks, and the maximum share of the time that checks may take.
 _LOOK, _SHARE = 0.5, 0.1
 
 
 class Follower:
-    """Prints the output of all jobs of some groups. With ``late``, it prints only after the run,
-    because until then a live table occupies the terminal.
+    """Prints the output of all jobs of some groups.
+
+    With ``late``, it prints only after the run, because until then a live table occupies the
+    terminal.
     """
 
     def __init__(self, folder: Path, groups: Sequence[str], *, late: bool) -> None:
@@ -63,7 +65,7 @@ class Follower:
             pause = max(_LOOK, (time.monotonic() - before) / _SHARE)
 
     def _look(self, *, ended: bool = False) -> None:
-        """Print new complete lines, and at the end the rest."""
+        """Print new complete lines and, at the end, the rest."""
         for group in self._groups:
             for ending in ("out", "err"):
                 for file in sorted(self._folder.glob(f"{group}.*.{ending}")):

@@ -1,8 +1,8 @@
 """Plan of a workload: its units in order, each with its dependencies. Pure.
 
-A task is a unit. A group is a unit if it has its own allocation (``nested``, for groups with
-resources); otherwise its tasks are (``flat``). Each step of a transform is a unit. ``conversion``
-turns units into job groups and rules.
+A task is a unit. A group that has its own allocation is one unit (mode ``nested``, for groups with
+resources); the tasks of any other group are units themselves (mode ``flat``). Each step of a
+transform is a unit. ``conversion`` converts units into job groups and rules.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Mode", "Unit", "find_group", "plan", "references"]
 
 Mode = Literal["nested", "flat"]
 _OTHER = re.compile(r"[^A-Za-z0-9_-]+")
-#: Longest name, with room for suffixes.
+#: Maximum length of a name, which leaves room for suffixes.
 _LONGEST = 80
 
 
@@ -37,8 +37,9 @@ class Unit:
     - ``batch``: a job with a nested ensemble
     - ``end``: does nothing, but depends on several units
 
-    ``after`` are its dependencies. ``stage`` is the staging folder, and ``shared`` says whether all
-    nodes see it (``None``: unknown). ``path`` has the names of the groups around a batch.
+    The field ``after`` lists the unit's dependencies. The field ``stage`` is the staging folder,
+    and ``shared`` says whether all nodes see that folder (``None``: unknown). The field ``path``
+    has the names of the groups around a batch.
     """
 
     name: str
@@ -90,8 +91,9 @@ def plan(
     prefix: str = "",
     skip: Iterable[str] = (),
 ) -> list[Unit]:
-    """Return the units of a workload, or of its group ``only``. ``prefix`` starts every name;
-    ``skip`` lists steps to leave out.
+    """Return the units of a workload, or of its group ``only``.
+
+    Every name starts with ``prefix``. Steps listed in ``skip`` are omitted.
     """
     planner = _Planner(workload, mode, frozenset(skip))
     tasks, groups, path = workload.tasks, workload.groups, tuple(only)
@@ -157,8 +159,8 @@ class _Planner:
         before: tuple[str, ...],
         path: tuple[str, ...],
     ) -> tuple[str, ...]:
-        """Plan the tasks and groups of one scope. Return its last units: no other unit of the scope
-        depends on them.
+        """Plan the tasks and groups of one scope. Return its last units, on which no other unit of
+        the scope depends.
         """
         own = [group for group in groups if group.name not in self._stands_for]
         members: list[Task | Group] = [*tasks, *own]

@@ -1,4 +1,4 @@
-"""Queue options of a job: from its shape, Flux-only attributes, and the site's requirements.
+"""Queue options of a job: from its shape, its Flux-only attributes, and the site's table.
 
 Also the command that starts Flux in a Slurm job. Called by ``conversion``.
 """
@@ -16,8 +16,9 @@ __all__ = ["broker_words", "queue_options"]
 def queue_options(
     shape: Shape, extra: Mapping[str, Any], met: Iterable[Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
-    """Return the options by executor. ``met`` has the site's options for each requirement, which
-    take precedence.
+    """Return the options by executor.
+
+    The argument ``met`` has the site's options for each requirement, which take precedence.
     """
     options: dict[str, dict[str, Any]] = {"flux": {}, "slurm": {}}
     for own in options.values():
@@ -60,7 +61,7 @@ def _of_flux(extra: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def broker_words(nodes: int, flux: str) -> list[str]:
-    """Return the words before a command that make it run in a Flux instance on a job's nodes.
+    """Return the words that, before a command, make it run in a Flux instance on a job's nodes.
 
     Each node has one broker. The brokers connect through Slurm's PMI-2; ``SLURM_MPI_TYPE`` selects
     another protocol.

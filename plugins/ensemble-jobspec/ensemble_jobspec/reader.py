@@ -1,6 +1,6 @@
 """Reader of jobspecs: detects the form and returns the workload.
 
-Called by the commands, by the source ``jobspec`` of ensemble files, and by programs as
+The commands and the source ``jobspec`` of ensemble files call it. Programs use it as
 ``ensemble_jobspec.read``.
 """
 
@@ -35,7 +35,7 @@ _OTHER = re.compile(r"[^A-Za-z0-9_-]+")
 def read(source: str | os.PathLike[str], form: Form | None = None) -> Workload:
     """Return the workload of a file, or of a text (several lines, or starting with ``{``).
 
-    Raises :class:`~ensemble_core.FileErrors` with every mistake and its place.
+    Raises :class:`~ensemble_core.FileErrors` with all mistakes and their places.
     """
     if isinstance(source, str) and ("\n" in source or source.lstrip().startswith("{")):
         return read_jobspec(source, "jobspec", form)
@@ -44,7 +44,9 @@ def read(source: str | os.PathLike[str], form: Form | None = None) -> Workload:
 
 
 def read_jobspec(text: str, file: str, form: Form | None = None) -> Workload:
-    """Return the workload of a text; ``file`` is for messages. Raises as :func:`read` does."""
+    """Return the workload of a text. Messages call it ``file``. Raises the errors of
+    :func:`read`.
+    """
     document = read_document(text, file)
     faults = Faults(document)
     found: str = form or detect_form(faults)
@@ -64,9 +66,9 @@ def read_jobspec(text: str, file: str, form: Form | None = None) -> Workload:
 
 
 def detect_form(faults: Faults) -> Form:
-    """Return the form of a document, detected by its shape: all have ``version: 1``.
+    """Return the form of a document, detected by its shape, because all forms have ``version: 1``.
 
-    Raises :class:`~ensemble_core.FileErrors` if it fits no form, or two.
+    Raises :class:`~ensemble_core.FileErrors` if the document fits no form, or two.
     """
     data = faults.document.data
     if not isinstance(data, dict):

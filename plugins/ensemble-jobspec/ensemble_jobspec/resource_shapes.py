@@ -20,8 +20,10 @@ Copies = Literal["slots", "cores"]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The resources of one job. ``anywhere``: its tasks may be spread over any nodes. ``whole``:
-    its nodes are exclusive. ``notes`` are warnings.
+    """The resources of one job.
+
+    The flag ``anywhere`` says that the job's tasks may be spread over any nodes, and ``whole`` that
+    its nodes are exclusive. The field ``notes`` has warnings.
     """
 
     nodes: int = 1
@@ -84,8 +86,8 @@ def compute_shape(
 ) -> Shape:
     """Return the shape of a job with these resources.
 
-    With ``copies`` ``cores``, each core runs a copy of the task, as in jobspec 0.0 and 0.1. Raises
-    :class:`UsageError` with the place of unsupported resources.
+    If ``copies`` is ``"cores"``, each core runs a copy of the task, as in jobspec 0.0 and 0.1.
+    Raises :class:`UsageError` with the place of unsupported resources.
     """
     count = _Count()
     count.walk(vertex, 1, "")
@@ -140,8 +142,8 @@ def choose_shape(
 ) -> tuple[Shape, tuple[str, ...]]:
     """Choose the first alternative that the queue can hold. Return its shape and its requirements.
 
-    ``gauges`` are the executor's (``nodes.up``, ``cores.up``, ``gpus.up``); without them, the first
-    alternative is chosen. If no alternative fits:
+    The mapping ``gauges`` has the executor's gauges (``nodes.up``, ``cores.up``, ``gpus.up``);
+    without them, the first alternative is chosen. If no alternative fits:
 
     - If the gauges are ``firm``, raise :class:`UsageError`; ``holder`` names the queue or
       allocation in its message.
@@ -183,7 +185,9 @@ def choose_shape(
 
 
 def shape_gauges(shape: Shape) -> Mapping[str, float]:
-    """Return the gauges of an allocation of this shape. Exclusive nodes have unknown cores."""
+    """Return the gauges of an allocation of this shape. The cores of exclusive nodes are
+    unknown.
+    """
     nodes = {"nodes.up": float(shape.tasks if shape.anywhere else shape.nodes)}
     if shape.whole:
         return nodes

@@ -1,7 +1,7 @@
 """Runs a command on the controller's machine exactly once, even if the controller is killed.
 
-The command runs in a shell that survives the controller. The shell locks a file in the run's
-folder, the command's record, and writes the exit code beside it. A repeated call waits for the exit
+The command runs in a shell that survives the controller. The shell locks the command's record, a
+file in the run's folder, and writes the exit code beside it. A repeated call waits for the exit
 code and never runs the command again. Used by the action ``jobspec-local``.
 """
 
@@ -20,12 +20,13 @@ from typing import TextIO
 
 __all__ = ["run_once"]
 
-#: Writes its process id, runs a command unchanged, and writes the exit code atomically.
+#: Shell script that writes its process id, runs a command unchanged, and writes the exit code
+#: atomically.
 _KEEPER = (
     'f=$0; echo $$ >"$f"; "$@"; code=$?; '
     'echo $code >"$f.part" && mv "$f.part" "$f.code"; exit $code'
 )
-#: Seconds between looks at a command that an earlier controller started.
+#: Seconds between checks of a command that an earlier controller started.
 _LOOK = 0.2
 
 
@@ -41,11 +42,12 @@ def run_once(
 ) -> int | None:
     """Run the command and return its exit code.
 
-    If a signal ended the command, the code is 128 plus the signal. It is ``None`` if the command
-    was interrupted together with an earlier controller: it may be half done. With ``keep``, its
-    output goes to the file ``record`` plus ``.out``. ``again`` means that an earlier controller may
-    have started the command: if so, wait for it. Raises :class:`TimeoutError` after ``duration``
-    seconds, and :class:`OSError` if the command cannot run.
+    If a signal ended the command, the code is 128 plus the signal. The code is ``None`` if the
+    command was interrupted together with an earlier controller; its work may then be incomplete.
+    With ``keep``, the output goes to the file ``record`` plus ``.out``. The flag ``again`` means
+    that an earlier controller may have started the command; if it has, wait for the command. Raises
+    :class:`TimeoutError` after ``duration`` seconds, and :class:`OSError` if the command cannot
+    run.
     """
     kept = record.with_name(f"{record.name}.out") if keep else Path(os.devnull)
     with record.open("a+") as held:
@@ -77,7 +79,7 @@ def run_once(
 
 
 def _program(name: str, environment: Mapping[str, str]) -> str:
-    """Return the program's path, so that the shell does not use a builtin of that name."""
+    """Return the program's path, so that the shell does not use a builtin of the same name."""
     found = name if "/" in name else shutil.which(name, path=environment.get("PATH"))
     if found is None:
         raise FileNotFoundError(f"program not found: {name!r}")
@@ -85,7 +87,9 @@ def _program(name: str, environment: Mapping[str, str]) -> str:
 
 
 def _wait_for(record: Path, held: TextIO, duration: float | None) -> None:
-    """Wait until a command of an earlier controller is over. Raises as :func:`run_once` does."""
+    """Wait until a command of an earlier controller is over. Raises the errors of
+    :func:`run_once`.
+    """
     deadline = None if duration is None else time.monotonic() + duration
     while _is_running(record, held):
         if deadline is not None and time.monotonic() > deadline:
@@ -97,7 +101,7 @@ def _wait_for(record: Path, held: TextIO, duration: float | None) -> None:
 
 
 def _is_running(record: Path, held: TextIO) -> bool:
-    if _code(record) is not None:  # the lock may be held only by background processes
+    if _code(record) is not None:  # only background processes may hold the lock
         return False
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -116,8 +120,8 @@ def _code(record: Path) -> int | None:
 
 
 def _shell_pid(record: Path) -> int | None:
-    """Return the process id of the shell that runs the command of this record; ``None`` if it is
-    gone.
+    """Return the process id of the shell that runs the command of this record; ``None`` if it has
+    ended.
 
     The record must be in the process's command line, because the id may have been reused.
     """

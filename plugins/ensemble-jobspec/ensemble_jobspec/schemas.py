@@ -1,6 +1,6 @@
-"""JSON Schemas of the three forms; unknown keys are mistakes.
+"""JSON Schemas of the three forms. Unknown keys are mistakes.
 
-Each step of a ``transform`` is checked by the schema of its name in ``STEPS``.
+Each step of a ``transform`` is checked with the schema of the same name in ``STEPS``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ __all__ = ["FORMS", "RESOURCES", "STEPS"]
 
 Schema = Mapping[str, Any]
 
-#: Types of resources to ask for; those in the second row are only containers.
+#: Types of resources to request; those in the second row are only containers.
 RESOURCES = ("node", "slot", "core", "cores", "gpu", "gpus")
 _HOLDERS = ("rack", "socket")
 

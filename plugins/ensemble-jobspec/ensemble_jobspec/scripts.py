@@ -1,5 +1,5 @@
-"""Scripts as commands: a script travels with its job as an argument, so it needs no shared folder
-and no clean-up.
+"""Scripts as commands: a script is passed to its job as an argument, so it needs no shared folder
+and no cleanup.
 
 Texts of a jobspec are always separate arguments, never part of a shell's text.
 """
@@ -14,15 +14,15 @@ from ensemble_jobspec.workload import Script
 
 __all__ = ["escape", "script_words", "unescape"]
 
-#: The option of each interpreter for a program as an argument.
+#: The option with which each interpreter takes a program as an argument.
 _TAKES = (
     (re.compile(r"(ba|da|z|k|mk|a)?sh\Z"), "-c"),
     (re.compile(r"python[0-9.]*\Z|pypy[0-9.]*\Z"), "-c"),
     (re.compile(r"(perl|ruby|node|Rscript|lua)[0-9.]*\Z"), "-e"),
 )
-#: Longest argument in bytes, somewhat below Linux' limit of 128 KiB.
+#: Maximum length of an argument in bytes, somewhat below Linux' limit of 128 KiB.
 _MOST = 100_000
-#: Writes a script to a file, runs it, and removes it.
+#: Command that writes a script to a file, runs the file, and removes it.
 _CARRY = (
     'f=$(umask 077; mktemp "${TMPDIR:-/tmp}/jobspec.XXXXXX") || exit 126; '
     "trap 'rm -f \"$f\"' EXIT; trap 'exit 143' TERM; "
@@ -36,7 +36,7 @@ _FILLED = frozenset({"group", "index", "id", "here", "run", "cwd", "replica", "a
 
 
 def escape(text: str, parameters: Iterable[str] = ()) -> str:
-    """Escape a jobspec's text for an ensemble file: braces are literal, except around
+    """Escape a jobspec's text for an ensemble file: all braces become literal, except around
     ``parameters``.
 
     >>> escape("echo {index} ${HOME} {T}", ["T"])

@@ -1,7 +1,7 @@
-"""Readers of parts that the forms share: resources, commands, scripts, attributes, requests.
+"""Readers of parts that the forms share: resources, commands, scripts, attributes and requests.
 
-Each takes the document's faults and a path, and returns a part of the workload. Invalid parts are
-reported and replaced by a default.
+Each reader takes the document's faults and a path, and returns a part of the workload. Invalid
+parts are reported and replaced by a default.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def vertex(faults: Faults, path: Path) -> Vertex:
 
 
 def requirement(given: str | Mapping[str, Any]) -> str:
-    """Return a resource's requirement as written in the site's table.
+    """Return a resource's requirement in the notation of the site's table.
 
     >>> requirement({"name": "system", "field": "cpu.target", "match": "amd64"})
     'system.cpu.target=amd64'
@@ -104,7 +104,7 @@ def command(faults: Faults, path: Path, name: str) -> tuple[tuple[str, ...], Scr
 
 
 def attributes(faults: Faults, path: Path) -> Attributes:
-    """Return attributes in the form ``nextgen``. Warn about unknown ones."""
+    """Return attributes in the form ``nextgen``. Warn about unknown attributes."""
     given = faults.document.get(path) or {}
     extra = {key: value for key, value in given.items() if key not in _KNOWN}
     for key in extra:

@@ -1,7 +1,7 @@
-"""Writes shell scripts of a converted jobspec: ``flux-script`` submits its tasks with Flux
-dependencies; ``script`` runs them in order on one machine.
+"""Writes shell scripts of a converted jobspec.
 
-All texts of the jobspec are quoted words.
+The target ``flux-script`` submits the tasks with Flux dependencies; the target ``script`` runs them
+in order on one machine. All texts of the jobspec are quoted.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ _HEAD = "#!/bin/sh\n# {name}: written by ensemble jobspec convert\nset -eu\n"
 
 
 def _shell_path(text: str) -> str:
-    """Return a folder as a word of the shell. The placeholder of the run's tag becomes the shell's
-    process id.
+    """Return a folder as a word of the shell.
+
+    The placeholder of the run's tag becomes the shell's process id.
     """
     quoted = shlex.quote(text)
     return (
@@ -53,7 +54,7 @@ def _action(converted: Converted, unit: Unit) -> Mapping[str, Any]:
 
 
 def _local_lines(converted: Converted, unit: Unit) -> list[str]:
-    """Return the shell lines of a unit on the controller's machine."""
+    """Return the shell lines of a unit that runs on the controller's machine."""
     action = _action(converted, unit)
     if not action:
         return []
@@ -122,7 +123,7 @@ def flux_script(converted: Converted) -> str:
         workdir = jobs[unit.name].get("workdir")
         if workdir:
             line += f" --cwd={_shell_path(workdir)}"
-        # Flux replaces mustaches such as {{tmpdir}}, and they cannot be escaped.
+        # Flux replaces placeholders such as {{tmpdir}}, which cannot be escaped.
         command = shlex.join(job.command)
         depends = "".join(f" --dependency=afterok:{name}" for name in after)
         own = []

@@ -1,4 +1,4 @@
-"""Site's table: for each requirement of resources, the executors' options that meet it here.
+"""The site's table: maps each resource requirement to the executors' options that meet it here.
 
 requires:
   "system.cpu.target=amd64":

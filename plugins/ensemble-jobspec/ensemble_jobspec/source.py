@@ -20,7 +20,7 @@ from ensemble_core import (
 __all__ = ["SOURCE"]
 
 _TEXT = {"type": "string", "minLength": 1}
-#: If one of these executors is installed, its options are written.
+#: Executors whose options are written if they are installed.
 _KNOWN = ("flux", "slurm")
 
 

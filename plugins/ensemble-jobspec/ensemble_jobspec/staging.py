@@ -1,4 +1,4 @@
-"""Staging: the queue copies files to nodes that do not share the staging folder.
+"""Staging: makes the queue copy files to nodes that do not share the staging folder.
 
 Flux gets the files inside its jobspec; Slurm sends them with ``sbcast``. Called by ``conversion``.
 """
@@ -14,7 +14,7 @@ from ensemble_jobspec.resource_shapes import Shape
 
 __all__ = ["stage_files"]
 
-#: Copies files from a job's first node to the others, and starts the job.
+#: Command that copies files from a job's first node to the others, and starts the job.
 _CAST = (
     'n=$1; shift; while [ "$n" -gt 0 ]; do sbcast --force "$1" "$1" || exit 1; shift; '
     'n=$((n - 1)); done; exec "$@"'
@@ -30,7 +30,8 @@ def stage_files(
 ) -> None:
     """Make the queue copy the unit's staged files to the nodes of its job.
 
-    ``contents`` reads files to copy. Raises :class:`UsageError` for files that cannot be copied.
+    The function ``contents`` reads a file to copy. Raises :class:`UsageError` for files that cannot
+    be copied.
     """
     if executor == "flux":
         files = {name: _content(unit, name, contents) for name in unit.staged}
@@ -39,7 +40,8 @@ def stage_files(
             name: {"mode": 0o100700, "encoding": "utf-8", "data": text}
             for name, text in files.items()
         }
-        # Flux's shell puts them here on each node; doubled, because these braces belong to Flux.
+        # Flux's shell puts the files here on each node. The braces are doubled, because Flux
+        # expands them.
         job["command"] = [
             "{{{tmpdir}}}/" + word if word in files else word for word in job["command"]
         ]

@@ -1,6 +1,6 @@
 """Checks a jobspec's requirements against graphs (JGF) of a site's subsystems.
 
-A requirement is met if one node of its subsystem's graph has everything that it asks for.
+A requirement is met if one node of its subsystem's graph has everything that is required.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def check_requirements(
 ) -> tuple[bool, dict[str, str]]:
     """Return whether the requirements are met, and the result for each.
 
-    By default, only the expressions in tasks and groups (``A|B``, ``A&B``) must hold. With
-    ``require_all``, or if no task or group has one, every requirement must be met. Raises
+    By default, only the expressions of tasks and groups (``A|B``, ``A&B``) must hold. With
+    ``require_all``, or if no task or group has an expression, every requirement must be met. Raises
     :class:`UsageError` for unreadable graphs.
     """
     graphs = _graphs(folder) if workload.requires else {}

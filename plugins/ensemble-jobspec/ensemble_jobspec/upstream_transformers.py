@@ -1,7 +1,7 @@
 """Third-party transformers of jobspec 0.0 and 0.1: packages ``jobspec_NAME``.
 
-Each transformer runs in a separate process, so that a broken one does no harm. It needs upstream's
-package ``jobspec`` for its base classes.
+Each transformer runs in a separate process, so that a broken one does no harm. A transformer needs
+upstream's package ``jobspec`` for its base classes.
 """
 
 from __future__ import annotations

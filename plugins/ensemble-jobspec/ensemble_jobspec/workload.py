@@ -1,6 +1,6 @@
-"""Workload: the content of a jobspec of any form, frozen, with the place of everything.
+"""Workload: the content of a jobspec of any form, frozen, with the place of each part in the file.
 
-``reader`` creates it, ``plan`` orders its tasks, and the writers convert it for queues.
+``reader`` creates the workload, ``plan`` orders its tasks, and the writers convert it for queues.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ __all__ = [
     "Workload",
 ]
 
-#: ``flux`` is Flux's own (RFC 14 and 25), ``transform`` jobspec 0.0.x, ``nextgen`` jobspec 0.1.x.
+#: Forms of jobspecs: ``flux`` is Flux's own (RFC 14 and 25), ``transform`` is jobspec 0.0.x, and
+#: ``nextgen`` is jobspec 0.1.x.
 Form = Literal["flux", "transform", "nextgen"]
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _NOWHERE = Location("")
@@ -33,7 +34,7 @@ _NOWHERE = Location("")
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A reference to a name, and its place."""
+    """A reference to something by name, and its place in the file."""
 
     text: str
     where: Location = _NOWHERE
@@ -41,8 +42,9 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Vertex:
-    """A resource with its contents. ``anywhere``: the counted units may be on any nodes
-    (``replicas``).
+    """A resource with its contents.
+
+    The flag ``anywhere`` says that the counted units may be on any nodes (``replicas``).
     """
 
     type: str
@@ -60,7 +62,8 @@ class Vertex:
 class Request:
     """The resources of a task or group: one or several alternatives, and the number of tasks.
 
-    ``per_slot`` and ``total`` are Flux's ``count``. ``names`` are the alternatives' names, if any.
+    The fields ``per_slot`` and ``total`` are Flux's ``count``. The field ``names`` has the
+    alternatives' names, if any.
     """
 
     alternatives: tuple[Vertex, ...]
@@ -72,7 +75,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A script with its interpreter line; without one, ``sh`` runs it."""
+    """A script with its interpreter line; a script without that line is run by ``sh``."""
 
     text: str
     name: str = "script"
@@ -80,8 +83,10 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class Attributes:
-    """Attributes of a task, group, resource or the whole. ``duration`` is in seconds; ``None``
-    means unset. ``extra`` is for Flux only.
+    """Attributes of a task, group or resource, or of the whole jobspec.
+
+    The field ``duration`` is in seconds. ``None`` means unset. The field ``extra`` is for Flux
+    only.
     """
 
     duration: float | None = None
@@ -92,7 +97,9 @@ class Attributes:
     where: Location = _NOWHERE
 
     def within(self, outer: Attributes) -> Attributes:
-        """Return these attributes with the outer ones as defaults; environments are merged."""
+        """Return these attributes with the outer attributes as defaults; environments are
+        merged.
+        """
         return Attributes(
             duration=outer.duration if self.duration is None else self.duration,
             cwd=outer.cwd if self.cwd is None else self.cwd,
@@ -105,7 +112,7 @@ class Attributes:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step of a ``transform``: its name and options as written."""
+    """A step of a ``transform``: its name and its options as written in the file."""
 
     name: str
     options: Mapping[str, Any]
@@ -114,9 +121,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A task: a command or script, or steps, or a group that it runs.
+    """A task: a command, a script, steps, or a reference to a group.
 
-    ``attributes`` include those of its group, its resources and the whole.
+    The field ``attributes`` includes the attributes of the task's group, its resources and the
+    whole jobspec.
     """
 
     name: str
@@ -152,7 +160,8 @@ class Group:
 class Workload:
     """The tasks and groups of one jobspec.
 
-    ``requires`` are its subsystem requirements by name; ``warnings`` list what is ignored.
+    The field ``requires`` has the jobspec's subsystem requirements by name. The field ``warnings``
+    lists everything that is ignored.
     """
 
     form: Form

@@ -1,7 +1,7 @@
 """Converts a jobspec to text for a target.
 
-Installed executors render what their queue would receive. The plugin itself writes ensemble files,
-jobspecs of the form ``nextgen``, Kubernetes manifests and shell scripts.
+Installed executors render the text that their queue would receive. The plugin itself writes
+ensemble files, jobspecs of the form ``nextgen``, Kubernetes manifests and shell scripts.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ def targets(registry: Registry) -> list[str]:
 def written(
     workload: Workload, converted: Converted, target: str, registry: Registry, image: str | None
 ) -> dict[str, Rendered]:
-    """Return the texts for a target, by job group. A target with a single text has it under the
-    workload's name. Raises :class:`~ensemble_core.UsageError` for an unknown target.
+    """Return the texts for a target, by job group.
+
+    A target with a single text returns it under the workload's name. Raises
+    :class:`~ensemble_core.UsageError` for an unknown target.
     """
     name = converted.name
     if target == "ensemble":
@@ -93,5 +95,7 @@ def as_yaml(document: Mapping[str, Any]) -> str:
 
 
 def _flow(value: Any) -> str:
-    """Return a value in YAML's flow style, as JSON: that is valid YAML with quoted strings."""
+    """Return a value in YAML's flow style. It is written as JSON: valid YAML, with quoted
+    strings.
+    """
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\x7f").replace("\x85", "\\x85")

@@ -45,10 +45,10 @@ from ensemble_simulate.simulated_run import run_simulated
 
 __all__ = ["simulate"]
 
-#: Largest values of options that need memory or processes.
+#: Maximum values of options that need memory or processes.
 _MOST_NODES, _MOST_CORES, _MOST_RUNS, _MOST_WORKERS = 1_000_000, 100_000, 100_000, 1_024
-#: Limits of a heartbeat or interval: most ticks in a run, and shortest period in seconds. The
-#: period is limited because today's times in seconds since the epoch have limited precision.
+#: Limits of a heartbeat or interval: maximum number of ticks in a run, and minimum period in
+#: seconds. The period is limited because times in seconds since the epoch have limited precision.
 _MOST_TICKS, _SHORTEST = 100_000_000, 1e-6
 
 
@@ -243,8 +243,9 @@ class _Files:
         self._purpose: Purpose = purpose
 
     def study(self, file: str, machine: Machine, until: float) -> Study:
-        """Return the ensemble of ``file`` with its model. Raises :class:`EnsembleError` with all
-        mistakes.
+        """Return the ensemble of ``file`` with its model.
+
+        Raises :class:`EnsembleError` with all mistakes.
         """
         text = read_file(file)
         ensemble = load_text(text, self.registry, file=file, overrides=self.overrides)
@@ -292,8 +293,9 @@ class _Files:
 
 
 def _check_ticks(ensemble: Ensemble, text: str, file: str, until: float) -> None:
-    """Raise :class:`UsageError` if a heartbeat or interval ticks too often within the time limit of
-    a run.
+    """Raise :class:`UsageError` if a heartbeat or interval ticks too often.
+
+    The number of ticks within a run's time limit counts.
     """
     length = min(until, ensemble.limits.wall or until)
     periods = [
@@ -317,8 +319,9 @@ def _check_ticks(ensemble: Ensemble, text: str, file: str, until: float) -> None
 
 
 def _check_same(kept: KeptRun, file: str, ensemble: Ensemble) -> None:
-    """Raise :class:`UsageError` if the kept run belongs to another study. Warn about groups with
-    another command.
+    """Raise :class:`UsageError` if the kept run belongs to another study.
+
+    Warn about groups whose command differs.
     """
     groups = kept.loading(kept.journal.texts()[-1]).groups
     if not set(groups) & set(ensemble.groups):

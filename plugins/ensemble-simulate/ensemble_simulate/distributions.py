@@ -2,8 +2,8 @@
 
 The distributions are ``normal(mean, deviation)``, ``lognormal(median, sigma)`` (sigma of the
 logarithm), ``uniform(low, high)`` and ``exponential(mean)``. Their arguments are durations (``5m``)
-or arithmetic over a job's names (``60 * L ** 2 / cores``). A list of values means that one is
-drawn. Used by ``models`` and for the waiting time of a queue.
+or arithmetic with a job's names (``60 * L ** 2 / cores``). From a list of values, one is drawn at
+random. Used by ``models`` and for the waiting time of a queue.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ _DISTRIBUTIONS: Mapping[str, tuple[Callable[..., float], int]] = {
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """A number for each job. ``text`` is its text in the file.
+    """A number for each job. The field ``text`` is its notation in the file.
 
     One of these defines the number:
 
     - ``constant``
-    - ``values``, of which one is drawn
+    - ``values``: a list, from which one value is drawn
     - ``distribution`` with its ``arguments``
-    - ``arguments`` alone, with a single expression
+    - ``arguments`` alone: a single expression
     """
 
     text: str
@@ -65,7 +65,7 @@ class Draw:
     values: tuple[float, ...] = ()
     distribution: Callable[..., float] | None = None
     arguments: tuple[float | Expression, ...] = ()
-    #: Whether it uses the job's names.
+    #: Whether the number depends on the job's names.
     uses_names: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -73,7 +73,7 @@ class Draw:
         object.__setattr__(self, "uses_names", uses_names)
 
     def number(self, names: Mapping[str, Any], random: Randomness) -> float:
-        """Return the number for a job with these names; nan if it has no value."""
+        """Return the number for a job with these names; nan if it is undefined."""
         if self.constant is not None:
             return self.constant
         if self.values:
@@ -95,7 +95,7 @@ def _value(each: Expression, names: Mapping[str, Any]) -> float:
 
 
 def formula(text: str, names: Collection[str], whose: str = "jobs of this group") -> Expression:
-    """Return arithmetic over these names. Conditions are allowed, with the values 1 and 0."""
+    """Return an arithmetic expression with these names. Conditions in it have the value 1 or 0."""
     try:
         found = expression(text, texts=True)
     except EnsembleError:
@@ -121,7 +121,9 @@ def formula(text: str, names: Collection[str], whose: str = "jobs of this group"
 
 
 def parse(value: Any, names: Collection[str]) -> Draw:
-    """Return a number as described in a file, over these names. Raises :class:`EnsembleError`."""
+    """Return the number that a file describes, which may use these names. Raises
+    :class:`EnsembleError`.
+    """
     if isinstance(value, bool) or value is None or isinstance(value, Mapping):
         raise EnsembleError(
             f"{value!r} is not a number",
@@ -166,7 +168,7 @@ _USAGE = {
     "uniform": "uniform(LOW, HIGH)",
     "exponential": "exponential(MEAN)",
 }
-#: Functions of arithmetic. A text that calls one of them is an expression, not a distribution.
+#: Arithmetic functions. A text that calls one of them is an expression, not a distribution.
 _EXPRESSIONS = frozenset(
     [
         "abs",
@@ -210,7 +212,7 @@ def _duration(text: str) -> float | None:
 
 
 def _whole(inner: str) -> bool:
-    """Return whether the bracket that starts this text also ends it."""
+    """Return whether the bracket at the start of this text is closed at its end."""
     depth = 0
     for char in inner:
         depth += (char == "(") - (char == ")")
@@ -220,7 +222,7 @@ def _whole(inner: str) -> bool:
 
 
 def _split(inner: str) -> list[str]:
-    """Return the arguments of a call: the parts between commas outside of brackets."""
+    """Return the arguments of a call, separated at the commas outside of brackets."""
     parts, depth = [""], 0
     for char in inner:
         depth += (char in "([") - (char in ")]")

@@ -1,6 +1,6 @@
 """The executor of simulations: a virtual cluster whose jobs follow a model.
 
-It keeps an agenda of the queue's future events, in order of time, and carries them out in
+The executor keeps an agenda of the queue's future events, in order of time, and carries them out in
 ``advance``. It emits the same events as the local executor, in the same order.
 """
 
@@ -38,14 +38,16 @@ from ensemble_simulate.virtual_queue import Backfill, Entry, VirtualQueue
 
 __all__ = ["Machine", "Simulator"]
 
-#: What happens to a job: it arrives, may wait for nodes, starts, prints, ends.
+#: Kinds of entries in the agenda: a job arrives, may wait for nodes, starts, prints, ends.
 _Kind = Literal["arrive", "eligible", "start", "row", "killed", "end", "heard"]
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A cluster. ``wait`` is the delay of each job that other users' jobs cause. ``most`` is the
-    maximum number of nodes after growing.
+    """A cluster.
+
+    The field ``wait`` is the delay of each job caused by other users' jobs. The field ``most`` is
+    the maximum number of nodes after growing.
     """
 
     nodes: int = 1
@@ -61,7 +63,7 @@ _NO_LIFE = Life(0.0)
 
 @dataclass(slots=True, eq=False)
 class _Running(Entry):
-    """A job of the queue, with its planned life."""
+    """A job in the queue, with its planned life."""
 
     life: Life = _NO_LIFE
     began: float = 0.0
@@ -69,17 +71,17 @@ class _Running(Entry):
     coming: bool = False
     dying: bool = False
     over: bool = False
-    #: The events of its end, until they are reported.
+    #: The events of the job's end, until they are reported.
     ending: tuple[Event, ...] = ()
-    #: The next row that it prints.
+    #: The next row that the job prints.
     row: Mapping[str, float] | None = None
 
 
 class Simulator(VirtualExecutor):
     """Jobs of one run on a virtual cluster.
 
-    ``used`` and ``offered`` are core-seconds of the jobs and of the cluster, up to the last event.
-    ``timeline`` records each job's nodes over time, if requested.
+    The attributes ``used`` and ``offered`` are the core-seconds of the jobs and of the cluster, up
+    to the last event. If requested, ``timeline`` records each job's nodes over time.
     """
 
     capabilities: ClassVar[frozenset[str]] = frozenset({"submit", "cancel", "resize", "detach"})
@@ -305,7 +307,7 @@ class Simulator(VirtualExecutor):
         self._live(now, running, life)
 
     def _begin(self, now: float, running: _Running) -> None:
-        """Handle the allocation of a job's nodes; it starts some time later."""
+        """Handle the allocation of nodes to a job, which starts some time later."""
         running.began = now
         self._emit((JobEvent(now, running.job.id, "start"),))
         self._live(now, running, running.life)

@@ -1,4 +1,4 @@
-"""Forecast: one ensemble played many times with different seeds, in several processes.
+"""Forecast: simulates one ensemble many times with different seeds, in several processes.
 
 The figures of a run depend only on its seed, not on the number of workers. Used by ``command``.
 """
@@ -34,9 +34,9 @@ __all__ = ["COST_NAMES", "Figures", "Firings", "Study", "difference", "play", "p
 BEGAN = 1e9
 #: Number of seeds in one task of a worker process.
 _CHUNK = 10
-#: Number of a run's last firings that are searched for endless loops of rules.
+#: Number of the last firings of a run in which endless loops of rules are searched.
 _LAST = 100
-#: Exit code of a run in which only jobs held by a limit are left.
+#: Exit code of a run whose remaining jobs are all held by a limit.
 _LIMITED = 4
 #: A limit counts as used up if at most this share of it is left.
 _ROUNDING = 1e-9
@@ -45,8 +45,9 @@ _ROUNDING = 1e-9
 class Firings(NamedTuple):
     """The firings of a rule in one run.
 
-    How often it fired and when first (seconds after the start); how many jobs it cancelled, how
-    many of these would have succeeded, and how many jobs their groups had.
+    The field ``times`` is the number of firings, and ``first`` the time of the first, in seconds
+    after the start. The field ``cancelled`` is the number of jobs that the rule cancelled, ``good``
+    how many of these would have succeeded, and ``of`` the number of jobs in their groups.
     """
 
     times: int
@@ -58,10 +59,11 @@ class Firings(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One simulated run: its length, and the core-seconds of its jobs and of the cluster.
+    """Figures of one simulated run: its length, and the core-seconds of its jobs and of the
+    cluster.
 
-    ``over`` is false if the run did not end in time. ``last`` counts the last firings by rule; in
-    an endless loop, these are the rules of the loop.
+    The flag ``over`` is false if the run did not end in time. The field ``last`` counts the last
+    firings by rule; in an endless loop, these are the rules of the loop.
     """
 
     seed: int
@@ -75,12 +77,12 @@ class Figures:
     events: int
     used: float
     offered: float
-    #: As counted by ``limits``.
+    #: Resources used, as ``limits`` counts them.
     node_hours: float = 0.0
     gpu_hours: float = 0.0
-    #: Its cost by ``--cost``.
+    #: The run's cost according to ``--cost``.
     cost: float | None = None
-    #: Limits of the file that took effect, by name, and those that were used up.
+    #: Names of the file's limits that took effect, and of those that were used up.
     reached: frozenset[str] = frozenset()
     used_up: frozenset[str] = frozenset()
     fired: Mapping[str, Firings] = field(default_factory=dict)
@@ -89,7 +91,7 @@ class Figures:
 
     @property
     def limited(self) -> bool:
-        """True if a limit of the file ended it."""
+        """True if a limit of the file ended the run."""
         return self.exit_code == _LIMITED
 
 
@@ -97,8 +99,8 @@ class Figures:
 class Study:
     """The simulated study.
 
-    - ``until``: seconds after which a run is given up
-    - ``cost``: formula of a run's cost over ``COST_NAMES``
+    - ``until``: seconds after which a run is aborted
+    - ``cost``: formula of a run's cost, with the names ``COST_NAMES``
     - ``purpose``: decides whether code that the file names is loaded
     """
 
@@ -112,9 +114,9 @@ class Study:
 
     @property
     def limits(self) -> Mapping[str, float]:
-        """The limits of the file by name, with the default limit on chains of rules.
+        """The limits of the file by name, including the default limit on chains of rules.
 
-        ``stop`` is left out: it limits how long a controller waits for a real queue.
+        The limit ``stop`` is omitted: it limits how long a controller waits for a real queue.
         """
         limits = self.ensemble.limits
         given = {each.name: getattr(limits, each.name) for each in fields(limits)}
@@ -124,8 +126,8 @@ class Study:
 
 
 class _Heard(Watcher):
-    """Watcher of a run: when each rule first fired, which rules fired last, and which jobs they
-    cancelled.
+    """Watcher of a run: records when each rule first fired, which rules fired last, and which jobs
+    they cancelled.
     """
 
     def __init__(self, simulator: Simulator, clock: Callable[[], float]) -> None:
@@ -151,7 +153,7 @@ class _Heard(Watcher):
 
 
 def play(study: Study, seed: int) -> Figures:
-    """Play one run with this seed. Raises :class:`EnsembleError` for an invalid model."""
+    """Simulate one run with this seed. Raises :class:`EnsembleError` for an invalid model."""
     model = replace(study.model, seed=seed, until=study.until)
     simulator, calls = Simulator(study.machine, model), model.calls()
     runtime = VirtualRuntime(
@@ -217,8 +219,8 @@ def _used_up(outcome: Outcome) -> frozenset[str]:
     return frozenset(found)
 
 
-#: Names in the formula of the cost: what the jobs used, the run's length in hours, the number of
-#: jobs, and the cluster's core-hours in that time.
+#: Names in the cost formula: the jobs' resource use, the run's length in hours, the number of jobs,
+#: and the cluster's core-hours in that time.
 COST_NAMES = ("core_hours", "node_hours", "gpu_hours", "hours", "jobs", "offered_core_hours")
 
 
@@ -239,7 +241,7 @@ def _cost(figures: Figures, cost: Expression) -> float:
     return value
 
 
-#: Studies for the workers, which are forks, so nothing needs to be sent.
+#: Studies for the workers. Workers are forks, so nothing needs to be sent to them.
 _STUDIES: Sequence[Study] = ()
 
 
@@ -250,7 +252,9 @@ def _chunk(task: tuple[int, range]) -> list[Figures]:
 def played(
     studies: Sequence[Study], seeds: range, workers: int
 ) -> Iterator[tuple[int, list[Figures]]]:
-    """Play each study with each of these seeds. Yield its index and figures, in order."""
+    """Simulate each study with each of these seeds. Yield the study's index and its figures, in
+    order.
+    """
     global _STUDIES
     tasks = [
         (place, seeds[at : at + _CHUNK])
@@ -271,7 +275,7 @@ def played(
         done = True
     finally:
         with suppress(Exception):
-            # A pool that is still closing when Python exits complains about closed pipes.
+            # A pool that is still closing when Python exits prints errors about closed pipes.
             pool.shutdown(wait=done, cancel_futures=True)
 
 
@@ -292,10 +296,11 @@ def quantiles(values: Sequence[float], points: Sequence[float] = (0.05, 0.5, 0.9
 
 
 def difference(before: Sequence[float], after: Sequence[float]) -> tuple[float, float]:
-    """Return the mean of the paired differences, and half the width of its 95 % interval.
+    """Return the mean of the paired differences, and half the width of its 95 % confidence
+    interval.
 
     Both runs of a pair have the same random numbers, so their common fluctuations cancel. The
-    interval is that of the normal distribution, and infinite for fewer than two pairs.
+    interval assumes a normal distribution, and is infinite for fewer than two pairs.
     """
     each = [b - a for a, b in zip(before, after, strict=True)]
     mean = math.fsum(each) / len(each)

@@ -1,6 +1,6 @@
 """Reader of models: the section ``simulate:`` of an ensemble file, or a separate file.
 
-It reports all mistakes at once, with places. Used by ``command``.
+The reader reports all mistakes at once, with places. Used by ``command``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ensemble_simulate.models import GroupModel, Model, RecordedRows, Rows, too_
 
 __all__ = ["read"]
 
-#: Names in arithmetic of a model, in addition to the job's parameters.
+#: Names that a model's expressions can use, in addition to the job's parameters.
 _JOB_NAMES = (
     "index", "replica", "attempt", "nodes", "tasks", "cores", "gpus", "limit",
 )  # fmt: skip
@@ -45,8 +45,9 @@ _Path = tuple[str | int, ...]
 def read(
     document: Document, ensemble: Ensemble, registry: Registry, path: _Path, until: float = math.inf
 ) -> Model:
-    """Return the model at this path of a file, for runs of at most ``until`` seconds. Raises
-    :class:`FileErrors` with all mistakes.
+    """Return the model at this path of a file, for runs of at most ``until`` seconds.
+
+    Raises :class:`FileErrors` with all mistakes.
     """
     return _Reader(document, ensemble, registry, until).model(document.get(path), path)
 
@@ -109,7 +110,9 @@ class _Reader:
     def _check_number(
         self, group: JobGroup, duration: float | None, period: float | None, path: _Path
     ) -> None:
-        """Report a job with too many rows, if their number does not depend on random numbers."""
+        """Report a job with too many rows, if the number of rows does not depend on random
+        numbers.
+        """
         if duration is not None and period:
             seconds = min(duration, group.duration or duration, self._until)
             many = too_many_rows(period, seconds)
@@ -197,8 +200,9 @@ class _Reader:
         observed: frozenset[str] | None,
         path: _Path,
     ) -> RecordedRows | None:
-        """Return the rows of a file (CSV with a header, or JSON lines); ``t`` or ``every`` gives
-        their times.
+        """Return the rows of a file (CSV with a header, or JSON lines).
+
+        The key ``t`` or ``every`` gives their times.
         """
         spec = self._mapping(spec, path, ("file", "every"))
         every = self._draw(spec.get("every", 1), (), (*path, "every"))
@@ -247,7 +251,7 @@ class _Reader:
 
     @cached_property
     def _spoken(self) -> frozenset[str]:
-        """The words in rules and results."""
+        """The words that occur in rules and results."""
         texts = [str(rule.spec) for rule in self._ensemble.rules]
         for group in self._ensemble.groups.values():
             texts += [each.text for each in group.result.values()]
@@ -329,7 +333,9 @@ class _Reader:
 
 
 def _rows_of(file: str, period: float) -> Iterator[tuple[float, Mapping[str, float]]]:
-    """Return the rows of a file with their times. Raises :class:`EnsembleError` with the line."""
+    """Return the rows of a file with their times. Raises :class:`EnsembleError` with the line
+    number.
+    """
     text = read_file(file)
     if file.endswith((".json", ".jsonl", ".ndjson")):
         lines: Iterator[tuple[int, Any]] = _objects(file, text)

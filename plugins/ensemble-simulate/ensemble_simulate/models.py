@@ -1,9 +1,9 @@
 """Models of job groups: how long their jobs take, how they fail, and what they print.
 
-A model is the section ``simulate:`` of an ensemble file, a separate file (read by ``model_file``),
-or learned from a kept run (``recorded_model``). :meth:`Model.life` returns what one job does. It
-depends only on the seed and the job's id, so two simulations with one seed give the same job the
-same life, whatever else differs.
+A model comes from the section ``simulate:`` of an ensemble file, from a separate file (both read by
+``model_file``), or from a kept run (``recorded_model``). :meth:`Model.life` returns the life of one
+job. It depends only on the seed and the job's id, so two simulations with the same seed give the
+same job the same life, whatever else differs.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ __all__ = [
     "without_model",
 ]
 
-#: Most rows of one job.
+#: Maximum number of rows of one job.
 _MOST_ROWS = 10_000_000
 
 
 class Number(Protocol):
-    """A number for each job; ``text`` describes it."""
+    """A number for each job; ``text`` describes the number."""
 
     @property
     def text(self) -> str: ...
 
     @property
     def uses_names(self) -> bool:
-        """True if it uses the job's names."""
+        """True if the number depends on the job's names."""
         ...
 
     def number(self, names: Mapping[str, Any], random: Randomness) -> float: ...
@@ -59,10 +59,10 @@ _NO_NAMES: Mapping[str, Any] = {}
 class Delays(NamedTuple):
     """Delays of one attempt in seconds.
 
-    - ``arrival``: from its submission to its arrival in the queue
-    - ``launch``: from the allocation of nodes to its start
-    - ``dying``: from its cancellation to its end
-    - ``hearing``: from its end to the report to the controller
+    - ``arrival``: from the attempt's submission to its arrival in the queue
+    - ``launch``: from the allocation of nodes to the start
+    - ``dying``: from the cancellation to the end
+    - ``hearing``: from the end to the report to the controller
     """
 
     arrival: float = 0.0
@@ -78,7 +78,7 @@ NONE = Delays()
 class Life(NamedTuple):
     """The life of one attempt after its start: its length in seconds, its result and its output.
 
-    The result is the cause of failure (``None`` for success) and the wait status.
+    The result consists of the cause of failure (``None`` for success) and the wait status.
     """
 
     seconds: float
@@ -91,7 +91,7 @@ class Life(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """The life of a job in a kept run. The times of ``rows`` are seconds since its start."""
+    """The life of a job in a kept run. The times of ``rows`` are seconds since the job's start."""
 
     seconds: float
     cause: str | None
@@ -104,8 +104,9 @@ class Recorded:
 class Rows:
     """Rows that a job prints at a fixed interval.
 
-    ``columns`` are arithmetic over the job's names, ``t`` (seconds since its start) and ``row``
-    (its number, from 0). ``noises`` are the calls of ``noise(…)`` in them, by their internal names.
+    The expressions in ``columns`` can use the job's names, ``t`` (seconds since the job's start)
+    and ``row`` (the row's number, from 0). The mapping ``noises`` has the calls of ``noise(…)`` in
+    them, by internal names.
     """
 
     every: Draw
@@ -115,7 +116,7 @@ class Rows:
     def printed(
         self, names: Mapping[str, Any], random: Randomness, period: float, seconds: float
     ) -> Iterator[tuple[float, Mapping[str, float]]]:
-        """Return the rows of one job, with their times since its start."""
+        """Return the rows of one job, each with its time since the job's start."""
         known = dict(names)
         for row in range(1, int(seconds / period + 1e-9) + 1):
             t = row * period
@@ -131,8 +132,9 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class RecordedRows:
-    """Rows of a file, with their times in seconds since the job's start. Every job prints them
-    until it ends.
+    """Rows of a file, with their times in seconds since the job's start.
+
+    Every job prints these rows until it ends.
     """
 
     rows: Sequence[tuple[float, Mapping[str, float]]]
@@ -142,11 +144,11 @@ class RecordedRows:
 class ReplayedRows:
     """Rows for jobs that a kept run did not have.
 
-    A job gets the rows of the recorded job with the nearest parameters, or a random one of equally
-    near jobs. Their times are stretched to the job's duration.
+    A job gets the rows of the recorded job with the nearest parameters, or of a random one among
+    equally near jobs. The times are stretched to the job's duration.
 
-    ``lives`` has the numeric parameters, seconds and rows of each job; ``spans`` the range of each
-    parameter.
+    The field ``lives`` has the numeric parameters, the seconds and the rows of each recorded job.
+    The field ``spans`` has the range of each parameter.
     """
 
     lives: Sequence[tuple[Mapping[str, float], float, Sequence[tuple[float, Mapping[str, float]]]]]
@@ -174,9 +176,10 @@ class ReplayedRows:
 class GroupModel:
     """The jobs of one group.
 
-    ``fails`` are probabilities by cause, ``statuses`` their wait statuses. ``recorded`` are lives
-    by key (:func:`keys_of`), which take precedence. ``source`` describes the origin, ``where`` is
-    its place in the file. ``delays`` are those of each life.
+    The field ``fails`` has probabilities by cause of failure, and ``statuses`` the causes' wait
+    statuses. The field ``recorded`` has lives by key (:func:`keys_of`), which take precedence. The
+    field ``source`` describes the model's origin, and ``where`` is its place in the file. The field
+    ``delays`` applies to each life.
     """
 
     duration: Number | None = None
@@ -187,7 +190,7 @@ class GroupModel:
     source: str = "the file"
     delays: Delays = NONE
     where: Location | None = None
-    #: Whether any of it uses the job's names.
+    #: Whether any part depends on the job's names.
     uses_names: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -202,8 +205,8 @@ class Model:
 
     - ``functions``: seconds that calls take, by the function's name
     - ``called``: durations and results of calls in a kept run, by name and job, in order
-    - ``functions_recorded``: return recorded results for functions of the file, too, instead of
-      only for plugins' actions
+    - ``functions_recorded``: whether recorded results are also returned for functions of the file,
+      instead of only for plugins' actions
     - ``until``: largest relevant time in seconds after the start
     """
 
@@ -215,9 +218,7 @@ class Model:
     until: float = math.inf
 
     def chance(self, *about: object) -> Stream:
-        """Return the random stream of the thing with this name. It depends only on the name and the
-        seed.
-        """
+        """Return the random stream with this name. It depends only on the name and the seed."""
         return Stream("\0".join(map(str, (self.seed, *about))))
 
     def calls(self) -> Calls:
@@ -290,8 +291,9 @@ class Model:
 
 
 def too_many_rows(period: float, seconds: float) -> str | None:
-    """Return a description if a job that prints a row every ``period`` seconds has too many rows;
-    otherwise ``None``.
+    """Return a message if a job that prints a row every ``period`` seconds has too many rows.
+
+    Otherwise return ``None``.
     """
     rows = seconds / period
     if rows <= _MOST_ROWS:
@@ -302,8 +304,8 @@ def too_many_rows(period: float, seconds: float) -> str | None:
 def keys_of(job: Job) -> Iterator[tuple[str, str]]:
     """Yield the keys by which a job's life is found in a kept run, best first.
 
-    The first is the id with the parameters: if rules decide differently, an id may mean another
-    job. The second has the parameters, the replica and the attempt.
+    The first key has the id and the parameters, because an id may mean another job if rules decide
+    differently. The second key has the parameters, the replica and the attempt.
     """
     parameters = repr(sorted(job.parameters.items()))
     yield job.id, parameters
@@ -318,7 +320,9 @@ def _recorded(kept: Mapping[tuple[str, str], Recorded], job: Job) -> Recorded | 
 def _failing(
     fails: Mapping[str, Number], names: Mapping[str, Any], random: Randomness
 ) -> str | None:
-    """Return the cause by which a job fails: the first one that is drawn."""
+    """Return the cause by which a job fails, ``None`` if it succeeds. The first drawn cause
+    counts.
+    """
     for cause, probability in fails.items():
         p = probability.number(names, random)
         if p >= 1 or (p > 0 and random.random() < p):
@@ -327,7 +331,7 @@ def _failing(
 
 
 def names_of(job: Job) -> dict[str, Any]:
-    """Return the names of one job for a model."""
+    """Return the names of one job that a model can use."""
     return {
         "index": job.index,
         "replica": job.replica,

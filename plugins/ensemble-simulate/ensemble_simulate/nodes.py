@@ -1,6 +1,6 @@
 """Nodes of a virtual cluster, with their free cores and GPUs.
 
-A job uses the same resources on each of its nodes, and jobs may share nodes. Of the nodes with
+A job uses the same resources on each of its nodes, and jobs may share nodes. Among the nodes with
 enough room, the fullest are used first. Used by ``virtual_queue``.
 """
 
@@ -15,7 +15,7 @@ __all__ = ["Demand", "Nodes", "demand_of"]
 
 
 class Demand(NamedTuple):
-    """The resources of a job: its number of nodes, and cores and GPUs of each."""
+    """The resources of a job: its number of nodes, and the cores and GPUs on each."""
 
     nodes: int
     cores: int
@@ -30,12 +30,12 @@ def demand_of(job: Job) -> Demand:
 
 
 class Nodes:
-    """A cluster of nodes, each with these cores and GPUs."""
+    """A cluster of ``count`` nodes, each with these cores and GPUs."""
 
     def __init__(self, count: int, cores: int, gpus: int = 0) -> None:
         self.cores, self.gpus = cores, gpus
         self._free: dict[int, list[int]] = {}
-        #: Nodes by their number of free cores, in the order of the last change.
+        #: Nodes by their number of free cores, each set in the order of the last change.
         self._by_free: list[dict[int, None]] = [{} for _ in range(cores + 1)]
         #: Nodes that are removed once they are idle.
         self.leaving: set[int] = set()
@@ -61,15 +61,15 @@ class Nodes:
 
     @property
     def size(self) -> int:
-        """The number of nodes that stay."""
+        """The number of nodes that are not leaving."""
         return self.up - len(self.leaving)
 
     def ever(self, demand: Demand) -> bool:
-        """Return whether the demand fits on this cluster when it is empty."""
+        """Return whether the demand would fit on this cluster if the cluster were empty."""
         return demand.nodes <= self.size and demand.cores <= self.cores and demand.gpus <= self.gpus
 
     def free(self) -> dict[int, tuple[int, int]]:
-        """Return the free cores and GPUs of each node that stays."""
+        """Return the free cores and GPUs of each node that is not leaving."""
         return {
             node: (cores, gpus)
             for node, (cores, gpus) in self._free.items()
@@ -102,8 +102,10 @@ class Nodes:
                 self._remove(node)
 
     def leave(self, count: int, *, busy: bool) -> int:
-        """Remove nodes: idle ones immediately; with ``busy``, others once they become idle. Return
-        how many of these others there are.
+        """Remove up to ``count`` nodes; return how many are removed now or later.
+
+        Idle nodes are removed immediately. With ``busy``, other nodes are removed once they become
+        idle.
         """
         idle = [node for node in self._by_free[self.cores] if node not in self.leaving]
         for node in idle[:count]:

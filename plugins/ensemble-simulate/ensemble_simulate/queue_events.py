@@ -1,4 +1,4 @@
-"""Events of jobs in a virtual queue, as the local executor emits them. Used by ``executor``."""
+"""Events of jobs in a virtual queue, equal to those of the local executor. Used by ``executor``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["CANCELLED", "EXCEPTIONS", "RELEASE", "SUCCESS", "arrived", "refused"
 SUCCESS = {"status": 0}
 CANCELLED = {"type": "cancel", "severity": 0, "note": ""}
 RELEASE = {"ranks": "all", "final": True}
-#: Exception types by cause; other causes only have a wait status.
+#: Exception types by cause. Other causes have only a wait status.
 EXCEPTIONS = {
     "timeout": "timeout",
     "memory": "out-of-memory",

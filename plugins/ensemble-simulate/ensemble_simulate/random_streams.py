@@ -1,7 +1,7 @@
-"""Random streams that are named by a text and cheap to create.
+"""Random streams, each identified by a text and cheap to create.
 
-Each job draws only a few numbers, so seeding a usual generator would take far longer than drawing.
-Here, each number is a hash (BLAKE2b) of the stream's name and a counter.
+Each job draws only a few numbers, so seeding an ordinary generator would take far longer than
+drawing. Here, each number is a hash (BLAKE2b) of the stream's name and a counter.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ class Randomness(Protocol):
 
 
 class Stream:
-    """The stream of this name, which always has the same numbers. Creating a stream takes almost no
-    time.
+    """The random stream with this name, which always yields the same numbers.
+
+    Creating a stream takes almost no time.
     """
 
     __slots__ = ("_block", "_name", "_spare", "_words")
@@ -49,12 +50,12 @@ class Stream:
         return words.pop()
 
     def random(self) -> float:
-        """Return a number in [0, 1) with 53 bits."""
+        """Return a random number in [0, 1) with 53 bits."""
         words = self._words
         return ((words.pop() if words else self._more()) >> 11) * 2.0**-53
 
     def gauss(self, mu: float, sigma: float) -> float:
-        """Return a number of the normal distribution (Box–Muller, two at a time)."""
+        """Return a normally distributed number (Box–Muller, two at a time)."""
         spare, self._spare = self._spare, None
         if spare is None:
             turn = self.random() * 2.0 * math.pi
@@ -64,5 +65,5 @@ class Stream:
         return mu + spare * sigma
 
     def choice(self, seq: Sequence[_T]) -> _T:
-        """Return one of these, all with equal probability."""
+        """Return one element of ``seq``, all with equal probability."""
         return seq[int(self.random() * len(seq))]

@@ -34,10 +34,11 @@ def key_of_call(name: str, job: Mapping[str, Any] | None) -> tuple[str, str]:
 class Calls:
     """The calls of one simulated run.
 
-    The calls of a function for a job get the recorded durations and results in order; a failed call
-    has its error as the result. Further calls take the time that ``drawn`` returns, and further
-    calls of an action return its last successful result. With ``functions``, functions of the file
-    also return recorded results; otherwise only plugins' actions do.
+    The calls of a function for a job get the recorded durations and results in order; the result of
+    a failed call is its error. After these, the function ``drawn`` returns the duration of each
+    further call, and a further call of an action returns the last successful result. With
+    ``functions``, functions of the file also return recorded results; otherwise only plugins'
+    actions do.
 
     For each call, call :meth:`takes` once, then :meth:`answer`.
     """
@@ -63,15 +64,16 @@ class Calls:
         if place < len(found):
             known = self._known[call.call] = found[place]
             return known.seconds
-        if found and call.kind == "action":  # an action is not carried out
+        if found and call.kind == "action":  # actions are not carried out
             good = [each for each in found if not isinstance(each.result, EnsembleError)]
             if good:
                 self._known[call.call] = good[-1]
         return self._drawn(call)
 
     def answer(self, call: Call) -> Result | None:
-        """Return the recorded result of a call. ``None`` if there is none, or if the function must
-        be called.
+        """Return the recorded result of a call.
+
+        Returns ``None`` if no result was recorded, or if the function must be called.
         """
         known = self._known.pop(call.call, None)
         returns = call.kind == "action" or (self._functions and call.kind != "generator")

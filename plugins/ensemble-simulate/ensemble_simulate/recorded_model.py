@@ -1,4 +1,4 @@
-"""A model learned from a kept run: the lives of its jobs by id, and of others by group.
+"""A model learned from a kept run: the lives of its jobs by id, and of other jobs by group.
 
 A job of the recorded run has the same life as in that run. For other jobs:
 
@@ -8,7 +8,7 @@ A job of the recorded run has the same life as in that run. For other jobs:
 - Failure rates are those of the group's recorded jobs.
 - Rows are those of the recorded job with the nearest parameters.
 
-The delays of the queue and the durations of functions are learned, too.
+The delays of the queue and the durations of functions are learned too.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from ensemble_simulate.recorded_calls import Called, Result, key_of_call
 
 __all__ = ["Learned", "learn"]
 
-#: Jobs that a regression needs for each parameter.
+#: Number of jobs that a regression needs for each parameter.
 _JOBS_PER_PARAMETER = 5
-#: Most rows to keep of a job.
+#: Maximum number of rows to keep of a job.
 _MOST_ROWS = 100_000
 #: Seconds between the last row and the job's end.
 _BEFORE_THE_END = 1e-5
@@ -41,15 +41,15 @@ class _Seen:
     """One attempt in the journal."""
 
     job: Job
-    #: Times of the decision to submit it, of its arrival in the queue, and of the allocation of
-    #: nodes.
+    #: Times of the decision to submit the attempt, of its arrival in the queue, and of the
+    #: allocation of nodes.
     decided: float = 0.0
     came: float | None = None
     placed: float | None = None
     began: float | None = None
     cancelled: float | None = None
     ended: float | None = None
-    #: When its end was reported.
+    #: When the attempt's end was reported.
     heard: float = 0.0
     cause: str | None = None
     status: int = 0
@@ -64,34 +64,35 @@ class _Seen:
 
     @property
     def printed(self) -> list[tuple[float, Mapping[str, float]]]:
-        """The rows with times before its end: a busy machine may have read the last ones
-        later.
+        """The rows with times before the attempt's end.
+
+        A busy machine may have read the last rows later.
         """
         latest = max(0.0, self.seconds - _BEFORE_THE_END)
         return [(min(time, latest), values) for time, values in self.rows]
 
     @property
     def arrival(self) -> float:
-        """The seconds until it arrived in the queue."""
+        """The seconds from the decision to submit the attempt to its arrival in the queue."""
         return 0.0 if self.came is None else max(0.0, self.came - self.decided)
 
     @property
     def dying(self) -> float | None:
-        """The seconds from its cancellation to its end, if it was running."""
+        """The seconds from the attempt's cancellation to its end, if it was running."""
         if self.began is None or self.cancelled is None or self.ended is None:
             return None
         return max(0.0, self.ended - self.cancelled) if self.cause == "cancelled" else None
 
     @property
     def launch(self) -> float:
-        """The seconds from getting its nodes to its start."""
+        """The seconds from the allocation of nodes to the attempt's start."""
         if self.began is None or self.placed is None:
             return 0.0
         return max(0.0, self.began - self.placed)
 
     def delays(self, dying: float) -> Delays:
-        """Return the delays of the attempt. If it was not cancelled, ``dying`` is its delay of this
-        name.
+        """Return the delays of the attempt. If it was not cancelled, its delay ``dying`` is the
+        argument.
         """
         own, late = self.dying, 0.0 if self.ended is None else self.heard - self.ended
         return Delays(self.arrival, self.launch, dying if own is None else own, max(0.0, late))
@@ -101,8 +102,8 @@ class _Seen:
 class Learned:
     """Durations of a group, measured in a kept run and drawn for jobs with other parameters.
 
-    ``names`` are the parameters of the regression of the logarithm of seconds, with ``weights``
-    (the first is the constant) and ``residuals``.
+    A regression of the logarithm of seconds has the parameters ``names``, with ``weights`` (the
+    first is the constant) and ``residuals``.
     """
 
     text: str
@@ -117,7 +118,7 @@ class Learned:
         return bool(self.names)
 
     def number(self, names: Mapping[str, Any], random: Randomness) -> float:
-        """Return the seconds for a job with these names."""
+        """Return the duration in seconds of a job with these names."""
         found = self.weights[0] + random.choice(self.residuals)
         for name, weight in zip(self.names, self.weights[1:], strict=True):
             value = names.get(name)
@@ -127,7 +128,7 @@ class Learned:
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """The share of jobs with this failure."""
+    """The share of jobs that fail with one cause."""
 
     text: str
     share: float
@@ -141,7 +142,7 @@ class _Share:
 def learn(kept: KeptRun, ensemble: Ensemble) -> Model:
     """Return the model of this run's jobs, for groups that the ensemble also has."""
     seen: dict[str, _Seen] = {}
-    #: The latest time of an event so far: a report is not earlier.
+    #: The latest time of an event so far. A report is not earlier than this time.
     now = 0.0
     calls: dict[str, tuple[tuple[str, str], float]] = {}
     made: dict[tuple[str, str], list[Called]] = {}
@@ -184,7 +185,7 @@ def learn(kept: KeptRun, ensemble: Ensemble) -> Model:
 
 
 def _cancelled(decision: Mapping[str, Any]) -> Sequence[str]:
-    """Return the jobs that a decision cancels: a cancel, or the end of the run."""
+    """Return the jobs that a decision cancels. The decision is a cancel, or the end of the run."""
     jobs: Sequence[str] = decision.get("jobs" if decision["type"] == Cancel.type else "cancel", ())
     return jobs
 
@@ -224,7 +225,7 @@ def _model(own: Sequence[_Seen], tag: str) -> GroupModel:
     for each in own:
         if each.cause == "cancelled" and each.began is not None:
             # A rule may cancel the job again because of its rows. If not, the job runs as long as
-            # others.
+            # other jobs.
             longer = max(usual, each.seconds + 1.0)
             life = Recorded(longer, None, 0, each.printed, each.delays(dying))
         elif each.cause != "cancelled" and (each in ran or each.cause == "submit"):
@@ -312,8 +313,9 @@ def _varied(ran: Sequence[_Seen]) -> tuple[str, ...]:
 
 
 def _least_squares(rows: Sequence[Sequence[float]], values: Sequence[float]) -> list[float] | None:
-    """Return the weights of the linear least-squares fit by the normal equations; ``None`` if it is
-    not unique.
+    """Return the weights of the linear least-squares fit by the normal equations.
+
+    Returns ``None`` if the fit is not unique.
     """
     size = len(rows[0])
     matrix = [

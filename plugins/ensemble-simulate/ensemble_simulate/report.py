@@ -1,7 +1,7 @@
-"""Report of simulations, for people and as data.
+"""Report of simulations, as text for people and as data.
 
-It claims no precision that the data lack: it shows quantiles of many runs, and how many recorded
-jobs the model is based on.
+The report claims no precision that the data lack: it shows quantiles of many runs, and how many
+recorded jobs the model is based on.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def basis(model: Model) -> list[str]:
     return lines
 
 
-#: A rule with this many of a run's last firings is in an endless loop.
+#: Number of a run's last firings from which a rule counts as part of an endless loop.
 _ROUND = 20
 
-#: Limits that only slow a run down, or disable rules.
+#: Limits that only slow a run down or disable rules.
 _NEVER_USED_UP = ("submits_per_second", "chain")
-#: Figures that are shown only if one is not 0.
+#: Figures that are shown only if they are not 0 in some run.
 _WHERE_ANY = ("GPU-hours", "cost")
 
 
@@ -66,15 +66,15 @@ def _shown_rows(found: Sequence[Figures]) -> list[tuple[str, list[float]]]:
 
 
 def never_fired(found: Sequence[Figures]) -> list[str]:
-    """Return rules that fired in none of these runs."""
+    """Return the rules that fired in none of these runs."""
     return [rule for rule in found[0].fired if all(not each.fired[rule].times for each in found)]
 
 
 def loops(found: Sequence[Figures]) -> list[str]:
     """Return the rules in endless loops, most frequent first.
 
-    A rule is in a loop if it is repeatedly among the last firings of a run that did not end in time
-    or that a limit ended.
+    A rule is in a loop if it fired repeatedly among the last firings of a run that did not end in
+    time or was ended by a limit.
     """
     last: Counter[str] = Counter()
     for each in found:
@@ -111,8 +111,9 @@ def reached(study: Study, found: Sequence[Figures]) -> dict[str, float]:
 
 
 def used_up(study: Study, found: Sequence[Figures]) -> dict[str, float]:
-    """Return the share of runs in which each limit of the file was used up, by name; rate limits
-    never are.
+    """Return the share of runs in which each limit of the file was used up, by name.
+
+    Rate limits are never used up.
     """
     names = [name for name in study.limits if name not in _NEVER_USED_UP]
     return {name: sum(name in each.used_up for each in found) / len(found) for name in names}
@@ -130,8 +131,9 @@ def _rule(found: Sequence[Figures], rule: str) -> dict[str, Any]:
 
 
 def compared(found: Sequence[Sequence[Figures]]) -> dict[str, tuple[float, float]]:
-    """Return mean differences of the second study from the first, with half of their 95 %
-    intervals.
+    """Return the mean differences between the second study and the first.
+
+    Each comes with half the width of its 95 % confidence interval.
     """
     if len(found) < 2:
         return {}
@@ -144,7 +146,7 @@ def compared(found: Sequence[Sequence[Figures]]) -> dict[str, tuple[float, float
 
 
 def shown(what: str, value: float) -> str:
-    """Return a figure in readable form."""
+    """Return a figure as readable text."""
     return format_duration(value) if what == "length" else f"{value:.3g}"
 
 

@@ -53,12 +53,12 @@ def run_simulated(
     purpose: Purpose = "check",
     reuse: Sequence[str] = (),
 ) -> int:
-    """Play an ensemble on this executor and show it. Return the exit code.
+    """Simulate an ensemble on this executor and show the run. Return the exit code.
 
     - ``said``: description of the executor for the first line
     - ``tag``: tag of the run; created if missing
     - ``until``: end of the simulation, in seconds after the start
-    - ``takes``, ``answers``, ``purpose``: as for ``VirtualRuntime``
+    - ``takes``, ``answers``, ``purpose``: the arguments of ``VirtualRuntime``
     - ``reuse``: earlier runs; jobs that are reused from them take no time
     """
     record = ExecutorPlugin(name="simulated", summary="", build=lambda options: executor)

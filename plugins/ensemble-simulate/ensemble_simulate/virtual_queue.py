@@ -1,9 +1,9 @@
-"""Scheduler of a virtual cluster: first come first served by urgency, with EASY backfill.
+"""Scheduler of a virtual cluster: first come, first served by urgency, with EASY backfill.
 
-The first job that does not fit gets a reservation: nodes, and the earliest time at which these are
-expected to be free. A later job may overtake it if the later job ends before that time or uses no
-reserved node. A job is expected to end at its time limit or, without one, at its true end. Used by
-``executor``.
+The first job that does not fit gets a reservation: a set of nodes, and the earliest time at which
+these nodes are expected to be free. A later job may overtake it if the later job ends before that
+time or uses no reserved node. A job is expected to end at its time limit or, without a limit, at
+its true end. Used by ``executor``.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _DEPTH = 100
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """A job in the queue; ``seconds`` is its longest duration known to the scheduler."""
+    """A job in the queue. ``seconds`` is the longest duration that the scheduler expects."""
 
     job: Job
     demand: Demand
     seconds: float
     nodes: Sequence[int] = ()
-    #: Its latest end, once it runs.
+    #: The latest end of the job, once it runs.
     ends: float = 0.0
 
 
@@ -47,7 +47,7 @@ class VirtualQueue(Generic[_E]):
     def __init__(self, nodes: Nodes, backfill: Backfill = "easy") -> None:
         self.nodes = nodes
         self._backfill = backfill
-        #: Ordered dicts, because a plain dict needs longer for its first entry after many removals.
+        #: Ordered dicts, because a plain dict finds its first entry slowly after many removals.
         self._waiting: dict[int, OrderedDict[str, _E]] = {}
         #: Number of waiting jobs for each demand, to avoid searches that cannot succeed.
         self._demands: dict[Demand, int] = {}
@@ -111,8 +111,8 @@ class VirtualQueue(Generic[_E]):
                 yield self._start(entry, nodes, now)
 
     def _reservation(self, demand: Demand) -> tuple[float, set[int]]:
-        """Return when and on which nodes a job with this demand could start if no other job
-        started.
+        """Return when and on which nodes a job with this demand could start if no other job started
+        first.
         """
         free = self.nodes.free()
         fits = {

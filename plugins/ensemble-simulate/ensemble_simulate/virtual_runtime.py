@@ -1,4 +1,4 @@
-"""A run on a virtual clock: the engine, and an executor that plays a queue.
+"""A run on a virtual clock: the engine, and an executor that simulates a queue.
 
 Time jumps from one event to the next; all events of one time are handled before the clock advances.
 A function is called at the time of the decision to call it. Its outcome arrives at once, or after
@@ -61,12 +61,12 @@ if TYPE_CHECKING:
 
 __all__ = ["VirtualRuntime"]
 
-#: Exit codes of a run that did not end in time, and of one whose clock stood still.
+#: Exit code of a run that did not end in time, or whose clock stood still.
 OVERRUN = 6
-#: Events between ticks of watchers, at least.
+#: Minimum number of events between ticks of watchers.
 _TICK_EVERY = 2000
-#: Maximum number of looks at the queue without progress of time. More mean an endless loop of
-#: rules.
+#: Maximum number of checks of the queue without progress of time. More checks mean an endless loop
+#: of rules.
 _MOST_AT_ONCE = 500_000
 
 
@@ -77,8 +77,9 @@ LookingUp = Callable[[Sequence[tuple[Job, JobGroup | None]], float], Sequence[Ev
 def looking_up(
     state: Path, runs: Sequence[str], ensemble: Ensemble, warn: Callable[[str], None]
 ) -> tuple[tuple[str, ...], LookingUp]:
-    """Return the folders of earlier runs, and a function that looks jobs up in them. Raises
-    :class:`EnsembleError` if nothing of a run can be reused.
+    """Return the folders of earlier runs, and a function that looks jobs up in them.
+
+    Raises :class:`EnsembleError` if nothing of a run can be reused.
     """
     from ensemble_core.session.reuse import open_earlier
 
@@ -95,21 +96,22 @@ def looking_up(
 
 
 class VirtualRuntime:
-    """One run of one ensemble on a virtual clock, with the interface of ``Runtime``. The arguments
-    ``observers``, ``name`` and ``state`` have no effect.
+    """One run of one ensemble on a virtual clock, with the interface of ``Runtime``.
+
+    The arguments ``observers``, ``name`` and ``state`` have no effect.
 
     - ``began``, ``until``: times of the first and the last event, in seconds since the epoch
     - ``wall``: seconds after which the run stops (default: ``limits.wall``)
     - ``takes``: returns how long a call of a function or slow action takes, in seconds; ``None`` if
       it is not called, because the executor emits its outcome
-    - ``answers``: returns the result of a call, or the error with which it failed. Without an
+    - ``answers``: returns the result of a call, or the error with which the call failed. Without an
       answer, functions and actions whose record ``simulates`` are called; other actions return
       nothing and are listed in ``stubbed``
     - ``purpose``: decides whether code that the file names is loaded
-    - ``look_up``: answers look-ups in earlier runs; without it, nothing is reused
+    - ``look_up``: answers lookups in earlier runs; without it, nothing is reused
 
-    Raises as ``Runtime`` does; :meth:`run` also raises :class:`UsageError` at a call that needs
-    code which may not be loaded.
+    Raises the errors of ``Runtime``; :meth:`run` also raises :class:`UsageError` at a call that
+    needs code which may not be loaded.
     """
 
     def __init__(
@@ -166,7 +168,7 @@ class VirtualRuntime:
         self._calls = 0
         self._asked: StopRequested | None = None
         self._leave = False
-        #: Looks at the queue, or timers, since time last advanced.
+        #: Number of checks of the queue, or timers, since time last advanced.
         self._at_once = 0
         self._caller = Caller(
             ensemble,
@@ -212,7 +214,7 @@ class VirtualRuntime:
         self.stop(asked.reason, asked.exit_code)
 
     def request(self, action: Mapping[str, Any], by: str) -> Future[tuple[Decision, ...]]:
-        """Raise an error, because a simulated run takes no requests."""
+        """Raise an error, because a simulated run accepts no requests."""
         from concurrent.futures import Future
 
         found: Future[tuple[Decision, ...]] = Future()
@@ -237,7 +239,7 @@ class VirtualRuntime:
                         for event in batch:
                             self._take(event)
                         continue
-                    # Nearly all of a run's time is spent here: only the engine is called.
+                    # Nearly all of a run's time is spent in this loop, so it calls only the engine.
                     for event in batch:
                         decisions = handle(event)
                         if decisions:
@@ -284,7 +286,7 @@ class VirtualRuntime:
     # -- time ----------------------------------------------------------------------------------
 
     def _next(self) -> float:
-        """Return the earliest time of an event; infinite if there is none."""
+        """Return the time of the next event; infinite without one."""
         timer, due = self.engine.next_timer(), self._executor.due()
         found = math.inf if due is None else due
         if timer is not None and timer.when < found:
@@ -296,7 +298,9 @@ class VirtualRuntime:
         return found
 
     def _advance(self, due: float) -> None:
-        """Handle everything due at this time: the queue, then calls, timers, and the time limit."""
+        """Handle everything due at this time: first the queue, then calls, timers, and the time
+        limit.
+        """
         self._now = max(self._now, due)
         self._executor.advance(self._now)
         while self._returns and self._returns[0][0] <= self._now:
