@@ -21,7 +21,7 @@ __all__ = ["LONGEST_LINE", "MOST_FIELDS", "JsonLines", "KeyValue", "Patterns"]
 
 #: Longest line in bytes; longer ones are skipped.
 LONGEST_LINE = 1 << 20
-#: Maximum number of fields per output file if the ensemble file does not list the fields. Each #:
+#: Maximum number of fields per output file if the ensemble file does not list the fields. Each
 #: field costs memory, and a job may print any number of names.
 MOST_FIELDS = 200
 #: Largest number that is stored as an integer, because floats represent larger ones inexactly.
@@ -217,7 +217,7 @@ class Patterns(_Lines):
         return found if matched else None
 
     def complaint(self) -> str | None:
-        # A pattern without a group may look for an error message, so it is not suspicious if it #
+        # A pattern without a group may look for an error message, so it is not suspicious if it
         # never matches.
         numbers = sorted(name for name, pattern in self._patterns.items() if pattern.groups)
         if self._lines and (not numbers or self._found.intersection(numbers)):

@@ -44,7 +44,7 @@ class NelderMead(Generator):
         self._begin([])
 
     def _begin(self, places: list[_Place]) -> None:
-        #: The current move: its places, the parameters of the places suggested so far, and the #:
+        #: The current move: its places, the parameters of the places suggested so far, and the
         #: value of each place (``None`` until it is known).
         self._places = places
         self._given: list[Mapping[str, Any]] = []

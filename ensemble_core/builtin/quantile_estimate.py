@@ -23,7 +23,7 @@ class QuantileEstimate:
         self._q = q
         #: The value at each marker. With fewer than five values: the sorted values.
         self._heights: list[float] = []
-        #: ``_places``: the number of values up to each marker except the first. ``_wanted``: the #:
+        #: ``_places``: the number of values up to each marker except the first. ``_wanted``: the
         #: ideal number for each of the three inner markers.
         self._places = (2.0, 3.0, 4.0, 5.0)
         self._wanted = (1.0 + 2.0 * q, 1.0 + 4.0 * q, 3.0 + 2.0 * q)

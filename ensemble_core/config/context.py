@@ -129,7 +129,7 @@ class Context:
         self.errors: list[EnsembleError] = []
         self.warnings: list[str] = []
         #: Who made a part of the document, by path: the name of a plugin. If the user wrote a part
-        #: #: within such a part, the name is empty.
+        #: within such a part, the name is empty.
         self.made: dict[Path, str] = {}
         #: Instances of algorithms by name, each with its options and its fully expanded entry.
         self.instances: dict[str, AlgorithmInstance] = {}

@@ -15,7 +15,7 @@ from ensemble_core.model.rules import UNLIMITED, BoundRule
 
 __all__ = ["warn_of_cycles"]
 
-#: Events that a job has once: some always, some unless it is cancelled, some depending on its #:
+#: Events that a job has once: some always, some unless it is cancelled, some depending on its
 #: outcome.
 _EACH_JOB = frozenset(
     {

@@ -15,7 +15,7 @@ from ensemble_core.model.rules import UNLIMITED, Trigger
 __all__ = ["Each", "FiringLimits", "listed_actions", "read_each", "read_firing_limits"]
 
 #: Value of ``each``: the rule has an instance for each job index, or for each combination of these
-#: #: parameters.
+#: parameters.
 Each = Literal["job"] | tuple[str, ...] | None
 
 

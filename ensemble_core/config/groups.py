@@ -403,7 +403,7 @@ def _inputs(context: Context, path: Path, given: list[Any]) -> tuple[tuple[str, 
 
 
 #: Function that reads each field. It returns the JobGroup's value, or ``None`` after reporting an
-#: #: error.
+#: error.
 _READ: Mapping[str, Callable[[Context, Path, Any], Any]] = {
     **dict.fromkeys(_NUMBERS, lambda context, path, value: int(value)),
     **dict.fromkeys((*TEXTS, "executor"), _text),

@@ -24,7 +24,7 @@ __all__ = [
 
 #: Counts that are at most 1 for one job, however often it is retried.
 _OF_ONE_JOB = ("active", "open", "done", "lost")
-#: Triggers for jobs that did not succeed. If a rule retries jobs only then, a job's #:
+#: Triggers for jobs that did not succeed. If a rule retries jobs only then, a job's
 #: ``count.success`` is at most 1.
 _WITHOUT_SUCCESS = {"job-fail", "job-lost", "job-cancel", "job-exception"}
 

@@ -32,7 +32,7 @@ _NAMES = {
 
 
 #: Keys of a job group that actions cannot change, because they are needed before anything runs, or
-#: #: do not belong to a single submission.
+#: do not belong to a single submission.
 _OF_THE_GROUP = ("environment_from", "result", "retry", "at_once", "inputs", "reuse")
 
 #: Options common to all observers.
@@ -318,7 +318,7 @@ class Validators:
     def __init__(self, registry: Registry) -> None:
         self._shared = _SHARED.setdefault(registry, _Shared())
         self.registry = registry
-        #: The schema including the definitions of this file, and the validators of these #:
+        #: The schema including the definitions of this file, and the validators of these
         #: definitions.
         self._schema: dict[str, Any] | None = None
         self._own: dict[str, Any] = {}

@@ -39,8 +39,8 @@ _RULE_KEYS = frozenset(
 )
 #: Fields that describe a job's end. A job that has not ended has none of these fields.
 _OF_THE_END = frozenset({"exit_code", "status", "duration", "cause"})
-#: Built-in triggers without an event, each with the argument of ``Trigger`` that a plugin would #:
-#: use instead.
+#: Built-in triggers without an event, each with the argument of ``Trigger`` that a plugin would use
+#: instead.
 _WITHOUT_EVENT = {"metric": "metric=PATH", "interval": "every=SECONDS"}
 
 

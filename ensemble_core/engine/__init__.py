@@ -1,2 +1,4 @@
-"""Engine: a pure state machine from events to decisions. Its laws are at the top of
-``engine.py``."""
+"""Engine: a pure state machine that turns events into decisions.
+
+Its laws are at the top of ``engine.py``.
+"""

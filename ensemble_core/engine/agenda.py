@@ -1,10 +1,11 @@
 """Agenda: the loop that carries out all consequences of an event.
 
-A *step* is a method with its arguments, called with the event; it returns the next steps. They run
-depth first from a stack, so a long chain of firings needs no recursion. Before each step, the loop
-handles metric rules triggered by a count, then cancelled held jobs, then dropped retries. When the
-stack is empty, the loop handles the run as a whole: limits, generators, ``idle``. The stack is
-empty between events, so snapshots do not include it.
+A *step* is a method with its arguments. It is called with the event and returns the steps that
+follow. Steps run depth first from a stack, so a long chain of firings needs no recursion. Before
+each step, the loop handles metric rules that a changed count triggers, then cancelled held jobs,
+then dropped retries. When the stack is empty, the loop handles the run as a whole: limits,
+generators, and rules on ``idle``. The stack is empty between events, so snapshots do not include
+it.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ class Agenda:
         self._completion, self._generating = completion, generating
 
     def work(self, event: Event, steps: Steps, when_empty: Callable[[], Step | None]) -> None:
-        """Carry out these steps and all that follow.
+        """Carry out these steps and all steps that follow from them.
 
-        When the stack is empty, call ``when_empty`` for the next step; if it returns ``None``,
-        finish.
+        When the stack is empty, ``when_empty`` is called for the next step. The work is finished
+        when it returns ``None``.
         """
         state = self._state
         stack: list[Step] = [*steps][::-1] if steps else []

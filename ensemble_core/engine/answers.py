@@ -21,7 +21,7 @@ _LONGEST_RETRY = 60.0
 
 
 class Answers:
-    """Handler of answers: applies them to the state and runs the rules that react to them."""
+    """Applies answers to the state, and runs the rules that react to them."""
 
     def __init__(
         self, rules: RuleEvaluation, completion: JobCompletion, generating: GeneratorScheduler
@@ -30,7 +30,7 @@ class Answers:
         self._completion, self._generating = completion, generating
 
     def returned(self, event: CallReturned) -> Steps:
-        """Handle a function's return: perform its actions, or pass the answer to its generator."""
+        """Handle the result of a call: perform the actions, or pass the answer to the generator."""
         state = self._state
         generator = self._generating.caller(event.call)
         if generator is not None:
@@ -45,8 +45,8 @@ class Answers:
         return [(self._answered, called)]
 
     def _answered(self, called: Pending[Call] | None, event: Event) -> Steps:
-        """Finish the index that waited for a function, unless the index has another pending call,
-        retry or attempt."""
+        """Finish the index that waited for a function, unless it has another pending call, retry or
+        attempt."""
         record = None if called is None else called.origin.occasion.record
         if record is not None:
             record.index.calls -= 1
@@ -54,7 +54,7 @@ class Answers:
         return None
 
     def failed(self, event: CallFailed) -> Steps:
-        """Report that a function raised."""
+        """Report that a function raised an error."""
         state = self._state
         generator = self._generating.caller(event.call)
         if generator is not None:
@@ -85,7 +85,7 @@ class Answers:
             state.out.append(Log(level="warning", message=message))
 
     def deliver_again(self) -> None:
-        """Send messages again whose delivery is unknown."""
+        """Send those messages again of which it is unknown whether they were delivered."""
         for notice, sent in self._state.notices.items():
             again = replace(sent, attempt=sent.attempt + 1)
             self._state.notices[notice] = again
@@ -122,6 +122,6 @@ class Answers:
             )
 
     def ask_again(self, request: str) -> None:
-        """Repeat a request under the same id."""
+        """Repeat a resize request under the same id."""
         self._state.resizes[request] = asked = self._state.resizes[request].retry()
         self._state.out.append(asked.decision)

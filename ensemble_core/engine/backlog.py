@@ -1,7 +1,8 @@
 """Backlog: the elements of groups' sweeps that ``submit-next`` has not yet taken.
 
-A group's sweep has one element per job of a submit. ``submit-next`` takes each element once, in any
-order. Other submits of the group do not affect the backlog. Called by a firing's ``submit_next``.
+A group's sweep has an element for each job of a submit. ``submit-next`` takes each element once, in
+any order. Other submits of the group do not affect the backlog. Called by a firing's
+``submit_next``.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ ORDERS: tuple[Order, ...] = (
 def taken_next(
     state: State, names: Sequence[str], count: int, order: Order, seed: int
 ) -> Iterator[tuple[JobGroup, Job]]:
-    """Take up to ``count`` jobs of these groups; return them, and the group that each is made from.
+    """Take up to ``count`` jobs of these groups. Return each job with its group.
 
     Raises :class:`EnsembleError` if a parameter has no value.
     """
@@ -58,7 +59,7 @@ def taken_next(
 
 
 def _in_order(state: State, standings: list[GroupState], order: Order) -> list[GroupState]:
-    """Return the groups in this order; groups of unknown duration come last."""
+    """Return the groups in this order. Groups whose duration is unknown come last."""
     if order == "given":
         return standings
     if order in ("ascending", "descending"):
@@ -76,7 +77,7 @@ def _in_order(state: State, standings: list[GroupState], order: Order) -> list[G
 
 
 def _drawn(standings: list[GroupState], seed: int) -> tuple[GroupState, int]:
-    """Draw one of the remaining elements of all groups; return its group and its position there."""
+    """Draw one of the remaining elements of all groups. Return its group and its position there."""
     left = sum(each.backlog for each in standings)
     place = draw(seed, sum(each.taken for each in standings), left)
     for each in standings:

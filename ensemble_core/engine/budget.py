@@ -1,9 +1,10 @@
 """Usage of a run, and its budget: jobs, core-hours, node-hours and GPU-hours within the limits.
 
-*Used* is the time of ended and running attempts. *Committed* is what submitted attempts may still
-use: the remaining time of running attempts (at least 0) and the whole time of waiting attempts, by
-their time limit or else their group's mean. The job table reports every attempt that is submitted,
-starts or ends. A run without such limits has no budget.
+*Used* is the time that ended and running attempts have used. *Committed* is the time that submitted
+attempts may still use: the remaining time of running attempts (at least 0) and the whole time of
+waiting attempts. Both are estimated by the attempt's time limit, or else by the mean of its group.
+The job table reports every attempt that is submitted, starts or ends. A run without such limits has
+no budget.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ __all__ = ["JOBS", "Budget", "Claim", "Usage"]
 #: Name of the limit on submissions. All other limits have the names of ``RESOURCES``.
 JOBS = "jobs"
 _HOUR = 3600.0
-#: Relative tolerance of limits, because sums of fractions are not exact.
+#: Relative tolerance when sums are compared with limits, because sums of fractions are not exact.
 _SLACK = 1e-9
 
 
@@ -36,12 +37,12 @@ def _weights(job: Job) -> tuple[int, int, int]:
 
 
 class Usage:
-    """Time used by a run's attempts, relative to ``since``, the first start.
+    """Time that the attempts of a run have used. Times are relative to ``since``, the first start.
 
-    ``ended`` has the seconds of ended attempts by size: nodes, tasks, and cores and GPUs per task.
-    With ``kept``, sums over the running attempts are kept by size, so that a read has constant
-    cost; otherwise each read adds up the running attempts. ``latest`` is the time of the last start
-    or end.
+    ``ended`` has the seconds of ended attempts by size, which consists of the nodes, the tasks, and
+    the cores and GPUs per task. If ``kept`` is true, sums over the running attempts are maintained
+    by size, so that a read has constant cost; otherwise each read adds up the running attempts.
+    ``latest`` is the time of the last start or end.
     """
 
     __slots__ = ("_records", "_running", "ended", "kept", "latest", "since")
@@ -56,7 +57,7 @@ class Usage:
         self._running: dict[tuple[int, int, int, int], list[float]] = {}
 
     def keep(self) -> None:
-        """Start keeping sums of the running jobs."""
+        """Maintain sums over the running attempts from now on."""
         if not self.kept:
             self.kept, self._running = True, self._found()
 
@@ -92,7 +93,7 @@ class Usage:
         known[1] = known[1] - (started - (self.since or 0.0)) if known[0] else 0.0
 
     def running_for(self, now: float) -> float:
-        """Return the total seconds that the running attempts have run."""
+        """Return the sum of the seconds that the running attempts have run."""
         now -= self.since or 0.0
         return sum(max(0.0, number * now - starts) for number, starts in self._runs().values())
 
@@ -115,11 +116,11 @@ def _size(job: Job) -> tuple[int, int, int, int]:
 
 
 class Claim:
-    """Time that a handed-over attempt may still use, in ``seconds``; ``weights`` is its use of each
-    resource per second.
+    """Time that a handed-over attempt may still use.
 
-    ``seconds`` is ``None`` for a waiting attempt without a time limit. ``until`` is the time at
-    which a running attempt will have used them up.
+    ``seconds`` is this time, or ``None`` for a waiting attempt without a time limit. ``weights``
+    has the use of each resource per second. ``until`` is when a running attempt will have used up
+    its ``seconds``.
     """
 
     __slots__ = ("group", "seconds", "until", "weights")
@@ -134,7 +135,8 @@ class Claim:
 class Budget:
     """The limits of one run and its attempts' claims on them.
 
-    ``limits`` are the limits' values by name. ``handed`` is the number of attempts handed over.
+    ``limits`` has the values of the limits by name. ``handed`` is the number of attempts that were
+    handed over to the executor.
     """
 
     __slots__ = (
@@ -150,12 +152,13 @@ class Budget:
         self._claims: dict[str, Claim] = {}
         #: Number of claims of each group.
         self._under_way: dict[str, int] = {}
-        #: Claims of waiting attempts. With a time limit: their sum for each resource. Without one:
-        #: by group, the sum of weights for each resource and the number of attempts.
+        #: Claims of waiting attempts. For attempts with a time limit: the sum for each resource.
+        #: For attempts without one: by group, the sum of the weights for each resource, and the
+        #: number of attempts.
         self._waiting = [0.0, 0.0, 0.0]
         self._waiting_by_mean: dict[str, list[int]] = {}
-        #: Claims of running attempts: for each resource the sum of weights, and the sum of end
-        #: times; and a heap of the end times, which may contain ended attempts.
+        #: Claims of running attempts: for each resource, the sum of the weights and the sum of the
+        #: end times; also a heap of the end times, which may contain ended attempts.
         self._running = [0.0, 0.0, 0.0]
         self._ends = [0.0, 0.0, 0.0]
         self._line: list[tuple[float, str]] = []
@@ -176,7 +179,7 @@ class Budget:
         self._wait(claim, 1)
 
     def start(self, job: str, now: float) -> None:
-        """Record that an attempt started. If it has no time limit, it claims its group's mean."""
+        """Record that an attempt started. Without a time limit, it claims the mean of its group."""
         claim = self._claims.get(job)
         if claim is None or claim.until is not None:
             return
@@ -230,7 +233,7 @@ class Budget:
     def committed(self, now: float) -> tuple[float, ...]:
         """Return the claims on each of ``RESOURCES``, in hours.
 
-        A pure query: it must not change later results, not even their rounding.
+        This query must not change any later result, not even its rounding.
         """
         time = now - (self._usage.since or 0.0)
         running, ends = [*self._running], [*self._ends]
@@ -249,7 +252,7 @@ class Budget:
         return tuple(seconds / _HOUR for seconds in sums)
 
     def _late(self, time: float) -> Iterator[tuple[Claim, float]]:
-        """Yield each overdue claim of a running attempt, with the time at which it was used up."""
+        """Yield each claim that its running attempt has used up before ``time``, and when."""
         line, places = self._line, [0]
         while places:
             at = places.pop()
@@ -261,8 +264,7 @@ class Budget:
                 places += (2 * at + 1, 2 * at + 2)
 
     def standing(self, name: str, now: float) -> tuple[float, float]:
-        """Return the used and committed amounts of the resource that this limit is for, in
-        hours."""
+        """Return the used and the committed amount of the resource of this limit, in hours."""
         if name == JOBS:
             return self.handed, 0.0
         at = RESOURCES.index(name)
@@ -294,7 +296,7 @@ class Budget:
         return True
 
     def obstacle(self, job: Job, now: float) -> str | None:
-        """Return the limit that this job could exceed now; ``None`` if it may go."""
+        """Return the limit that this job could exceed now, or ``None`` if it may be handed over."""
         limits = self.limits
         if JOBS in limits and self.handed >= limits[JOBS]:
             return JOBS
@@ -315,10 +317,9 @@ class Budget:
         return None
 
     def needed(self, held: Iterable[Job], now: float) -> dict[str, tuple[float, bool]]:
-        """Return the lowest value of each limit with which these jobs may go, and whether it is
-        exact.
+        """Return the lowest value of each limit that lets these jobs go, and whether it is exact.
 
-        The value is too low if a group has neither a time limit nor a mean duration.
+        The value is not exact but too low if a group has neither a time limit nor a mean duration.
         """
         jobs = list(held)
         wanted: dict[str, tuple[float, bool]] = {}
@@ -337,7 +338,8 @@ class Budget:
         return wanted
 
     def raised(self, held: Iterable[Job], now: float) -> dict[str, float]:
-        """Return the limits that hold these jobs, each with a sufficient value in whole hundredths.
+        """Return the limits that hold these jobs, each with a sufficient value, rounded to
+        hundredths.
 
         If a job's duration is unknown, the value is just above the present use.
         """

@@ -1,6 +1,7 @@
 """Done jobs, stored for tables and for functions that give parameters.
 
-Only for groups that need them. Filled by the job table, read by ``table_rows``.
+Only the done jobs of groups that need this are stored. The job table fills this store, and
+``table_rows`` reads it.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ __all__ = ["DoneJob", "DoneJobs", "TableRow"]
 TableRow = dict[str, Any]
 
 
-#: A done job: index, layout number, duration, attempt, values of its parameters and result. A flat
-#: tuple, because there may be millions.
+#: A done job: its index, the number of its layout, its duration and attempt, and the values of its
+#: parameters and result. It is a flat tuple, because there may be millions of them.
 DoneJob = tuple[Any, ...]
 
 
@@ -27,12 +28,12 @@ DoneJob = tuple[Any, ...]
 class DoneJobs:
     """The finished jobs of one group by index.
 
-    ``slices`` has the indices of jobs by parameter values, for each list of parameters that a rule
-    has under ``each``.
+    For each list of parameters that a rule has under ``each``, ``slices`` has the indices of the
+    jobs by the values of these parameters.
     """
 
     jobs: dict[int, DoneJob] = field(default_factory=dict)
-    #: The layouts (names of a job's values); nearly always one.
+    #: The layouts, which are the names of a job's values. There is nearly always only one.
     layouts: list[tuple[str, ...]] = field(default_factory=list)
     slices: dict[tuple[str, ...], dict[tuple[Any, ...], list[int]]] = field(default_factory=dict)
 
@@ -44,7 +45,7 @@ class DoneJobs:
         reused: str | None = None,
     ) -> None:
         """Add a finished job."""
-        # A parameter hides a result of the same name.
+        # A parameter takes precedence over a result of the same name.
         known = {"replica": job.replica, **result, **job.parameters}
         if reused is not None:
             known = {"reused": reused, **known}
@@ -61,11 +62,11 @@ class DoneJobs:
 
     @property
     def any_reused(self) -> bool:
-        """True if a job was taken from an earlier run."""
+        """True if at least one job is reused from an earlier run."""
         return any("reused" in names for names in self.layouts)
 
     def serve(self, by: tuple[str, ...]) -> None:
-        """Keep an index of the jobs by the values of these parameters."""
+        """Maintain an index of the jobs by the values of these parameters."""
         if by not in self.slices:
             found = self.slices[by] = {}
             for job in self.jobs.values():
@@ -98,10 +99,10 @@ class DoneJobs:
                 yield job
 
     def since(self, parameters: Mapping[str, object], seen: int) -> tuple[list[DoneJob], int]:
-        """Return the jobs with these parameter values that are new since an earlier call, and a
-        position for the next call.
+        """Return the new jobs with these parameter values, and a position for the next call.
 
-        ``seen`` is the position that the earlier call returned, or 0."""
+        ``seen`` is the position that the previous call returned, or 0 for all jobs.
+        """
         by = tuple(parameters)
         if by and by in self.slices:
             indices = self.slices[by].get(tuple(parameters.values()), [])
@@ -114,7 +115,7 @@ class DoneJobs:
 
     def size(self, parameters: Mapping[str, object]) -> int:
         """Return the number of finished jobs with these parameter values, or an upper bound that
-        grows with it."""
+        grows whenever this number does."""
         by = tuple(parameters)
         if by and by in self.slices:
             return len(self.slices[by].get(tuple(parameters.values()), ()))

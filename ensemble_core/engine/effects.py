@@ -35,7 +35,7 @@ __all__ = ["Effects", "changed", "switched", "waiting_of"]
 
 
 class Effects:
-    """Handler of decisions: applies them to ``state`` and ends the run."""
+    """Applies decisions to ``state``, and ends the run."""
 
     def __init__(self, state: State) -> None:
         self.state = state
@@ -96,7 +96,7 @@ class Effects:
             self.state.look_at_once(rule_state)
 
     def _steer(self, decision: SetGenerator) -> None:
-        """Pause or continue a generator, ask it for more points, or have it learn."""
+        """Pause or continue a generator, request more points, or let it learn from others."""
         state = self.state
         generator = state.generators.get(decision.generator)
         if generator is None or decision.generator not in state.ensemble.generators:
@@ -132,7 +132,8 @@ class Effects:
         self._end(decision)
 
     def lose(self, reason: str) -> None:
-        """End the run because its queue is lost. Held jobs stay, because the run can be resumed."""
+        """End the run because its queue is lost. Held jobs are kept, because the run can be
+        resumed."""
         self.state.ended_for_now = Terminate(exit_code=1, reason=reason)
         self._end(self.state.ended_for_now)
 
@@ -170,14 +171,15 @@ class Effects:
         self.end(Terminate(exit_code=1 if failed else 0, reason=self._why(), natural=True))
 
     def _end_by_limit(self) -> None:
-        """End the run because a limit holds all remaining jobs; a resume with a higher limit
+        """End the run because a limit holds all remaining jobs. A resume with a higher limit
         submits them."""
         state = self.state
         state.ended_for_now = Terminate(exit_code=4, reason=self._held_reason(), natural=True)
         self._end(state.ended_for_now)
 
     def _end_by_fault(self, names: list[str]) -> None:
-        """End the run because generators failed; a resume builds them again and continues."""
+        """End the run because generators failed. A resume builds the generators again and
+        continues."""
         state = self.state
         which = f"generator{'s' * (len(names) > 1)} {', '.join(names)}"
         reason = f"{which} failed; {self._why()}"
@@ -185,7 +187,7 @@ class Effects:
         self._end(state.ended_for_now)
 
     def _held_reason(self) -> str:
-        """Describe which limits hold how many jobs, and what a further allocation needs."""
+        """Describe which limits hold how many jobs, and how much more these jobs need."""
         state = self.state
         budget = state.table.budget
         assert budget is not None
@@ -225,8 +227,9 @@ def changed(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the names that a switch to ``to`` turns on, and those that it turns off.
 
-    ``known`` maps each name of one kind (instance or generator) to whether it is on. ``away`` are
-    the names to turn off; ``None`` means all that are on, provided that the switch turns one on.
+    ``known`` maps all names of one kind (instances or generators) to whether they are on. ``away``
+    lists the names to turn off. If ``away`` is ``None``, all others of this kind that are on are
+    turned off, provided that the switch turns one on.
     """
     wanted = dict.fromkeys(name for name in to if name in known)
     on = tuple(name for name in wanted if not known[name])
@@ -237,8 +240,8 @@ def changed(
 def waiting_of(
     state: State, instances: Iterable[str], generators: Iterable[str] = ()
 ) -> tuple[str, ...]:
-    """Return the waiting jobs that these instances or generators submitted: held, queued, or
-    retries to come."""
+    """Return the waiting jobs that these instances or generators submitted. They are held, in the
+    queue, or will be retried."""
     named = set(instances)
     own = {name for name, each in state.rules.states.items() if each.rule.instance in named}
     own.update(f"generator {name}" for name in generators)
@@ -260,8 +263,8 @@ def _by(index: Index, rules: set[str]) -> bool:
 
 
 def switched(effects: Effects, decision: Switch) -> tuple[list[RuleState], list[Index]]:
-    """Apply a switch. Return the rules on ``start`` of the instances that are now on, and the
-    indices whose calls were dropped."""
+    """Apply a switch. Return the rules on ``start`` of the instances that it turned on, and the
+    indices whose calls it dropped."""
     state = effects.state
     rules = state.rules
     for name in decision.off:
@@ -278,7 +281,7 @@ def switched(effects: Effects, decision: Switch) -> tuple[list[RuleState], list[
 
 
 def _drop_calls(state: State, instances: Iterable[str]) -> list[Index]:
-    """Forget the calls that rules of these instances requested."""
+    """Drop the pending calls that rules of these instances requested. Return their indices."""
     named, dropped = set(instances), list[Index]()
     for call, asked in list(state.calls.items()):
         origin = asked.origin

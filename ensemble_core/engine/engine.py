@@ -1,51 +1,55 @@
-"""The engine: events in, decisions out.
+"""The engine, which turns events into decisions.
 
 These laws are tested:
 
-1. **Purity.** Only ``Engine.handle(event) -> decisions`` changes state. There is no clock, I/O,
-   thread, randomness or logging here; the time is the event's. The same events give the same
-   decisions, to the byte.
-2. **Order.** An event is handled in this order: the job table; the metrics; rules that wait for an
-   updated metric; rules that wait for the event. Within these, rules are considered once each, in
-   file order (added rules last). Effects of a firing (a submitted job, a changed group, a switched
-   rule) are visible to the next rule of the same event. Then follow metric rules of counters that
-   the firings changed (``submitted``), until there are no more. If the event finished an index, a
-   call or a wait, the next steps are: record its result; ``job-done`` or ``job-lost``; metric rules
-   of counters changed by that; ``idle``, narrowest scope first (slices by first submit, groups,
-   lists, the run), then in file order. Each step settles before the next. Each rule or instance
-   sees an idle state once: never during a call, before a first job, or because of a resume.
-3. **End.** After ``terminate`` no rule fires and nothing is submitted, not even by the rest of the
-   same event. Remaining jobs are counted until they are over. (A resume submits again the jobs that
-   were submitted before and left to the queue.) The exception are rules on ``end``, which come last
-   in the event that ends or stops the run: they may only log and notify.
-4. **Repetitions.** A rule fires at most ``repetitions`` times; with ``each``, so often for each
-   instance, which has its own backoff and ``looks``. An undelivered resize request is repeated as
-   part of the same firing. Exhausted, disabled and cut rules leave the index and cost nothing; an
-   exhausted instance costs one look-up.
-5. **Counting.** Each of our jobs is counted once, by its outcome: always ``submitted = finished +
-   cancelled + active``, with ``finished = success + failed``. The outcome is known at ``finish``,
-   or at ``clean`` for a job that never ran. Duplicates of an event change nothing. An attempt is a
-   job; ``open + done + lost`` are all indices that were ever submitted. At the end of an attempt at
-   most one retry is decided, by the first rule that fires; if the waiting retry is cancelled, the
-   index is lost. At most ``at_once`` attempts of a group are in the queue.
+1. **Purity.** Only ``Engine.handle(event) -> decisions`` changes the state. The engine has no
+   clock, I/O, threads, randomness or logging; the event gives the time. The same events give the
+   same decisions, byte for byte.
+2. **Order.** An event first updates the job table and the metrics. Then the rules that wait for an
+   updated metric are considered, and after them the rules that wait for the event. Within each
+   step, every rule is considered once, in file order (added rules last). Effects of a firing (a
+   submitted job, a changed group, a switched rule) are visible to the next rule of the same event.
+   Then follow metric rules on counters that the firings changed (``submitted``), until there are no
+   more. If the event finished an index, a call or a wait, the next steps are: record the result;
+   rules on ``job-done`` or ``job-lost``; metric rules on counters that this changed; rules on
+   ``idle``, narrowest scope first (slices by first submit, groups, lists, the run), then in file
+   order. Each step settles before the next begins. Each rule or instance sees an idle state once,
+   but never during a call, before a first job, or because of a resume.
+3. **End.** After ``terminate``, no rule fires and nothing is submitted, not even by the rest of the
+   same event. Remaining jobs are counted until they are over. (A resume submits jobs again that
+   were submitted before and left to the queue.) The only exception are rules on ``end``: they are
+   considered last in the event that ends or stops the run, and may only log and notify.
+4. **Repetitions.** A rule fires at most ``repetitions`` times. With ``each``, this holds for each
+   instance, and each instance has a separate backoff and ``looks``. An undelivered resize request
+   is repeated as part of the same firing. Exhausted, disabled and cut rules leave the index and
+   cost nothing; an exhausted instance costs one look-up.
+5. **Counting.** Each of our jobs is counted once, by its outcome. It always holds that ``submitted
+   = finished + cancelled + active``, with ``finished = success + failed``. The outcome is known at
+   ``finish``, or at ``clean`` for a job that never ran. Duplicates of an event change nothing. An
+   attempt is a job; ``open + done + lost`` is the number of all indices that were ever submitted.
+   At the end of an attempt, at most one retry is decided, by the first rule that fires. If a
+   waiting retry is cancelled, its index is lost. At most ``at_once`` attempts of a group are in the
+   queue.
 6. **Chains.** Firings that cause one another, without a job finishing in between, form a chain. A
-   chain longer than ``limits.chain`` is cut: the next rule (or instance) in it is switched off, and
-   an error shows the chain. A retry starts a new chain.
-7. **Failures.** A failed job is handled if, by its ``clean``, a rule on failures matched one of its
-  events, or still waits for more failures (``count.G.failed``). Retried failures are handled, and
-  so are those that cost a point of a generator with ``failed``. A lost index counts as a failed
-  job, unless its last attempt was cancelled. Without unhandled failures a natural end has exit code
-  0, otherwise 1.
+   chain longer than ``limits.chain`` is cut: its next rule (or instance) is switched off, and an
+   error shows the chain. A retry starts a new chain.
+7. **Failures.** A failed job is handled if, by the time of its ``clean``, a rule on failures has
+   matched one of its events, or still waits for more failures (``count.G.failed``). Retried
+   failures are handled, and so are failures that cost a point of a generator with ``failed``. A
+   lost index counts as a failed job, unless its last attempt was cancelled. A natural end has exit
+   code 0 if all failures were handled, and 1 otherwise.
 8. **Natural end.** The run ends when no job is active, no call is pending, no retry waits, ``idle``
    was considered, and no live rule waits for time to pass. Jobs that could exceed a limit are held.
-   If only these are left, the run ends after the rules on ``limit``, with exit code 4. A resume
-   revokes that end, and one by the loss of the queue.
-9. **Stop.** A stop is an end that a resume revokes. Until then events are deferred; the resume
+   If only held jobs are left, the run ends after the rules on ``limit``, with exit code 4. A resume
+   revokes such an end, and also an end by the loss of the queue.
+9. **Stop.** A stop is an end that a resume revokes. Until then, events are deferred; the resume
    handles them before it repeats any decision. A job that the stop cancelled is requeued at its
-   ``clean``: its record and statistics start again, nothing is counted, and no rule is triggered. A
-   job that exited meanwhile counts by its outcome and triggers rules then.
+   ``clean``: its record and statistics start again, nothing is counted, and no rule is triggered.
+   If such a job exits by itself before it is cancelled, the resume counts it by its outcome, and it
+   triggers rules then.
 
-The runtime owns the only thread that calls the engine. A replay calls it with a journal's events.
+Only one thread, which the runtime owns, calls the engine. A replay calls it with the events of a
+journal.
 """
 
 from __future__ import annotations
@@ -103,8 +107,9 @@ _MOST_WARNINGS = 20
 class Engine:
     """One run of one ensemble: its ``state`` and the rules that act on it. See the laws above.
 
-    Built for an ensemble (for ``everything`` and ``shared`` see :class:`State`), or from a
-    snapshot's state. Others may read ``state``; only ``handle`` and ``adopt`` change it.
+    An engine is built for an ensemble, or from the state in a snapshot. :class:`State` describes
+    ``everything`` and ``shared``. Other code may read ``state``; only ``handle`` and ``adopt``
+    change it.
     """
 
     def __init__(
@@ -125,9 +130,9 @@ class Engine:
         self._agenda = Agenda(ensemble, self._rules, self._completion, self._generating)
         self._answers = Answers(self._rules, self._completion, self._generating)
         self._stopping = Stopping(ensemble, self._effects.submission)
-        #: True while deferred events are handled. The rows in these events are already counted.
+        #: True while deferred events are handled. Rows in deferred events are counted already.
         self._catching_up = False
-        #: The metrics for the functions that the current event called.
+        #: Snapshot of the metrics for the functions that the current event calls.
         self._view: MetricsView | None = None
         self._handlers: dict[type[Event], Callable[[Any], Steps]] = {
             Observed: self._on_observed,
@@ -153,7 +158,7 @@ class Engine:
         self._rules.observer = observer
 
     def adopt(self, ensemble: Ensemble) -> list[str]:
-        """Continue with a changed file, between two events; return the dropped rules."""
+        """Continue with a changed file, between two events. Return the dropped rules."""
         dropped = self.state.adopt(ensemble)
         if self._rules.observer is not None:
             self._rules.observer.adopted()
@@ -188,14 +193,14 @@ class Engine:
         )
 
     def concerns(self, event: Event) -> bool:
-        """Return True if this event can matter.
+        """Return True if this event can have an effect.
 
-        Events of foreign jobs matter only if a rule has ``scope: queue``.
+        Events of foreign jobs have an effect only if a rule has ``scope: queue``.
         """
         return type(event) is not JobEvent or event.ours or self.state.rules.watches_foreign
 
     def rule_of(self, call: Call) -> Mapping[str, Any]:
-        """Return the rule that requested a call, as it was at that time."""
+        """Return the rule that requested a call, as it was at the time of the request."""
         asked = self.state.calls.get(call.call)
         if asked is not None:
             return asked.origin.rule_state.rule.spec
@@ -207,7 +212,7 @@ class Engine:
         return None if self.state.ended else self.state.timers.first()
 
     def snapshot(self) -> MetricsView:
-        """Return every metric's current value, for use in another thread."""
+        """Return the current values of all metrics, for use in another thread."""
         return self._look() if self._view is None else self._view
 
     def tables(self) -> Tables:
@@ -247,10 +252,10 @@ class Engine:
                 steps = self._handlers[type(event)](event) or ()
             if steps is not None or state.look_for_end:
                 self._agenda.work(event, steps, self._agenda.of_run)
-        except Exception as error:  # a plugin's malformed event must not end the run
+        except Exception as error:  # a malformed event of a plugin must not end the run
             self._recover(event, error)
-        # Read metrics now, not on access, so that a replay reports a faulty statistic at the same
-        # event.
+        # Read the metrics now and not on access, so that a replay reports a faulty statistic at the
+        # same event.
         self._view = None
         if out and any(type(each) is Call and each.kind != "generator" for each in out):
             self._view = self._look()
@@ -268,7 +273,7 @@ class Engine:
         return out
 
     def _recover(self, event: Event, error: Exception) -> None:
-        """Continue after an exception in the middle of an event; decisions made so far stand."""
+        """Continue after an exception in the middle of an event. Earlier decisions remain valid."""
         state = self.state
         state.via = None
         state.beating = False
@@ -325,7 +330,7 @@ class Engine:
             if event.name == "clean":
                 return [(self._completion.settle_index, record.index)]
             return None
-        # Most events concern no rule and must be cheap.
+        # Most events concern no rule, so they must be cheap.
         if (
             index.touched
             or rules.observer is not None
@@ -359,7 +364,7 @@ class Engine:
     ) -> None:
         state, table = self.state, self.state.table.groups[record.job.group]
         message = f"{record.job.id}: its result {name!r} ({formula.text}) has no value"
-        # Report only the first job of a group that an observer did not understand.
+        # Report only the first job of a group whose output an observer did not understand.
         unread = record.not_understood or (table.not_understood and not record.rows)
         lacks = any(known.get(each) is None for each in formula.spoken)
         if unread and lacks and not table.told:
@@ -374,7 +379,7 @@ class Engine:
     def _on_foreign_job(self, event: JobEvent) -> None:
         state = self.state
         if event.ours or state.ended is not None:
-            return  # a late event of a job or run that is over
+            return  # a late event: the job or the run is over
         if state.rules.watches_foreign:
             names, fields = state.foreign_jobs.take(event)
             self._rules.react(names, None, event, None, fields, foreign=True)
@@ -397,7 +402,7 @@ class Engine:
         if event.clock is not None:
             fields.setdefault("clock", event.clock)
         fields["observer"] = event.observer
-        # How many rows arrive after a cancel is random, so rules ignore these rows.
+        # The number of rows that arrive after a cancel is random, so rules ignore these rows.
         names = () if record.cancelling and not record.refused else ("observed",)
         self._rules.react(names, record.job.group, event, record, fields)
 
@@ -426,7 +431,7 @@ class Engine:
         self._rules.react(("start",), None, event)
 
     def _on_resumed(self, event: Resumed) -> Steps:
-        """Handle events that a stop deferred, and repeat decisions that may be lost."""
+        """Handle the events that a stop deferred, and repeat decisions that may have been lost."""
         state = self.state
         stop = state.stop
         deferred = self._stopping.take_back()
@@ -481,7 +486,7 @@ class Engine:
         return [(self._completion.resumed,)]
 
     def _catch_up(self, deferred: Sequence[Event]) -> None:
-        """Handle the events that a stop deferred, as if they came now."""
+        """Handle the events that a stop deferred, as if they happened now."""
         state = self.state
         self._catching_up = True
         for event in deferred:
@@ -499,8 +504,8 @@ class Engine:
         state.link = state.deepest = None
 
     def _submit_again(self, absent: Sequence[str]) -> list[JobRecord]:
-        """Submit jobs again that never reached the queue. If a job's cancel is pending, end the job
-        instead; return these jobs."""
+        """Submit jobs again that never reached the queue. If such a job is being cancelled, end it
+        instead. Return the ended jobs."""
         state = self.state
         cancelled: list[JobRecord] = []
         absent_jobs: list[HeldJob] = []
@@ -509,7 +514,7 @@ class Engine:
             record = state.table.records.get(name)
             if record is None or record.seen or name in held:
                 continue
-            # This is a repeated submit, unlike that of jobs that an ended run left to the queue.
+            # This submit is repeated, unlike a submit of jobs that an ended run left to the queue.
             record.stopping = False
             if record.cancelling:
                 state.table.forget(record)
@@ -578,7 +583,7 @@ class Engine:
     def _on_timer(self, event: TimerElapsed) -> Steps:
         state = self.state
         if state.ended is not None:
-            return None  # still due after a resume
+            return None  # the timer is still due after a resume
         state.timers.elapsed(event.timer, event.key, event.timestamp)
         if event.timer == "heartbeat":
             state.beating = True
@@ -610,7 +615,7 @@ class Engine:
             state.look_for_end = True
         return None
 
-    # Steps that timers start.
+    # The methods below are steps that timers start.
 
     def _end_beat(self, event: Event) -> None:
         self.state.beating = False

@@ -1,7 +1,8 @@
 """One firing of one rule, as an action's plan sees it.
 
-A decision takes effect when the plan yields it, but a Submit reserves its indices when it is made.
-Created by ``rule_evaluation``; the interface for actions is ``model.rules.Firing``.
+A decision takes effect when the plan yields it, but a ``Submit`` reserves its indices when it is
+created. The module ``rule_evaluation`` creates firings; the interface for actions is
+``model.rules.Firing``.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ __all__ = ["EngineFiring"]
 
 
 class EngineFiring:
-    """See :class:`ensemble_core.model.rules.Firing`."""
+    """Implementation of :class:`ensemble_core.model.rules.Firing`."""
 
     def __init__(self, state: State, origin: Origin, *, tolerated: bool = False) -> None:
         self._state = state
@@ -92,7 +93,7 @@ class EngineFiring:
     def submit_given(
         self, group: str, overrides: Mapping[str, Any], given: Mapping[str, Sequence[object]]
     ) -> Decision:
-        """Submit with parameter values that functions returned."""
+        """Submit a group with parameter values that functions returned."""
         none = [name for name, values in given.items() if not values]
         if none:
             return self.log(f"no value for {none[0]}: no jobs of {group} submitted")
@@ -260,14 +261,14 @@ class EngineFiring:
             known = {**(fields or {}), **own}
             firing = EngineFiring(self._state, self.origin.knowing(known)) if known else self
             if isinstance(one, BoundSpec):
-                bound = one.bound  # checked together with the file
+                bound = one.bound  # it was checked together with the file
             else:
                 plain = one.spec if isinstance(one, Action) else one
                 bound = self._state.ensemble.binder.action(plain)
             yield from firing.perform(bound)
 
     def perform(self, action: BoundAction) -> Iterable[Decision]:
-        """Yield the decisions of a checked action. An action without a plan is called off the
+        """Yield the decisions of a checked action. An action without a plan is called outside the
         engine's thread."""
         options = action.said(self.fields) if action.messages else action.options
         firing = self
@@ -291,12 +292,12 @@ class EngineFiring:
         name: str,
         options: Mapping[str, Any],
     ) -> Decision:
-        """Return a call of a function or a slow action, made off the engine's thread."""
+        """Return the decision to call a function or a slow action outside the engine's thread."""
         record, event = self.origin.occasion.record, self.event.to_dict()
         job = None
         if record is not None:
             job = {**self.fields, **self._state.table.described(record)}
-            # The event may have no job of its own, such as a function's return.
+            # Some events, such as a function's return, do not name the job.
             event.setdefault("job", record.job.id)
         return Call(
             **self.origin.mark,

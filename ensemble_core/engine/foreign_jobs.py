@@ -1,5 +1,7 @@
-"""Foreign jobs: jobs in the queue that do not belong to this run, for rules with ``scope:
-queue``."""
+"""Foreign jobs: jobs in the queue that do not belong to this run.
+
+They are tracked for rules with ``scope: queue``.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ class ForeignJobs:
         self._jobs: dict[str, _ForeignJob] = {}
 
     def take(self, event: JobEvent) -> tuple[tuple[str, ...], dict[str, Any]]:
-        """Apply an event; return its occasions and the job's fields for conditions."""
+        """Apply an event. Return its occasions, and the job's fields for conditions."""
         job = self._jobs.get(event.job)
         if job is None:
             job = self._jobs[event.job] = _ForeignJob()

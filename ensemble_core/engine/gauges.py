@@ -1,8 +1,8 @@
 """Gauges that the engine computes: jobs in each state, waiting jobs and their sizes, backlogs.
 
-Counting starts at the first use of a gauge, so runs that use none pay nothing. The job table
-reports every change. An executor's own values (``queue.sched``, ``waiting.nodes``) take precedence;
-``queue.active`` and the other ``waiting.*`` cover this run's own jobs.
+Counting starts at the first use of a gauge, so runs without gauges pay nothing. The job table
+reports every change. Values that an executor reports (``queue.sched``, ``waiting.nodes``) take
+precedence. ``queue.active`` and the other ``waiting.*`` gauges cover this run's own jobs only.
 """
 
 from __future__ import annotations
@@ -23,13 +23,16 @@ if TYPE_CHECKING:
 __all__ = ["OwnGauges", "draw"]
 
 _QUEUE: dict[int, str] = {state: f"queue.{state.name.lower()}" for state in JobState}
-#: Gauges with the nodes of one waiting job (0 if none waits), checked at submits and heartbeats.
+#: Gauges whose value is the number of nodes of one waiting job (0 if no job waits). They are
+#: checked at submits and heartbeats.
 _OF_ONE = ("waiting.next", "waiting.smallest", "waiting.largest", "waiting.random")
 
 
 def draw(seed: object, number: object, below: int) -> int:
-    """Return a pseudo-random number from 0 up to ``below``, the same on any machine: the first 8
-    bytes of SHA-256 of ``SEED:NUMBER``, as an unsigned big-endian integer, modulo ``below``.
+    """Return a pseudo-random integer from 0 to ``below`` - 1, which is the same on all machines.
+
+    It is the first 8 bytes of SHA-256 of ``SEED:NUMBER``, as an unsigned big-endian integer, modulo
+    ``below``.
 
     >>> draw(0, 0, 10), draw(0, 1, 10)
     (9, 7)
@@ -41,7 +44,7 @@ def draw(seed: object, number: object, below: int) -> int:
 class OwnGauges:
     """Gauges of this run's own jobs. They are updated once ``kept`` is true.
 
-    ``beats`` is the number of heartbeats; ``waiting.random`` is drawn again at each.
+    ``beats`` is the number of heartbeats. At each of them, ``waiting.random`` is drawn again.
     """
 
     __slots__ = (
@@ -68,14 +71,15 @@ class OwnGauges:
         self._states = [0] * len(JobState)
         self._nodes = 0
         self._waiting = 0
-        #: Number of waiting jobs by nodes.
+        #: Number of waiting jobs by their number of nodes.
         self._sizes: dict[int, int] = {}
-        #: Nodes of each waiting job by urgency, in order of submission. Ordered dicts, because
-        #: finding a plain dict's first entry gets slower as entries are removed.
+        #: For each urgency, the nodes of each waiting job, in order of submission. These are
+        #: ordered dicts, because to find the first entry of a plain dict gets slower as entries are
+        #: removed.
         self._lines: dict[int, OrderedDict[str, int]] = {}
 
     def keep(self) -> None:
-        """Count the current jobs and keep counting."""
+        """Count the current jobs, and count all changes from now on."""
         if self.kept:
             return
         self.kept = True
@@ -115,7 +119,7 @@ class OwnGauges:
         self._lines.setdefault(job.urgency, OrderedDict())[job.id] = nodes
 
     def dequeue(self, job: Job) -> None:
-        """Stop counting a job as waiting: it has resources, or is over."""
+        """Stop counting a job as waiting, because it has resources or is over."""
         nodes = job.nodes
         self._nodes -= nodes
         self._waiting -= 1
@@ -132,7 +136,7 @@ class OwnGauges:
             self._update_waiting()
 
     def move(self, before: int, after: int) -> None:
-        """Count a job's new state."""
+        """Count a job that has changed its state."""
         states = self._states
         states[before] -= 1
         states[after] += 1
@@ -141,7 +145,7 @@ class OwnGauges:
             self._touch(_QUEUE[after], states[after])
 
     def leave(self, state: int) -> None:
-        """Stop counting a job by its state, because the job will be handed over again."""
+        """Stop counting a job in its state, because the job will be handed over again."""
         self._states[state] -= 1
         if self.index.gauges and not self.queue_reported:
             self._touch(_QUEUE[state], self._states[state])
@@ -172,7 +176,7 @@ class OwnGauges:
             self._metrics.gauges[gauge] = value
 
     def fill(self) -> None:
-        """Update all gauges, for a reader of every metric."""
+        """Update all gauges, for code that reads every metric."""
         names = [*_QUEUE.values(), "queue.active", "waiting.nodes", "waiting.jobs", *_OF_ONE]
         for gauge in (*names, *(BACKLOG + group for group in self._groups)):
             if gauge != _QUEUE[JobState.NEW]:
@@ -203,7 +207,7 @@ class OwnGauges:
         if gauge == "waiting.largest":
             return max(self._sizes)
         if gauge == "waiting.next":
-            # The next job of a queue: first in, first out among the most urgent ones.
+            # The next job of a queue is the oldest of the most urgent jobs.
             return next(iter(self._lines[max(self._lines)].values()))
         counts = self._metrics.counts
         handed_on = sum(counts[name]["submitted"] - len(x.held) for name, x in self._groups.items())

@@ -1,8 +1,9 @@
-"""Schedule of generators: decides when each is called, and with which arguments.
+"""Scheduler of generators: decides when each generator is called, and with which arguments.
 
-A call is a decision ``Call`` of kind ``generator``; its answer arrives as an event, so a replay
-makes no calls. Each generator has at most one pending call. ``agenda`` calls generators before
-rules on ``idle``; ``job_completion`` reports finished indices to ``jobs`` (``points``).
+A call is a decision ``Call`` of kind ``generator``. Its answer arrives as an event, so a replay
+makes no calls. Each generator has at most one pending call. ``agenda`` gives generators their turn
+before rules on ``idle``. ``job_completion`` reports finished indices to the field ``jobs``, which
+is a ``points.PointJobs``.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from ensemble_core.model.generators import Exchange, GeneratorSpec, Point
 
 __all__ = ["GeneratorScheduler"]
 
-#: A generator fails after this many lost points if no point was ever done.
+#: If no point of a generator was ever done, the generator fails after this many lost points.
 _MOST_LOST = 20
 
 
 class GeneratorScheduler:
-    """Schedule of the generators of one run."""
+    """Scheduler of the generators of one run."""
 
     def __init__(self, rules: RuleEvaluation) -> None:
         self.state = rules.state
@@ -61,7 +62,7 @@ class GeneratorScheduler:
         return [(self._update_metrics, generator)]
 
     def resumed(self) -> None:
-        """After a resume: repeat pending calls and rebuild failed generators."""
+        """Repeat pending calls and rebuild failed generators after a resume."""
         state = self.state
         for generator in state.generators.values():
             if generator.asking is not None:
@@ -113,7 +114,7 @@ class GeneratorScheduler:
             count = max(0, spec.at_once - generator.pending)
         count += generator.extra
         if generator.short and not generator.over:
-            count = 0  # the generator suggests no more points before it gets results
+            count = 0  # the generator suggests no more points until it gets results
         if not (count or generator.over or generator.readings):
             return
         generator.extra = 0
@@ -142,7 +143,7 @@ class GeneratorScheduler:
         return bool(until.verdict(None, known, state.metric))
 
     def caller(self, call: str) -> GeneratorState | None:
-        """Return the generator that made this call, if one did."""
+        """Return the generator to which this call belongs, or ``None``."""
         for generator in self.state.generators.values():
             if generator.asking is not None and generator.asking.call.call == call:
                 return generator
@@ -172,12 +173,12 @@ class GeneratorScheduler:
         self._rules.react(("generator-exhausted",), None, event, None, fields)
 
     def _update_metrics(self, generator: GeneratorState, event: Event) -> None:
-        if self.state.rules.index.gauges:  # without rules on gauges, they are computed on access
+        if self.state.rules.index.gauges:  # without rules on gauges, gauges are computed on access
             self.state.set_gauges(dict(generator.gauges()))
 
 
 def _plain(point: Point) -> dict[str, Any]:
-    """Return a point as plain data for the generator's call and the journal."""
+    """Return a point as plain data, for the call of the generator and for the journal."""
     data: dict[str, Any] = {"point": point.number, "state": point.state}
     if point.origin is not None:
         data["of"], data["point"] = point.origin

@@ -1,6 +1,6 @@
 """State of one generator: its points, their outcomes, and the pending call.
 
-Part of the run's state, changed by ``generator_scheduler``, saved in snapshots.
+It is part of the run's state, so snapshots contain it. ``generator_scheduler`` changes it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _GAUGES: Mapping[str, Callable[[GeneratorState], float]] = {
     "pareto": lambda state: len(state.front),
 }
 
-#: Ranks in the table of points that are not done.
+#: Ranks of points that are not done, in the table of points.
 _LAST = {"pending": 3, "pruned": 4, "lost": 5}
 
 
@@ -39,7 +39,7 @@ class Asking:
     readings: tuple[Reading, ...]
 
     def retry(self) -> Asking:
-        """Return the same call again."""
+        """Return the same call, to be repeated."""
         return replace(self, call=replace(self.call, attempt=self.call.attempt + 1))
 
 
@@ -47,8 +47,8 @@ class Asking:
 class GeneratorState:
     """State of one generator.
 
-    ``points`` are all suggested points by number. ``over`` are finished points, which the next call
-    passes to the generator. ``exchanges`` are the answered calls.
+    ``points`` has all suggested points by number. ``over`` has the finished points that the next
+    call passes to the generator. ``exchanges`` has the answered calls.
     """
 
     name: str
@@ -57,9 +57,9 @@ class GeneratorState:
     over: list[Point] = field(default_factory=list)
     readings: list[Reading] = field(default_factory=list)
     asking: Asking | None = None
-    #: Point of each open job, by its index in the group.
+    #: The point of each open job, by the job's index in the group.
     jobs: dict[int, Point] = field(default_factory=dict)
-    #: Points whose jobs are all over, not yet processed.
+    #: Points whose jobs are all over and that are not processed yet.
     ended: list[Point] = field(default_factory=list)
     pending: int = 0
     successes: int = 0
@@ -67,28 +67,31 @@ class GeneratorState:
     #: Points that a rule requested in addition to ``at_once``.
     extra: int = 0
     paused: bool = False
-    #: ``met``: ``until`` is fulfilled. ``exhausted``: the generator has no more points.
+    #: ``met``: the condition ``until`` holds. ``exhausted``: the generator has no more points.
     met: bool = False
     exhausted: bool = False
-    #: True if its last answer had fewer points than requested and it got no results since.
+    #: True if the last answer had fewer points than requested and the generator has got no results
+    #: since.
     short: bool = False
     #: Number of consecutive lost points.
     lost_in_row: int = 0
     fault: str | None = None
-    #: Other generators whose points it receives, too, since a switch.
+    #: Other generators whose points this one also receives, since a switch.
     sources: list[str] = field(default_factory=list)
-    #: Numbers of the best point per objective, and of the non-dominated points.
+    #: ``best``: the number of the best point for each objective. ``front``: the numbers of the
+    #: non-dominated points.
     best: dict[str, int] = field(default_factory=dict)
     front: list[int] = field(default_factory=list)
 
     def take_back(self, asking: Asking | None) -> None:
-        """Put the points of a failed call back, for the next call."""
+        """Keep the points of a failed call for the next call."""
         if asking is not None:
             self.over[:0] = asking.told
             self.readings[:0] = asking.readings
 
     def learn(self, source: GeneratorState, known: Mapping[str, GeneratorState]) -> None:
-        """Also receive the points of ``source`` and of that generator's sources, each once."""
+        """Also receive the points of ``source``, and of the sources of that generator, each
+        once."""
         for name in dict.fromkeys((*source.sources, source.name)):
             if name == self.name or name in self.sources:
                 continue
@@ -99,8 +102,8 @@ class GeneratorState:
                     self.over.append(point.handed_on(name))
 
     def rank(self, point: Point, vocs: Vocs) -> bool:
-        """Compare a finished point with earlier ones. Return True if it is non-dominated (with a
-        single objective: the best)."""
+        """Compare a finished point with earlier points. Return True if it is non-dominated, or with
+        a single objective, if it is the best."""
         if not vocs.feasible(point.values):
             return False
         for name in vocs.objectives:
@@ -121,10 +124,10 @@ class GeneratorState:
         return True
 
     def table(self, vocs: Vocs) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
-        """Return columns and rows of its points.
+        """Return a table of the generator's points, as columns and rows.
 
-        Order: best (or non-dominated) first, then constraint violations, running, pruned and lost
-        points.
+        The best (or non-dominated) points come first, then the other done points, those that
+        violate constraints, and the running, pruned and lost points.
         """
         outputs = vocs.outputs
         errors = [f"{name}_error" for name in outputs if any(p.errors for p in self.points)]
@@ -152,14 +155,14 @@ class GeneratorState:
         return ("point", "state", *vocs.names, *outputs, *errors), rows
 
     def gauges(self) -> Iterator[tuple[str, float]]:
-        """Yield its metrics."""
+        """Yield the generator's metrics."""
         for name in (*_GAUGES, *(f"best.{objective}" for objective in self.best)):
             value = self.gauge(name)
             if value is not None:
                 yield f"{GENERATOR}{self.name}.{name}", value
 
     def gauge(self, name: str) -> float | None:
-        """Return one metric by the end of its path, or ``None``."""
+        """Return the metric whose path ends with this name, or ``None``."""
         if name in _GAUGES:
             return _GAUGES[name](self)
         objective = name.removeprefix("best.")

@@ -15,8 +15,9 @@ from ensemble_core.model.jobs import JobGroup
 
 __all__ = ["CHANGES", "Change", "Combination", "GroupState", "combination"]
 
-#: Changes that update counters: submit of an index's first attempt (``first``) or a further one
-#: (``again``); an attempt's outcome; the end of an index; reuse of an earlier job.
+#: Changes that update counters: the submit of an index's first attempt (``first``) or of a further
+#: attempt (``again``), the outcome of an attempt, the end of an index, and the reuse of an earlier
+#: job.
 Change = Literal["first", "again", "success", "failed", "cancelled", "done", "lost", "reused"]
 CHANGES: Mapping[Change, tuple[tuple[str, int], ...]] = {
     "first": (("open", 1), ("submitted", 1), ("active", 1)),
@@ -29,7 +30,7 @@ CHANGES: Mapping[Change, tuple[tuple[str, int], ...]] = {
     "reused": (("reused", 1),),
 }
 
-#: Digest (16 bytes) of a combination of parameters and its replica.
+#: Digest (16 bytes) of a combination of parameters and a replica.
 Combination = bytes
 
 
@@ -37,10 +38,11 @@ Combination = bytes
 class GroupState:
     """State of one group.
 
-    ``waiting`` are its jobs without resources, oldest first. ``counts`` are the metric store's
-    counts; ``watches`` has the rules that wait for them. ``reads`` are the statistics kept for each
-    index. ``tables`` has the slices. ``spoken`` are all names of statistics in rules. ``columns``
-    are the columns of output rows, if the group has a ``result``.
+    ``waiting`` has the group's jobs that wait for resources, oldest first. ``counts`` has the
+    metric store's counts, and ``watches`` has the rules that wait for these counts. ``reads`` has
+    the statistics that are kept for each index. ``tables`` has the slices. ``spoken`` has all names
+    of statistics in rules. ``columns`` has the columns of output rows, if the group has a
+    ``result``.
     """
 
     group: JobGroup
@@ -54,30 +56,33 @@ class GroupState:
     reads: Reads = field(default_factory=dict)
     tables: list[SliceTable] = field(default_factory=list)
     spoken: set[str] = field(default_factory=set)
-    #: For each of ``CHANGES``, the counters that are also kept per index.
+    #: For each change in ``CHANGES``, the counters that are also kept for each index.
     spoken_changes: dict[Change, tuple[tuple[str, int], ...]] = field(
         default_factory=lambda: dict.fromkeys(CHANGES, ())
     )
-    #: For each variable, the names with a filter, such as ``max.E(T > 2)``; and filters of counts.
+    #: ``filtered``: for each variable, the names with a filter, such as ``max.E(T > 2)``.
+    #: ``count_filters``: the filters of counts.
     filtered: dict[str, list[str]] = field(default_factory=dict)
     count_filters: list[str] = field(default_factory=list)
-    #: True if passing attempts are also counted per index.
+    #: True if attempts that pass a filter are also counted for each index.
     counts_passing: bool = False
-    #: Submitted combinations, if a rule may request new ones.
+    #: The submitted combinations, if a rule may request new ones.
     had: set[bytes] | None = None
     columns: set[str] = field(default_factory=set)
-    #: Names of its ``result`` that were already reported as having no value.
+    #: Names under ``result`` whose values are missing and were already reported as such.
     without_value: list[str] = field(default_factory=list)
     #: True if an observer understood nothing of a job's output.
     not_understood: bool = False
-    #: True if a result that is missing for that reason was reported.
+    #: True if it was reported that a result is missing because of that.
     told: bool = False
-    #: Held jobs by id; and a heap of ids by urgency and order, which may contain released jobs.
+    #: ``held``: the held jobs by id. ``line``: a heap of their ids by urgency and order, which may
+    #: also contain released jobs.
     held: dict[str, HeldJob] = field(default_factory=dict)
     line: list[tuple[int, int, str]] = field(default_factory=list)
-    #: Number of handed-over attempts without ``clean``.
+    #: Number of handed-over attempts that have had no ``clean`` event yet.
     handed_over: int = 0
-    #: Number of sweep elements that ``submit-next`` has taken; elements that moved, by place.
+    #: ``taken``: the number of sweep elements that ``submit-next`` has taken. ``moved``: the
+    #: elements that were moved, by place.
     taken: int = 0
     moved: dict[int, int] = field(default_factory=dict)
 
@@ -87,7 +92,7 @@ class GroupState:
         return max(0, self.group.size - self.taken)
 
     def speak(self, names: Iterable[str]) -> None:
-        """Start keeping these variables per index or slice, and counters per index."""
+        """Keep these variables for each index or slice from now on, and counters for each index."""
         for name in names:
             self.spoken.add(name)
             if name.endswith(")"):
@@ -109,14 +114,14 @@ class GroupState:
             kept.append(name)
 
     def ages(self, now: float) -> Iterator[float]:
-        """Return how long each waiting job has waited, in seconds."""
+        """Yield how long each waiting job has waited, in seconds."""
         for record in self.waiting.values():
             yield max(0.0, now - record.submitted)
 
 
 def combination(parameters: Mapping[str, object], replica: int) -> Combination:
-    """Return the digest of a combination and its replica. It is equal for 1 and 1.0, not for
-    ``"1"``."""
+    """Return the digest of a combination and a replica. The values 1 and 1.0 have the same digest,
+    but ``"1"`` has another one."""
     items = [(name, _canonical(parameters[name])) for name in sorted(parameters)]
     return hashlib.blake2b(repr((items, replica)).encode(), digest_size=16).digest()
 

@@ -1,6 +1,6 @@
 """Job completion: decides what follows when an attempt ends (retry, done, lost, idle).
 
-Its methods are steps of ``agenda`` and return the steps that follow. Considers rules on
+The methods are steps of ``agenda`` and return the steps that follow. They consider rules on
 ``job-done``, ``job-lost``, ``limit`` and ``idle``.
 """
 
@@ -23,7 +23,7 @@ __all__ = ["JobCompletion"]
 
 
 class JobCompletion:
-    """Handler of retries, finished indices, and ``idle``."""
+    """Handles retries, finished indices, and rules on ``idle``."""
 
     def __init__(self, rules: RuleEvaluation, points: PointJobs) -> None:
         self.state = rules.state
@@ -39,14 +39,15 @@ class JobCompletion:
         return self.cleaned(record, event)
 
     def cleaned(self, record: JobRecord, event: Event) -> Steps:
-        """Handle the end of an attempt, after the rules that this event triggers."""
+        """Handle the end of an attempt, after the rules that this event triggers were
+        considered."""
         state, source = self.state, record.source
         if record.outcome == "failed" and source is not None and source.retry is not None:
             self._retry_by_group(record, source.retry, event)
         index = record.kept
         if index is None or (
             index.record is record and not (index.retry or index.calls or index.waits or index.over)
-        ):  # the usual case: settle_index has nothing to decide, so save the call
+        ):  # usually, settle_index has nothing to decide, so save the call
             follow = self._over(record, event)
         else:
             follow = self.settle_index(index, event)
@@ -93,7 +94,7 @@ class JobCompletion:
         return self._over(index.record, event)
 
     def resumed(self, event: Event) -> Steps:
-        """Continue retries and held jobs after a revoked end or a changed file."""
+        """Continue retries and held jobs after a resume that revoked an end or changed the file."""
         steps: list[Step] = [(self.settle_index, each) for each in self.state.attempts.values()]
         return [*steps, (self._hand_over, tuple(self.state.table.groups))]
 
@@ -136,7 +137,7 @@ class JobCompletion:
             self.state.unhandled_failures += 1
 
     def only_held(self) -> list[str]:
-        """Return limits that are newly reached, if only held jobs are left."""
+        """Return the limits that are newly reached, if all remaining jobs are held."""
         state = self.state
         if not state.only_held or state.awaits_answers() or state.attempts:
             return []
@@ -170,7 +171,7 @@ class JobCompletion:
         return [(self.limited, others)] if others else None
 
     def idle(self, event: Event) -> Steps:
-        """Consider rules on ``idle`` where no job is open, narrowest scope first.
+        """Consider the rules on ``idle`` whose scope has no open job, narrowest scope first.
 
         A running function counts as an open job.
         """

@@ -1,7 +1,7 @@
 """States of attempts and indices, and the effect of each event (RFC 21).
 
-``ATTEMPT`` and ``INDEX`` are the state machines; a property test compares the engine with them, and
-docs/job-states.md is generated from them. ``TRANSITIONS`` has the effect of single events, for the
+``ATTEMPT`` and ``INDEX`` are the two state machines. A property test compares the engine with them,
+and docs/job-states.md is generated from them. ``TRANSITIONS`` has the effect of each event, for the
 job table, foreign jobs and the index of rules.
 """
 
@@ -25,12 +25,12 @@ __all__ = [
     "transition_of",
 ]
 
-#: ``{state: {cause: next states}}``. Nothing else changes a state.
+#: State machine: ``{state: {cause: next states}}``. Nothing else changes a state.
 States: TypeAlias = Mapping[str, Mapping[str, tuple[str, ...]]]
 
-#: An attempt: one job in the queue. ``submit`` is a decision. ``start``, ``finish`` and ``clean``
-#: are events of the queue. ``requeue``: a resume submits the attempt again, because a stop
-#: cancelled it or its queue vanished.
+#: States of an attempt, which is one job in the queue. The cause ``submit`` is a decision;
+#: ``start``, ``finish`` and ``clean`` are events of the queue. ``requeue`` means that a resume
+#: submits the attempt again, because a stop cancelled it or its queue vanished.
 ATTEMPT: States = {
     "new": {"submit": ("held", "paced", "queued")},
     "held": {"there is room": ("paced", "queued"), "cancel or end": ("gone",)},
@@ -46,8 +46,8 @@ ATTEMPT: States = {
     "gone": {},
 }
 
-#: An index: a job with all its attempts. "called": functions about its attempts are running;
-#: "waiting": its next attempt is to come.
+#: States of an index, which is a job with all its attempts. "called" means that functions are
+#: running that rules called because of its attempts; "waiting" means that another attempt follows.
 INDEX: States = {
     "open": {"attempt over": ("called", "waiting", "open", "done", "lost")},
     "called": {"last answer": ("waiting", "open", "done", "lost"), "end": ("lost",)},
@@ -84,8 +84,8 @@ def exit_code(status: int) -> int:
     return 128 + signal if signal else (status >> 8) & 0xFF
 
 
-#: States that are trigger events themselves. DEPEND and PRIORITY have events of those names
-#: instead.
+#: Job states that are also trigger events. DEPEND and PRIORITY are missing, because events have
+#: these names.
 _STATE_OCCASION = {
     JobState.SCHED: "job-sched",
     JobState.RUN: "job-run",
@@ -97,10 +97,10 @@ _STATE_OCCASION = {
 class Transition(NamedTuple):
     """The effect of an event on a job.
 
-    ``once`` is the event's bit in a set, if a job has the event at most once. ``changes``: the
-    event changes more of the record than its state. ``state`` is the new state (0: unchanged).
-    Rules on the occasions ``moving`` are considered if the state changes, otherwise rules on
-    ``occasions``.
+    If a job has the event at most once, ``once`` is the event's bit in a set. ``changes`` is true
+    if the event changes more of the job's record than the state. ``state`` is the new state (0:
+    unchanged). If the state changes, rules on the occasions in ``moving`` are considered;
+    otherwise, rules on those in ``occasions``.
     """
 
     once: int
@@ -111,7 +111,7 @@ class Transition(NamedTuple):
 
 
 def transition_of(name: str) -> Transition:
-    """Return the transition of an event, which RFC 21 need not define."""
+    """Return the transition of an event, even one that RFC 21 does not define."""
     state = _STATE_AFTER.get(name, JobState.NEW)
     changes = name in ("submit", "start", "exception", "finish", "clean")
     own = (f"job-{name}",)
@@ -122,7 +122,7 @@ def transition_of(name: str) -> Transition:
 
 TRANSITIONS = {name: transition_of(name) for name in RFC21_EVENTS}
 
-#: The occasion of each outcome, which is known at the job's ``finish`` or ``clean``.
+#: The occasion of each outcome. The outcome is known at the job's ``finish`` or ``clean``.
 OUTCOME_OCCASIONS: dict[Outcome, str] = {
     "success": "job-success",
     "failed": "job-fail",

@@ -97,7 +97,7 @@ class Record:
     """
 
     __slots__ = ()
-    #: The subclasses by their ``type``, if this class is the base of several. (``slots=True`` #:
+    #: The subclasses by their ``type``, if this class is the base of several. (``slots=True``
     #: creates every class twice; the second one counts.)
     kinds: ClassVar[Mapping[str, type[Any]]]
 

@@ -32,7 +32,7 @@ __all__ = [
     "spoken",
 ]
 
-#: Prefix of a name. The name then covers the whole group or table, not only the rule's slice or #:
+#: Prefix of a name. The name then covers the whole group or table, not only the rule's slice or
 #: job.
 ALL = "all."
 #: Fields that every filter may use, besides the job's parameters.

@@ -38,9 +38,9 @@ __all__ = [
 
 Goal = Literal["minimize", "maximize"]
 #: Why a file is read. The purpose decides whether the file's code may run. ``check``: to validate,
-#: #: render, show, replay or record it. ``look``: to show a kept run that only its user can have #:
+#: render, show, replay or record it. ``look``: to show a kept run that only its user can have
 #: written. ``rehearse``: to simulate or test the file's rules after the user has allowed its code
-#: #: (``--run-code``, pytest). ``run``: to run or resume it.
+#: (``--run-code``, pytest). ``run``: to run or resume it.
 Purpose = Literal["check", "look", "rehearse", "run"]
 _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
@@ -334,6 +334,6 @@ class GeneratorSpec:
     timeout: float = 600.0
     enabled: bool = True
     #: ``reads``: the ``STAT.NAME`` references and gauges in ``until``. ``metrics``: the paths of
-    #: the #: metrics in it.
+    #: the metrics in it.
     reads: frozenset[str] = frozenset()
     metrics: frozenset[str] = frozenset()

@@ -20,7 +20,7 @@ from ensemble_core.model.placeholders import fill
 
 __all__ = ["Source", "identity_of", "parts_of", "short", "written"]
 
-#: Increase this number whenever the parts of an identity change, so that older identities never #:
+#: Increase this number whenever the parts of an identity change, so that older identities never
 #: match.
 _VERSION = 1
 #: Encoder that sorts keys, so that the order of parameters and variables in the file does not

@@ -214,7 +214,7 @@ class JobGroup:
     #: The ``STAT.NAME`` references in ``result`` and ``retry``.
     reads: frozenset[str] = frozenset()
     #: Files that the group's jobs read, besides those in the command. Each file comes with the way
-    #: #: to compare it: by ``content`` or ``mtime``.
+    #: to compare it: by ``content`` or ``mtime``.
     inputs: tuple[tuple[str, str], ...] = ()
     #: Whether jobs of earlier runs may be reused.
     reuse: bool = True
@@ -222,12 +222,12 @@ class JobGroup:
     text: str = ""
     #: The folder of the ensemble file, for the placeholder ``{here}``.
     here: str = "."
-    #: The run's tag and the folder where it was started. Before the run begins, these are the #:
+    #: The run's tag and the folder where it was started. Before the run begins, these are the
     #: placeholders ``{run}`` and ``{cwd}``.
     run: str = "{run}"
     cwd: str = "{cwd}"
     #: Whether jobs are numbered within each combination. This is so if the group has ``replicas``,
-    #: #: or if one of its texts contains ``{replica}``.
+    #: or if one of its texts contains ``{replica}``.
     replicated: bool = False
     #: Further entries of the file with the same name; a submit includes all of them.
     more: tuple[JobGroup, ...] = ()

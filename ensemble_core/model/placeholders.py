@@ -36,7 +36,7 @@ def _pattern(name: str) -> re.Pattern[str]:
     return re.compile(rf"\{{\{{({name}){form}\}}\}}|(?<![${{])\{{({name}){form}\}}(?!\}})")
 
 
-#: A placeholder in a command, workdir, environment or output path. The regex groups are the name #:
+#: A placeholder in a command, workdir, environment or output path. The regex groups are the name
 #: and format within double braces, and the name and format of a placeholder.
 PLACEHOLDER = _pattern(_NAME)
 
@@ -44,14 +44,14 @@ PLACEHOLDER = _pattern(_NAME)
 FIELD_PLACEHOLDER = _pattern(_FIELD)
 
 #: A placeholder for a field of the event's job (``{job.workdir}``), for texts in which bare names
-#: #: are fields of a new job.
+#: are fields of a new job.
 JOB_PLACEHOLDER = _pattern(rf"job\.{_NAME}")
 
-#: Placeholders that all groups have; no parameter can have one of these names. ``here`` is the #:
+#: Placeholders that all groups have; no parameter can have one of these names. ``here`` is the
 #: folder of the ensemble file.
 BUILTIN_PLACEHOLDERS: frozenset[str] = frozenset({"group", "index", "id", "here"})
 
-#: Further placeholders, which a parameter of the same name overrides: the run's tag, the folder #:
+#: Further placeholders, which a parameter of the same name overrides: the run's tag, the folder
 #: where the run was started, and the numbers of the job's replica and attempt, from 0.
 RUN_PLACEHOLDERS: frozenset[str] = frozenset({"run", "cwd", "replica", "attempt"})
 

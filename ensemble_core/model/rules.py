@@ -354,7 +354,7 @@ class Firing(Protocol):
 
 
 #: An action's plan: a pure function that gets the firing and the options, and returns the decisions
-#: #: in order.
+#: in order.
 Plan = Callable[[Firing, Mapping[str, Any]], "Iterable[Decision]"]
 
 
@@ -452,7 +452,7 @@ class BoundRule:
     looks: int = 1
     reads: frozenset[str] = frozenset()
     #: The group whose metrics ``reads`` refers to. If ``None``, the references are to values of the
-    #: #: rule's instance or of the event's job.
+    #: rule's instance or of the event's job.
     reads_of: str | None = None
     #: The ``STAT.TABLE.COLUMN`` references in the rule; with ``each``, they cover the slice's rows.
     of_tables: frozenset[str] = frozenset()

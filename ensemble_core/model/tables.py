@@ -15,9 +15,9 @@ from ensemble_core.model.expressions import Expression, index_label
 
 __all__ = ["MOST_PIVOT_VALUES", "NOWHERE", "OWN_NAMES", "Table", "table_column", "value_order"]
 
-#: Fields of each done job, besides its parameters and its result. ``duration`` (seconds) and #:
+#: Fields of each done job, besides its parameters and its result. ``duration`` (seconds) and
 #: ``attempt`` (from 0) are those of the attempt that succeeded. ``reused`` is the earlier job that
-#: #: replaces this job, as RUN/JOB.
+#: replaces this job, as RUN/JOB.
 OWN_NAMES = ("index", "duration", "attempt", "replica", "reused")
 
 #: Maximum number of values of a ``pivot`` that get columns.
