@@ -1,7 +1,7 @@
-"""Contract suites and fakes for plugin authors, and rule tests of ensemble files.
+"""Contract suites and fakes for plugin authors, and rule tests for ensemble files.
 
-Inherit the suite of your kind of plugin in your own tests, set its attributes, and pytest checks
-every law::
+In your own tests, inherit from the suite for your kind of plugin and set its attributes. Pytest
+then checks every rule of the contract::
 
     from ensemble_testing import StatisticContract
 
@@ -16,10 +16,10 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-if "pytest" in sys.modules:  # ``ensemble test`` does without
+if "pytest" in sys.modules:  # ``ensemble test`` works without pytest
     import pytest
 
-    # pytest must rewrite their asserts, so that failures in an author's tests are explained.
+    # pytest must rewrite the suites' asserts, so that failures in an author's tests are explained.
     pytest.register_assert_rewrite(
         *(
             f"{__name__}.{name}"

@@ -21,15 +21,15 @@ __all__ = ["ActionContract"]
 
 
 class ActionContract(RecordContract):
-    """The laws of actions, as tests. Subclass it in your own tests::
+    """The contract of actions, as tests. Subclass it in your own tests::
 
         class TestNotify(ActionContract):
             plugin = notify                    # your ActionPlugin
             options = {"message": "half done"}
 
     The action handles an event of the job ``sim.0``, with the group ``sim`` and the metrics in
-    ``metrics``; override :meth:`firing` or :meth:`context` to change that. A ``run`` is really
-    called: choose options without effects outside the test.
+    ``metrics``. Override :meth:`firing` or :meth:`context` to change that. If the record has a
+    ``run`` function, it is really called: choose options without effects outside the test.
     """
 
     plugin: ClassVar[ActionPlugin]
@@ -89,7 +89,7 @@ class ActionContract(RecordContract):
 
     def test_run_returns_actions_or_rules(self) -> None:
         if self.plugin.run is None:
-            return  # it has a 'plan' instead
+            return  # the action has a 'plan' instead
         outcome = self.plugin.run(self.context())
         if outcome is None or isinstance(outcome, (Action, Rule)):
             return

@@ -1,6 +1,6 @@
-"""Contract suite for algorithms: the assumptions of ``use:`` and of the run's journal.
+"""Contract suite for algorithms: checks what ``use:`` and the run's journal assume about them.
 
-Inherit it, and set the record and valid options::
+Inherit from the suite, and set the record and valid options::
 
     class TestDemand(AlgorithmContract):
         plugin = my_record
@@ -33,11 +33,12 @@ _MADE = 40
 
 
 class AlgorithmContract:
-    """The laws of algorithms, as tests.
+    """The contract of algorithms, as tests.
 
-    ``plugin`` is the record, ``groups`` are the tests' job groups by name, and ``options`` are
-    valid for these. ``bad_options`` must be rejected. ``example_exit_code`` is the exit code of its
-    example, ``example_options`` are additional words for ``ensemble run``.
+    The attribute ``plugin`` is the record. The attribute ``groups`` has the tests' job groups by
+    name, and ``options`` are valid options for these groups. Options in ``bad_options`` must be
+    rejected. The attribute ``example_exit_code`` is the exit code of the record's example, and
+    ``example_options`` are additional arguments of ``ensemble run`` for the example.
     """
 
     plugin: ClassVar[AlgorithmPlugin]
@@ -82,7 +83,7 @@ class AlgorithmContract:
             assert json.dumps(job.get("command")) in given, f"{job} is not one of the given groups"
 
     def test_options_that_its_schema_allows_make_valid_rules(self) -> None:
-        """Or they are rejected with an :class:`EnsembleError`."""
+        """Options that the schema allows may also be rejected with an :class:`EnsembleError`."""
         chance = random.Random(1)
         for _ in range(_MADE):
             made = {**self._made(chance), **self.options}

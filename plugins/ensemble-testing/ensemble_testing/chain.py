@@ -1,4 +1,4 @@
-"""Chain suite: a study that runs in a chain of allocations produces one table.
+"""Chain suite: checks that a study that runs in a chain of allocations produces one table.
 
 An author's own test file::
 
@@ -36,7 +36,7 @@ from ensemble_testing.session import wait_until
 
 __all__ = ["ChainSuite"]
 
-#: Jobs that end one after the other, when the test lets them.
+#: Script of the jobs: each ends when the test lets it end.
 GATED = """#!/bin/sh
 echo "{\\"energy\\": $1}"
 until [ -e "$GATES/$1" ]; do sleep 0.1; done
@@ -47,8 +47,8 @@ echo "{\\"energy\\": $(($1 * 10))}"
 class ChainSuite:
     """Tests of a batch script that starts or resumes a run (``--or-resume``).
 
-    Start the queue in a fixture, so that it is found from the environment. Jobs run on this
-    machine, as this user, and one allocation runs at a time.
+    Start the queue in a fixture, so that the environment selects it. Jobs run on this machine, as
+    this user, and one allocation runs at a time.
     """
 
     #: Folder with the script and the study.
@@ -58,8 +58,8 @@ class ChainSuite:
 
     @abstractmethod
     def submit(self, wall: str) -> str:
-        """Submit the script from the current folder. Return the allocation's id, as in the name of
-        its output file.
+        """Submit the script from the current folder. Return the id that the output file's name
+        contains.
 
         The environment must have ``WALL``, and ``PATH`` and ``GATES`` as :meth:`output_of` sets
         them.
@@ -71,11 +71,13 @@ class ChainSuite:
 
     @abstractmethod
     def warn(self, job: str) -> None:
-        """Send an allocation the warning that the queue sends before it ends."""
+        """Send an allocation the signal that the queue sends before it ends the allocation."""
 
     @pytest.fixture(autouse=True)
     def _here(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-        """Enter a user's folder. The allocations of a failed test end without help."""
+        """Enter a folder with the study. After a failed test, let the jobs of its allocations
+        end.
+        """
         self.folder = tmp_path / "chain"
         shutil.copytree(self.example, self.folder)
         (self.folder / "step.sh").write_text(GATED)
@@ -104,7 +106,7 @@ class ChainSuite:
             (self.folder / str(gate)).touch()
 
     def check_table(self) -> None:
-        """Check that the study has the same table as in a single allocation."""
+        """Check that the study's table equals that of a single allocation."""
         words = [sys.executable, "-m", "ensemble_core.cli", "results", "chain", "ladder", "--json"]
         table = json.loads(self.output_of(*words, "--state", "state"))
         assert [(row["T"], row["E"], row["mean"]) for row in table] == [

@@ -1,4 +1,4 @@
-"""Decision suite: ensembles make the same decisions on an executor as on the local one.
+"""Decision suite: checks that ensembles make the same decisions on an executor as on the local one.
 
 An author's own test file::
 
@@ -9,9 +9,10 @@ An author's own test file::
         options = ("-o", "partition=debug")
         files = sorted(Path("examples").glob("*.yaml"))
 
-Each ensemble runs with ``ensemble run`` on both at the same time. The same rules must fire equally
-often and decide the same. Random differences are ignored: the order of independent firings, which
-of several equal jobs ends first, measured values, and which jobs are active at a ``terminate``.
+Each ensemble runs with ``ensemble run`` on both executors at the same time. The same rules must
+fire equally often and make the same decisions. Random differences are ignored: the order of
+independent firings, which of several equal jobs ends first, measured values, and which jobs are
+active at a ``terminate``.
 """
 
 from __future__ import annotations
@@ -125,8 +126,10 @@ custom: |
 
 
 def ensemble_files(folder: Path, *without: str) -> list[Path]:
-    """Return a folder's ensemble files, except those with rule tests and those with these prefixes.
-    Empty if the folder does not exist.
+    """Return a folder's ensemble files, except those with rule tests and those with the prefixes
+    ``without``.
+
+    Returns an empty list if the folder does not exist.
     """
     files = sorted(folder.glob("*.yaml"))
     return [
@@ -136,7 +139,7 @@ def ensemble_files(folder: Path, *without: str) -> list[Path]:
 
 @dataclass(frozen=True)
 class Decisions:
-    """The decisions of a run: its exit code, and how often each firing was decided, as JSON."""
+    """The decisions of a run: its exit code, and how often each firing (as JSON) was decided."""
 
     exit_code: int
     firings: Counter[str]
@@ -144,7 +147,7 @@ class Decisions:
     outline: frozenset[tuple[str, ...]]
 
     def difference(self, other: Decisions) -> list[str]:
-        """Return the decisions that only one of both has, as text."""
+        """Return, as text, the decisions that only one of the two runs has."""
         return [
             *(f"only here: {firing}" for firing in (self.firings - other.firings).elements()),
             *(f"only there: {firing}" for firing in (other.firings - self.firings).elements()),
@@ -152,10 +155,10 @@ class Decisions:
 
 
 class DecisionSuite:
-    """Tests of an executor by its name.
+    """Tests of the executor with the name ``executor``.
 
-    Start the queue in a fixture, so that it is found from the environment. Jobs must run on this
-    machine or share its files, as this user.
+    Start the queue in a fixture, so that the environment selects it. Jobs must run on this machine
+    or share its files, as this user.
     """
 
     #: The executor's name, and other options of ``ensemble run``.
@@ -166,10 +169,10 @@ class DecisionSuite:
     files: ClassVar[Sequence[Path]] = ()
     #: Names of files that this executor must reject because it cannot resize.
     refused: ClassVar[Collection[str]] = ()
-    #: Names of files where timing decides how often a rule fires or how many jobs there are: only
-    #: the sets of rules and groups are compared.
+    #: Names of files where timing determines how often a rule fires or how many jobs are submitted.
+    #: For these, only the sets of rules and groups are compared.
     timed: ClassVar[Collection[str]] = ()
-    #: Ids of rules that depend on the speed of the machine.
+    #: Ids of rules to ignore, because they depend on the speed of the machine.
     unheeded: ClassVar[Collection[str]] = ()
     #: Time limit of one run in seconds.
     timeout: ClassVar[float] = 240.0
@@ -184,7 +187,7 @@ class DecisionSuite:
     def running(
         self, executor: str, file: Path, folder: Path, *options: str
     ) -> Iterator[subprocess.Popen[str]]:
-        """Run ``ensemble run`` in its own folder during the block."""
+        """Run ``ensemble run`` in a separate folder during the block."""
         folder.mkdir()
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
         with (folder / "errors").open("w") as errors:
@@ -203,7 +206,7 @@ class DecisionSuite:
             )
         try:
             yield process
-        except BaseException:  # also pytest's own
+        except BaseException:  # also pytest's own exceptions
             cancel_runs(folder / "state")
             raise
         finally:
@@ -244,7 +247,7 @@ class DecisionSuite:
         if line["type"] == "fired":
             chance |= {"job", "count"}  # which of several came first
         elif line["type"] == "terminate":
-            chance.add("cancel")  # which were still active
+            chance.add("cancel")  # which jobs were still active
         kept = {key: value for key, value in line.items() if key not in chance}
         if line["type"] == "log":
             named = re.sub(r"(/[^/\s]+)+/", "", line["message"])  # files, each in its run's folder

@@ -10,9 +10,10 @@ An author's own test file::
         def make_executor(self):
             return MyExecutor()
 
-Each test is one sentence of the contract in :class:`ensemble_core.plugin.executor.Executor`.
-Attributes describe the queue under test, see :class:`ExecutorKnobs`. :class:`ExecutorSuite` adds
-runs whose controllers are killed and a comparison of decisions with the local executor.
+Each test checks one sentence of the contract in :class:`ensemble_core.plugin.executor.Executor`.
+Attributes describe the queue under test; see :class:`ExecutorKnobs`. The class
+:class:`ExecutorSuite` adds runs whose controllers are killed, and a comparison of decisions with
+the local executor.
 """
 
 from __future__ import annotations
@@ -50,15 +51,15 @@ __all__ = ["ExecutorContract", "ExecutorKnobs", "ExecutorSuite", "Session", "wai
 
 @dataclass
 class _Cost:
-    """Resources used by a thread: processes and connections that it started, and the time that it
-    asked to sleep.
+    """Resources used by a thread: the number of processes and connections that it started, and the
+    time that it requested to sleep.
     """
 
     calls: int = 0
     slept: float = 0.0
 
 
-#: Audit events that count as calls (``sys.addaudithook``), and the counted threads.
+#: Audit events that count as calls (``sys.addaudithook``), and the threads whose calls are counted.
 _CALLS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.fork", "os.system", "socket.connect"})
 _counted: dict[int, _Cost] = {}
 
@@ -93,9 +94,7 @@ def _costs(patch: pytest.MonkeyPatch) -> Iterator[_Cost]:
 
 
 class ExecutorContract(JobFieldsContract, LeavingContract):
-    """Tests of the contract. Override :meth:`make_executor`, and adjust the attributes if
-    needed.
-    """
+    """Tests of the contract. Override :meth:`make_executor`, and set the attributes if needed."""
 
     def test_record_says_what_the_executor_can_do(self) -> None:
         record = self.plugin
@@ -124,7 +123,7 @@ class ExecutorContract(JobFieldsContract, LeavingContract):
     def test_the_cost_of_a_submit_does_not_grow_with_its_jobs(
         self, session: Session, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """In bulk: no sleep, process or connection per job."""
+        """Jobs are submitted in bulk: no sleep, process or connection per job."""
         jobs = [session.job(*self.succeeding) for _ in range(1 + self.many)]
         costs: list[_Cost] = []
 
@@ -212,8 +211,8 @@ class ExecutorContract(JobFieldsContract, LeavingContract):
         assert any("start" not in session.names(job) for job in jobs)
 
     def test_no_more_jobs_run_at_once_than_there_are_slots(self, session: Session) -> None:
-        """The last job is over before the first check: without a limit, earlier jobs would have
-        started by then.
+        """The last job is over before the first check, so without a limit earlier jobs would have
+        started.
         """
         slots = self.slots_of(session)
         jobs = [session.job(*self.lasting) for _ in range(max(self.many, (slots or 0) + 2))]
@@ -251,8 +250,10 @@ class ExecutorContract(JobFieldsContract, LeavingContract):
 
     @pytest.mark.parametrize("cause", CAUSES)
     def test_why_a_job_ended_is_told(self, cause: Cause, request: pytest.FixtureRequest) -> None:
-        """For each of the executor's ``causes``, a method ``end_by_CAUSE`` ends a job that way and
-        returns the cause that was reported. Executors with other causes add methods.
+        """Each of the executor's ``causes`` is reported.
+
+        For each cause, a method ``end_by_CAUSE`` ends a job that way and returns the cause that was
+        reported. Executors with other causes add such methods.
         """
         if cause not in self.make_executor().causes:
             return
@@ -283,7 +284,7 @@ class ExecutorContract(JobFieldsContract, LeavingContract):
         """Cancel many jobs, some of which have not started. Return the cause."""
         jobs = [session.job(*self.lasting) for _ in range(self.many)]
         session.submit(*jobs)
-        # A queue may start them in any order.
+        # A queue may start the jobs in any order.
         session.wait(lambda: any("start" in session.names(job) for job in jobs), "a job's start")
         session.cancel(*jobs)
         session.wait_clean(*jobs)
@@ -371,7 +372,7 @@ class ExecutorContract(JobFieldsContract, LeavingContract):
 
 
 class ExecutorSuite(ExecutorContract, CrashSuite, DecisionSuite):
-    """Everything for an executor: its contract, :class:`CrashSuite` and :class:`DecisionSuite`.
+    """All tests of an executor: its contract, :class:`CrashSuite` and :class:`DecisionSuite`.
 
-    The attributes ``executor`` and ``options`` are for the command line.
+    The attributes ``executor`` and ``options`` are used on the command line.
     """

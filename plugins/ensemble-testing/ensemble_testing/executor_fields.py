@@ -22,7 +22,7 @@ class JobFieldsContract(ExecutorKnobs):
     """Tests of the fields of :class:`Job`."""
 
     def succeeded(self, session: Session, job: Job) -> bool:
-        """Return whether a finished job did its work; otherwise it must have been rejected."""
+        """Return whether a finished job succeeded; otherwise it must have been rejected."""
         finish = [event.context for event in session.of(job) if event.name == "finish"]
         if finish and finish[0].get("status") == 0 and not self.fatal(session, job):
             return True
@@ -42,7 +42,7 @@ class JobFieldsContract(ExecutorKnobs):
     def test_a_job_that_asks_for_what_nobody_has_does_not_run(
         self, session: Session, what: str
     ) -> None:
-        """It is rejected or waits: a job must not run without the resources that it asked for."""
+        """A job is rejected or waits: it must not run without the resources that it requests."""
         fields: dict[str, Any] = {what: self.impossible}
         job = session.job(*self.succeeding, **fields)
         session.submit(job)
@@ -67,7 +67,7 @@ class JobFieldsContract(ExecutorKnobs):
     def test_output_and_errors_go_where_they_are_to(
         self, session: Session, tmp_path: Path, same: bool
     ) -> None:
-        """With two files, or with one for both."""
+        """Output and errors go to two files, or to the same file."""
         if not self.same_machine:
             pytest.skip("the jobs' files are on another machine")
         out, err = "made/out.txt", "made/out.txt" if same else "made too/err.txt"
@@ -92,7 +92,7 @@ class JobFieldsContract(ExecutorKnobs):
     def test_jobs_that_are_handed_on_again_after_a_stop_are_jobs_of_their_own(
         self, session: Session
     ) -> None:
-        """They have their own names in the queue, but may share one array."""
+        """Resubmitted jobs have their own names in the queue, but may share one array."""
         first = [session.job(*self.failing) for _ in range(3)]
         again = [
             replace(job, id=f"{job.id}~1", requeued=1, command=self.succeeding) for job in first
@@ -137,7 +137,9 @@ class JobFieldsContract(ExecutorKnobs):
     def test_a_job_inherits_the_environment_that_the_run_was_started_in(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """So a secret need not be in the ensemble file (``environment_from``)."""
+        """A secret can be passed this way, so it need not be in the ensemble file
+        (``environment_from``).
+        """
         if not self.same_machine:
             pytest.skip("the jobs' files are on another machine")
         monkeypatch.setenv("DB_PASSWORD", "s3cret")

@@ -1,7 +1,7 @@
-"""Contract of closing and reattaching: close, jobs that outlive their controller, a killed
-controller.
+"""Contract of closing and reattaching.
 
-Inherited by ``ExecutorContract``.
+It covers closing, jobs that outlive their controller, and killed controllers. Inherited by
+``ExecutorContract``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class LeavingContract(ExecutorKnobs):
     """Tests of :meth:`Executor.close` and :meth:`Executor.reattach`."""
 
     def test_nothing_is_emitted_after_close(self, tmp_path: Path) -> None:
-        """Neither for finished jobs nor for running ones that end later."""
+        """No events are emitted, neither for finished jobs nor for running jobs that end later."""
         ended = tmp_path / "ended"
         session = self.new_session(tmp_path)
         with session:
@@ -73,7 +73,7 @@ class LeavingContract(ExecutorKnobs):
             self.check_end(session, lasting, "cancel")
 
     def test_jobs_are_found_again_after_their_controller_was_killed(self, tmp_path: Path) -> None:
-        """With SIGKILL, so that nothing is closed."""
+        """The controller is killed with SIGKILL, so that nothing is closed."""
         if "reattach" not in self.make_executor().capabilities:
             pytest.skip("it cannot find jobs again")
         if not self.forks:
@@ -108,7 +108,7 @@ class LeavingContract(ExecutorKnobs):
         if not Path("/proc/self/fd").exists():
             pytest.skip("no /proc on this system")
         for count in range(3):
-            if count == 1:  # the first may load modules that stay
+            if count == 1:  # the first call may load modules that stay loaded
                 threads = threading.active_count()
                 descriptors = len(os.listdir("/proc/self/fd"))
             with self.new_session(tmp_path) as session:
@@ -140,7 +140,7 @@ class LeavingContract(ExecutorKnobs):
         second = self.new_session(tmp_path)
         second.tag = first.tag
         with second:
-            # One of them ends before reattach asks about it.
+            # One of the jobs ends before reattach asks about it.
             if self.same_machine:
                 may_end.touch()
                 wait_until(ended.exists, self.timeout)
@@ -168,7 +168,7 @@ class LeavingContract(ExecutorKnobs):
                 self.check_end(second, job, "cancel")
 
     def test_events_of_a_job_are_told_apart_by_their_times(self, session: Session) -> None:
-        """A reader that asks for events newer than one gets all later ones."""
+        """A reader that requests the events newer than a given one gets all later events."""
         if "reattach" not in session.executor.capabilities:
             pytest.skip("times are asked for by reattach only")
         jobs = [session.job(*self.succeeding) for _ in range(self.many)]

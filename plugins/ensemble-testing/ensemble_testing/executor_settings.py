@@ -1,4 +1,4 @@
-"""Settings of the executor suite: what it must know about the queue, and shared checks.
+"""Settings of the executor suite: properties of the queue, and checks that several tests share.
 
 ``ExecutorContract`` inherits them; the attributes are documented here.
 """
@@ -20,7 +20,7 @@ from ensemble_testing.session import Session
 
 __all__ = ["ExecutorKnobs"]
 
-#: The order of a job's events; others (``exception``, ``memo`` …) may come anywhere before
+#: The order of a job's events. Other events (``exception``, ``memo`` …) may come anywhere before
 #: ``clean``.
 _ORDER = (
     "submit",
@@ -45,11 +45,11 @@ class ExecutorKnobs:
     plugin:
         The executor's record, to check it against the class; ``None`` skips that check.
     build_options:
-        Options for building the record: at least those that its schema requires.
+        Options for building the executor from the record: at least those that its schema requires.
     succeeding, failing, failing_code, killing, lasting, missing:
-        Commands: one that succeeds, one that fails with ``failing_code``, one that dies by a
-        signal, a very long one, and one that does not exist. The default long one ends with its
-        test if jobs run on this machine, whatever the queue does.
+        Commands: one that succeeds, one that fails with ``failing_code``, one that is killed by a
+        signal, a very long one, and one that does not exist. If jobs run on this machine, the
+        default long command ends with its test, whatever the queue does.
     same_machine:
         Whether jobs run on this machine, as this user. If not, tests of their files and processes
         are skipped.
@@ -59,19 +59,19 @@ class ExecutorKnobs:
         Whether a forked child of the tests can be a controller. False if a library (gRPC) does not
         work after a fork.
     slots:
-        Number of one-core jobs that run concurrently; ``None``: the gauge ``cores.up``. One is
+        Number of one-core jobs that run concurrently; ``None``: use the gauge ``cores.up``. One is
         enough.
     many:
-        Number of one-core jobs in a bulk; more than can run concurrently.
+        Number of one-core jobs in a bulk submission; more than can run concurrently.
     impossible:
-        Numbers of cores and GPUs that no job can get here.
+        Number of cores, and of GPUs, that no job can get here.
     timeout:
         Time limit of each wait in seconds. It ends hanging tests; no result depends on it.
     sleep_allowed:
-        Seconds that ``submit`` may ask to sleep for a bulk.
+        Seconds that ``submit`` may request to sleep for a bulk submission.
     calls_allowed:
-        Processes and connections that ``submit`` may start for a bulk, beyond those for a single
-        job.
+        Number of processes and connections that ``submit`` may start for a bulk submission, in
+        addition to those for a single job.
     """
 
     plugin: ClassVar[ExecutorPlugin | None] = None
@@ -93,11 +93,11 @@ class ExecutorKnobs:
     calls_allowed: ClassVar[int] = 5
 
     def make_executor(self) -> Executor:
-        """Return a new executor, not yet open. Override it."""
+        """Return a new executor that is not yet open. Override this method."""
         raise NotImplementedError("override make_executor()")
 
     def new_session(self, folder: Path, *, tidy: bool = False, kept: bool = True) -> Session:
-        """Return a session with a new executor, not yet open."""
+        """Return a session with a new executor that is not yet open."""
         session = Session(self.make_executor(), folder, self.timeout, tidy=tidy, kept=kept)
         vars(self).setdefault("sessions", []).append(session)
         return session
@@ -122,7 +122,7 @@ class ExecutorKnobs:
         self.let_go(tmp_path)
 
     def let_go(self, folder: Path) -> None:
-        """End all jobs of the test that wait for something."""
+        """End all jobs of the test that wait for a file."""
         (folder / "leash").unlink(missing_ok=True)
         (folder / "may end").touch()
 
@@ -164,7 +164,9 @@ class ExecutorKnobs:
         return {e.name: e.timestamp for e in session.of(job) if e.name in _ORDER}
 
     def check_order(self, session: Session, job: Job) -> None:
-        """Check that the job's events are RFC 21's, in order, from submit to one clean."""
+        """Check that the job's events are those of RFC 21, in order, from submit to a single
+        clean.
+        """
         names = session.names(job)
         assert names[0] == "submit", names
         assert names[-1] == "clean", names
@@ -185,11 +187,11 @@ class ExecutorKnobs:
         ]
 
     def check_end(self, session: Session, job: Job, kind: str) -> None:
-        """Check that the job's first fatal exception, which tells why it ended, is the only one of
+        """Check that the job's first fatal exception, which says why it ended, is the only one of
         its type.
 
-        A queue may add others: Flux's shell reports "start failed" (``exec``) for a task that was
-        cancelled while it started.
+        A queue may add exceptions of other types: Flux's shell reports "start failed" (``exec``)
+        for a task that was cancelled while it started.
         """
         types = self.fatal(session, job)
         assert types[:1] == [kind], types

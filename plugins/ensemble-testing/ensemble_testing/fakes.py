@@ -1,7 +1,7 @@
 """Fakes for tests of plugins and rules: a firing that records decisions, and an executor whose jobs
 the test controls.
 
-They keep the contracts of the real ones and use no clock.
+The fakes satisfy the contracts of the real objects and use no clock.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ __all__ = ["FakeExecutor", "FakeFiring"]
 
 
 class FakeFiring:
-    """A firing of a rule, as an action's ``plan`` sees it, with the test's values.
+    """A firing of a rule, as an action's ``plan`` sees it, with values given by the test.
 
-    ``groups`` may be names or whole groups; ``metrics`` are values by path; ``active`` are ids of
-    active jobs (``GROUP.INDEX``). ``job_spec`` is the event's job, if it differs from its group's.
-    ``actions`` are records that ``act`` may need in addition to the built-in ones. ``decided``
-    lists every decision in order.
+    The argument ``groups`` has names or whole groups, ``metrics`` has values by path, and
+    ``active`` has ids of active jobs (``GROUP.INDEX``). The argument ``job_spec`` is the event's
+    job, if it differs from its group's. The argument ``actions`` has records that ``act`` may need
+    in addition to the built-in ones. The attribute ``decided`` lists every decision in order.
 
     >>> firing = FakeFiring(groups=["sim"], active=["sim.0"])
     >>> firing.cancel(firing.active("sim")).jobs
@@ -87,7 +87,7 @@ class FakeFiring:
         self._next = dict.fromkeys(self._groups, 0)
         for known in self._active:
             name, _, rest = known.rpartition(".")
-            index = rest.partition("-")[0]  # of any attempt
+            index = rest.partition("-")[0]  # of any attempt of the job
             if name in self._next and index.isdecimal():
                 self._next[name] = max(self._next[name], int(index) + 1)
 
@@ -181,7 +181,7 @@ class FakeFiring:
         *,
         again: bool = False,
     ) -> Sequence[Decision]:
-        """Act as if there were one row, without columns."""
+        """Act as if the table had one row without columns."""
         return [self.submit(group, fields)]
 
     def cancel(self, jobs: Sequence[str]) -> Decision:
@@ -242,7 +242,9 @@ class FakeFiring:
         reset: bool = False,
         cancel: bool = False,
     ) -> Sequence[Decision]:
-        """Act as if all of ``to`` were instances and off, all of ``away`` on, and no job waited."""
+        """Switch as if all of ``to`` were instances and off, all of ``away`` were on, and no job
+        waited.
+        """
         off, on = tuple(away or ()), tuple(to)
         switched = Switch(rule=self._rule, firing=1, off=off, on=on, keep=keep, reset=reset)
         return [self._decide(switched)]
@@ -345,11 +347,11 @@ class FakeFiring:
 class FakeExecutor(Executor):
     """An executor whose jobs the test controls.
 
-    ``submitted`` lists the submitted jobs, ``cancelled`` the cancelled ids, ``resized`` the
-    requests. After ``submit`` a job waits; :meth:`start`, :meth:`finish`, :meth:`reject` and
-    :meth:`cancel` continue its life. With ``instant``, every job succeeds immediately. If
-    ``refuse`` is an error, the next ``submit`` raises it. ``events`` collects all events, even
-    before :meth:`open`.
+    The attribute ``submitted`` lists the submitted jobs, ``cancelled`` the cancelled ids, and
+    ``resized`` the resize requests. After ``submit``, a job waits; :meth:`start`, :meth:`finish`,
+    :meth:`reject` and :meth:`cancel` continue its life. With ``instant``, every job succeeds
+    immediately. If ``refuse`` is an error, the next ``submit`` raises it. The attribute ``events``
+    collects all events, even before :meth:`open`.
 
     >>> executor = FakeExecutor()
     >>> executor.submit([Job(id="sim.0", group="sim", index=0, command=("true",))])
@@ -430,7 +432,7 @@ class FakeExecutor(Executor):
         self.closed = True
 
     def start(self, job: str, **context: Any) -> None:
-        """Give the job its resources and run it."""
+        """Allocate the job's resources and start it."""
         if self._state(job) != "waiting":
             raise AssertionError(f"{job} cannot start: it is {self._states[job]}")
         self._states[job] = "running"
@@ -438,7 +440,7 @@ class FakeExecutor(Executor):
         self._tell(job, "start", **context)
 
     def finish(self, job: str, status: int = 0) -> None:
-        """End the job with this wait status (``256`` is exit code 1). Starts it first if
+        """End the job with this wait status (``256`` is exit code 1). Start it first if
         necessary.
         """
         if self._state(job) == "waiting":
@@ -463,7 +465,7 @@ class FakeExecutor(Executor):
 
     @property
     def folder(self) -> Path | None:
-        """Return the run's folder, once opened."""
+        """Return the run's folder, ``None`` before the executor was opened."""
         return None if self.run is None else self.run.folder
 
     def _state(self, job: str) -> str:

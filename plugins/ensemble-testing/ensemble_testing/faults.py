@@ -24,8 +24,8 @@ from ensemble_testing.session import Session, need, wait_until
 __all__ = ["FaultSuite"]
 
 _PURPOSES = ("connect", "submit", "ask", "cancel")
-#: Replacement of a queue's program. A file has one line per call with its fault; ``… always``
-#: stays. ``cases`` choose the command by the first arguments.
+#: Replacement for a queue's program. A file has one line per call with the call's fault; a line ``…
+#: always`` stays. The ``cases`` select the command by its first arguments.
 _PROGRAM = """#!/bin/bash
 case "$* " in
 {cases}
@@ -59,7 +59,7 @@ def _file(command: str) -> str:
 
 
 class FaultSuite:
-    """Tests of an executor on a real queue whose commands have faults. In an author's test file::
+    """Tests of an executor on a real queue whose commands fail. In an author's test file::
 
         from ensemble_testing import FaultSuite
 
@@ -75,8 +75,8 @@ class FaultSuite:
                 return MyExecutor(poll=period)
 
     The suite puts programs with the same names first on the PATH. They fail as a test requires, and
-    otherwise call the real ones. No job may run twice or be lost, and each problem must be reported
-    once, with what to do.
+    otherwise call the real programs. No job may run twice or be lost, and each problem must be
+    reported once, with a hint.
 
     A queue without commands (a library, a folder) cannot use these programs. For it, override
     ``plan`` and ``calls`` to inject the faults, and the fixture ``_programs``, as the tests of
@@ -87,18 +87,18 @@ class FaultSuite:
     commands:
         The command that your executor runs for each of four purposes: ``connect``, ``submit``,
         ``ask`` and ``cancel``. All four are required. If one program serves several purposes, add
-        the first arguments that tell them apart: ``"tsp -L"`` and ``"tsp"``. Only ``connect`` and
-        ``ask`` may be the same. Jobs should not call the program of ``submit``: these calls would
-        be counted.
+        the first arguments that distinguish them: ``"tsp -L"`` and ``"tsp"``. Only ``connect`` and
+        ``ask`` may be the same. Jobs should not call the program of ``submit``, because these calls
+        would be counted.
     away:
         What the commands print to stderr if the queue is unreachable; their exit code is then 1.
     nothing:
         What ``ask`` prints to stdout if the queue has no jobs; its exit code is then 0.
     holds:
-        Whether the queue holds a job with urgency 0. Set it to ``False`` if such a job is rejected:
-        then a test fills all slots to keep a job waiting.
+        Whether the queue holds a job with urgency 0. Set this to ``False`` if such a job is
+        rejected; a test then fills all slots to keep a job waiting.
     slots:
-        Number of one-core jobs that run concurrently; ``None``: the gauge ``cores.up``, or 1.
+        Number of one-core jobs that run concurrently; ``None``: use the gauge ``cores.up``, or 1.
     timeout:
         Time limit of each wait in seconds.
     """
@@ -174,7 +174,9 @@ class FaultSuite:
         session.check_ended_once()
 
     def plan(self, faults: Mapping[str, str]) -> None:
-        """Set the faults of commands from now on, by their purpose; the others work."""
+        """Set the faults of commands from now on, by the commands' purpose; the other commands
+        work.
+        """
         for command in self.commands.values():
             (self.folder / f"{_file(command)}.plan").unlink(missing_ok=True)
         for what, lines in faults.items():
@@ -193,8 +195,10 @@ class FaultSuite:
         return session.job("sh", "-c", script, **fields)
 
     def check(self, session: Session, *jobs: Job, told: Collection[int] = (1,)) -> None:
-        """Check that each job ran once and succeeded, and that the problem was reported this often,
-        with a hint.
+        """Check that each job ran once and succeeded, and that the problem was reported with a
+        hint.
+
+        The number of reports must be one of ``told``.
         """
         assert {job.id: session.context(job, "finish")["status"] for job in jobs} == dict.fromkeys(
             (job.id for job in jobs), 0
@@ -255,7 +259,8 @@ class FaultSuite:
                 f"most_jobs = {most} allows {batches}: submit each batch with one call, or set "
                 "most_jobs = 1 if the queue has no arrays"
             )
-        # If all start together, five polls in four periods, and sometimes one for the nodes.
+        # If all start together, there are five polls in four periods, and sometimes one query for
+        # nodes.
         asked, allowed = self.asked() - before, 1.25 * seconds + seconds / 10 + 4
         assert asked <= allowed, (
             f"{asked} calls of {self.commands['ask']!r} in {seconds:.0f} s, and poll = 1 allows "
@@ -275,7 +280,7 @@ class FaultSuite:
             before = self.asked()
             jobs = [self.counted(session) for _ in range(3)]
             session.run(*jobs)
-            assert self.asked() - before <= 1  # the nodes
+            assert self.asked() - before <= 1  # the query for nodes
             self.check(session, first, *jobs, told=(0,))
 
     def test_an_end_of_which_nobody_tells_is_known_by_asking(self, session: Session) -> None:
@@ -329,8 +334,9 @@ class FaultSuite:
         assert "no longer knows this job" in session.context(job, "exception")["note"]
 
     def waiting(self, session: Session, gate: Path) -> Job:
-        """Return a job that waits in the queue: one that it holds, or one behind jobs that run
-        until ``gate`` exists.
+        """Return a job that waits in the queue.
+
+        It is a held job, or one behind jobs that run until ``gate`` exists.
         """
         if self.holds:
             job = session.job("true", urgency=0)
@@ -410,7 +416,8 @@ class FaultSuite:
             assert before <= times[0]
             assert times[-1] <= after + 1e-3
         at = {event.name: event.timestamp for event in session.of(jobs[0])}
-        # With a wrong clock, its start is the time of the report, which a busy machine delays.
+        # With a wrong clock, the job's start is the time of the report, which a busy machine
+        # delays.
         late = at["start"] - before
         assert max(0.2, 3.9 - late) < at["finish"] - at["start"] < 3.9 + (after - before)
         self.check(session, *jobs, told=(0,))

@@ -1,4 +1,4 @@
-"""Contract suite for generators, and a generator that is played to its end."""
+"""Contract suite for generators, and a driver that calls a generator to its end."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ Evaluate = Callable[[Mapping[str, Any]], Mapping[str, float] | None]
 
 
 class PlayedGenerator:
-    """Calls a generator as a run does, with ``at_once`` open points of which the oldest ends first.
+    """Calls a generator as a run does, with ``at_once`` open points, of which the oldest ends
+    first.
 
-    ``points`` are all suggested points, ``exchanges`` the calls.
+    The attribute ``points`` has all suggested points, and ``exchanges`` the calls.
     """
 
     def __init__(self, build: Callable[[], Generator], vocs: Vocs, at_once: int = 1) -> None:
@@ -34,8 +35,8 @@ class PlayedGenerator:
         self._over: list[Point] = []
 
     def play(self, calls: int, evaluate: Evaluate) -> list[Mapping[str, Any]]:
-        """Make this many calls, or fewer if it is exhausted. Return the parameters of all points so
-        far.
+        """Make ``calls`` calls, or fewer if the generator is exhausted. Return the parameters of
+        all points so far.
         """
         for _ in range(calls):
             told, self._over = tuple(self._over), []
@@ -65,25 +66,26 @@ class PlayedGenerator:
         return point
 
     def learn(self, points: Iterable[Point]) -> None:
-        """Switch from another generator: report its points before the next call."""
+        """Report the points of another generator before the next call, as after a switch."""
         self._over += [point.handed_on("other") for point in points if point.state != "pending"]
 
     def renew(self) -> None:
-        """Resume: build the generator again and give it all calls."""
+        """Rebuild the generator and repeat all calls, as in a resumed run."""
         self.generator = self._build()
         self.generator.resume(list(self.exchanges))
 
 
 class GeneratorContract(RecordContract):
-    """The laws of generators, as tests. Subclass it in your own tests::
+    """The contract of generators, as tests. Subclass it in your own tests::
 
         class TestHalving(GeneratorContract):
             plugin = HALVING                 # your GeneratorPlugin
             vocs = Vocs(variables=(Variable(name="x", low=-1.0, high=1.0),),
                         objectives={"E": "minimize"})
 
-    ``evaluate`` returns the values of a point. ``repeats``: after a resume it continues with the
-    same points as without (otherwise with any valid points).
+    The method ``evaluate`` returns the values of a point. The attribute ``repeats`` says whether
+    the generator continues after a resume with the same points as without a resume (otherwise with
+    any valid points).
     """
 
     plugin: ClassVar[GeneratorPlugin]
@@ -99,7 +101,7 @@ class GeneratorContract(RecordContract):
     repeats: ClassVar[bool] = True
 
     def evaluate(self, parameters: Mapping[str, Any]) -> Mapping[str, float]:
-        """Return a bowl over all numeric variables, for every output of ``vocs``."""
+        """Return a parabola over all numeric variables, for every output of ``vocs``."""
         numbers = [float(each) for each in parameters.values() if not isinstance(each, str)]
         value = sum((each - 1.0) ** 2 for each in numbers)
         return dict.fromkeys(self.vocs.outputs, value)

@@ -11,7 +11,7 @@ import pytest
 
 __all__ = ["isolated"]
 
-# The parent may ignore signals (nohup does); the tests' processes must not.
+# The parent process may ignore signals (nohup does), but the tests' processes must not.
 for _signal in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
     if signal.getsignal(_signal) is signal.SIG_IGN:
         signal.signal(
@@ -21,7 +21,7 @@ for _signal in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
 
 @pytest.fixture(autouse=True)
 def isolated(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep runs in the test's own folder, and fix colours and widths.
+    """Keep runs in the test's own folder, and set fixed colours and widths.
 
     Also hide a surrounding Flux instance, which the plugin would choose.
     """

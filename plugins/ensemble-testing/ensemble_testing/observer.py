@@ -28,15 +28,16 @@ def _same(rows: Sequence[Row], others: Sequence[Row]) -> bool:
 
 
 class ObserverContract(RecordContract):
-    """The laws of observers, as tests. Subclass it in your own tests::
+    """The contract of observers, as tests. Subclass it in your own tests::
 
         class TestEnergies(ObserverContract):
             plugin = energies                       # your ObserverPlugin
             sample = b"energy -1.5\\nenergy -1.75\\n"  # a whole output
             rows = [Row({"energy": -1.5}), Row({"energy": -1.75})]
 
-    ``sample`` is a complete output that yields ``rows`` (with ``finish``). ``samples`` may have
-    more outputs; only the laws are checked for them. ``job`` is a job to observe.
+    The attribute ``sample`` is a complete output that yields ``rows`` (including those of
+    ``finish``). The list ``samples`` may have more outputs, for which only the general rules are
+    checked. The attribute ``job`` is the observed job.
     """
 
     plugin: ClassVar[ObserverPlugin]
@@ -130,7 +131,7 @@ class ObserverContract(RecordContract):
         for row in rows:
             for name, value in row.values.items():
                 assert isinstance(name, str)
-                # nan and infinity are allowed if the output has them
+                # nan and infinity are allowed if the output contains them
                 found: object = value
                 number = isinstance(found, (int, float)) and not isinstance(found, bool)
                 assert number, f"{name} is {value!r}, expected a number"

@@ -1,6 +1,6 @@
-"""Contract of a plugin's record: it is valid, and its options have a closed schema.
+"""Contract of a plugin's record: the record is valid, and its options have a closed schema.
 
-Inherited by the other suites; plugin authors do not use it directly.
+The other suites inherit it; plugin authors do not use it directly.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ __all__ = ["RecordContract"]
 
 
 class RecordContract:
-    """``plugin`` is the record, ``options`` are valid options, ``bad_options`` must be rejected by
-    its schema.
+    """The contract of a plugin's record, as tests.
+
+    The attribute ``plugin`` is the record, and ``options`` are valid options. The record's schema
+    must reject each of ``bad_options``.
     """
 
     plugin: ClassVar[Any]

@@ -1,7 +1,7 @@
 """The pytest plugin for rule tests: collects files ``*.ensemble-test.yaml``, each test as an item.
 
 The distribution registers it (entry point ``pytest11``); ``-p no:ensemble`` disables it. Modules
-other than pytest are imported only if there is such a file.
+other than pytest are imported only if such a file is found.
 """
 
 from __future__ import annotations

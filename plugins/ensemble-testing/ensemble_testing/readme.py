@@ -1,4 +1,6 @@
-"""Contract suite for a plugin's README: its ensemble file is valid and shows every option."""
+"""Contract suite for a plugin's README: checks that its ensemble file is valid and shows every
+option.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,9 @@ __all__ = ["ReadmeContract"]
 class ReadmeContract:
     """Tests of a README.
 
-    ``distribution`` is the plugin's name on PyPI. ``options`` is the schema whose properties the
-    README's only ensemble file (a ``yaml`` block) must show. ``tests`` is the folder of the tests:
-    the README is in its parent, or in the wheel.
+    The attribute ``distribution`` is the plugin's name on PyPI. The attribute ``options`` is the
+    schema whose properties the README's only ensemble file (a ``yaml`` block) must show. The
+    attribute ``tests`` is the folder of the tests: the README is in its parent, or in the wheel.
     """
 
     distribution: ClassVar[str]

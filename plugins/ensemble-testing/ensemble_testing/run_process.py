@@ -1,4 +1,4 @@
-"""Runs in child processes, and their output, for tests of executors on real queues."""
+"""Runs in child processes, with their output, for tests of executors on real queues."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ rules: [{trigger: start, action: {name: terminate}}]
 
 def slots_at_once(executor: str, options: Sequence[str], timeout: float = 60.0) -> int | None:
     """Return how many one-core jobs a queue runs concurrently, according to the first gauges of a
-    run; ``None`` if these do not say.
+    run.
 
-    Fails if the queue cannot be opened, or has no free slot within ``timeout`` seconds.
+    Returns ``None`` if the gauges do not say. Fails if the queue cannot be opened, or has no free
+    slot within ``timeout`` seconds.
     """
     end = time.monotonic() + timeout
     with tempfile.TemporaryDirectory(prefix="ensemble-slots-") as folder:
@@ -52,7 +53,9 @@ def slots_at_once(executor: str, options: Sequence[str], timeout: float = 60.0) 
 
 
 def held_jobs(state: Path) -> str:
-    """Say how many jobs the runs in a state folder still have in their queue."""
+    """Return a text that says how many jobs the runs in a state folder still have in their
+    queue.
+    """
     count = 0
     for run in (state / "runs").glob("*"):
         told = _ensemble(["status", run.name, "--state", str(state), "--json"]).stdout

@@ -30,23 +30,24 @@ from ensemble_core.plugin.executor import Executor, Run
 
 __all__ = ["NAME", "Session", "alive", "need", "wait_until", "within"]
 
-#: Seconds that an event may be ahead of the run's clock, which readers may read late, and before
-#: its job's submission, because the queue's clock may differ and have whole seconds.
+#: Seconds by which an event may be ahead of the run's clock (which may be read late), and by which
+#: it may precede its job's submission (the queue's clock may differ and have whole seconds).
 _AHEAD, _BEFORE = 1e-3, 60.0
-#: What to set as a suite's ``executor``.
+#: Hint about a suite's attribute ``executor``.
 NAME = "the executor's name, as in 'ensemble run --executor NAME'"
-#: What earlier tests could not remove from the queue, in words.
+#: Descriptions of jobs that earlier tests could not remove from the queue.
 _left_behind: list[str] = []
 
 
 class Session:
-    """An open executor and everything it has emitted. Use it with ``with``.
+    """An open executor and all events that it has emitted. Use it with ``with``.
 
-    ``timeout`` (seconds) limits each wait and each call of the executor; then the test fails and
-    shows what has arrived. With ``tidy``, or if the test fails, unfinished jobs are cancelled
-    before the executor is closed, because later tests need their slots. ``misdated`` describes
-    events with impossible times. If ``kept`` is false, the run has no state folder, as with
-    ``--no-journal``. The run's clock is ``clock_off`` seconds ahead of this machine's.
+    The argument ``timeout`` (seconds) limits each wait and each call of the executor. After that,
+    the test fails and shows the events received. With ``tidy``, or if the test fails, unfinished
+    jobs are cancelled before the executor is closed, because later tests need their slots. If
+    ``kept`` is false, the run has no state folder, as with ``--no-journal``. The run's clock is
+    ``clock_off`` seconds ahead of this machine's. The attribute ``misdated`` describes events with
+    impossible times.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class Session:
         self._news = threading.Condition()
         self._numbers = itertools.count()
         self._last = 0.0
-        #: Ids of the submitted jobs, and when.
+        #: Ids of the submitted jobs, each with the time of submission.
         self._submitted: dict[str, float] = {}
         current = os.environ.get("PYTEST_CURRENT_TEST", "this test")
         self._test = current.rpartition("::")[2].partition(" (")[0]
@@ -147,19 +148,19 @@ class Session:
         return {e.job for e in list(self.events) if isinstance(e, JobEvent) and e.name == "clean"}
 
     def take_over(self, left: Iterable[str]) -> None:
-        """Reattach to jobs of an earlier session; they are cancelled like this session's."""
+        """Reattach to jobs of an earlier session. They are cancelled like this session's jobs."""
         found = self.executor.reattach(dict.fromkeys(left, 0.0))
         self._submitted.update(dict.fromkeys((job for job, known in found.items() if known), 0.0))
 
     def job(self, *command: str, group: str = "t", **fields: Any) -> Job:
-        """Return a job with a new id; ``fields`` are those of :class:`Job`."""
+        """Return a job with a new id. The ``fields`` are those of :class:`Job`."""
         number = next(self._numbers)
         job = Job(id=f"{group}.{number}", group=group, index=number, command=command, **fields)
         self.made.add(job.id)
         return job
 
     def submit(self, *jobs: Job) -> None:
-        """Submit jobs. Fails if that blocks."""
+        """Submit jobs. Fail if that blocks."""
         within(self.timeout, "submit", lambda: self.submit_here(jobs))
 
     def submit_here(self, jobs: Sequence[Job]) -> None:
@@ -168,18 +169,18 @@ class Session:
         self._submitted.update(dict.fromkeys((job.id for job in jobs), self.now()))
         try:
             self.executor.submit(jobs)
-        except BaseException:  # then nothing was submitted
+        except BaseException:  # nothing was submitted
             for job in jobs:
                 self._submitted.pop(job.id, None)
             raise
 
     def cancel(self, *jobs: Job | str) -> None:
-        """Cancel jobs. Fails if that blocks."""
+        """Cancel jobs. Fail if that blocks."""
         names = [job if isinstance(job, str) else job.id for job in jobs]
         within(self.timeout, "cancel", lambda: self.executor.cancel(names))
 
     def wait(self, done: Callable[[], bool], what: str) -> None:
-        """Wait until ``done()``, checked after each emission. Fails after ``timeout``."""
+        """Wait until ``done()`` is true, checked after each emission. Fail after ``timeout``."""
         with self._news:
             if not self._news.wait_for(done, self.timeout):
                 came = "\n".join(str(event) for event in self.events[-30:])
@@ -198,15 +199,15 @@ class Session:
         return [event.name for event in self.of(job)]
 
     def context(self, job: Job | str, name: str) -> Mapping[str, Any]:
-        """Return the context of the first event of this name; fails if it is missing."""
+        """Return the context of the first event of this name; fail if it is missing."""
         for event in self.of(job):
             if event.name == name:
                 return event.context
         pytest.fail(self.lacks(job, name))
 
     def lacks(self, job: Job | str, name: str) -> str:
-        """Say that a job has no event of this name, with its events and the notes of its
-        exceptions.
+        """Return a message that a job has no event of this name, with its events and exception
+        notes.
         """
         notes = [
             f"{event.context['type']}: {event.context.get('note', '')}"
@@ -226,7 +227,7 @@ class Session:
         return str(self.context(job, "exception")["type"])
 
     def cause(self, job: Job) -> Cause:
-        """Return why the job ended, as rules see it."""
+        """Return why the job ended, in the terms of rules."""
         exception = finish = None
         for event in self.of(job):
             if event.name == "finish":
@@ -248,7 +249,7 @@ class Session:
             assert self.names(job).count("clean") == 1, self.names(job)
 
     def wait_for(self, job: Job, name: str) -> Mapping[str, Any]:
-        """Wait for a job's event. Return its context. Fails at once if the job ends without it."""
+        """Wait for a job's event. Return its context. Fail at once if the job ends without it."""
         self.wait(lambda: not {name, "clean"}.isdisjoint(self.names(job)), f"{name} of {job.id}")
         return self.context(job, name)
 
@@ -274,7 +275,7 @@ class Session:
 
 
 def need(suite: object, **attributes: str) -> None:
-    """Fail if a suite's class lacks one of these attributes, and say what to set."""
+    """Fail if a suite's class lacks one of these attributes. The message says what to set."""
     for name, what in attributes.items():
         if getattr(suite, name, None) is None:
             whose = type(suite).__name__
@@ -282,8 +283,9 @@ def need(suite: object, **attributes: str) -> None:
 
 
 def within(seconds: float, what: str, call: Callable[[], object]) -> None:
-    """Call something that must not block; fails after this many seconds. Its exceptions are raised
-    here.
+    """Call a function that must not block; fail after this many seconds.
+
+    The function's exceptions are raised here.
     """
     raised: list[BaseException] = []
 
@@ -312,7 +314,7 @@ def alive(pid: int) -> bool:
 
 
 def wait_until(done: Callable[[], object], timeout: float = 120.0) -> None:
-    """Wait for something without an event. Fails after ``timeout`` seconds."""
+    """Wait for a condition that no event reports. Fail after ``timeout`` seconds."""
     end = time.monotonic() + timeout
     while not done():
         if time.monotonic() > end:

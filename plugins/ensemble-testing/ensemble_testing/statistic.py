@@ -20,15 +20,15 @@ _SAMPLES = (3.0, 1.5, 4.0, 1.0, 5.0, 9.25, -2.0, 6.0, 0.0, 5.0, 3.5, 1e6, 1e-6)
 
 
 class StatisticContract(RecordContract):
-    """The laws of statistics, as tests. Subclass it in your own tests::
+    """The contract of statistics, as tests. Subclass it in your own tests::
 
         class TestGeometricMean(StatisticContract):
             plugin = geometric_mean          # your StatisticPlugin
             expected = [([2.0, 8.0], 4.0)]   # values in, value out
 
-    ``samples`` are values to feed. ``expected`` are pairs of values and the result, with a relative
-    tolerance of 1e-9. Timed statistics get one value a second, from second 0, and are read at the
-    time of the last.
+    The attribute ``samples`` has the values to feed. The attribute ``expected`` has pairs of values
+    and the expected result, with a relative tolerance of 1e-9. Timed statistics get one value per
+    second, from second 0, and are read at the time of the last value.
     """
 
     plugin: ClassVar[StatisticPlugin]
@@ -60,7 +60,7 @@ class StatisticContract(RecordContract):
 
     def test_can_be_built_without_options_unless_its_schema_requires_some(self) -> None:
         if not required_options(self.plugin.options):
-            # Its path, or a setting that keeps every statistic, cannot give options.
+            # A metric path, or a setting that keeps every statistic, cannot give options.
             self.plugin.build(option_defaults(self.plugin.options, {}))
 
     def test_gives_numbers_or_none(self) -> None:
@@ -137,7 +137,9 @@ class StatisticContract(RecordContract):
         return state_of(statistic, self._build())
 
     def test_a_resume_can_start_from_its_state(self) -> None:
-        """Its attributes are plain data, or it has ``__getstate__`` and ``__setstate__``."""
+        """A statistic's attributes are plain data, or it has ``__getstate__`` and
+        ``__setstate__``.
+        """
         statistic, again = self._build(), self._build()
         half = len(self.samples) // 2
         self._feed(statistic, self.samples[:half])

@@ -1,6 +1,6 @@
-"""Stop suite: the effect of a stop on a run and its jobs, and that a resume loses nothing.
+"""Stop suite: checks the effect of a stop on a run and its jobs, and that a resume loses nothing.
 
-:class:`StopSuite` has an example.
+The class :class:`StopSuite` has an example.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ rules:
 results:
   t: {of: work, by: [T], columns: {x: mean.x, n: n}}
 """
-#: Jobs that print a row, wait for a file, and print another row.
+#: Script of the jobs: print a row, wait for a file, and print another row.
 JOB = """#!/bin/sh
 cd "$(dirname "$0")"
 trap : TERM
@@ -64,20 +64,21 @@ class StopSuite:
             on_stop = "keep"
 
     Each test runs ``ensemble run``, stops it while its jobs run, and resumes it. The tables must
-    equal those of an undisturbed run. Three jobs run at a time, or as many as the queue can.
+    equal those of an uninterrupted run. Three jobs run at a time, or fewer if the queue has fewer
+    slots.
 
-    Start the queue in a fixture, so that it is found from the environment. Jobs must run on this
-    machine or share its files, as this user.
+    Start the queue in a fixture, so that the environment selects it. Jobs must run on this machine
+    or share its files, as this user.
 
     Attributes
     ----------
     executor, options:
         The executor's name, and other options of ``ensemble run``.
     on_stop:
-        What happens to jobs at a stop if the ensemble file does not say: ``"keep"`` if the executor
-        has the capability ``detach``, otherwise ``"cancel"``.
+        What happens to jobs at a stop if the ensemble file does not specify it: ``"keep"`` if the
+        executor has the capability ``detach``, otherwise ``"cancel"``.
     slots:
-        Number of one-core jobs that run concurrently; ``None``: the gauge ``cores.up``.
+        Number of one-core jobs that run concurrently; ``None``: use the gauge ``cores.up``.
     timeout:
         Time limit of one run in seconds.
     """
@@ -88,7 +89,7 @@ class StopSuite:
     slots: ClassVar[int | None] = None
     timeout: ClassVar[float] = 200.0
 
-    #: The live run, until everything has been checked.
+    #: The live run, until the test has checked everything.
     process: subprocess.Popen[bytes] | None = None
 
     @pytest.fixture(autouse=True)
@@ -180,8 +181,9 @@ class StopSuite:
         return str(json.loads(self.look("runs", "--json"))["state"])
 
     def check_whole(self, *, once: bool = True) -> None:
-        """Resume the run and check that the result equals an undisturbed run's, and that each job
-        ended ``once`` or not.
+        """Resume the run and check that the result equals that of an uninterrupted run.
+
+        With ``once``, also check that each job ended only once.
         """
         self.ensemble("resume", self.tag)
         assert self.state() == "ended"
@@ -199,7 +201,7 @@ class StopSuite:
         ],
     )
     def test_a_run_that_is_stopped_goes_on_where_it_was(self, how: str, said: str | None) -> None:
-        """The file says what happens to jobs, or else the executor does."""
+        """The file determines what happens to jobs; without a setting there, the executor does."""
         words = [] if said is None else ["--set", f"on_stop={said}"]
         running = self.at_once()
         process = self.begin(*words, *(("--wall", "4s") if how == "wall" else ()))
@@ -234,10 +236,10 @@ class StopSuite:
         while process.poll() is None and "leaving at once" not in self.errors():
             process.terminate()
             time.sleep(0.4)  # signals in quick succession count as one
-        # The signal may come when everything is done, and Python itself handles it.
+        # The signal may arrive when everything is done; Python itself then handles it.
         assert self.ended(process) in (143, -signal.SIGTERM)
-        assert self.state() in ("interrupted", "stopped")  # if the queue was faster
+        assert self.state() in ("interrupted", "stopped")  # "stopped" if the queue was faster
         (self.folder / "go").touch()
-        # These jobs ignore SIGTERM. One that received it and ends with 0 before it is killed may
-        # have been cut short: it is cancelled and runs again.
+        # These jobs ignore SIGTERM. A job that received it and ends with 0 before it is killed may
+        # have been cut short, so it is cancelled and runs again.
         self.check_whole(once=False)

@@ -1,7 +1,8 @@
-"""A run played event by event: an engine without a queue, clock or threads.
+"""A run driven event by event: an engine without a queue, clock or threads.
 
-For tests of rules and actions. The story replaces the queue: it starts, ends or cancels jobs at
-times of its choice, passes each event to the engine, and then checks the engine's laws.
+For tests of rules and actions. A story replaces the queue: it starts, ends or cancels jobs at the
+times that the test chooses, passes each event to the engine, and then checks the engine's
+invariants.
 
 >>> story = Story('''
 ... jobs: [{name: echo, command: echo hello, count: 2}]
@@ -46,8 +47,9 @@ def _installed() -> Registry:
 class Story:
     """A run, event by event.
 
-    ``source`` is the text of an ensemble file, or a checked ensemble. ``now`` is the time in
-    seconds; the methods advance it. ``decisions`` are all so far.
+    The argument ``source`` is the text of an ensemble file, or a checked ensemble. The attribute
+    ``now`` is the time in seconds; the methods advance it. The attribute ``decisions`` has all
+    decisions so far.
     """
 
     def __init__(self, source: str | Ensemble, *, now: float = 1000.0) -> None:
@@ -64,7 +66,7 @@ class Story:
     # -- events --------------------------------------------------------------------------------
 
     def tell(self, event: Event) -> list[Decision]:
-        """Pass an event to the engine and check the laws."""
+        """Pass an event to the engine and check the invariants."""
         self.events.append(event)
         self.now = max(self.now, event.timestamp)
         state = self.engine.state
@@ -83,7 +85,7 @@ class Story:
     def job(
         self, job: str, *names: str, after: float = 0.0, ours: bool = True, **context: Any
     ) -> list[Decision]:
-        """Emit events of a job, ``after`` seconds; each has this context."""
+        """Emit events of a job after ``after`` seconds, each with this context."""
         self.now += after
         decided: list[Decision] = []
         for name in names:
@@ -102,7 +104,7 @@ class Story:
     def play(
         self, job: str, *, status: int = 0, duration: float = 1.0, pending: float = 0.0
     ) -> list[Decision]:
-        """Play a job's whole life."""
+        """Run a job's whole life."""
         return self.begin(job, pending=pending) + self.end(job, status=status, duration=duration)
 
     def cancel(self, job: str) -> list[Decision]:
@@ -123,11 +125,11 @@ class Story:
         clock: float | None = None,
         **more: float,
     ) -> list[Decision]:
-        """Let an observer read a row with these values."""
+        """Make an observer read a row with these values."""
         return self.tell(Observed(self.now, job, observer, {**(values or {}), **more}, clock))
 
     def wait(self, seconds: float) -> list[Decision]:
-        """Advance the time, and fire every timer that comes due."""
+        """Advance the time, and fire every timer that is due by then."""
         end, decided = self.now + seconds, []
         while (timer := self.engine.next_timer()) is not None and timer.when <= end:
             self.now = max(self.now, timer.when)
@@ -162,7 +164,7 @@ class Story:
         rule = self.engine.state.rules.states[decision.rule or ""].rule
         of: object = None
         if rule.each is not None:
-            index = re.sub(r"-[0-9]+$", "", decision.job or "")  # all attempts of it
+            index = re.sub(r"-[0-9]+$", "", decision.job or "")  # all attempts of the job
             of = tuple(decision.each.items()) or index
         key = rule.id, of
         self._fired[key] = self._fired.get(key, 0) + 1

@@ -38,7 +38,7 @@ _EVENTS: tuple[Event, ...] = (
 
 
 class TriggerContract(RecordContract):
-    """The laws of triggers, as tests. Subclass it in your own tests::
+    """The contract of triggers, as tests. Subclass it in your own tests::
 
         class TestNightly(TriggerContract):
             plugin = nightly                 # your TriggerPlugin
@@ -46,8 +46,9 @@ class TriggerContract(RecordContract):
             wakes = [PluginEvent(8.0, "nightly", {"hour": 3})]
             sleeps = [PluginEvent(9.0, "nightly", {"hour": 4})]
 
-    ``name`` is the rule's ``name``. ``wakes`` and ``sleeps`` are events that ``match`` must accept
-    or reject, each alone or as a pair with its fields.
+    The attribute ``name`` is the rule's key ``name``. The attribute ``wakes`` has events that
+    ``match`` must accept, and ``sleeps`` events that it must reject. Each entry is an event, or a
+    pair of an event and its fields.
     """
 
     plugin: ClassVar[TriggerPlugin]

@@ -8,13 +8,13 @@ An author's own test file::
         executor = "my-queue"
         options = ("-o", "partition=debug")
 
-Each round is one ``ensemble run`` in its own process. It is killed at least once, at kill points
-(between a decision and its effect, before and after each write …) and at random moments, and
-resumed until it is over. No job may be lost or run twice, no rule may fire again, and a replay of
-the journal must make the same decisions.
+Each round is one ``ensemble run`` in its own process. The process is killed at least once, at kill
+points (between a decision and its effect, before and after each write …) and at random moments. The
+run is resumed until it is over. No job may be lost or run twice, no rule may fire again, and a
+replay of the journal must make the same decisions.
 
-``ENSEMBLE_CRASH=SEED:COUNT`` chooses the first seed and the number of rounds. Failures print their
-seed.
+The variable ``ENSEMBLE_CRASH=SEED:COUNT`` sets the first seed and the number of rounds. A failure
+prints its seed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ def seed_and_rounds(rounds: int) -> tuple[int, int]:
 
 
 def read_rounds(command: Sequence[str], timeout: float | None = None) -> list[dict[str, Any]]:
-    """Run a program that prints a line of JSON for each round, and check all rounds."""
+    """Run a program that prints a line of JSON for each round; return the rounds after checking
+    them.
+    """
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout)
     found = [json.loads(line) for line in done.stdout.splitlines()]
     wrong = [each for each in found if not each["good"]]
@@ -49,16 +51,16 @@ def read_rounds(command: Sequence[str], timeout: float | None = None) -> list[di
 
 
 class CrashSuite:
-    """Tests of an executor by its name; it must support ``reattach``.
+    """Tests of the executor with the name ``executor``, which must support ``reattach``.
 
-    Start the queue in a fixture, so that it is found from the environment. Jobs must run on this
-    machine, as this user, in their run's folder.
+    Start the queue in a fixture, so that the environment selects it. Jobs must run on this machine,
+    as this user, in their run's folder.
     """
 
     #: The executor's name, and other options of ``ensemble run``.
     executor: ClassVar[str]
     options: Sequence[str] = ()
-    #: Number of one-core jobs that run concurrently; ``None``: the gauge ``cores.up``. One is
+    #: Number of one-core jobs that run concurrently; ``None``: use the gauge ``cores.up``. One is
     #: enough if jobs start in the order of submission.
     slots: ClassVar[int | None] = None
     #: Number of killed runs, unless ``ENSEMBLE_CRASH`` is set.
@@ -84,7 +86,7 @@ class CrashSuite:
             [sys.executable, "-m", __name__, self.executor, "--seed", str(seed),
              "--rounds", str(count), "--base", str(tmp_path), *slots, "--", *self.options]
         )  # fmt: skip
-        assert len(found) == count + 1  # the first is not killed
+        assert len(found) == count + 1  # the first run is not killed
         assert {each["jobs"] for each in found} == {JOBS}
         # The jobs' output shows that none ran twice; the queue shows that none was submitted twice.
         after = self.submitted()

@@ -1,10 +1,10 @@
-"""Crash rounds on an executor that runs real jobs; prints one line of JSON for each round.
+"""Runs crash rounds on an executor with real jobs, and prints one line of JSON for each round.
 
     python -m ensemble_testing.crash local --seed 7 --rounds 3 -- --slots 8
 
-After ``--`` come options of ``ensemble run``. Each job appends its id to a file, where each id must
-occur exactly once. The queue must exist: a surrounding instance for ``flux``, a cluster that this
-machine submits to for ``slurm``. Exit code 1 if a round failed.
+Arguments after ``--`` are options of ``ensemble run``. Each job appends its id to a file, in which
+each id must occur exactly once. The queue must exist: a surrounding instance for ``flux``, a
+cluster that this machine submits to for ``slurm``. The exit code is 1 if a round failed.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ custom: |
 """
 
 
-#: Differences for a queue with one slot, where all jobs would wait for the server: it comes last
-#: and is cancelled once it runs.
+#: Changes for a queue with one slot, where all jobs would wait for the server job: this job is
+#: submitted last and cancelled once it runs.
 _ONE_SLOT = (
     (
         '; exec sleep 600"]',
@@ -137,7 +137,9 @@ def one(
     kills: Sequence[Kill],
     round_: Round,
 ) -> tuple[Outcome, Counter[str]]:
-    """Play one run and check it. Return its outcome and the kill points that it reached."""
+    """Run one ensemble with these kills and check the run. Return its outcome and the kill points
+    reached.
+    """
     command = ["run", "e.yaml", "--executor", executor, "--state", "state", *options]
     code, reached = play(folder, text, command, kills, round_)
     record = replay_journal(folder, code, round_)
@@ -152,7 +154,7 @@ def one(
 def rounds(
     base: Path, text: str, executor: str, options: Sequence[str], seed: int, count: int
 ) -> Iterator[Round]:
-    """Play one undisturbed run, then ``count`` killed ones, and compare them with the first."""
+    """Run one uninterrupted run, then ``count`` killed ones, and compare these with the first."""
     reference: tuple[Outcome, Counter[str]] | None = None
     for number in range(seed - 1, seed + count):
         first = reference is None
@@ -182,7 +184,7 @@ def rounds(
 
 
 def main() -> int:
-    """Play the rounds that the command line requests."""
+    """Run the rounds that the command line requests."""
     parser = argparse.ArgumentParser(
         prog="python -m ensemble_testing.crash", epilog="After --: options of ensemble run."
     )

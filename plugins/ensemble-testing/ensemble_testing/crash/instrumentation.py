@@ -1,6 +1,6 @@
 """Instrumentation of a controller: adds kill points around its writes, orders and snapshots.
 
-It replaces functions in this process only, a child that runs one controller. The project's code has
+It replaces functions only in this process, a child that runs one controller. The project's code has
 no hooks for this.
 """
 
@@ -26,8 +26,8 @@ __all__ = ["instrument"]
 
 
 class _Connection:
-    """A connection to a journal with kill points before and after each statement, and inside those
-    that are transactions.
+    """A connection to a journal with kill points before and after each statement, and inside
+    statements that are transactions.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -83,7 +83,7 @@ def _appending(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _pausing(pause: float) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make writes collect more or fewer events for the next."""
+    """Return a decorator that makes writes collect more or fewer events for the next write."""
 
     def paused(original: Callable[..., None]) -> Callable[..., None]:
         def write(*given: Any) -> None:

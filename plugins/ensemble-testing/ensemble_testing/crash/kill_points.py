@@ -1,7 +1,8 @@
 """Kill points: named places in a controller where a test can kill it.
 
-``reach(name)`` marks one. It is called by :mod:`~ensemble_testing.crash.instrumentation`, and
-may be called by a fake queue. It only counts, unless :func:`kill_at` was called in this process.
+A call ``reach(name)`` marks such a place. :mod:`~ensemble_testing.crash.instrumentation` adds these
+calls; a fake queue may contain some too. They only count, unless :func:`kill_at` was called in this
+process.
 """
 
 from __future__ import annotations
@@ -22,15 +23,16 @@ reached: Counter[str] = Counter()
 
 
 def kill_at(kind: str | None, number: int) -> None:
-    """Kill this process the ``number``-th time that a place of this kind (or any place) is reached;
-    0 means never.
+    """Kill this process the ``number``-th time that a place of this kind is reached; 0 means never.
+
+    If ``kind`` is ``None``, every place counts.
     """
     global _kind, _number
     _kind, _number = kind, number
 
 
 def reach(kind: str) -> None:
-    """Mark a place; the process may end here as if by ``kill -9``."""
+    """Mark a place. The process may end here as if by ``kill -9``."""
     global _total
     with _lock:
         reached[kind] += 1

@@ -1,5 +1,5 @@
-"""Crash rounds: kills the controllers of a run with SIGKILL, resumes it until it is over, and
-compares its journal with an undisturbed run's.
+"""Crash rounds: kills the controllers of a run with SIGKILL, resumes the run until it is over, and
+compares its journal with that of an uninterrupted run.
 
 Each controller is a child of this process, forked to save imports, and runs a user's command line.
 """
@@ -47,7 +47,7 @@ _PATIENCE = float(os.environ.get("ENSEMBLE_CRASH_PATIENCE", "100"))
 
 @dataclass
 class Round:
-    """The result of one run, with its faults."""
+    """The result of one run, with the faults found."""
 
     name: str
     seed: int
@@ -86,8 +86,10 @@ class Kill:
 def controller(
     folder: Path, args: Sequence[str], kill: Kill, seed: str
 ) -> tuple[int, Counter[str]]:
-    """Run one controller. Return its exit code (negative: the signal that ended it) and, if it
-    survived, the places that it reached.
+    """Run one controller. Return its exit code and the places reached.
+
+    A negative exit code is the signal that ended the controller. The places are known only if the
+    controller survived.
     """
     reading, writing = os.pipe()
     sys.stdout.flush()
@@ -148,7 +150,7 @@ def tag_of(folder: Path) -> str | None:
 def play(
     folder: Path, text: str, args: Sequence[str], kills: Sequence[Kill], round_: Round
 ) -> tuple[int, Counter[str]]:
-    """Play a run to its end with these kills. Return the exit code and the places reached."""
+    """Run an ensemble to its end with these kills. Return the exit code and the places reached."""
     folder.mkdir(parents=True)
     (folder / "e.yaml").write_text(text.lstrip())
     command = args
@@ -236,7 +238,7 @@ def replay_journal(folder: Path, code: int, round_: Round) -> Record:
 
 @dataclass
 class Outcome:
-    """The result of a finished run. ``submits`` has the number of submissions of each job."""
+    """The result of a finished run. ``submits`` counts the submissions of each job."""
 
     code: int
     record: Record
@@ -246,7 +248,7 @@ class Outcome:
 def compare(
     code: int, record: Record, submits: Counter[str], reference: Outcome, round_: Round
 ) -> None:
-    """Compare jobs, rules and counts with those of the undisturbed run."""
+    """Compare jobs, rules and counts with those of the uninterrupted run."""
     round_.lost += sorted(reference.submits.keys() - submits.keys())
     surplus = sorted(submits.keys() - reference.submits.keys())
     if surplus:
@@ -269,7 +271,7 @@ def compare(
 # -- kills -----------------------------------------------------------------------------------------
 
 
-#: Between a decision and its effect.
+#: Kill points between a decision and its effect.
 _BETWEEN = (
     "after a write", "before an order", "after an order", "before a submit", "before a cancel",
     "before a resize", "before a call", "after a call", "submit a job", "resized", "told",
@@ -277,7 +279,9 @@ _BETWEEN = (
 
 
 def plan(chance: random.Random, reached: Counter[str]) -> list[Kill]:
-    """Choose a few kills: most at places that the undisturbed run reached, some at random times."""
+    """Choose a few kills, most at places that the uninterrupted run reached, some at random
+    times.
+    """
     kills = []
     for _ in range(chance.choice((1, 1, 2, 3, 5))):
         way = chance.random()

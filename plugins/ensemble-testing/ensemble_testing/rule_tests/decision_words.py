@@ -1,7 +1,8 @@
 """Decisions in the short form of rule tests: ``cancel: sim.0``.
 
-:func:`to_words` writes a decision this way, for failures and recorded tests; ``check`` reads an
-expected decision and ``matches`` compares it. Used by ``expectations`` and ``recording``.
+The function :func:`to_words` writes a decision in this form, for failures and recorded tests. The
+function ``check`` reads an expected decision and ``matches`` compares it. Used by ``expectations``
+and ``recording``.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from ensemble_core.model.decisions import (
 
 __all__ = ["WORDS", "check", "counts", "group_of", "matches", "one_line", "to_words"]
 
-#: Above this number, jobs are counted instead of listed.
+#: Maximum number of jobs to list; more jobs are only counted.
 _NAMED = 4
 
 
@@ -64,7 +65,7 @@ def _retried(decision: Retry) -> Any:
     return {"job": decision.job, **more} if more else decision.job
 
 
-#: The word of each decision, and how to describe its argument.
+#: The keyword of each type of decision, and a function that describes its argument.
 _SPOKEN: Mapping[type[Decision], Callable[[Any], tuple[str, Any]]] = {
     Submit: lambda d: ("submit", _jobs([job.id for job in d.jobs])),
     LookUp: lambda d: ("look-up", _jobs([job.id for job in d.jobs])),
@@ -82,7 +83,7 @@ _SPOKEN: Mapping[type[Decision], Callable[[Any], tuple[str, Any]]] = {
     Notify: lambda d: ("notify", d.message),
     Terminate: lambda d: ("terminate", d.exit_code),
 }
-#: The words.
+#: The keywords of decisions.
 WORDS = (
     *("submit", "look-up", "retry", "cancel", "grow", "shrink", "add-rule", "enable", "disable"),
     *("set", "pause", "suggest", "switch", "call", "log", "notify", "terminate"),
@@ -90,8 +91,10 @@ WORDS = (
 
 
 def counts(decision: Decision) -> bool:
-    """Return whether rule tests compare this decision. The start of a firing, the automatic end of
-    the run, and messages without a rule are excluded.
+    """Return whether rule tests compare this decision.
+
+    Three kinds are excluded: the start of a firing, the automatic end of the run, and messages
+    without a rule.
     """
     if isinstance(decision, (Fired, Terminate)):
         return isinstance(decision, Terminate) and not decision.natural

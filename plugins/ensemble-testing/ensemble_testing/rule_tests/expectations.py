@@ -1,7 +1,7 @@
-"""The words of ``expect``: which rules fire, what they decide, metrics, and the end of the run.
+"""The keywords of ``expect``: which rules fire, what they decide, metrics, and the end of the run.
 
-Entries are checked when the file is read, and compared with what was played. Each difference is a
-:class:`Failure`. Used by ``test_file`` and ``player``.
+Entries are checked when the file is read, and compared with the result of the test run. Each
+difference is a :class:`Failure`. Used by ``test_file`` and ``player``.
 """
 
 from __future__ import annotations
@@ -22,28 +22,30 @@ from ensemble_testing.rule_tests.decision_words import check, counts, matches, o
 
 __all__ = ["KEYS", "Expectation", "Failure", "Happened", "decided_by", "read_expectation"]
 
-#: The words of ``expect``.
+#: The keywords of ``expect``.
 KEYS = ("at", "fired", "decisions", "never", "metric", "ended")
 #: Tolerance of times, in seconds.
 SAME_TIME = 1e-5
 
 
 class Happened(NamedTuple):
-    """An event of a played test, in seconds after the start, with its decisions."""
+    """An event of a test run, with its time in seconds after the start, and its decisions."""
 
     at: float
     event: Event
     decisions: list[Decision]
 
     def is_at(self, when: float | None) -> bool:
-        """Return whether it happened then; ``None`` is any time."""
+        """Return whether the event happened at time ``when``; ``None`` is any time."""
         return when is None or abs(self.at - when) <= SAME_TIME
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A difference: what was ``expected``, what was ``decided`` instead (one per line), and the
-    ``rules`` to explain.
+    """A difference between expectation and result.
+
+    The field ``expected`` says what was expected, ``decided`` what was decided instead (one line
+    per decision), and ``rules`` which rules to explain.
     """
 
     where: Location | None
@@ -56,10 +58,11 @@ class Failure:
 class Expectation:
     """An entry of ``expect``.
 
-    ``at`` is in seconds after the start; ``None`` means any time (for a metric: the end). ``fired``
-    has the number of firings of each rule, ``None`` for at least one; if empty, no rule may fire.
-    ``metrics`` are conditions, ``None`` for no value. ``ended`` is an exit code and a part of the
-    reason, or ``False`` if the run must continue.
+    The field ``at`` is in seconds after the start; ``None`` means any time (for a metric: the end).
+    The field ``fired`` has the number of firings of each rule, ``None`` for at least one; if it is
+    empty, no rule may fire. The field ``metrics`` has a condition for each metric, ``None`` for a
+    metric without a value. The field ``ended`` is an exit code and a part of the reason, or
+    ``False`` if the run must continue.
     """
 
     where: Location | None
@@ -69,12 +72,12 @@ class Expectation:
     never: tuple[str, ...] = ()
     metrics: Mapping[str, Condition | None] = field(default_factory=dict)
     ended: tuple[int | None, str] | bool | None = None
-    #: Values of the metrics at its time, set by the player.
+    #: Values of the metrics at the entry's time, set by the player.
     values: dict[str, float | None] = field(default_factory=dict)
 
     @property
     def rules(self) -> tuple[str, ...]:
-        """Return the rules that it mentions."""
+        """Return the rules that the entry mentions."""
         return (*(self.fired or ()), *self.never)
 
     def failures(self, happened: Sequence[Happened]) -> list[Failure]:
@@ -183,14 +186,15 @@ class Expectation:
 
 
 def decided_by(happened: Sequence[Happened], rules: Collection[str] | None) -> list[Decision]:
-    """Return the compared decisions of these rules, or of all."""
+    """Return the compared decisions of these rules, or of all rules if ``None``."""
     found = [each for one in happened for each in one.decisions if counts(each)]
     return [each for each in found if each.rule in rules] if rules else found
 
 
 def _same(expected: Sequence[Mapping[str, Any]], decided: Sequence[Decision]) -> bool:
-    """Return whether exactly these decisions were made, in this order. Messages that the test does
-    not mention are ignored, because a limit also logs a warning.
+    """Return whether exactly these decisions were made, in this order.
+
+    Messages that the test does not mention are ignored, because a limit also logs a warning.
     """
     left = list(expected)
     for decision in decided:
@@ -220,7 +224,7 @@ def _meets(wanted: Condition, value: float) -> bool:
 def _firings_of(
     happened: Sequence[Happened], rule: str | None, but: str | None = None
 ) -> list[str]:
-    """Return a line with the decisions of each firing of this rule, or of all."""
+    """Return a line with the decisions of each firing of this rule, or of all rules."""
     lines = []
     for one in happened:
         for head in one.decisions:
@@ -241,7 +245,7 @@ def _firings_of(
 def read_expectation(
     context: Context, data: Mapping[str, Any], path: Path, at: float | None
 ) -> Expectation:
-    """Return an entry of ``expect``; report mistakes."""
+    """Return an entry of ``expect``, and report mistakes in it."""
     found = Expectation(context.document.at(path), at)
     if "fired" in data:
         found.fired = _read_fired(context, data["fired"], (*path, "fired"))

@@ -1,9 +1,9 @@
-"""The words of ``given``: the events of a rule test, step by step.
+"""The keywords of ``given``: the events of a rule test, step by step.
 
-There is a word for each kind of event, and short forms for whole lives of jobs (``ran``,
-``finished`` for a job that has not started). Timers have no word, because they expire when their
-time comes. Words are checked when the file is read, and become calls of the test's queue. Used by
-``test_file``.
+Each kind of event has a keyword, and some keywords stand for whole lives of jobs (``ran``, and
+``finished`` for a job that has not started). Timers have no keyword, because they expire when their
+time comes. Keywords are checked when the file is read, and become calls of the test's queue. Used
+by ``test_file``.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ _OUTCOMES = ("granted", "denied", "timeout", "undelivered")
 class Given(StepReader):
     """Translates the steps of one ensemble's tests.
 
-    ``answered`` lists the functions and generators whose calls the current test answers itself.
+    The attribute ``answered`` lists the functions and generators whose calls the current test
+    answers itself.
     """
 
     def __init__(self, context: Context, ensemble: Ensemble) -> None:
@@ -66,7 +67,7 @@ class Given(StepReader):
         self.answered: set[str] = set()
 
     def step(self, word: str, value: Any, path: Path) -> Tell | None:
-        """Return the step of this word, or ``None`` if it is invalid."""
+        """Return the step of this keyword, or ``None`` if it is invalid."""
         errors = len(self._context.errors)
         tell = WORDS[word](self, value, path)
         return tell if len(self._context.errors) == errors else None
@@ -75,7 +76,7 @@ class Given(StepReader):
 
     def submitted(self, value: Any, path: Path) -> Tell:
         """Check that this number of jobs of each group was submitted; add fields that rules
-        lack.
+        need.
         """
         wanted = self._mapping(value, path, (), ())
         for name, count in wanted.items():
@@ -162,7 +163,7 @@ class Given(StepReader):
         return tell
 
     def reused(self, value: Any, path: Path) -> Tell:
-        """Let a job of an earlier run, with its output, replace these."""
+        """Replace these jobs with a job of an earlier run and its output."""
         data = self._mapping(value, path, ("job", "rows", "duration"), ("job",))
         names = self._jobs(data.get("job", []), (*path, "job"))
         duration = self._seconds(data, "duration", path, 1.0)
@@ -185,7 +186,7 @@ class Given(StepReader):
         return tell
 
     def row(self, value: Any, path: Path) -> Tell:
-        """Let these jobs print a row."""
+        """Make these jobs print a row."""
         names, columns, more = self._columns(value, path, ())
 
         def tell(queue: ScriptedQueue) -> None:
@@ -198,7 +199,7 @@ class Given(StepReader):
         return tell
 
     def rows(self, value: Any, path: Path) -> Tell:
-        """Let these jobs print a row at a fixed interval: one for each value of the columns."""
+        """Make these jobs print rows at a fixed interval: one row for each value of the columns."""
         names, columns, more = self._columns(value, path, ("every",), several=True)
         every = self._seconds(more, "every", path, 1.0)
         count = max(map(len, columns.values()), default=0)
@@ -220,7 +221,7 @@ class Given(StepReader):
     def _columns(
         self, value: Any, path: Path, keys: Sequence[str], *, several: bool = False
     ) -> tuple[list[str], dict[str, Any], Mapping[str, Any]]:
-        """Return jobs, column values, and the row's other fields."""
+        """Return jobs, column values, and the other fields of the row."""
         data = self._mapping(value, path, (), ("job",))
         names = self._jobs(data.get("job", []), (*path, "job"))
         own = ("job", "observer", *(keys or ("clock",)))
@@ -241,7 +242,7 @@ class Given(StepReader):
         return names, columns, {key: data[key] for key in own if key in data and key not in columns}
 
     def _yields(self, groups: set[str], name: str) -> bool:
-        """Return whether observers of these groups yield this column, as far as is known."""
+        """Return whether observers of these groups yield this column, if that is known."""
         known = [group for group in groups if group in self._ensemble.groups]
         return all(self._context.why_not(group, name) is None for group in known)
 
@@ -257,7 +258,7 @@ class Given(StepReader):
         return next(iter(options), "test")
 
     def job_event(self, value: Any, path: Path) -> Tell:
-        """Emit one event of a job, in terms of RFC 21; with ``ours: false`` of a foreign job."""
+        """Emit one event of a job, in terms of RFC 21; with ``ours: false``, of a foreign job."""
         data = self._mapping(value, path, ("job", "name", "context", "ours"), ("job", "name"))
         job, name = str(data.get("job", "")), str(data.get("name", ""))
         ours = bool(data.get("ours", True))
@@ -278,7 +279,7 @@ class Given(StepReader):
         return self._gauges(value, path)
 
     def resized(self, value: Any, path: Path) -> Tell:
-        """Answer the oldest open request for nodes."""
+        """Answer the oldest open request to resize."""
         data = value if isinstance(value, Mapping) else {"outcome": value}
         data = self._mapping(data, path, ("outcome", "size", "reason"), ("outcome",))
         outcome = self._one_of(
@@ -299,7 +300,7 @@ class Given(StepReader):
         return tell
 
     def returned(self, value: Any, path: Path) -> Tell:
-        """Let a function, or a plugin's slow action, return."""
+        """Make a function, or a plugin's slow action, return."""
         data = self._mapping(value, path, ("function", "result", "parameters"), ("function",))
         name = self._function(data, path)
         result = data.get("result") or []
@@ -321,7 +322,7 @@ class Given(StepReader):
         return partial(_answered, name, answer)
 
     def suggested(self, value: Any, path: Path) -> Tell:
-        """Let a generator suggest points and choose jobs to cancel."""
+        """Make a generator suggest points and choose jobs to cancel."""
         keys = ("generator", "points", "prune")
         data = self._mapping(value, path, keys, ("generator",))
         name = self._generator(data, path)
@@ -366,7 +367,7 @@ class Given(StepReader):
             self._context.attach(error, path)
 
     def raised(self, value: Any, path: Path) -> Tell:
-        """Let a function, a plugin's slow action or a generator raise."""
+        """Make a function, a plugin's slow action or a generator raise an error."""
         of = "generator" if isinstance(value, Mapping) and "generator" in value else "function"
         data = self._mapping(value, path, (of, "error"), (of,))
         if of == "generator":
@@ -393,7 +394,7 @@ class Given(StepReader):
         return name
 
     def requested(self, value: Any, path: Path) -> Tell:
-        """Request an action as a user: submit, cancel, set, enable or disable."""
+        """Request an action as a user would: submit, cancel, set, enable or disable."""
         action = self._mapping(value, path, (), ("name",))
         refused = refusal(State(self._ensemble), action) if action else None
         if refused is not None:
@@ -445,7 +446,7 @@ class Given(StepReader):
 
 
 def _each(queue: ScriptedQueue, jobs: Sequence[str], tell: Callable[[str], None]) -> None:
-    """Call ``tell`` for each of these jobs that still exists: a rule may have cancelled it."""
+    """Call ``tell`` for each of these jobs that still exists. A rule may have cancelled some."""
     for job in queue.here(jobs):
         tell(job)
 
@@ -459,7 +460,7 @@ def _ended(
     *,
     gone: bool = False,
 ) -> None:
-    """End jobs. With ``gone``, skip those that no longer exist."""
+    """End jobs. With ``gone``, skip jobs that no longer exist."""
     for job in queue.here(names) if gone else queue.named(names):
         if cause != "submit":
             queue.start(job)
@@ -478,7 +479,7 @@ def _answered(
     queue.emit(answer(queue.now, call))
 
 
-#: The words of ``given``.
+#: The keywords of ``given``.
 WORDS: Mapping[str, Callable[[Given, Any, Path], Tell]] = {
     "submitted": Given.submitted,
     "started": Given.started,

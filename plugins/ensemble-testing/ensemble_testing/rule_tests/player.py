@@ -1,7 +1,7 @@
-"""Plays a rule test: the engine and the runtime of simulations on the test's queue.
+"""Runs a rule test: the engine and the runtime of simulations, on the test's queue.
 
-A difference is reported with the output of ``why`` about the rules: the test is played again with a
-tracer on each. Used by ``ensemble test`` and by the pytest plugin.
+A difference is reported with the output of ``why`` about the rules concerned. For that, the test
+runs again with a tracer on each of these rules. Used by ``ensemble test`` and by the pytest plugin.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from ensemble_testing.rule_tests.test_file import RuleTest, Step, TestFile
 
 __all__ = ["Played", "play"]
 
-#: Time at which each test starts.
+#: Start time of each test.
 BEGAN = 1000.0
-#: Seconds until a metric is read after its time, when all events of that time are handled.
+#: Seconds after a metric's time until the metric is read: all events of that time are then handled.
 _AFTER = 1e-6
-#: Number of verdicts reported for a rule.
+#: Maximum number of verdicts reported for a rule.
 _SPANS = 4
 
 
@@ -43,8 +43,9 @@ _SPANS = 4
 class Played:
     """Result of one test.
 
-    ``happened`` lists the events with their decisions, ``fired`` the rules that fired, ``failures``
-    the differences in lines; ``untold`` counts steps after the end.
+    The field ``happened`` lists the events with their decisions, and ``failures`` the lines that
+    describe the differences. The field ``skipped_steps`` is the number of steps after the end of
+    the run. The property ``fired`` returns the rules that fired.
     """
 
     test: RuleTest
@@ -72,8 +73,9 @@ def _is_answered(call: Call, test: RuleTest) -> bool:
 
 
 def play(tests: TestFile, test: RuleTest) -> Played:
-    """Play one test and compare. Raises :class:`EnsembleError` if the file's functions fail to load
-    or are not allowed to run.
+    """Run one test and compare the result with its expectations.
+
+    Raises :class:`EnsembleError` if the file's functions fail to load or are not allowed to run.
     """
     told = _Playback(tests, test)
     failures = told.run()
@@ -93,7 +95,7 @@ def play(tests: TestFile, test: RuleTest) -> Played:
 
 
 class _Playback(Watcher):
-    """A test being played: records events, and reads metrics at their times."""
+    """A test run: records events, and reads metrics at their times."""
 
     def __init__(self, tests: TestFile, test: RuleTest) -> None:
         reused = {name for step in test.steps for name in step.reuses}
@@ -153,7 +155,7 @@ class _Playback(Watcher):
             self._queue.calls.append(decision)
 
     def run(self) -> list[Failure]:
-        """Play it. Return the steps that were impossible."""
+        """Run the test. Return the steps that were impossible."""
         for each in self._test.expect:
             each.values.clear()
         try:
@@ -175,7 +177,7 @@ class _Playback(Watcher):
 
 
 class _Traced(_Playback):
-    """Plays a test with a tracer on one rule."""
+    """A test run with a tracer on one rule."""
 
     def __init__(self, tests: TestFile, test: RuleTest, rule: str) -> None:
         super().__init__(tests, test)

@@ -1,7 +1,7 @@
 """Records a rule test from a kept run: its events and decisions.
 
-Rows that triggered no rule are left out if the decisions stay the same. Used by ``ensemble test
---record``.
+Rows that triggered no rule are omitted if the decisions stay the same without them. Used by
+``ensemble test --record``.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from ensemble_testing.rule_tests.test_file import read_tests
 
 __all__ = ["recorded"]
 
-#: Digits of times: few for readability, or all if the decisions depend on them.
+#: Number of digits of times: few for readability, or all if the decisions depend on them.
 _DIGITS = (3, 7)
 #: A time in seconds after the start, the number of firings of each rule, and their decisions.
 _Firing = tuple[float, dict[str, int], list[dict[str, Any]]]
@@ -81,8 +81,9 @@ class _TriggerRecorder:
 
 
 class _Recording:
-    """Steps of a run's events: each with its time, and whether it is a row that triggered
-    no rule.
+    """Steps of a run's events.
+
+    Each step has its time, and a flag that says whether it is a row that triggered no rule.
     """
 
     def __init__(self) -> None:
@@ -91,17 +92,17 @@ class _Recording:
         self._now = 0.0
         self._ended = False
         self._calls: dict[str, Call] = {}
-        #: Jobs cancelled by the run, which the test's queue repeats on its own.
+        #: Jobs cancelled by the run. The test's queue repeats these cancels on its own.
         self._cancelled: set[str] = set()
-        #: Jobs with an exception, whose later events are kept unchanged.
+        #: Jobs with an exception. Their later events are kept unchanged.
         self._excepted: set[str] = set()
-        #: Jobs that were taken from an earlier run, each with its step, which grows.
+        #: Jobs that were taken from an earlier run, each with its step, to which rows are added.
         self._reused: dict[str, dict[str, Any]] = {}
 
     def take(self, at: float, event: Event, decisions: list[Decision], woken: bool) -> None:
         self.happened.append(Happened(at, event, decisions))
         if self._ended:
-            return  # no rule depends on the rest of its jobs
+            return  # no rule depends on the rest of the jobs
         self._now = max(self._now, at)
         for word, what in self._words(event):
             step = {word: what}
@@ -116,7 +117,7 @@ class _Recording:
                 self._ended = True
 
     def _words(self, event: Event) -> Iterable[tuple[str, Any]]:
-        """Return the word of an event, if it has one."""
+        """Return the keyword and value of an event, if it has one."""
         if isinstance(event, JobEvent):
             yield from self._of_job(event)
         elif isinstance(event, Observed):
@@ -219,8 +220,9 @@ def _of_run(event: Event) -> Iterable[tuple[str, Any]]:
 
 
 def recorded(kept: KeptRun) -> tuple[str, str]:
-    """Return the text of a file with one test, and a warning; the warning is empty if the test
-    passes and decides as the run did.
+    """Return the text of a file with one test, and a warning.
+
+    The warning is empty if the test passes and makes the same decisions as the run.
     """
     replay = Replay(kept.journal, kept.loading)
     woken, recording, began = _TriggerRecorder(), _Recording(), 0.0
@@ -260,7 +262,7 @@ def recorded(kept: KeptRun) -> tuple[str, str]:
         played = _played(made, ensemble, kept.registry)
         found = _firings(played.happened)
         if _in_order(played.happened) == _in_order(recording.happened):
-            # A cancelled job took a while to end; the test's queue is faster.
+            # A cancelled job took a while to end in the run; the test's queue ends it at once.
             given = given[: len(given) - played.skipped_steps]
             return begin + _test(kept.tag, given, [*_expectations(found), *end]), ""
     made = begin + _test(kept.tag, given, [*_expectations(wanted), *end])
@@ -325,7 +327,7 @@ def _firings(happened: Sequence[Happened]) -> list[_Firing]:
 
 
 def _played(text: str, ensemble: Ensemble, registry: Registry) -> Played:
-    """Play a recorded test on the run's ensemble. Calls are answered from the record."""
+    """Run a recorded test on the run's ensemble. Calls are answered from the record."""
     tests = read_tests("recorded.ensemble-test.yaml", text=text, about=(ensemble, registry))
     return play(tests, replace(tests.tests[0], answered=None))
 

@@ -1,7 +1,7 @@
 """Executor that replays the job events scripted in a rule test.
 
-It accepts submissions and cancels jobs immediately. Jobs start, print and end, and requests for
-nodes are answered, only when the test says so. Created by ``player``.
+It accepts submissions and cancels jobs immediately. Only steps of the test make jobs start, print
+and end, and answer requests for nodes. Created by ``player``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ensemble_testing.rule_tests.decision_words import group_of
 
 __all__ = ["NotPossible", "ScriptedQueue", "Tell", "called"]
 
-#: The effect of a step: events, reported to the queue.
+#: The effect of a step: a function that reports events to the queue.
 Tell = Callable[["ScriptedQueue"], None]
 
 _ARRIVAL = ("validate", "depend", "priority")
@@ -30,7 +30,7 @@ _CLEARING = ("release", "free", "clean")
 
 
 def called(call: Call) -> Set[str]:
-    """Return the names that a call is for: functions, a plugin's action, or a generator."""
+    """Return the names that a call concerns: functions, a plugin's action, or a generator."""
     if call.kind == "generator":
         return {f"generator {call.name}"}
     return {*call.options["functions"].values()} if call.kind == "parameters" else {call.name}
@@ -43,8 +43,8 @@ class NotPossible(Exception):
 class ScriptedQueue(VirtualExecutor):
     """A queue with an agenda of functions to call at their times.
 
-    ``calls`` are unanswered calls by function, ``resizes`` unanswered requests. ``state`` knows the
-    held jobs.
+    The attribute ``calls`` has the unanswered calls by function, and ``resizes`` the unanswered
+    requests to resize. The attribute ``state`` has the held jobs.
     """
 
     capabilities: ClassVar[frozenset[str]] = frozenset({"submit", "cancel", "resize", "detach"})
@@ -59,11 +59,11 @@ class ScriptedQueue(VirtualExecutor):
         self._resources = resources
         self._agenda: list[tuple[float, int, Tell]] = []
         self._count = 0
-        #: Jobs in the queue, and whether each runs.
+        #: Jobs in the queue, each with whether it runs.
         self._jobs: dict[str, bool] = {}
         self._over: set[str] = set()
-        #: Names of jobs or groups that earlier jobs will replace, and of the jobs that wait for
-        #: that.
+        #: Names of jobs or groups that earlier jobs will replace, and of the jobs that wait to be
+        #: replaced.
         self.to_reuse: set[str] = set()
         self._looking: dict[str, None] = {}
 
@@ -97,13 +97,14 @@ class ScriptedQueue(VirtualExecutor):
         return self._agenda[0][0] if self._agenda else None
 
     def advance(self, now: float) -> None:
-        # One at a time: its decisions come before the next.
+        # Call one function at a time: its decisions come before the next function.
         if self._agenda and self._agenda[0][0] <= now:
             heapq.heappop(self._agenda)[2](self)
 
     def look_up(self, jobs: Sequence[tuple[Job, JobGroup | None]], now: float) -> Sequence[Event]:
-        """Answer a look-up: jobs that no step mentions are not found; the others wait for their
-        step.
+        """Answer a lookup in earlier runs.
+
+        Jobs that no step mentions are not found; the other jobs wait for their step.
         """
         names = [job.id for job, _ in jobs]
         waiting = [job for job in names if not self.to_reuse.isdisjoint((job, group_of(job)))]
@@ -120,16 +121,18 @@ class ScriptedQueue(VirtualExecutor):
 
     @property
     def left(self) -> int:
-        """Return the steps that are still to come."""
+        """Return the number of steps that are still to come."""
         return len(self._agenda)
 
     def at(self, when: float, tell: Tell) -> None:
-        """Add a function to the agenda, after others at the same time (seconds after the start)."""
+        """Add a function to the agenda at time ``when`` (seconds after the start), after others of
+        that time.
+        """
         self._count += 1
         heapq.heappush(self._agenda, (self.began + when, self._count, tell))
 
     def later(self, seconds: float, tell: Tell) -> None:
-        """Add a function to the agenda, in this many seconds."""
+        """Add a function to the agenda, ``seconds`` from now."""
         self.at(self.now - self.began + seconds, tell)
 
     def emit(self, event: Event) -> None:
@@ -148,8 +151,9 @@ class ScriptedQueue(VirtualExecutor):
         return self._state.metrics.counts[group]["submitted"]
 
     def held(self, name: str) -> str:
-        """Return how many jobs of this name (a job or a group) are held, and by what, in brackets;
-        may be empty.
+        """Return how many jobs of this name (a job or a group) are held, and by what, in brackets.
+
+        The text is empty if none is held.
         """
         state, group = self._state, name if name in self._state.table.groups else group_of(name)
         standing = state.table.groups.get(group)
@@ -167,8 +171,9 @@ class ScriptedQueue(VirtualExecutor):
         return f" ({', '.join(said)})" if said else ""
 
     def named(self, names: Sequence[str]) -> list[str]:
-        """Return the queued jobs of these names, each a job or a whole group. Raises
-        :class:`NotPossible`.
+        """Return the queued jobs of these names, each a job or a whole group.
+
+        Raises :class:`NotPossible`.
         """
         found: list[str] = []
         for name in names:
@@ -192,7 +197,7 @@ class ScriptedQueue(VirtualExecutor):
     def stand_in(
         self, job: str, rows: Sequence[tuple[str, Mapping[str, Any]]], duration: float
     ) -> None:
-        """Let an earlier job replace this one."""
+        """Replace this job with an earlier one."""
         del self._looking[job]
         name = f"earlier/{job}"
         self._emit([LookedUp(self.now, {job: name})])
@@ -225,8 +230,9 @@ class ScriptedQueue(VirtualExecutor):
     def end(
         self, job: str, status: int | None, exception: str | None = None, note: str = ""
     ) -> None:
-        """End a job with this wait status if it ran. ``exception`` is the cause if it did not end
-        on its own.
+        """End a job with this wait status if it ran.
+
+        The argument ``exception`` is the cause if the job did not end on its own.
         """
         runs = self._jobs.pop(job)
         self._over.add(job)

@@ -13,7 +13,7 @@ from ensemble_core.model.ensemble import Ensemble
 
 __all__ = ["GIVEN_GAUGES", "StepReader"]
 
-#: Gauges that a queue reports; others follow from events of jobs.
+#: Gauges that a queue reports. Other gauges follow from events of jobs.
 GIVEN_GAUGES = tuple(
     name
     for name in GAUGES
@@ -22,7 +22,7 @@ GIVEN_GAUGES = tuple(
 
 
 class StepReader:
-    """Reads and checks parts of one ensemble's steps; ``context`` reports mistakes."""
+    """Reads and checks parts of one ensemble's steps. Mistakes are reported to ``context``."""
 
     def __init__(self, context: Context, ensemble: Ensemble) -> None:
         self._context = context
@@ -32,7 +32,7 @@ class StepReader:
         self._context.report(path, what, hint=hint, code=code)
 
     def _mapping(self, value: Any, path: Path, keys: Sequence[str], needed: Sequence[str]) -> Any:
-        """Return a mapping with only these keys; empty if it is invalid."""
+        """Return a mapping with only these keys; empty if the mapping is invalid."""
         if not isinstance(value, Mapping):
             usage = ", ".join(f"{key}: …" for key in needed or keys)
             self._wrong(

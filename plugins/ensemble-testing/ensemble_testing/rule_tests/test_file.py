@@ -1,6 +1,6 @@
 """Reader of rule tests: a file ``*.ensemble-test.yaml`` for a study.
 
-It reports all mistakes at once, with places and suggestions, before any test is played. Used by
+The reader reports all mistakes at once, with places and suggestions, before any test runs. Used by
 ``ensemble test`` and by the pytest plugin.
 """
 
@@ -35,8 +35,10 @@ __all__ = ["RuleTest", "Step", "TestFile", "read_tests"]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step of ``given``, in seconds after the start. ``word`` is its name in messages. ``reuses``
-    are the jobs or groups that earlier jobs replace.
+    """A step of ``given``.
+
+    The field ``at`` is in seconds after the start. The field ``word`` is the step's name in
+    messages. The field ``reuses`` has the jobs or groups that earlier jobs replace.
     """
 
     where: Location | None
@@ -50,8 +52,8 @@ class Step:
 class RuleTest:
     """A rule test.
 
-    ``gauges`` are the queue's at the start of the run. ``answered`` lists the functions and
-    generators whose calls the test answers itself; ``None`` means all.
+    The field ``gauges`` has the queue's gauges at the start of the run. The field ``answered``
+    lists the functions and generators whose calls the test answers itself; ``None`` means all.
     """
 
     name: str
@@ -63,7 +65,7 @@ class RuleTest:
 
     @property
     def length(self) -> float:
-        """Return the time of its last step or expectation, in seconds after the start."""
+        """Return the time of the test's last step or expectation, in seconds after the start."""
         times = [step.at for step in self.steps]
         times += [each.at for each in self.expect if each.at is not None]
         return max(times, default=0.0)
@@ -71,8 +73,9 @@ class RuleTest:
 
 @dataclass(frozen=True, slots=True)
 class TestFile:
-    """The tests of one file, and their ensemble. ``purpose`` decides whether code that the file
-    names is loaded.
+    """The tests of one file, and their ensemble.
+
+    The field ``purpose`` decides whether code that the file names is loaded.
     """
 
     __test__ = False  # not a pytest test, despite its name
@@ -92,11 +95,11 @@ def read_tests(
     text: str | None = None,
     about: tuple[Ensemble, Registry] | None = None,
 ) -> TestFile:
-    """Return the tests of a file, or of a text in its place.
+    """Return the tests of a file, or of ``text`` in its place.
 
-    ``purpose`` decides whether plugins that it names are loaded. With ``about``, the tests are for
-    that ensemble, and no plugin or ensemble is read. Raises :class:`EnsembleError` with all
-    mistakes.
+    The argument ``purpose`` decides whether plugins that the file names are loaded. With ``about``,
+    the tests are for that ensemble, and no plugin or ensemble is read. Raises
+    :class:`EnsembleError` with all mistakes.
     """
     document = read_document(read_file(file) if text is None else text, file)
     data = document.data
@@ -144,7 +147,7 @@ def read_tests(
     return TestFile(file, ensemble, registry, found, purpose)
 
 
-#: Alternative to loading a plugin that a test names.
+#: Hint: an alternative to loading a plugin that a test names.
 _PLUGIN = "remove it from the file and load it with --plugin"
 _TOP = ("ensemble", "tests", "plugins", "set")
 _TEST = ("name", "given", "expect")
