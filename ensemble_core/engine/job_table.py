@@ -1,7 +1,7 @@
 """Job table: the unfinished jobs, and each group's state.
 
-A job is in the table from its submit decision until its ``clean`` event; afterwards only counts
-remain. Written by the engine only.
+A job is in the table from its submit decision until its ``clean`` event. After that, only counts
+remain. Only the engine changes the table.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from ensemble_core.model.jobs import Job, JobGroup
 
 __all__ = ["AT_ONCE", "JobTable"]
 
-#: Name of the group's field that holds jobs, as limits do.
+#: Name of the group's field that can hold jobs, like a limit.
 AT_ONCE = "at_once"
 
-#: Duration variables by outcome, and the waiting time.
+#: By outcome, the variables for the duration of a job and for the time that it waited.
 _DURATIONS: dict[Outcome, str] = {outcome: f"duration.{outcome}" for outcome in OUTCOME_OCCASIONS}
 _PENDING: dict[Outcome, str] = {outcome: f"pending.{outcome}" for outcome in OUTCOME_OCCASIONS}
 
@@ -47,15 +47,15 @@ _USED = tuple(USED + resource for resource in RESOURCES)
 _COMMITTED = tuple(COMMITTED + resource for resource in RESOURCES)
 _COSTS = (USED + JOBS, *_USED, *_COMMITTED)
 
-#: Warn if one key has this many slices.
+#: A warning is given if a key has this many slices.
 _MANY_SLICES = 100_000
 
 
 class JobTable:
     """The unfinished jobs by our id, and the counts of all jobs.
 
-    It reports every change to the metrics. If a rule waits for a changed metric, it reports that
-    metric to the rule index.
+    The table updates the metrics at every change. If a rule waits for a changed metric, the table
+    reports that metric to the rule index.
     """
 
     def __init__(
@@ -63,29 +63,30 @@ class JobTable:
     ) -> None:
         self.groups: dict[str, GroupState] = {}
         self.records: dict[str, JobRecord] = {}
-        #: Finished jobs by group, for groups that a table or a parameter function reads.
+        #: Finished jobs by group, for groups that a results table or a parameter function reads.
         self.done: dict[str, DoneJobs] = {}
-        #: Finished attempts, for a reader that clears the list; ``None`` if there is no reader.
+        #: Finished attempts, for a reader that clears the list. ``None`` without a reader.
         self.over: list[JobRecord] | None = None
         self.submitted = 0
         self.finishes = 0
-        #: Number of jobs that were never handed over, because they were cancelled before or reused.
+        #: Number of jobs that were never handed over, because they were cancelled first or reused.
         self.withdrawn = 0
-        #: ``looking``: jobs that are being looked up in earlier runs, each with its place in line.
-        #: ``served``: the earlier jobs that are reused.
+        #: ``looking``: the jobs that are being looked up in earlier runs, each with its place in
+        #: line. ``served``: the earlier jobs that are reused.
         self.looking: dict[str, tuple[int, HeldJob]] = {}
         self.served: dict[str, None] = {}
         self.usage = Usage(self.records)
-        #: The budget; ``None`` if neither a limit nor a rule that reads ``committed.…`` needs it.
+        #: The budget, or ``None`` if neither a limit nor a rule that reads ``committed.…`` needs
+        #: it.
         self.budget: Budget | None = None
-        #: True if jobs may be held: ``at_once``, a budget, or requeued jobs.
+        #: True if jobs may be held, because of ``at_once``, a budget, or requeued jobs.
         self.holds = False
         #: Slices of rules with ``each``.
         self.tables: dict[SliceKey, SliceTable] = {}
         #: Slices that became idle since the last check.
         self.emptied: dict[Slice, None] = {}
         self._warned_of: list[SliceTable] = []
-        #: Pending warnings, such as about jobs without a slice.
+        #: Pending warnings, for example about jobs without a slice.
         self.warnings = metrics.warnings
         self._metrics = metrics
         self.gauges = OwnGauges(self.groups, self.records, metrics, index)
@@ -94,7 +95,7 @@ class JobTable:
     def adopt(
         self, before: Mapping[str, JobGroup], groups: Mapping[str, JobGroup], index: RuleIndex
     ) -> None:
-        """Continue with a changed file. Unchanged groups keep what rules set."""
+        """Continue with a changed file. Unchanged groups keep the fields that rules have set."""
         self._index = self.gauges.index = index
         for name, group in groups.items():
             state = self.groups.get(name)
@@ -109,7 +110,7 @@ class JobTable:
             self.gauges.keep()
 
     def _judge_filters(self, record: JobRecord, group: GroupState) -> None:
-        """Evaluate the filters of counts once for an attempt."""
+        """Evaluate the filters of counts for an attempt, once."""
         known = attempt_fields(record.job)
         record.passed = tuple(text for text in group.count_filters if filter_of(text).passes(known))
 
@@ -144,8 +145,8 @@ class JobTable:
     ) -> None:
         """Add an attempt that is about to be submitted by this rule and firing.
 
-        The attempt belongs to ``index``, or to a new index. With ``held`` it waits for a place,
-        with ``looks`` for a look-up in earlier runs.
+        The attempt belongs to ``index``, or to a new index. With ``held``, the attempt waits for a
+        place in the queue. With ``looks``, it waits for a look-up in earlier runs.
         """
         record = self.records[job.id] = JobRecord(job, now, link, source, index)
         self.submitted += 1
@@ -179,8 +180,8 @@ class JobTable:
             self._counted(group, record, "first" if index is None else "again")
 
     def enter_slice(self, index: Index, table: SliceTable, *, late: bool = False) -> None:
-        """Add an index to the slice of its parameters. ``late``: the index is older than the table
-        of slices."""
+        """Add an index to the slice of its parameters. With ``late``, the index is older than the
+        table of slices."""
         job = index.record.job
         found = table.of(job.parameters)
         if found is None:
@@ -208,7 +209,7 @@ class JobTable:
                 found.count_passing(index.record.passed, index.record.outcome)
 
     def _hand_over(self, record: JobRecord, group: GroupState) -> None:
-        """Record that a job is submitted to its executor."""
+        """Record that a job is handed over to its executor."""
         group.handed_over += 1
         if self.budget is not None:
             self.budget.claim(record.job)
@@ -229,9 +230,10 @@ class JobTable:
         heapq.heappush(group.line, (-job.urgency, place, job.id))
 
     def looked_up(self, job: str, found: str | None) -> JobRecord | None:
-        """Handle a look-up's answer: record the earlier job that was ``found``, or hold the job.
+        """Handle the answer to a look-up: record the earlier job that was ``found``, or hold the
+        job.
 
-        Returns the job's record; ``None`` if the job is already over.
+        Return the job's record, or ``None`` if the job is already over.
         """
         looked = self.looking.pop(job, None)
         if looked is None:
@@ -246,16 +248,16 @@ class JobTable:
         return record
 
     def free(self, group: GroupState, now: float) -> list[HeldJob]:
-        """Return the jobs of a group held by ``at_once`` that may go now."""
+        """Return those held jobs of a group that may be handed over now."""
         free: list[HeldJob] = []
         while (first := self._first(group)) is not None and self.obstacle(group, now) is None:
             free.append(self._release(group, first, now))
         return free
 
     def free_all(self, now: float) -> list[HeldJob]:
-        """Return the jobs of all groups that may go now, most urgent first.
+        """Return the held jobs of all groups that may be handed over now, most urgent first.
 
-        If the first job of a group has no place, its other jobs wait, too; other groups do not.
+        If the first job of a group has no place, the other jobs of this group also wait.
         """
         free: list[HeldJob] = []
         waiting = [group for group in self.groups.values() if group.held]
@@ -275,7 +277,7 @@ class JobTable:
         return group.line[0][2] if group.line else None
 
     def obstacle(self, group: GroupState, now: float) -> str | None:
-        """Return what holds the first job of a group: ``at_once``, or a limit's name."""
+        """Return what holds the first job of a group: ``at_once``, or the name of a limit."""
         most = group.group.at_once
         if most is not None and group.handed_over >= most:
             return AT_ONCE
@@ -321,7 +323,7 @@ class JobTable:
                     self._index.touched[self._index.gauges[gauge]] = None
 
     def keep_budget(self, limits: Limits) -> None:
-        """Apply these limits; the first time, count existing jobs."""
+        """Apply these limits. The first time, count the existing jobs."""
         if self.budget is not None:
             self.budget.limit(limits)
             return
@@ -336,13 +338,13 @@ class JobTable:
                 and job not in self.looking
                 and job not in self.groups[record.job.group].held
             ):
-                self.budget.handed -= 1  # claims the budget again
+                self.budget.handed -= 1  # the job claims the budget again
                 self.budget.claim(record.job)
                 if record.started is not None:
                     self.budget.start(job, record.started)
 
     def close(self, record: JobRecord, done: bool) -> None:
-        """Finish the index of this attempt, which was its last one."""
+        """Finish the index of this attempt, which was the last attempt of the index."""
         job, index = record.job, record.kept
         group = self.groups[job.group]
         change: Change = "done" if done else "lost"
@@ -368,7 +370,7 @@ class JobTable:
                 self.emptied[each] = None
 
     def take(self, record: JobRecord, event: JobEvent) -> tuple[str, ...] | None:
-        """Apply an event of one of our jobs; return its occasions, ``None`` for a duplicate."""
+        """Apply an event of one of our jobs. Return its occasions, or ``None`` for a duplicate."""
         name = event.name
         context, time = event.context, event.timestamp
         record.newest = event.told_at if context and "told_at" in context else time
@@ -389,7 +391,8 @@ class JobTable:
                 self.gauges.move(before, state)
         return occasions if outcome is None else (*occasions, outcome)
 
-    # Apply the event's changes besides the state; return the outcome's occasion, if known.
+    # The methods below apply changes of the event besides the state. They return the outcome's
+    # occasion if the outcome is known.
 
     def _submitted(self, record: JobRecord, event: JobEvent) -> None:
         record.submitted = event.timestamp
@@ -422,7 +425,7 @@ class JobTable:
                 record.cause = said_cause(event.context)
             status = event.context.get("status")
             if record.status is None and isinstance(status, int):
-                record.status = status  # 126 or 127 for a job that could not be launched
+                record.status = status  # for a job that could not be launched: 126 or 127
 
     def _start(self, record: JobRecord, event: JobEvent) -> None:
         record.files = event.context
@@ -452,11 +455,11 @@ class JobTable:
     }
 
     def _outcome(self, record: JobRecord, now: float) -> str:
-        """Determine and count a job's outcome; return its occasion."""
+        """Determine and count a job's outcome. Return the outcome's occasion."""
         job = record.job
         group = self.groups[job.group]
         if record.reused is not None:
-            pass  # was never in the queue
+            pass  # the job was never in the queue
         elif group.waiting.pop(job.id, None) is None:
             group.running -= 1
             self.usage.end(job, record.started or 0.0, now)
@@ -517,7 +520,7 @@ class JobTable:
             self._counted(group, record, "reused")
 
     def _counted(self, group: GroupState, record: JobRecord, change: Change) -> None:
-        """Update counters of a group and notify rules that read them."""
+        """Update counters of a group, and notify rules that read these counters."""
         if group.watches or self.gauges.kept:
             for counter, by in CHANGES[change]:
                 if counter in group.watches:
@@ -536,7 +539,7 @@ class JobTable:
         now: float,
         row: Mapping[str, Any],
     ) -> None:
-        """Add a job's value to filtered statistics; ``row`` has the filter's columns."""
+        """Add a job's value to filtered statistics. ``row`` has the columns that filters use."""
         for name in group.filtered[variable]:
             if self._passes(record, filter_of(split_filter(name)[1]), row):
                 self._sample(group, record, name, value, now)
@@ -544,8 +547,8 @@ class JobTable:
 
     @staticmethod
     def _passes(record: JobRecord, condition: Filter, row: Mapping[str, Any]) -> bool:
-        """Return True if this row passes the filter. The answer is cached for the attempt if the
-        filter uses no column."""
+        """Return True if this row passes the filter. If the filter uses no column, the answer is
+        cached for the attempt."""
         text, verdicts = condition.condition.text, record.verdicts
         if verdicts is not None and text in verdicts:
             return verdicts[text]
@@ -580,8 +583,11 @@ class JobTable:
         *,
         with_result: bool,
     ) -> None:
-        """Add an attempt's duration to the filtered statistics whose filter uses the job's result
-        (``with_result``), or to the others."""
+        """Add an attempt's duration to filtered statistics.
+
+        With ``with_result``, these are the statistics whose filter uses the job's result;
+        otherwise, they are all others.
+        """
         source = record.source
         results: Mapping[str, Any] = NOTHING if source is None else source.result
         row = {**record.result, "duration": duration}
@@ -616,7 +622,7 @@ class JobTable:
 
     def _record(self, group: str, variable: str, value: float, now: float) -> None:
         if value - value != 0.0:
-            return  # nan or infinity: the metric is unchanged, so don't trigger rules
+            return  # nan or infinity does not change the metric, so it triggers no rule
         key = (group, variable)
         series = self._metrics.series.get(key)
         if series is not None:
@@ -626,7 +632,7 @@ class JobTable:
                 self._index.touched.update(watches)
 
     def requeue(self, record: JobRecord, job: Job, now: float) -> None:
-        """Prepare this attempt to be handed over again as ``job``, before other jobs of its
+        """Prepare this attempt to be handed over again as ``job``, ahead of other jobs of its
         group."""
         group, gauges = self.groups[job.group], self.gauges
         if group.waiting.pop(job.id, None) is None:
@@ -677,11 +683,11 @@ class JobTable:
             record.index.keep_row(observer, values)
         for variable, value in values.items():
             if variable.partition(".")[0] in VARIABLES:
-                continue  # variables of the engine, which output must not change
+                continue  # the engine sets this variable, so output must not change it
             try:
                 number = float(value)
             except (TypeError, ValueError, OverflowError):
-                continue  # an observer's bug: a wrong value is worse than none
+                continue  # a bug in the observer: a wrong value is worse than none
             if self._metrics.everything and number - number == 0.0:
                 self._metrics.add(group, variable)
             self._record(group, variable, number, now)
@@ -694,7 +700,7 @@ class JobTable:
     def described(record: JobRecord) -> dict[str, Any]:
         """Return the job as plain data for functions and slow actions."""
         job, files = record.job, record.files or {}
-        # Prefer the paths that the member reports, because relative paths differ there.
+        # Prefer the paths that a member reports, because relative paths differ there.
         workdir = files.get("workdir") or job.workdir
         known: dict[str, Any] = {
             "job": job.id,

@@ -1,7 +1,7 @@
 """Names available in conditions, actions and results, and their look-up order.
 
-``all_fields`` returns all names, ``named_fields`` only some: most rules use one or two. Called by
-the engine's state.
+``all_fields`` returns all names. ``named_fields`` returns only some, because most rules use one or
+two. Called by the engine's state.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from ensemble_core.model.events import Event, JobEvent, Observed
 
 __all__ = ["JobFields", "all_fields", "named_fields"]
 
-#: Fields of ``_overridable_fields`` besides the job's result.
+#: Names that ``_overridable_fields`` returns besides the job's result.
 _NEWER_NAMES = frozenset({"attempt", "replica", "limit", "cause", "run"})
-#: Fields of the event itself or the job, not of the event's context.
+#: Fields that belong to the event itself or to the job, not to the event's context.
 _NOT_CONTEXT = frozenset({"cause", "name", "timestamp"})
 
 
@@ -31,9 +31,9 @@ def tag_of(ensemble: Ensemble) -> str:
 
 
 def all_fields(ensemble: Ensemble, occasion: Occasion) -> dict[str, Any]:
-    """Return the fields of the event and its job, its parameters, observed columns and result.
+    """Return the fields of the event and of its job, and the job's parameters, columns and result.
 
-    If a name occurs several times, the first wins.
+    If several of these have the same name, the first one takes precedence.
     """
     event, record, own, scope = occasion
     known: dict[str, Any] = {"run": tag_of(ensemble)}
@@ -69,7 +69,7 @@ def named_fields(
     own: Mapping[str, Any] = NOTHING,
     scope: Scope | None = None,
 ) -> dict[str, Any]:
-    """Return the fields of :func:`all_fields` with these names."""
+    """Return those fields of :func:`all_fields` that have these names."""
     row, context = NOTHING, NOTHING
     if type(event) is JobEvent:
         context = event.context
@@ -120,7 +120,7 @@ def _duration(record: JobRecord) -> float | None:
     return record.finished - record.started
 
 
-#: Fields of a job and its end for conditions; ``None`` if missing.
+#: Fields of a job and of its end, for conditions. A missing field is ``None``.
 _OF_JOB: Mapping[str, Callable[[JobRecord], Any]] = {
     "job": lambda record: record.job.id,
     "group": lambda record: record.job.group,
@@ -152,8 +152,8 @@ def _overridable_fields(record: JobRecord) -> dict[str, Any]:
 
 
 class JobFields(Mapping[str, Any]):
-    """Mapping with an event's fields and ``job.NAME`` of the job in ``record``. Iteration yields
-    only the event's fields."""
+    """Mapping with an event's fields, and with ``job.NAME`` for the job in ``record``. Iteration
+    yields only the event's fields."""
 
     def __init__(self, fields: Mapping[str, Any], record: JobRecord) -> None:
         self._fields = fields
@@ -174,7 +174,7 @@ class JobFields(Mapping[str, Any]):
 
 
 def _of_job(record: JobRecord, name: str) -> Any:
-    """Return the value of ``job.NAME``; ``None`` if missing or unknown."""
+    """Return the value of ``job.NAME``, or ``None`` if it is missing or the name is unknown."""
     job, files = record.job, record.files or {}
     if name in ("workdir", "stdout", "stderr"):
         source = record.source
@@ -199,8 +199,8 @@ _PLAIN = frozenset(
 
 
 def _path(start: str, told: object, given: str | None) -> str | None:
-    """Return the absolute path of a file: as the member reported it, or else as the file gives
-    it."""
+    """Return the absolute path of a job's file, as the member reported it, or else as the ensemble
+    file gives it."""
     for path in (told, given):
         if isinstance(path, str) and path:
             whole = posixpath.normpath(posixpath.join(start, path))

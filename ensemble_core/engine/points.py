@@ -1,7 +1,7 @@
-"""Jobs of generators' points: submits them, follows them, and cancels those of pruned points.
+"""Jobs of generators' points: submits and tracks them, and cancels those of pruned points.
 
-A point is complete when all its jobs are over. Used by ``generator_scheduler``, which calls the
-generators.
+A point is finished when all its jobs are over. Used by ``generator_scheduler``, which decides when
+to call generators.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class PointJobs:
         self._effects = effects
 
     def generators(self) -> Iterator[tuple[GeneratorState, GeneratorSpec]]:
-        """Yield the generators with their entries in the file; a changed file may lack some."""
+        """Yield the generators with their entries in the file. A changed file may lack an entry."""
         specs = self.state.ensemble.generators
         for generator in self.state.generators.values():
             spec = specs.get(generator.name)
@@ -59,7 +59,7 @@ class PointJobs:
         suggested: Mapping[str, Any],
         event: Event,
     ) -> Point:
-        """Submit the jobs of a suggestion."""
+        """Submit the jobs of a suggested point. Return the point."""
         state = self.state
         parameters = {name: suggested[name] for name in spec.vocs.names}
         point = Point(number=len(generator.points), parameters=parameters, tag=suggested.get("_id"))
@@ -132,14 +132,14 @@ class PointJobs:
             if done:
                 point.results = (*point.results, dict(record.result))
             elif spec.failed is not None:
-                record.concern = True  # the file defines the value of a lost point
+                record.concern = True  # handled: the file defines the values of a lost point
             point.open -= 1
             if not point.open:
                 generator.ended.append(point)
                 self.state.look_for_end = self.state.generators_due = True
 
     def end(self, generator: GeneratorState, spec: GeneratorSpec, point: Point) -> bool:
-        """Handle a point whose jobs are all over; return True if it is the best so far."""
+        """Handle a point whose jobs are all over. Return True if it is the best point so far."""
         values, errors = _means(point.results, spec.vocs.outputs)
         point.results = ()
         generator.pending -= 1
@@ -177,8 +177,8 @@ def _index(job: str) -> int:
 def _means(
     results: Collection[Mapping[str, Any]], names: tuple[str, ...]
 ) -> tuple[dict[str, float] | None, dict[str, float]]:
-    """Return the means and the standard errors of these results over the jobs. The means are
-    ``None`` if a result has no value."""
+    """Return the means and the standard errors of the jobs' results. If a result has no value,
+    ``None`` replaces the means."""
     means: dict[str, float] = {}
     errors: dict[str, float] = {}
     for name in names:

@@ -1,6 +1,6 @@
-"""Report of a run's state: its groups, remaining time, and costs.
+"""Report on a run's state: its groups, remaining time, and costs.
 
-Computed on request from the job table's counts, for ``Engine.report``.
+The report is computed on request from the job table's counts, for ``Engine.report``.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _waiting(state: State) -> Iterator[RuleState]:
 
 
 def _may_submit(rule_state: RuleState) -> bool:
-    """Return True if a rule may add jobs. A retry adds none."""
+    """Return True if a rule may add jobs. A retry does not add a job."""
     flat = (each for action in rule_state.rule.actions for each in action.flat())
     return any(each.submits and not each.retries for each in flat)
 
@@ -76,8 +76,8 @@ def _may_submit(rule_state: RuleState) -> bool:
 def _to_go(state: State) -> float | None:
     """Estimate the seconds until all jobs are over; ``None`` if unknown.
 
-    The estimate is the remaining time of waiting and running jobs, by their groups' means, divided
-    by the number of running jobs.
+    The estimate is the sum of the remaining times of waiting and running jobs, divided by the
+    number of running jobs. The remaining time of a job is estimated by the mean of its group.
     """
     left, running = 0.0, 0
     for name, group in state.table.groups.items():
@@ -95,7 +95,7 @@ def _to_go(state: State) -> float | None:
 
 
 def report_of(state: State) -> Report:
-    """Return a report of the run in ``state``."""
+    """Return a report on the run in ``state``."""
     groups = []
     records = state.table.records
     gone = [] if state.stop is None else [records[job] for job in state.stop.over]
@@ -135,7 +135,7 @@ def report_of(state: State) -> Report:
 
 
 def _with_reason(state: State, report: RuleReport) -> RuleReport:
-    """Add to the report why a statistic over a table has no value."""
+    """Add the reason to the report if a statistic over a table has no value."""
     rule_state = state.rules.states[report.id]
     seen = rule_state.seen or {}
     for name in sorted(rule_state.rule.of_tables):

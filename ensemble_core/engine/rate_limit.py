@@ -1,7 +1,7 @@
-"""Rate limit on submits, ``limits.submits_per_second``: a token bucket.
+"""Rate limit on submits (``limits.submits_per_second``), implemented as a token bucket.
 
-The bucket holds one second's worth of tokens. Jobs without a token wait here in order. Used by the
-engine's state only.
+The bucket has room for the tokens of one second. Jobs without a token wait here in order. Only the
+engine's state uses this module.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class RateLimit:
         self._tokens = math.inf
         self.adopt(rate)
         self._last: float | None = None
-        #: Waiting jobs.
+        #: The waiting jobs.
         self.held: deque[HeldJob] = deque()
 
     def adopt(self, rate: float | None) -> None:
@@ -45,7 +45,7 @@ class RateLimit:
     def admit(
         self, jobs: Sequence[Job], rule: str | None, firing: int, now: float
     ) -> tuple[Job, ...]:
-        """Return the jobs that may go now; hold the others."""
+        """Return those of these jobs that may be submitted now, and hold the others."""
         if self._rate is None:
             return tuple(jobs)
         self._refill(now)
@@ -55,14 +55,14 @@ class RateLimit:
         return tuple(jobs[:free])
 
     def release(self, now: float) -> list[HeldJob]:
-        """Return held jobs that may go now."""
+        """Return the held jobs that may be submitted now."""
         self._refill(now)
         count = min(len(self.held), int(self._tokens + 1e-9))
         self._tokens -= count
         return [self.held.popleft() for _ in range(count)]
 
     def due(self, now: float) -> float | None:
-        """Return the time at which the next held job may go; ``None`` if none is held."""
+        """Return when the next held job may be submitted, or ``None`` if no job is held."""
         if not self.held or self._rate is None:
             return None
         due = now + max(0.0, 1.0 - self._tokens) / self._rate
@@ -70,7 +70,7 @@ class RateLimit:
         return max(due, math.nextafter(now, math.inf))
 
     def drop(self, jobs: Collection[str]) -> list[str]:
-        """Forget these jobs; return those that were held, in order."""
+        """Forget these jobs. Return those of them that were held, in order."""
         if not self.held:
             return []
         wanted = set(jobs)

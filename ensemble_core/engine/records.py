@@ -1,14 +1,14 @@
 """Records of a run: scopes of rules, attempts, indices, occasions, firings, requests, stops.
 
-These are plain data that the parts of the engine exchange; the state keeps those that outlast an
+Records are plain data that the parts of the engine exchange. The state keeps those that outlast an
 event.
 
 - An *index* is a job as its group counts it: one element of the sweep.
 - An *attempt* is one submission of an index: a job in the queue with its own id.
 - A *scope* is an index, or a slice of a sweep, with its counts and statistics. A rule with ``each``
-  has an instance for each scope. ``STAT.NAME`` in its conditions and actions is a statistic over
-  the scope's values. Statistics are only kept if a rule names them, but a slice always counts its
-  jobs.
+  has an instance for each scope. ``STAT.NAME`` in the conditions and actions of such a rule is a
+  statistic over the scope's values. A statistic is kept only if a rule uses it, but a slice always
+  counts its jobs.
 """
 
 from __future__ import annotations
@@ -46,22 +46,24 @@ __all__ = [
     "add_read",
 ]
 
-#: Largest number of rows of one job that may be submitted.
+#: Maximum number of rows of one job for which jobs can be submitted.
 MOST_ROWS = 10_000
 
 Asked = TypeVar("Asked", Call, Resize)
 
-#: A method and its arguments. It is called with these and the event, and returns ``Steps``.
+#: A method and its arguments. It is called with the arguments and the event, and returns ``Steps``.
 Step: TypeAlias = tuple[Any, ...]
-#: The next steps in order (see ``agenda``). ``None``: no steps, and no metric rules either.
+#: The next steps in order (see ``agenda``). ``None`` means that there are no steps, and that no
+#: metric rules have to be considered.
 Steps: TypeAlias = Sequence[Step] | None
 
-#: Statistics kept in a scope, by variable. A counter (``count.done``) is a key without statistics.
+#: The statistics that a scope keeps, by variable. A counter (``count.done``) is a key with no
+#: statistics.
 Reads = dict[str, list[StatisticSpec]]
 
 
 def add_read(reads: Reads, name: str, statistics: Mapping[str, StatisticSpec]) -> None:
-    """Start keeping what ``STAT.VARIABLE`` needs."""
+    """Keep the data for ``STAT.VARIABLE`` from now on."""
     statistic, _, variable = name.partition(".")
     if statistic == "count":
         reads.setdefault(name, [])
@@ -75,12 +77,12 @@ def add_read(reads: Reads, name: str, statistics: Mapping[str, StatisticSpec]) -
 
 @dataclass(slots=True, eq=False, repr=False)
 class Scope:
-    """Counts and statistics of one scope, and its instances of rules by the rule's ``key``."""
+    """Counts and statistics of one scope, and its instances of rules, by the rules' ``key``."""
 
     counts: dict[str, int] | None = None
     series: dict[str, Series] | None = None
     instances: dict[int, Instance] | None = None
-    #: Counts of the attempts that pass a filter, by filter and counter (of ``KEPT``).
+    #: Number of attempts that pass a filter, by filter and counter (of ``KEPT``).
     filtered: dict[str, dict[str, int]] | None = None
 
     def count_passing(self, conditions: Iterable[str], counter: str) -> None:
@@ -119,7 +121,7 @@ class Scope:
         self.series[variable].record(value, now)
 
     def read(self, statistic: str, variable: str, now: float) -> float | None:
-        """Return the value of ``STAT.VARIABLE`` in this scope; ``None`` without values."""
+        """Return the value of ``STAT.VARIABLE`` in this scope, or ``None`` without values."""
         if statistic == "count":
             if not variable.endswith(")"):
                 return self.counted(variable)
@@ -131,7 +133,7 @@ class Scope:
 
 
 class SliceKey(NamedTuple):
-    """Definition of slices: groups, and the parameters whose values distinguish them."""
+    """Definition of slices: the groups, and the parameters whose values distinguish the slices."""
 
     groups: tuple[str, ...]
     parameters: tuple[str, ...]
@@ -141,21 +143,22 @@ class SliceKey(NamedTuple):
 class Slice(Scope):
     """The indices with the same values of some parameters.
 
-    ``order`` is the slice's place in its table, by first submit. ``open`` is the number of
-    unfinished indices. ``counters`` has the same counters as the metric store has for a group.
+    ``order`` is the slice's place in its table; slices are ordered by first submit. ``open`` is the
+    number of unfinished indices. ``counters`` has the counters that the metric store has for a
+    group.
     """
 
     key: SliceKey = field(kw_only=True)
     parameters: Mapping[str, object] = field(kw_only=True)
     order: int = field(kw_only=True)
-    #: Statistics kept in the slice; the same object as in its table.
+    #: The statistics that the slice keeps. This is the same object as in the slice's table.
     reads: Reads = field(kw_only=True)
     open: int = 0
     counters: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KEPT, 0))
 
     @property
     def ever(self) -> int:
-        """Number of indices that were ever in the slice."""
+        """The number of indices that were ever in the slice."""
         return self.counters["submitted"] - self.counters["repeated"]
 
     def counted(self, counter: str) -> int:
@@ -164,14 +167,15 @@ class Slice(Scope):
 
 @dataclass(slots=True, eq=False, repr=False)
 class SliceTable:
-    """All slices of one key; ``reads`` are the statistics kept in each."""
+    """All slices of one key. ``reads`` has the statistics that each slice keeps."""
 
     key: SliceKey
     reads: Reads = field(default_factory=dict)
     slices: dict[tuple[object, ...], Slice] = field(default_factory=dict)
 
     def of(self, parameters: Mapping[str, object]) -> Slice | None:
-        """Return the slice for these parameters, created if needed; ``None`` if one is missing."""
+        """Return the slice for these parameters, created if needed, or ``None`` if one is
+        missing."""
         try:
             values = tuple([parameters[name] for name in self.key.parameters])
         except KeyError:
@@ -188,8 +192,8 @@ class SliceTable:
 class Link:
     """One firing in a chain of firings that cause one another.
 
-    ``depth`` is the number of firings since a job last finished. ``finishes`` is the number of jobs
-    that had finished by then.
+    ``depth`` is the number of firings in the chain since a job last finished. ``finishes`` is the
+    number of jobs that had finished at the time of this firing.
     """
 
     rule: str
@@ -198,7 +202,7 @@ class Link:
     finishes: int
 
     def names(self) -> list[str]:
-        """Rules of the chain, first to last."""
+        """Return the rules of the chain, first to last."""
         link: Link | None = self
         found: list[str] = []
         while link is not None and link.finishes == self.finishes:
@@ -211,7 +215,7 @@ class Link:
 class JobRecord:
     """An unfinished attempt.
 
-    ``source`` is the group from which the job was made. ``kept`` is the attempt's index, or
+    ``source`` is the group from which the job was created. ``kept`` is the attempt's index, or
     ``None`` while nothing needs the index.
     """
 
@@ -241,22 +245,23 @@ class JobRecord:
     not_understood: bool = False
     #: True if a stop cancelled the job, so that a resume must submit it again.
     stopping: bool = False
-    #: Time of the job's newest event; 0 before the first.
+    #: Time of the job's newest event, or 0 before the first event.
     newest: float = 0.0
-    #: Context of the ``start`` event, with the paths of the output; number of rows, by observer.
+    #: ``files``: the context of the ``start`` event, with the paths of the output. ``rows``: the
+    #: number of rows by observer.
     files: Mapping[str, Any] | None = None
     rows: dict[str, int] | None = None
-    #: Last value of each column.
+    #: The last value of each column.
     columns: dict[str, Any] | None = None
-    #: ``passed``: the filters of counts that the job passed at its submit. ``verdicts``: whether it
-    #: passes other filters that use no columns.
+    #: ``passed``: the filters of counts that the job passed at its submit. ``verdicts``: whether
+    #: the job passes other filters that use no columns.
     passed: tuple[str, ...] = ()
     verdicts: dict[str, bool] | None = None
     #: Core-seconds of earlier attempts of the same index.
     earlier: float = 0.0
-    #: The job of an earlier run that is reused instead: ``RUN/JOB``.
+    #: The job of an earlier run that replaces this attempt, as ``RUN/JOB``.
     reused: str | None = None
-    #: The key of the job's input files, which are checked at its end.
+    #: The key of the job's input files. They are checked when the job ends.
     inputs: str | None = None
 
     @property
@@ -278,13 +283,13 @@ class JobRecord:
 
     @property
     def spent(self) -> float:
-        """Core-seconds of the attempt and of earlier attempts of the same index."""
+        """The core-seconds of this attempt and of earlier attempts of the same index."""
         if self.started is None or self.finished is None or self.reused is not None:
             return self.earlier
         return self.earlier + self.job.cores * (self.finished - self.started)
 
     def count_row(self, observer: str, anew: bool) -> None:
-        """Count a row of this observer. With ``anew`` (the file was truncated or replaced), the
+        """Count a row of this observer. With ``anew``, the file was truncated or replaced, so the
         count starts again at this row."""
         if self.rows is None:
             self.rows = {}
@@ -292,7 +297,7 @@ class JobRecord:
 
     @property
     def why(self) -> Cause | None:
-        """Cause of the attempt's end, or ``None``."""
+        """The cause of the attempt's end, or ``None``."""
         if self.outcome is None and self.exception is None:
             return None
         return self.cause or cause_of(self.exception, self.status)
@@ -300,30 +305,30 @@ class JobRecord:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Index(Scope):
-    """A job with all its attempts, kept until the job is over. Most jobs need no such object.
+    """A job with all its attempts, kept until the job is over. Most jobs do not need this object.
 
-    ``record`` is the newest attempt. Statistics cover the rows of this attempt, or of the chain of
-    attempts that it continues.
+    ``record`` is the newest attempt. Statistics cover the rows of this attempt. If it continues
+    earlier attempts (``resume``), they also cover the rows of those.
     """
 
     record: JobRecord = field(kw_only=True)
     slices: tuple[Slice, ...] = ()
-    #: The decided retry, until its attempt is submitted.
+    #: The retry that was decided, until its attempt is submitted.
     retry: Retry | None = None
     #: Number of times that the group's ``retry`` was used.
     retried: int = 0
     #: Number of pending function calls about the job's attempts.
     calls: int = 0
-    #: ``waited``: number of the last attempt after which the index waited. ``waits``: it still
-    #: waits.
+    #: ``waited``: the number of the last attempt after which the index waited. ``waits``: whether
+    #: the index still waits.
     waited: int = -1
     waits: bool = False
     #: True if a retry was dropped.
     dropped: bool = False
-    #: In a chain of attempts, the statistics at the start of the newest one.
+    #: If attempts continue earlier ones, the statistics at the start of the newest attempt.
     base: dict[str, Series] | None = None
     over: bool = False
-    #: Stored rows, each with its attempt and observer, of observers with ``rows``.
+    #: The stored rows of observers with the option ``rows``, each with its attempt and observer.
     printed: list[tuple[int, str, Mapping[str, float]]] | None = None
     #: Values of the group's ``result``.
     result: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
@@ -332,11 +337,11 @@ class Index(Scope):
         """Store a row of the newest attempt."""
         if self.printed is None:
             self.printed = []
-        if len(self.printed) <= MOST_ROWS:  # one row more, to detect an overflow
+        if len(self.printed) <= MOST_ROWS:  # store one more row, to detect an overflow
             self.printed.append((self.record.job.attempt, observer, values))
 
     def forget_rows(self, observer: str) -> None:
-        """Drop the rows of the newest attempt from this observer, because it will read them
+        """Drop this observer's rows of the newest attempt, because it will read these rows
         again."""
         attempt = self.record.job.attempt
         if self.printed is not None:
@@ -344,7 +349,8 @@ class Index(Scope):
 
 
 class Occasion(NamedTuple):
-    """A trigger event for rules: an event, its job of this run if any, and extra fields.
+    """A trigger event for rules: an event, the event's job if it belongs to this run, and extra
+    fields.
 
     For an instance of a rule with ``each``, ``scope`` is the instance's index or slice.
     """
@@ -357,10 +363,10 @@ class Occasion(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Origin:
-    """The firing that a decision comes from, as plain data. Plans see it as an ``EngineFiring``.
+    """The firing from which a decision comes, as plain data. Plans see it as an ``EngineFiring``.
 
-    ``number`` is the firing's number in the run, ``link`` its place in a chain. ``fields`` are the
-    fields for conditions and messages.
+    ``number`` is the firing's number in the run, and ``link`` is its place in a chain. ``fields``
+    has the fields for conditions and messages.
     """
 
     rule_state: RuleState
@@ -371,17 +377,17 @@ class Origin:
 
     @property
     def rule(self) -> str:
-        """Id of the rule."""
+        """The id of the rule."""
         return self.rule_state.rule.id
 
     @property
     def mark(self) -> dict[str, Any]:
-        """Fields that identify the origin in each decision."""
+        """The fields that identify the origin in each decision."""
         return {"rule": self.rule, "firing": self.number}
 
     @property
     def job(self) -> str | None:
-        """Id of the event's job, if the job belongs to this run."""
+        """The id of the event's job, if the job belongs to this run."""
         record = self.occasion.record
         return None if record is None else record.job.id
 
@@ -392,16 +398,17 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Pending(Generic[Asked]):
-    """A call or resize without an answer yet. Firings after the answer continue from ``link``."""
+    """A call or resize that has no answer yet. Firings after the answer continue the chain of
+    ``link``."""
 
     origin: Origin
     link: Link
     decision: Asked
 
     def retry(self) -> Pending[Asked]:
-        """Return the request for another delivery; receivers ignore duplicates.
+        """Return the request, to be delivered again; receivers ignore duplicates.
 
-        It names the rule by its present id, which a change of the file may have changed.
+        The request has the rule's present id, which a change of the file may have changed.
         """
         attempt = self.decision.attempt + 1
         return Pending(

@@ -1,6 +1,6 @@
 """Classes of a report on a run: its groups, its rules, and why a rule never fired.
 
-Created by the engine on request; read by the console and other displays.
+The engine creates a report on request; the console and other displays read it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ Standing = Literal["fired", "never woken", "condition false", "disabled", "cut"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class GroupReport(Record):
-    """One job group: number of jobs per state, and mean times in seconds (``None``: unknown).
+    """One job group: the number of jobs per state, and mean times in seconds (``None``: unknown).
 
     ``submitted`` = ``waiting`` + ``running`` + ``success`` + ``failed`` + ``cancelled``; ``failed``
-    is the sum of ``causes``. ``reused`` of the jobs in ``success`` are from earlier runs.
+    is the sum of ``causes``. ``reused`` counts those jobs in ``success`` that are from earlier
+    runs.
     """
 
     name: str
@@ -39,18 +40,17 @@ class GroupReport(Record):
 
     def to_dict(self) -> dict[str, Any]:
         data = Record.to_dict(self)
-        if not self.reused:  # true in most runs
+        if not self.reused:  # in most runs
             del data["reused"]
         return data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class InstanceReport(Record):
-    """One instance under ``use:``: its ``rules``, how often they ``fired`` in total, and recent
-    switches.
+    """One instance under ``use:``: its ``rules``, how often they ``fired``, and recent switches.
 
-    Each switch is a time in seconds since the epoch, and true for on. ``first``: the instance was
-    on when the run began.
+    A switch is a time in seconds since the epoch, and true for on. ``first`` says whether the
+    instance was on when the run began.
     """
 
     name: str
@@ -67,10 +67,11 @@ class InstanceReport(Record):
 class RuleReport(Record):
     """One rule: how often it was considered and fired, and how often its trigger rejected an event.
 
-    ``last_value`` is the last value of the rule's metric, ``last_seen`` has the values in its
-    condition. ``passed_over`` counts matches of exhausted instances (``each``). ``state`` is
-    ``fired``, or why it did not fire. ``cut`` is why the rule was permanently switched off.
-    ``instance`` is the entry under ``use:`` that the rule belongs to.
+    ``last_value`` is the last value of the rule's metric; ``last_seen`` has the values in the
+    rule's condition when it was last checked. ``passed_over`` counts matches of exhausted instances
+    (``each``). ``state`` is ``fired``, or the reason why the rule never fired. ``cut`` is the
+    reason why the rule was permanently switched off. ``instance`` is the entry under ``use:`` to
+    which the rule belongs.
     """
 
     id: str
@@ -94,10 +95,11 @@ class RuleReport(Record):
 class Progress(Record):
     """Progress of a run: ``done`` of ``planned`` jobs, including retries.
 
-    ``open``: rules may add more jobs, so the total and the time ``to_go`` (seconds) are unknown.
-    ``used``, ``committed`` and ``limits`` map jobs, core-hours, node-hours and GPU-hours by name
-    (``core_hours``) as far as known. ``held`` is the number of held jobs; ``reached`` are limits
-    that took effect, ``holding`` those that hold jobs now.
+    If ``open`` is true, rules may add more jobs, so the total and the remaining time ``to_go``
+    (seconds) are unknown. ``used``, ``committed`` and ``limits`` have the numbers of jobs,
+    core-hours, node-hours and GPU-hours that are known, by name (``core_hours``). ``held`` is the
+    number of held jobs. ``reached`` lists the limits that took effect; ``holding`` lists the limits
+    that hold jobs now.
     """
 
     done: int = 0
@@ -114,8 +116,8 @@ class Progress(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Report(Record):
-    """Report of a run. ``events`` and ``firings`` are counts; ``warnings`` are problems besides the
-    jobs."""
+    """Report on a run. ``events`` and ``firings`` are counts. ``warnings`` lists problems other
+    than failed jobs."""
 
     groups: tuple[GroupReport, ...] = ()
     rules: tuple[RuleReport, ...] = ()

@@ -1,7 +1,7 @@
 """Requests: actions that a user requests from a live run.
 
-They are bound and carried out like a rule's actions, without a rule or firing. Callers call
-``refusal`` first, so that the user gets the errors.
+Requests are bound and carried out like the actions of a rule, but without a rule or firing. Callers
+call ``refusal`` first, so that the user gets the errors.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _RequestOrigin(Origin):
 
 
 def refusal(state: State, action: Mapping[str, Any]) -> EnsembleError | None:
-    """Return why this request is not possible now, or ``None``."""
+    """Return why this request is not possible now, or ``None`` if it is."""
     name = action.get("name")
     if name not in ACTIONS:
         return UsageError(
@@ -75,8 +75,8 @@ def _no_such(what: str, name: object, known: list[str], code: str) -> UsageError
 
 
 def _check_given(state: State, action: Mapping[str, Any]) -> None:
-    """Reject a submit that lacks the value of a parameter that a function computes: only rules can
-    call the function."""
+    """Reject a submit without a value for a parameter that a function computes, because only rules
+    can call functions."""
     if action.get("name") != "submit":
         return
     label, given = action.get("label"), (action.get("with") or {}).get("parameters") or {}
@@ -92,7 +92,7 @@ def _check_given(state: State, action: Mapping[str, Any]) -> None:
 
 
 def _merged(state: State, action: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the action with its parameters merged over the group's. Raises
+    """Return the action with the group's parameters, which its own parameters override. Raises
     :class:`EnsembleError`."""
     given = (action.get("with") or {}).get("parameters")
     standing = state.table.groups.get(str(action.get("label")))
@@ -120,8 +120,8 @@ def _check(group: JobGroup, given: Mapping[str, Any]) -> None:
 def check_parameters(state: State, action: Mapping[str, Any]) -> None:
     """Raise :class:`UsageError` if a change stops using a parameter that the jobs use now.
 
-    Parameters may also be for rules or tables only. But if a changed command no longer uses a
-    parameter, it was probably forgotten. Not checked in a replay.
+    A parameter may exist for rules or tables only. But if a changed command no longer uses a
+    parameter, its placeholder was probably forgotten. A replay does not check this.
     """
     given = _merged(state, action).get("with") or {}
     fields = {key: given[key] for key in (*_TEXTS, "parameters", "points") if key in given}
@@ -141,7 +141,7 @@ def check_parameters(state: State, action: Mapping[str, Any]) -> None:
                 )
 
 
-#: Fields of a group whose placeholders distinguish jobs.
+#: Fields of a group in which placeholders make jobs differ.
 _TEXTS = ("command", "workdir", "environment", "stdout", "stderr")
 
 
@@ -158,7 +158,7 @@ def carry_out(effects: Effects, event: Requested) -> None:
     """Carry out a request as far as possible."""
     state = effects.state
     link = state.extend(f"request of {event.by}", None)
-    # There is no rule. Calls and resizes, which need a firing, are not among ACTIONS.
+    # A request has no rule. Calls and resizes, which need a firing, are not among ACTIONS.
     origin = _RequestOrigin(None, 0, link, Occasion(event), {}, event.by)  # type: ignore[arg-type]
     state.link = state.deepest = link
     refused = refusal(state, event.action)
@@ -171,6 +171,6 @@ def carry_out(effects: Effects, event: Requested) -> None:
             if state.ended is not None:
                 return
     except EnsembleError as error:
-        # The requester gets this error; it is not an error of the run.
+        # The user who made the request gets this error; it is not an error of the run.
         message = f"request {event.action.get('name')!r} by {event.by} failed: {error}"
         state.out.append(Log(message=message, level="warning"))

@@ -1,7 +1,7 @@
 """Retention: lets the job table keep data that a rule, a table or a function needs.
 
-The data are: statistics of each index and slice, done jobs, and the combinations of parameters that
-each group has submitted. Called by the state for each rule.
+These are the statistics of each index and slice, the done jobs, and the combinations of parameters
+that each group has submitted. Called by the state for each rule.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["keep_done", "keep_results", "read", "remember", "serve"]
 
 
 def serve(table: JobTable, rule: BoundRule, statistics: Mapping[str, StatisticSpec]) -> None:
-    """Keep the values that a rule reads per index or slice."""
+    """Keep the values that a rule reads for each index or slice."""
     groups = rule.groups or tuple(table.groups)
     for action in rule.actions:
         remember(table, (group for each in action.flat() for group in each.varies))
@@ -35,7 +35,7 @@ def serve(table: JobTable, rule: BoundRule, statistics: Mapping[str, StatisticSp
         slices = table.tables[key] = SliceTable(key)
         for group in groups:
             table.groups[group].tables.append(slices)
-        for record in table.records.values():  # for an added rule
+        for record in table.records.values():  # if the rule was added during the run
             if record.job.group in groups:
                 table.enter_slice(record.index, slices, late=True)
     for name in sorted(rule.reads):
@@ -46,7 +46,7 @@ def serve(table: JobTable, rule: BoundRule, statistics: Mapping[str, StatisticSp
 
 
 def keep_done(table: JobTable, tables: Iterable[Table], rules: Iterable[BoundRule]) -> None:
-    """Keep the done jobs that are needed by tables and by functions that give parameters."""
+    """Keep the done jobs that tables, and functions that compute parameters, need."""
     for each in tables:
         group = table.groups[each.of]
         if each.of not in table.done:
@@ -66,7 +66,7 @@ def keep_done(table: JobTable, tables: Iterable[Table], rules: Iterable[BoundRul
 
 
 def keep_results(table: JobTable, name: str) -> None:
-    """Keep the done jobs of a group for functions that give its parameters."""
+    """Keep the done jobs of a group for functions that compute the group's parameters."""
     group = table.groups[name]
     if name in table.done:
         return
@@ -90,7 +90,7 @@ def remember(table: JobTable, groups: Iterable[str]) -> None:
 def read(
     table: JobTable, group: str, names: Iterable[str], statistics: Mapping[str, StatisticSpec]
 ) -> None:
-    """Keep these ``STAT.NAME`` for each index of a group."""
+    """Keep the statistics for these ``STAT.NAME`` references for each index of a group."""
     found = table.groups[group]
     for name in sorted(names):
         add_read(found.reads, name, statistics)

@@ -1,6 +1,6 @@
 """Submission by rows: one job for each row of a table, or of the output of the event's job.
 
-Called by a firing's ``submit_rows``; all rows are evaluated before anything is submitted.
+Called by a firing's ``submit_rows``. All rows are evaluated before any job is submitted.
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ __all__ = ["of_rows", "rows_of"]
 
 
 def rows_of(state: State, origin: Origin, rows: str) -> list[Mapping[str, Any]]:
-    """Return the rows that ``rows`` names: ``TABLE``, ``TABLE(CONDITION)``, ``all.TABLE`` or
-    ``job``.
+    """Return the rows selected by ``TABLE``, ``TABLE(CONDITION)``, ``all.TABLE`` or ``job``.
 
-    In an instance of a rule, a table without ``all.`` covers the instance's slice. ``job`` means
+    For an instance of a rule, a table without ``all.`` covers the instance's slice. ``job`` selects
     the rows that the event's job printed. Raises :class:`EnsembleError`.
     """
     if rows != "job":
@@ -58,8 +57,9 @@ def of_rows(
 ) -> tuple[list[Job], list[JobGroup], int]:
     """Return the new jobs, their groups, and the number of repeated combinations.
 
-    Columns with the name of a parameter give its value. ``fields`` may use all columns and take
-    precedence. Raises :class:`EnsembleError` if a row does not fit.
+    A column with the name of a parameter gives the parameter's value. Expressions in ``fields`` may
+    use all columns, and ``fields`` takes precedence. Raises :class:`EnsembleError` if a row does
+    not fit.
     """
     found = state.table.groups.get(name)
     if found is None:
@@ -78,7 +78,7 @@ def of_rows(
     for row in rows:
         changed = changed_fields(fields, {**origin.fields, **row}, state.metric)
         if any(changed.get(key, 1) <= 0 for key in ("count", "replicas")):
-            continue  # the number of jobs for this row
+            continue  # it is the number of jobs for this row, not a parameter
         own = {key: row[key] for key in found.group.names if key in row}
         parameters = {**own, **(changed.pop("parameters", None) or {})}
         group = found.group

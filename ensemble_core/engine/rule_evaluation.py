@@ -1,7 +1,7 @@
 """Rule evaluation: finds the rules that an occasion triggers, checks their conditions, fires them.
 
-Owned by the engine. Reads and updates ``State``. Reports verdicts to an observer, if any
-(``rule_trace``). The laws are at the top of ``engine.py``.
+The engine owns this object, which reads and updates ``State``. It reports verdicts to an observer,
+if any (``rule_trace``). The laws are at the top of ``engine.py``.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from ensemble_core.model.rules import BoundAction
 
 __all__ = ["RuleEvaluation", "RuleObserver", "Verdict"]
 
-#: Result of considering a rule. ``fired``; ``condition``: ``when`` was false; ``no value``: a value
-#: in ``when`` is missing; ``trigger``: the trigger's ``match`` rejected the event; ``backoff``:
-#: the backoff is not over; ``looks``: ``when`` has not been true often enough in a row;
-#: ``retried``: the job's retry is already decided; all others: why the rule can no longer fire.
+#: Result of considering a rule. ``fired``: the rule fired. ``condition``: ``when`` was false. ``no
+#: value``: a value in ``when`` is missing. ``trigger``: the trigger's ``match`` rejected the event.
+#: ``backoff``: the backoff is not over. ``looks``: ``when`` has not been true often enough in a
+#: row. ``retried``: the job's retry is already decided. All others say why the rule can no longer
+#: fire.
 Verdict = Literal[
     "fired", "condition", "no value", "trigger", "backoff", "looks", "retried", Asleep
 ]
@@ -34,14 +35,16 @@ _DONE = object()
 
 
 class RuleObserver(Protocol):
-    """Interface of observers of rules, called event by event. They must not change the state."""
+    """Interface of observers of rules. Observers are called event by event and must not change the
+    state."""
 
     def occurred(self, names: Sequence[str], group: str | None, *, foreign: bool) -> None:
-        """Note an occasion, even if no rule waits for it. ``foreign``: of a foreign job."""
+        """Note an occasion, even if no rule waits for it. With ``foreign``, its job is a foreign
+        job."""
 
     def updated(self, watch: Watch) -> None:
-        """Note an updated metric. A call of ``considered`` follows for each rule that it
-        triggers."""
+        """Note an updated metric. For each rule that the metric triggers, a call of ``considered``
+        follows."""
 
     def considered(
         self,
@@ -52,18 +55,19 @@ class RuleObserver(Protocol):
     ) -> None:
         """Note that a rule was considered, with the values in its condition (``known``).
 
-        Called before its actions. With ``each``, the occasion has the instance's scope.
+        This is called before the rule's actions. With ``each``, the occasion has the instance's
+        scope.
         """
 
     def handled(self, event: Event) -> None:
-        """Note the end of an event."""
+        """Note that an event was completely handled."""
 
     def adopted(self) -> None:
         """Note that the ensemble file changed, between two events."""
 
 
 class RuleEvaluation:
-    """Evaluator of the rules of one run. See the laws at the top of ``engine.py``."""
+    """Evaluates the rules of one run. See the laws at the top of ``engine.py``."""
 
     def __init__(self, state: State) -> None:
         self.state = state
@@ -159,8 +163,7 @@ class RuleEvaluation:
                 self.consider(rule_state, occasion)
 
     def silent(self, record: JobRecord, seconds: float, event: Event) -> None:
-        """Consider the rules on ``silent`` for a job that has printed no row for so many
-        seconds."""
+        """Consider the rules on ``silent`` for a job without a row for this number of seconds."""
         group = record.job.group
         self.state.link = record.link
         self.report_occasions(("silent",), group)
@@ -177,7 +180,7 @@ class RuleEvaluation:
             return
         rule_state.woken += 1
         if not rule_state.live:
-            # Another rule switched this one off at the same occasion.
+            # Another rule switched this rule off at the same occasion.
             self._report(rule_state, occasion, rule_state.asleep, None)
             return
         one: RuleState | Instance = rule_state
@@ -227,7 +230,7 @@ class RuleEvaluation:
                     holds = condition.evaluate(value, known or NOTHING, state.metric)
                 if not holds:
                     one.holds = 0
-                    # Do not replace known values by missing ones.
+                    # Do not replace known values by missing values.
                     if known is not None and (
                         holds is not None or not rule_state.seen or None in rule_state.seen.values()
                     ):
@@ -237,7 +240,7 @@ class RuleEvaluation:
                         verdict: Verdict = "no value" if holds is None else "condition"
                         self.observer.considered(rule_state, occasion, verdict, known)
                     return
-        except Exception as error:  # a plugin's match must not end the run
+        except Exception as error:  # an error in a plugin's match must not end the run
             place = raised_at(error)
             trigger = rule.spec.get("trigger", rule.label)
             why = f"its trigger {trigger!r} raised {error!r}" + (f" ({place})" if place else "")
@@ -330,11 +333,12 @@ class RuleEvaluation:
     # -- actions -------------------------------------------------------------------------------
 
     def _over(self) -> bool:
-        """Return True if the current firing must stop, because nothing more may follow."""
+        """Return True if the current firing must stop, because the run has ended."""
         return self.state.ended is not None and not self._closing
 
     def _perform(self, origin: Origin, actions: Iterable[BoundAction]) -> Iterator[None]:
-        """Perform a firing's actions; yield whenever actions of other firings must come first."""
+        """Perform the actions of a firing. Yield whenever actions of other firings must come
+        first."""
         state = self.state
         for action in actions:
             if self._over():
@@ -363,7 +367,7 @@ class RuleEvaluation:
                 about = f"rule {origin.rule!r}" + (f", job {origin.job}" if origin.job else "")
                 what = f"{about}: {error}" if error.code == "no-value" else str(error)
                 state.error(what, origin, tolerated=action.tolerated)
-            except Exception as error:  # a plugin's plan must not end the run
+            except Exception as error:  # an error in a plugin's plan must not end the run
                 what = f"action {action.name} raised {error!r} ({raised_at(error)})"
                 state.error(what, origin, tolerated=action.tolerated)
 
@@ -376,7 +380,7 @@ class RuleEvaluation:
         self.report_occasions(("start",), None)
         for rule_state in starting:
             self.consider(rule_state, Occasion(event))
-            yield  # let the actions of that rule run first, if it fired
+            yield  # if that rule fired, let its actions run first
         state.link = link
         for index in dropped:  # these indices are handled after the firing
             index.record.link = origin.link
@@ -387,7 +391,7 @@ class RuleEvaluation:
         stack = self._performing
         stack.append(actions)
         if len(stack) > 1:
-            return  # the outer call's loop handles it
+            return  # the loop of the outer call performs the actions
         try:
             while stack:
                 if next(stack[-1], _DONE) is _DONE:
@@ -396,7 +400,7 @@ class RuleEvaluation:
             stack.clear()
 
     def follow(self, origin: Origin, spec: Mapping[str, Any]) -> None:
-        """Handle what a function returned: an action, a rule, or values for a submit."""
+        """Carry out what a function returned: an action, a rule, or values for a submit."""
         state = self.state
         if state.ended is not None:
             return

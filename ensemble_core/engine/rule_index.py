@@ -1,8 +1,8 @@
-"""Index of live rules by their triggers: an event costs time per match, not per rule.
+"""Index of live rules by their triggers. The cost of an event grows with matches, not with rules.
 
 Event rules are found by the event's name and the job's group. Rules that compare a metric are found
-by metric and number: a dictionary or bisection finds exactly the satisfied rules. Exhausted and
-disabled rules are not in the index. Used by the engine only.
+by the metric and the number: a dictionary or a bisection finds exactly the satisfied rules.
+Exhausted and disabled rules are not in the index. Only the engine uses it.
 """
 
 from __future__ import annotations
@@ -46,14 +46,16 @@ class Instance:
     not_before: float = float("-inf")
     holds: int = 0
     filled: int = 0
-    #: Edition of the rule whose instance was cut; -1: not cut.
+    #: If the instance was cut, the rule's ``edition`` at that time; otherwise -1.
     cut: int = -1
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class InUse:
-    """State of an algorithm's instance (``use:``): whether its rules may fire, and recent
-    switches."""
+    """State of an algorithm's instance (``use:``).
+
+    ``on`` says whether its rules may fire; ``switched`` has the recent switches.
+    """
 
     name: str
     on: bool
@@ -68,17 +70,17 @@ class InUse:
         del self.switched[:-_SWITCHED]
 
 
-#: Number of switches remembered per instance.
+#: Number of switches that are remembered for each instance.
 _SWITCHED = 50
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class RuleState:
-    """State of one rule: firings and backoff. With ``each``, its instances have their own.
+    """State of one rule: firings and backoff. With ``each``, each instance has a separate state.
 
-    ``order`` is the rule's place among all rules. ``woken`` counts matches (for a metric rule, its
-    ``watch`` counts them). ``seen`` are the values in the condition when it was last false.
-    ``refused`` counts rejections by the trigger's ``match``.
+    ``order`` is the rule's place among all rules. ``woken`` counts matches, except those of a
+    metric rule, which its ``watch`` counts. ``seen`` has the values in the condition when it was
+    last false. ``refused`` counts how often the trigger's ``match`` rejected an event.
     """
 
     rule: BoundRule
@@ -103,14 +105,15 @@ class RuleState:
     why_cut: str = ""
     watch: Watch | None = None
     first_update: int = 0
-    #: ``key`` identifies the rule's instances, even if its id changes. ``edition`` is the number of
-    #: changes of the rule.
+    #: ``key`` identifies the rule's instances, even if the rule's id changes. ``edition`` is the
+    #: number of times that the rule was changed.
     key: int = -1
     edition: int = 0
-    #: ``SliceKey`` of the rule's instances, if each is for a slice.
+    #: The ``SliceKey`` of the rule's instances, if each instance is for a slice.
     slices: tuple[tuple[str, ...], tuple[str, ...]] | None = field(init=False)
-    #: Names in the condition: ``scoped`` are those of the form ``STAT.NAME``, with both parts;
-    #: ``plain`` are the others; ``spoken`` is their number, or -1 if the condition uses metrics.
+    #: Names in the condition. ``scoped`` has the names of the form ``STAT.NAME``, each with both
+    #: parts; ``plain`` has the others. ``spoken`` is the number of all these names, or -1 if the
+    #: condition uses metrics.
     scoped: tuple[tuple[str, str, str], ...] = field(init=False)
     plain: tuple[str, ...] = field(init=False)
     spoken: int = field(init=False)
@@ -158,19 +161,19 @@ class RuleState:
 
     @property
     def asleep(self) -> Asleep:
-        """Reason why a rule is not live."""
+        """The reason why the rule is not live."""
         if self.cut:
             return "cut"
         return "exhausted" if self.enabled and self.on else "disabled"
 
     @property
     def value(self) -> float | None:
-        """The value that was last read of the rule's metric."""
+        """The value of the rule's metric that was last read."""
         return None if self.watch is None else self.watch.last
 
     @property
     def last_seen(self) -> str:
-        """The values ``seen``, as text."""
+        """The values in ``seen`` as text."""
         seen, condition = self.seen or {}, self.rule.condition
         order = (*condition.spoken, *sorted(condition.metrics)) if condition is not None else ()
         return ", ".join(
@@ -181,7 +184,7 @@ class RuleState:
 
     @property
     def looked_at(self) -> int:
-        """Number of times the rule was considered."""
+        """The number of times that the rule was considered."""
         watch = self.watch
         return self.woken if watch is None else max(watch.updates - self.first_update, self.fired)
 
@@ -190,7 +193,7 @@ _order = attrgetter("order")
 
 
 def in_order(states: list[RuleState]) -> list[RuleState]:
-    """Return distinct states in the order of their rules."""
+    """Return the states without duplicates, in the order of their rules."""
     if len(states) < 2:
         return states
     return sorted(dict.fromkeys(states), key=_order)
@@ -198,7 +201,7 @@ def in_order(states: list[RuleState]) -> list[RuleState]:
 
 @dataclass(slots=True, eq=False)
 class _Thresholds:
-    """Rule states, sorted by the number with which the rule compares, then by ``tie``."""
+    """Rule states, sorted by the number in the rule's comparison, then by ``tie``."""
 
     numbers: list[tuple[float, int]] = field(default_factory=list)
     states: list[RuleState] = field(default_factory=list)
@@ -213,12 +216,13 @@ class _Thresholds:
         del self.numbers[at], self.states[at]
 
     def until(self, value: float) -> int:
-        """Return how many states have a smaller number, or this number and tie 0."""
+        """Return how many states have a number below ``value``, or equal to it with tie 0."""
         return bisect_right(self.numbers, (value, 0))
 
 
-#: Order of comparisons with the same number. In ``_above``, a value satisfies the states up to
-#: its place (so ``>=`` comes before ``>``); in ``_below``, those after it (``<`` before ``<=``).
+#: Order of comparisons with the same number. In ``_above``, a value satisfies the states before its
+#: place, so ``>=`` comes before ``>``. In ``_below``, it satisfies the states after its place, so
+#: ``<`` comes before ``<=``.
 _TIES = {">=": 0, ">": 1, "<": 0, "<=": 1}
 
 
@@ -226,9 +230,10 @@ _TIES = {">=": 0, ">": 1, "<": 0, "<=": 1}
 class Watch:
     """The rules that wait for one metric.
 
-    ``read`` returns the metric's value, ``updates`` counts updates, ``last`` is the last value
-    read. A value above ``floor`` and below ``ceiling`` satisfies no rule. While the ``bounds`` of
-    the metric's series lie between them, ``read`` is not called, and ``unread`` is true.
+    ``read`` returns the metric's value; ``last`` is the value that was last read; ``updates``
+    counts updates. A value above ``floor`` and below ``ceiling`` satisfies no rule. While the
+    ``bounds`` of the metric's series lie between ``floor`` and ``ceiling``, the metric is not read,
+    and ``unread`` is true.
     """
 
     path: MetricPath
@@ -243,7 +248,7 @@ class Watch:
     _above: _Thresholds = field(default_factory=_Thresholds)
     _below: _Thresholds = field(default_factory=_Thresholds)
     _equal: dict[float, list[RuleState]] = field(default_factory=dict)
-    #: Smallest number compared by ``==``.
+    #: The smallest number in a comparison with ``==``.
     _least: float = float("inf")
     #: Rules whose condition is not a single comparison.
     _other: list[RuleState] = field(default_factory=list)
@@ -280,7 +285,7 @@ class Watch:
         return self._above if operator[0] == ">" else self._below
 
     def _reach(self) -> None:
-        """Compute which values cannot satisfy any rule."""
+        """Compute the range of values that cannot satisfy any rule."""
         if self._other:
             self.ceiling, self.floor = float("-inf"), float("inf")
             return
@@ -300,8 +305,8 @@ class Watch:
 
 
 def comparison(state: RuleState) -> tuple[str, float]:
-    """Return the operator and number by which a rule is indexed; an empty operator if its condition
-    is not a single comparison."""
+    """Return the operator and number by which a rule is indexed. The operator is empty if the
+    rule's condition is not a single comparison."""
     rule, condition = state.rule, state.rule.condition
     if condition is None or condition.comparison is None:
         return "", 0.0
@@ -318,8 +323,9 @@ def _is_broad_idle(rule: BoundRule) -> bool:
 class RuleIndex:
     """All live rules, by what triggers them.
 
-    ``occasions`` has the rules by occasion and group. ``heard`` are the job events that may cause
-    one of these occasions. ``touched`` are the watches updated since the last look, in order.
+    ``occasions`` has the rules by occasion and group. ``heard`` lists the job events that may cause
+    one of these occasions. ``touched`` lists the watches that were updated since rules were last
+    considered, in order.
     """
 
     _metrics: MetricStore
@@ -351,7 +357,7 @@ class RuleIndex:
         return watch
 
     def add(self, state: RuleState, path: MetricPath | None) -> None:
-        """Add a live rule; ``path`` is its metric's."""
+        """Add a live rule. ``path`` is the path of its metric, if any."""
         if path is not None:
             self.watch(path).add(state)
             return
@@ -383,7 +389,8 @@ class RuleIndex:
                 self.heard = {event for each in self.occasions for event in events_of(each)}
 
     def waiting(self, names: tuple[str, ...], group: str | None) -> Sequence[RuleState]:
-        """Return the rules on these occasions and group, in order. The list never changes later."""
+        """Return the rules on these occasions and group, in order. This list is never changed
+        later."""
         found = self._found.get((names, group))
         if found is None:
             found = []

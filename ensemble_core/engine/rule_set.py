@@ -1,7 +1,7 @@
 """Rule set of a run: which rules are live, which failures they handle, why one never fired.
 
-Keeps the index consistent with the rules' states: exhausted, disabled and cut rules leave it,
-enabled ones return. Part of the engine's state.
+It keeps the index consistent with the states of the rules: exhausted, disabled and cut rules leave
+the index, and enabled rules return to it. It is part of the engine's state.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CHAIN = "its firings were part of an endless chain"
 
 
 class RuleSet:
-    """The rules of one run. ``states`` are all of them by id, in order."""
+    """The rules of one run. ``states`` has all rules by id, in order."""
 
     def __init__(self, ensemble: Ensemble, metrics: MetricStore) -> None:
         self.index = RuleIndex(metrics)
@@ -82,7 +82,7 @@ class RuleSet:
             self.index.discard(state)
 
     def join(self, spec: Mapping[str, Any]) -> RuleState:
-        """Add a rule during the run. Raises :class:`EnsembleError`."""
+        """Add a rule during the run. Raises :class:`EnsembleError` if it is invalid."""
         rule = self._ensemble.binder.rule(spec, self._free_id())
         if "start" in rule.trigger.wakes:
             raise EnsembleError(
@@ -104,9 +104,10 @@ class RuleSet:
     def adopt(self, ensemble: Ensemble) -> tuple[dict[int, RuleState], list[str]]:
         """Continue with a changed file.
 
-        Return the new states of kept rules by old id, and the dropped rules. A rule of the file is
-        kept if the new file has a rule with the same ``id`` or, without an id, with the same
-        content. A rule that was added during the run is kept unless it conflicts with the new file.
+        Return the new states of kept rules by their old ids, and the dropped rules. A rule of the
+        file is kept if the new file has a rule with the same ``id``, or, if the rule has no id,
+        with the same content. A rule that was added during the run is kept unless it conflicts with
+        the new file.
         """
         earlier, own = self.states, {rule.id for rule in self._ensemble.rules}
         named = {name: state for name, state in earlier.items() if "id" in state.rule.spec}
@@ -153,7 +154,7 @@ class RuleSet:
         return stayed, dropped
 
     def switch(self, name: str, enabled: bool, now: float) -> list[RuleState]:
-        """Switch a rule or instance on or off; return the rules that became live.
+        """Switch a rule or instance on or off. Return the rules that became live.
 
         Rules of an instance that is off stay inactive.
         """
@@ -176,7 +177,8 @@ class RuleSet:
         return found
 
     def _moved(self, state: RuleState) -> list[RuleState]:
-        """Add the rule to the index if it is live now, otherwise remove it; return it if added."""
+        """Add the rule to the index if it is live now, or else remove it. Return the rule if
+        added."""
         if state.live and not state.may_fire:
             self._leave(state)
         elif state.may_fire and not state.live:
@@ -195,7 +197,7 @@ class RuleSet:
         state.key, self._keys = self._keys, self._keys + 1
 
     def fired(self, state: RuleState, one: RuleState | Instance, now: float) -> None:
-        """Count a firing of the rule (and of its instance ``one``), and start the backoff."""
+        """Count a firing of the rule, and of its instance ``one``, if any. Start the backoff."""
         rule = state.rule
         state.fired += 1
         if one is not state:
@@ -220,7 +222,7 @@ class RuleSet:
     # -- queries -------------------------------------------------------------------------------
 
     def path(self, text: str) -> MetricPath | None:
-        """Return a metric's parsed path; ``None`` if it does not exist."""
+        """Return the parsed path of a metric, or ``None`` if the metric does not exist."""
         if text not in self._paths:
             try:
                 self._paths[text] = parse_path(
@@ -236,13 +238,13 @@ class RuleSet:
         return sorted(found, key=lambda state: (_breadth(state.rule), state.order))
 
     def refresh(self, gauge: str) -> None:
-        """Update the store's count of a rule's firings."""
+        """Update the number of a rule's firings in the metric store."""
         state = self.states.get(gauge.removeprefix(FIRINGS))
         if state is not None:
             self._metrics.gauges[gauge] = state.fired
 
     def fill(self) -> None:
-        """Update the store's counts of all rules' firings."""
+        """Update the numbers of all rules' firings in the metric store."""
         for rule in self.states:
             self.refresh(FIRINGS + rule)
 
@@ -253,14 +255,14 @@ class RuleSet:
                 yield state
 
     def touch_time_dependent(self) -> None:
-        """At a heartbeat, check every time-dependent metric that a rule waits for."""
+        """Mark every time-dependent metric for which a rule waits as updated, at a heartbeat."""
         for watch in self.index.watches.values():
             if watch.size and self._metrics.moves_with_time(watch.path):
                 self.index.touched[watch] = None
 
     def awaits_failures(self, group: str) -> bool:
-        """Return True if a live rule waits for a number of failures in this group. Failures before
-        that number is reached count as handled."""
+        """Return True if a live rule waits for a number of failures in this group. Until that
+        number is reached, failures count as handled."""
         return any(
             state.live and state.watch is not None and state.rule.failure_group in (None, group)
             for state in self._failure_rules
@@ -279,7 +281,7 @@ class RuleSet:
     def waits_for_time(self, now: float, *, shared: bool) -> bool:
         """Return True if a live rule may still fire although no job is active.
 
-        ``shared``: other users share the queue, so its gauges may change.
+        With ``shared``, other users share the queue, so its gauges may change.
         """
         if any(True for _ in self.intervals()):
             return True
@@ -356,7 +358,8 @@ class RuleSet:
 
 
 def _breadth(rule: BoundRule) -> int:
-    """Return a sort key for the scope of a rule on ``idle``: slices, one group, several, all."""
+    """Return the sort key for the scope of a rule on ``idle``: slices, one group, several groups,
+    all."""
     if rule.each is not None:
         return 0
     return min(len(rule.groups), 2) or 3

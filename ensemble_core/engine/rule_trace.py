@@ -1,7 +1,7 @@
-"""Rule trace: why one rule fired or did not, each time it was considered.
+"""Rule trace: why one rule fired or did not fire, each time that it was considered.
 
-:class:`RuleTracer` observes an ordinary engine. It records a verdict each time that its rule was
-considered, or would have been considered if it were enabled. Used in replays by ``ensemble why``.
+:class:`RuleTracer` observes an ordinary engine. It records a verdict each time that the rule is
+considered, or would be considered if it were enabled. ``ensemble why`` uses it in replays.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ensemble_core.model.events import Event, JobEvent, Requested, TimerElapsed
 
 __all__ = ["ASLEEP", "Kind", "RuleTracer", "Verdict", "event_words", "trace_rules"]
 
-#: Result of considering a rule; ``ended``: the run had ended.
+#: Result of considering a rule. ``ended`` means that the run had ended.
 Kind = Literal[_Considered, "ended"]
 
 #: Verdicts on rules that the engine did not consider.
@@ -31,10 +31,11 @@ ASLEEP: frozenset[Kind] = frozenset({*get_args(Asleep), "ended"})
 class Verdict(NamedTuple):
     """The result of considering the rule once.
 
-    ``value`` is the value of the rule's metric, ``seen`` has the other values in its condition
-    (``saw`` as text), ``note`` is a remark. ``until`` is the end of a backoff (seconds since the
-    epoch), ``skips`` the number of further matches to skip, ``fired`` the number of firings so far.
-    ``job`` is the event's job; ``parameters`` are those of the slice or the job.
+    ``value`` is the value of the rule's metric. ``seen`` has the other values in the rule's
+    condition; ``saw`` shows them as text. ``note`` is a remark. ``until`` is the end of a backoff
+    (seconds since the epoch), ``skips`` is the number of further matches to skip, and ``fired`` is
+    the number of firings so far. ``job`` is the event's job. ``parameters`` has the parameters of
+    the slice or the job.
     """
 
     kind: Kind
@@ -61,7 +62,7 @@ def trace_rules(engine: Engine, rules: Iterable[str]) -> list[RuleTracer]:
 
 
 class _Several:
-    """A ``RuleObserver`` that reports to several others."""
+    """A ``RuleObserver`` that passes all calls on to several observers."""
 
     def __init__(self, observers: Sequence[RuleObserver]) -> None:
         self._observers = observers
@@ -109,8 +110,8 @@ def event_words(event: Event) -> str:
 class RuleTracer:
     """A ``RuleObserver`` that explains why the rule with id ``traced`` fired or did not.
 
-    ``verdicts`` are the verdicts at the last event. ``happened`` counts occasions by name and
-    group, to explain rules that were never triggered.
+    ``verdicts`` has the verdicts at the last event. ``happened`` counts occasions by name and
+    group, to explain why rules were never triggered.
     """
 
     def __init__(self, engine: Engine, traced: str) -> None:
@@ -118,8 +119,8 @@ class RuleTracer:
         self.traced = traced
         self.verdicts: list[Verdict] = []
         self.happened: Counter[tuple[str, str | None]] = Counter()
-        #: At the current event: the verdicts, the occasions, and the metric's updated value with
-        #: the number of verdicts before the update.
+        #: Data on the current event: the verdicts, the occasions, and the updated value of the
+        #: metric, with the number of verdicts before the update.
         self._recorded: list[Verdict] = []
         self._occasions: list[tuple[Sequence[str], str | None, bool]] = []
         self._update: tuple[float | None, int] | None = None
@@ -145,7 +146,7 @@ class RuleTracer:
             return
         if self._update is not None:
             self._conclude_update(*self._update)
-        # The engine does not read values that cannot satisfy any rule.
+        # The engine does not read a metric whose value cannot satisfy any rule.
         value = self.state.read(watch.path) if self.state.beating else watch.read(self.state.now)
         self._update = value, len(self._recorded)
 
@@ -267,7 +268,7 @@ def _as_text(seen: Iterable[tuple[str, object]]) -> Iterable[str]:
 
 
 def _may_reach(state: RuleState, value: float) -> bool:
-    """Return True if this value would reach the rule through the index."""
+    """Return True if the index would find the rule for this value."""
     condition = state.rule.condition
     return (
         condition is None or not comparison(state)[0] or condition.holds(value, {}, lambda _: None)

@@ -1,8 +1,8 @@
 """Silent jobs: observed running jobs without rows for a given time.
 
-Only for groups with a rule on ``silent``. Jobs are ordered by their last row, so that a row costs
-constant time and a group needs one timer. A job is reported once per attempt. Part of the engine's
-state.
+Only groups with a rule on ``silent`` are tracked. Jobs are ordered by their last row, so that a row
+costs constant time and a group needs only one timer. A job is reported once per attempt. This is
+part of the engine's state.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class Silence:
     def serve(
         self, groups: Iterable[str], seconds: float, records: Iterable[JobRecord], now: float
     ) -> None:
-        """Watch jobs of these groups for a rule; jobs that already run count from now on."""
+        """Track the jobs of these groups for a rule. For jobs that already run, time counts from
+        now."""
         for group in groups:
             kept = self.of.setdefault(group, [])
             if any(quiet.seconds == seconds for quiet in kept):
@@ -70,7 +71,7 @@ class Silence:
             quiet.since.pop(record.job.id, None)
 
     def found(self, group: str, now: float) -> list[tuple[float, str]]:
-        """Remove and return jobs that are silent now, with the time limit."""
+        """Remove and return the jobs that are silent now, each with the number of seconds."""
         found: list[tuple[float, str]] = []
         for quiet in sorted(self.of.get(group, ()), key=lambda quiet: quiet.seconds):
             while quiet.since:
@@ -82,7 +83,7 @@ class Silence:
         return found
 
     def wait(self, group: str, timers: Timers) -> None:
-        """Set the group's timer to the next possible silence."""
+        """Set the group's timer to the time at which the next job may become silent."""
         due = [
             next(iter(quiet.since.values())) + quiet.seconds
             for quiet in self.of.get(group, ())
@@ -94,7 +95,7 @@ class Silence:
             timers.stop("silent", group)
 
     def restart(self, now: float, timers: Timers) -> None:
-        """Restart all clocks after an interruption, because rows that jobs wrote meanwhile are
+        """Start all times again after an interruption, because rows that jobs wrote meanwhile are
         still unread."""
         for group, kept in self.of.items():
             for quiet in kept:

@@ -1,7 +1,8 @@
 """State of one run: its jobs, rules, metrics, timers and pending requests.
 
-The lowest layer of the engine: ``effects`` applies decisions to it, ``rule_evaluation`` fires
-rules, ``engine`` turns events into occasions. Snapshots encode this object.
+This is the lowest layer of the engine. ``effects`` applies decisions to the state,
+``rule_evaluation`` fires rules, and ``engine`` turns events into occasions. Snapshots encode this
+object.
 """
 
 from __future__ import annotations
@@ -71,8 +72,8 @@ def _asks_for_everything(ensemble: Ensemble) -> bool:
 
 
 def _within(record: JobRecord, scope: Scope) -> bool:
-    """Return True if the job is in this scope, so that the scope's instance of a rule may cancel
-    it."""
+    """Return True if the job is in this scope, so that a rule's instance for this scope may cancel
+    the job."""
     job, index = record.job, record.kept
     if isinstance(scope, Index):
         return index is scope or job.group != scope.record.job.group
@@ -87,9 +88,9 @@ def _within(record: JobRecord, scope: Scope) -> bool:
 class State:
     """State of one run. ``out`` has the decisions on the current event.
 
-    ``everything`` keeps all statistics of all variables, for functions that may read any of them
-    (``None``: as the ensemble needs). ``shared``: other users share the queue, so its gauges may
-    change at any time.
+    With ``everything``, all statistics of all variables are kept, for functions that may read any
+    of them; ``None`` means that the ensemble decides. With ``shared``, other users share the queue,
+    so its gauges may change at any time.
     """
 
     # Slots are faster with more than thirty attributes.
@@ -113,7 +114,7 @@ class State:
         self.metrics = MetricStore(ensemble.groups, ensemble.statistics, everything=everything)
         self.rules = RuleSet(ensemble, self.metrics)
         self.table = JobTable(ensemble.groups, self.metrics, self.rules.index)
-        #: Computed tables; not in snapshots.
+        #: The computed tables, which are not part of snapshots.
         self.table_cache = TableCache()
         self.foreign_jobs = ForeignJobs()
         self.timers = Timers()
@@ -123,20 +124,21 @@ class State:
         self.rate_limit = RateLimit(ensemble.limits.submits_per_second)
         self.calls: dict[str, Pending[Call]] = {}
         self.resizes: dict[str, Pending[Resize]] = {}
-        #: Messages by id, with those addresses in ``to`` whose delivery is not confirmed.
+        #: Messages by id. Their field ``to`` has only the addresses to which delivery is not
+        #: confirmed.
         self.notices: dict[str, Notify] = {}
         #: Resize requests to repeat when their timer elapses.
         self.retries: dict[str, Pending[Resize]] = {}
         #: Indices with a decided retry, by the retry's id.
         self.attempts: dict[str, Index] = {}
-        #: Generators by name; and True if one of them may need a call.
+        #: ``generators``: the generators by name. ``generators_due``: whether one may need a call.
         self.generators: dict[str, GeneratorState] = {}
         self.generators_due = False
         self._serve(ensemble, everything)
         self.started = False
         self.ended: Terminate | None = None
-        #: True if the queue was lost; and an end that a resume revokes (by the lost queue or a
-        #: limit).
+        #: ``lost``: whether the queue was lost. ``ended_for_now``: an end that a resume revokes,
+        #: because the queue was lost or a limit held jobs.
         self.lost = False
         self.ended_for_now: Terminate | None = None
         #: The stop in force, which counts as an end until a resume revokes it.
@@ -152,20 +154,21 @@ class State:
         self.limits_told: dict[str, None] = {}
         #: Limits that hold more jobs since rules were last notified.
         self.limits_met: dict[str, None] = {}
-        #: Number of attempts so far when, last time, only held jobs were left.
+        #: The number of attempts when, for the last time, only held jobs were left.
         self.held_at = 0
-        # The attributes below are about the current event.
+        # The attributes below concern the current event.
         self.out: list[Decision] = []
         #: True if the run may be over (a rule fired, a call returned, no job is left …).
         self.look_for_end = False
-        #: True if the event ended or stopped the run, so that rules on ``end`` are due.
+        #: True if the event ended or stopped the run, so that rules on ``end`` must be considered.
         self.end_due = False
         #: True if a group, a slice or the run may be idle after the event.
         self.look_for_idle = False
         #: True for a heartbeat, at which waiting times are sampled.
         self.beating = False
         #: ``link``: the firing that caused the event. ``deepest``: the longest chain of firings
-        #: that the event caused. ``via``: for a function's return, the firing of its decisions.
+        #: that the event caused. ``via``: if the event is a function's return, the firing to which
+        #: the decisions belong.
         self.link: Link | None = None
         self.deepest: Link | None = None
         self.via: Link | None = None
@@ -173,15 +176,15 @@ class State:
         self.withdrawn: list[JobRecord] = []
         #: Indices whose retry a firing dropped.
         self.dropped: list[Index] = []
-        #: For each planned submit, the groups of its jobs, by the submit's first job.
+        #: The groups of the jobs of each planned submit, by the submit's first job.
         self.sources: dict[str, Sequence[JobGroup]] = {}
 
     def adopt(self, ensemble: Ensemble) -> list[str]:
-        """Continue with a changed file: jobs, counts and metrics stay; unchanged rules keep their
+        """Continue with a changed file. Jobs, counts and metrics stay; unchanged rules keep their
         state.
 
-        Returns the rules that are dropped: they were added during the run and refer to names that
-        the new file lacks.
+        Return the dropped rules, which were added during the run and refer to names that the new
+        file lacks.
         """
         before, self.ensemble = self.ensemble, ensemble
         self.table_cache = TableCache()
@@ -206,7 +209,8 @@ class State:
             self.timers.stop("heartbeat", "")
             if ensemble.heartbeat:
                 self.timers.every(ensemble.heartbeat, "heartbeat", "", self.now)
-        # Unchanged rules need no check: they were triggered when their condition became true.
+        # Unchanged rules need no check, because they were triggered when their condition became
+        # true.
         looked_at = {
             id(stayed[id(state)])
             for state in earlier
@@ -222,7 +226,7 @@ class State:
         return dropped
 
     def serve(self, rule: BoundRule) -> None:
-        """Keep what a rule reads or waits for."""
+        """Collect the values that a rule reads or waits for, from now on."""
         retention.serve(self.table, rule, self.ensemble.statistics)
         for text in rule.of_group:
             self._keep(text)
@@ -239,9 +243,10 @@ class State:
                 self.silence.wait(group, self.timers)
 
     def _serve(self, ensemble: Ensemble, everything: bool) -> None:
-        """Register all values that the ensemble reads, so that they are collected from now on.
+        """Collect all values that the ensemble reads, from now on.
 
-        With ``everything``, combinations and usage are collected, too: later rules may read them.
+        With ``everything``, combinations and usage are also collected, because later rules may read
+        them.
         """
         if ensemble.limits.holds or self.table.budget is not None:
             self.table.keep_budget(ensemble.limits)
@@ -269,7 +274,7 @@ class State:
             self.table.usage.keep()
 
     def _keep(self, text: str) -> None:
-        """Keep a metric, including its filter."""
+        """Collect the values for a metric, including its filter."""
         path = self.rules.path(text)
         if path is None:
             return
@@ -282,10 +287,10 @@ class State:
     # -- queries -------------------------------------------------------------------------------
 
     def active(self, group: str | None = None, scope: Scope | None = None) -> list[str]:
-        """Return the ids of unfinished jobs, oldest first, and of retries to come, of a group or
+        """Return the ids of unfinished jobs, oldest first, and of future retries, of a group or
         scope.
 
-        A slice includes jobs of other groups with the same parameter values.
+        A slice also includes jobs of other groups that have the same parameter values.
         """
         active = {
             job: record
@@ -297,8 +302,7 @@ class State:
         return [job for job, record in active.items() if scope is None or _within(record, scope)]
 
     def standing(self, rule: BoundRule, scope: Slice | None) -> tuple[int, int]:
-        """Return the number of open indices that an ``idle`` rule covers, and of all that it
-        covers."""
+        """Return the number of open indices, and of all indices, that a rule on ``idle`` covers."""
         if scope is not None:
             return scope.open, scope.ever
         groups, counts = rule.groups or self.table.groups, self.metrics.counts
@@ -308,7 +312,7 @@ class State:
     def read_scoped(
         self, name: str, group: str | None, occasion: Occasion, scope: Scope | None = None
     ) -> float | None:
-        """Return ``STAT.NAME`` of the instance's scope, or else of the event's job or group."""
+        """Return ``STAT.NAME`` over the instance's scope, or else over the event's job or group."""
         if name.startswith(ALL):
             record = occasion.record
             if record is not None:
@@ -320,7 +324,7 @@ class State:
         if group is not None:
             series = self.metrics.series.get((group, variable))
             if statistic == "variance" and series is not None and series.count < 2:
-                return None  # a scope has no variance of one value
+                return None  # within a scope, a single value has no variance
             return self.metric(group_path(name, group))
         if scope is None and occasion.record is not None:
             scope = occasion.record.index
@@ -328,7 +332,7 @@ class State:
         return self.metric(name) if found is None and name in GAUGES else found
 
     def tables(self, scope: Scope | None = None) -> Tables:
-        """Return the current tables; for an instance of a rule, the tables of its slice."""
+        """Return the current tables or, for an instance of a rule, the tables over its slice."""
         ensemble, done = self.ensemble, self.table.done
         slice_of = scope.parameters if isinstance(scope, Slice) else NOTHING
         return Tables(ensemble.tables, done, ensemble.statistics, slice_of, self.table_cache)
@@ -363,7 +367,7 @@ class State:
             self.table.gauges.refresh(gauge)
 
     def beat(self) -> None:
-        """Handle a heartbeat: sample gauges for statistics and rules."""
+        """Sample gauges for statistics and rules, at a heartbeat."""
         self.table.gauges.beats += 1
         for gauge in self.metrics.sampled():
             self._refresh(gauge)
@@ -386,7 +390,7 @@ class State:
     def known(
         self, rule_state: RuleState, occasion: Occasion, scope: Scope | None
     ) -> dict[str, Any]:
-        """Return the names in a rule's condition with their values, for the instance with this
+        """Return the names in a rule's condition with their values, for the instance of this
         scope."""
         known = self._plain(rule_state, occasion, scope) if rule_state.plain else {}
         if rule_state.scoped:
@@ -426,7 +430,8 @@ class State:
     # -- updates by other parts -----------------------------------------------------------------
 
     def extend(self, rule: str, parent: Link | None) -> Link:
-        """Add a firing to a chain. If a job has finished since, the firing starts a new chain."""
+        """Add a firing to the chain of ``parent``. If a job has finished since, start a new
+        chain."""
         finishes = self.table.finishes
         depth = parent.depth + 1 if parent is not None and parent.finishes == finishes else 1
         return Link(rule, parent if depth > 1 else None, depth, finishes)
@@ -449,7 +454,7 @@ class State:
             self.out.append(DisableRule(rules=(state.rule.id,)))
 
     def look_at_once(self, state: RuleState) -> None:
-        """Check a newly added or enabled rule: its metric may already satisfy it."""
+        """Check a newly added or enabled rule, because its metric may already satisfy it."""
         watch = state.watch
         if watch is not None:
             if watch.path.kind == "gauge":
@@ -482,15 +487,15 @@ class State:
 
     @property
     def only_held(self) -> bool:
-        """True if jobs are left and a limit holds all of them."""
+        """Return True if jobs remain and a limit holds all of them."""
         table = self.table
         if table.budget is None or not table.budget.limits or not table.records:
             return False
         return len(table.records) == sum(len(group.held) for group in table.groups.values())
 
     def held(self) -> list[str]:
-        """Return jobs not submitted yet: held by a look-up, ``at_once``, a limit or the rate
-        limit."""
+        """Return the jobs that are not submitted yet, because a look-up, ``at_once``, a limit or
+        the rate limit holds them."""
         held = [*self.table.looking]
         held += [job for group in self.table.groups.values() for job in group.held]
         return held + [job.id for job, _, _ in self.rate_limit.held]
@@ -501,8 +506,8 @@ class State:
         return f"{kind}-{self._serial}"
 
     def error(self, message: str, origin: Origin | None = None, *, tolerated: bool = False) -> None:
-        """Report an error, after which a natural end has exit code 1. Only warn if
-        ``tolerated``."""
+        """Report an error, after which a natural end has exit code 1. If ``tolerated``, only
+        warn."""
         self.errors += not tolerated
         mark = {} if origin is None else origin.mark
         self.out.append(Log(**mark, message=message, level="warning" if tolerated else "error"))

@@ -1,8 +1,9 @@
-"""Stops: pause the run until a resume.
+"""Stops, which pause the run until a resume.
 
 A stop drops no job, counts nothing and triggers no rule. Events between the stop and the
-controller's exit are *deferred*: the resume handles them first. Jobs that the stop cancelled are
-then requeued as the same attempt, with a fresh record and statistics. Used by ``engine``.
+controller's exit are *deferred*, which means that the resume handles them first. The resume then
+requeues jobs that the stop cancelled, as the same attempt, with a new record and new statistics.
+Used by ``engine``.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ __all__ = ["Stopping"]
 
 #: Events that a resume handles.
 _DEFERRED = (JobEvent, Observed, CallReturned, CallFailed, ResizeOutcome, PluginEvent)
-#: Events that are dropped, because a resume gets new ones.
+#: Events that are dropped, because a resume gets new events of these types.
 _DROPPED = (Resources, TimerElapsed)
 
 
 class Stopping:
-    """Stops of the run in ``state``."""
+    """Handles stops of the run in ``state``."""
 
     def __init__(self, state: State, submission: Submitter) -> None:
         self.state = state
@@ -47,7 +48,7 @@ class Stopping:
         self._requeued: dict[str, None] = {}
 
     def begin(self, event: StopRequested, in_queue: Sequence[str]) -> None:
-        """Stop the run, unless it has ended. ``in_queue`` are the jobs that are in the queue
+        """Stop the run, unless it has ended. ``in_queue`` lists the jobs that are in the queue
         now."""
         if event.then == "cancel-left":
             self._cancel_left(event, in_queue)
@@ -60,14 +61,14 @@ class Stopping:
     def _cancel_left(self, event: StopRequested, left: Sequence[str]) -> None:
         """Cancel the jobs ``left`` in the queue, and stop the run unless it has finally ended.
 
-        If a stop is in force, it stays in force with its deferred events.
+        A stop that is in force stays in force and keeps its deferred events.
         """
         state = self.state
         taken_back = state.stop is not None or state.ended is state.ended_for_now
         if state.lost:  # jobs in the queue of an earlier controller
             state.lost = False
             state.errors -= taken_back
-        if taken_back:  # the run is live, stopped, or ended for now
+        if taken_back:  # the run is live, stopped, or has an end that can be revoked
             state.ended_for_now = None
             self._begin(event, left)
         elif state.ended is not None:
@@ -76,7 +77,7 @@ class Stopping:
             state.out.append(Cancel(jobs=state.ended.cancel))
 
     def _begin(self, event: StopRequested, cancel: Sequence[str]) -> None:
-        """Stop the run and cancel these jobs. A job that a rule has cancelled is not requeued
+        """Stop the run and cancel these jobs. A job that a rule cancelled before is not requeued
         later."""
         state, records = self.state, self.state.table.records
         for job in cancel:
@@ -106,7 +107,7 @@ class Stopping:
                 return True
             if isinstance(event, JobEvent) and event.job in stop.over:
                 return True  # A duplicate; this id may be used again after a resume.
-            # A resume needs this record to ask the queue and to continue reading files.
+            # A resume needs this record to query the queue and to continue reading files.
             if isinstance(event, Observed):
                 record.count_row(event.observer, event.anew)
             else:
@@ -119,8 +120,8 @@ class Stopping:
         return True
 
     def take_back(self, *, final: bool = False) -> list[Event]:
-        """End the stop and return its deferred events. ``final``: cancelled jobs count as
-        cancelled."""
+        """End the stop and return its deferred events. With ``final``, the jobs that it cancelled
+        count as cancelled."""
         state, stop = self.state, self.state.stop
         if stop is None:
             return []
@@ -133,7 +134,7 @@ class Stopping:
         return stop.deferred
 
     def absorbs(self, record: JobRecord, event: JobEvent) -> bool:
-        """Return True for the end of a job that the stop cancelled: rules ignore it."""
+        """Return True for the end of a job that the stop cancelled, because rules ignore it."""
         name = event.name
         if record.exception is None and record.outcome is None and name == "exception":
             if event.context.get("type") != "cancel" or event.context.get("severity", 0) != 0:
@@ -165,7 +166,7 @@ class Stopping:
         self._requeued[job.group] = None
 
     def submit_requeued(self) -> None:
-        """Submit requeued jobs as far as limits allow."""
+        """Submit the requeued jobs, as far as limits allow."""
         for group in self._requeued:
             self._submission.hand_over(group)
         self._requeued.clear()

@@ -1,7 +1,7 @@
-"""Submission: hands over jobs of submits, retries and held jobs, and cancels them.
+"""Submission: hands over jobs to the executor, for submits and retries, and cancels jobs.
 
-Used by ``effects``, which applies decisions, and ``job_completion``, which finds room for more
-jobs.
+Used by ``effects``, which applies decisions, and by ``job_completion``, after which held jobs may
+have a place.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def next_attempt_id(index: Index) -> str:
 
 
 def next_attempt(index: Index, retry: Retry, binder: Binder) -> tuple[Job, JobGroup]:
-    """Return the next attempt and its group: like the last attempt, with the retry's changes.
+    """Return the next attempt and its group. It is like the last attempt, with the retry's changes.
 
-    Raises :class:`EnsembleError` if the fields do not fit.
+    Raises :class:`EnsembleError` if the changed fields are invalid.
     """
     job, source = index.record.job, index.record.source
     if source is None:
@@ -62,7 +62,7 @@ def _batches(held: Iterable[HeldJob]) -> list[Submit]:
 
 
 def source_of(state: State, group: str, overrides: Mapping[str, Any]) -> JobGroup:
-    """Return the job group that a submit is made from."""
+    """Return the job group of a submit, with some fields overridden."""
     found = state.table.groups.get(group)
     if found is None:
         raise EnsembleError(f"there is no job group {group!r}", code="no-such-group")
@@ -88,14 +88,14 @@ def expand(state: State, source: JobGroup) -> tuple[Job, ...]:
 
 
 class Submitter:
-    """Submitter that hands over jobs as far as limits, ``at_once`` and the rate limit allow. Also
-    cancels held jobs."""
+    """Hands over jobs as far as limits, ``at_once`` and the rate limit allow, and cancels held
+    jobs."""
 
     def __init__(self, state: State) -> None:
         self.state = state
 
     def submit(self, origin: Origin, decision: Submit) -> None:
-        """Add the jobs of a submit and hand over those that may go now."""
+        """Add the jobs of a submit, and hand over those that may be submitted now."""
         state, jobs = self.state, decision.jobs
         if jobs and jobs[0].id in state.table.records:
             raise EnsembleError(
@@ -105,7 +105,7 @@ class Submitter:
             )
         link = state.via or origin.link
         standing = state.table.groups[decision.group]
-        # A plugin's plan may have built the submit itself; then its source is unknown.
+        # If a plugin's plan has built the submit itself, its source is unknown.
         unknown: Sequence[JobGroup | None] = [None] * len(jobs)
         sources = state.sources.get(jobs[0].id, unknown) if jobs else unknown
         mark = decision.rule, decision.firing
@@ -142,7 +142,8 @@ class Submitter:
             self._look_up(group, (rule, firing), jobs)
 
     def looked_up(self, hits: Mapping[str, str], misses: Iterable[str]) -> None:
-        """Handle a look-up's answer: reuse earlier jobs for some, submit the others."""
+        """Handle the answer to a look-up: reuse earlier jobs for the hits, and submit the
+        misses."""
         table = self.state.table
         for job, found in hits.items():
             table.looked_up(job, found)
@@ -159,7 +160,7 @@ class Submitter:
                 self.hand_over(group, mark, count)
 
     def _held(self, group: GroupState, jobs: Sequence[Job]) -> bool:
-        """Return True if jobs of a group must be held first."""
+        """Return True if these jobs of a group must be held first."""
         budget = self.state.table.budget
         if group.group.at_once is not None or group.held:
             return True
@@ -168,10 +169,10 @@ class Submitter:
     def hand_over(
         self, group: str, mark: tuple[str | None, int] = (None, 0), submitted: int = 0
     ) -> None:
-        """Submit held jobs that have a place now; with limits, those of all groups.
+        """Submit the held jobs of a group that have a place now. With limits, do so for all groups.
 
-        Report how many of the jobs just ``submitted`` by the rule and firing ``mark`` a limit
-        holds.
+        ``submitted`` is the number of jobs that the rule and firing in ``mark`` have just
+        submitted. If a limit holds some of them, report how many.
         """
         state, table = self.state, self.state.table
         limited = table.budget is not None and bool(table.budget.limits)
@@ -188,7 +189,7 @@ class Submitter:
             self._report_held(standing, mark, submitted)
 
     def _report_held(self, group: GroupState, mark: tuple[str | None, int], submitted: int) -> None:
-        """Tell rules and the user that a limit holds jobs of a submit."""
+        """Notify rules and the user that a limit holds jobs of a submit."""
         state = self.state
         what, budget = state.table.obstacle(group, state.now), state.table.budget
         if what is None or what == AT_ONCE or budget is None:
@@ -217,7 +218,8 @@ class Submitter:
         self.state.out.append(decision)
 
     def begin_attempt(self, index: Index) -> bool:
-        """Submit an index's next attempt, now or after its wait; return False if impossible."""
+        """Submit the next attempt of an index, now or after its wait. Return False if
+        impossible."""
         state, decision, record = self.state, index.retry, index.record
         assert decision is not None
         if decision.wait > 0 and index.waited != record.job.attempt:
@@ -264,11 +266,11 @@ class Submitter:
         self._await_release()
 
     def submit_each(self, held: Iterable[HeldJob]) -> None:
-        """Hand over these jobs, grouped by group and firing."""
+        """Hand over these jobs, in one submit for each group and firing."""
         self.state.out += _batches(held)
 
     def cancel(self, origin: Origin, decision: Cancel) -> Cancel:
-        """Cancel jobs: held ones here, others by their executor.
+        """Cancel jobs: held jobs at once, and the others through the executor.
 
         Reused jobs end when their events arrive.
         """
@@ -280,13 +282,13 @@ class Submitter:
             return decision
         self.state.look_for_end = True
         for record in records.values():
-            record.link = origin.link  # firings that follow belong to the chain of the cancel
+            record.link = origin.link  # later firings belong to the chain of the cancel
         self.state.withdrawn += records.values()
         known = {*records, *dropped, *reused}
         return replace(decision, jobs=tuple(job for job in decision.jobs if job not in known))
 
     def forget_held(self, jobs: Collection[str]) -> dict[str, JobRecord]:
-        """End those of these jobs that are held; return their records by id."""
+        """End those of these jobs that are held. Return their records by id."""
         table = self.state.table
         groups, known = table.groups, table.records
         held = [
@@ -305,7 +307,7 @@ class Submitter:
         return [job for job in jobs if job in known and known[job].reused is not None]
 
     def _drop_attempts(self, origin: Origin, jobs: Collection[str]) -> list[str]:
-        """Drop retries of these jobs: their indices are lost."""
+        """Drop pending retries of these jobs, whose indices are then lost."""
         state = self.state
         dropped = []
         for job in jobs:
@@ -323,7 +325,7 @@ class Submitter:
         return dropped
 
     def cancelling(self, jobs: Iterable[str]) -> None:
-        """Record that the executor is asked to cancel these jobs."""
+        """Record that the executor is requested to cancel these jobs."""
         for job in jobs:
             record = self.state.table.records.get(job)
             if record is not None:

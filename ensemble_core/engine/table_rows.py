@@ -1,7 +1,7 @@
 """Tables of results, computed on access from the done jobs.
 
-A table is computed in the order of the jobs' indices, so it does not depend on the order in which
-they ended, or on stops and resumes. A :class:`TableCache` keeps the results until new jobs are
+A table is computed in the order of the jobs' indices, so it does not depend on stops and resumes,
+or on the order in which the jobs ended. A :class:`TableCache` keeps the results until new jobs are
 done. Used by the engine, by functions on their threads, and by the command line.
 """
 
@@ -19,7 +19,7 @@ from ensemble_core.model.tables import MOST_PIVOT_VALUES, Table, table_column
 
 __all__ = ["TableCache", "Tables"]
 
-#: Size of the cache, in tables and slices of tables.
+#: Maximum number of tables, and of slices of tables, in the cache.
 _MOST_KEPT = 256
 
 
@@ -42,7 +42,7 @@ class TableCache:
 class Tables(Mapping[str, "list[TableRow]"]):
     """The tables of a run by name, each computed on access: a list of rows.
 
-    ``done`` are the done jobs by group. With ``slice_of``, the tables only cover the slice with
+    ``done`` has the done jobs by group. With ``slice_of``, the tables cover only the slice with
     these parameters. ``cache`` belongs to the engine's thread.
 
     >>> Tables({}, {}, {}).get("best") is None
@@ -73,8 +73,8 @@ class Tables(Mapping[str, "list[TableRow]"]):
         return [*self._work(self._tables[name]).rows()]
 
     def passing(self, name: str, condition: str = "") -> list[TableRow]:
-        """Return the rows of a table for which a condition holds; all rows if the condition is
-        empty."""
+        """Return the rows of a table for which a condition holds. If the condition is empty, return
+        all rows."""
         rows = self[name]
         if not condition:
             return rows
@@ -89,7 +89,7 @@ class Tables(Mapping[str, "list[TableRow]"]):
         return table.shown(self.pivot_values(name), reused=reused)
 
     def pivot_values(self, name: str) -> list[Any]:
-        """Return the values of a table's pivot that have columns, in ascending order."""
+        """Return those values of a table's pivot that have columns, in ascending order."""
         work = self._work(self._tables[name])
         return [*work.values] if isinstance(work, GroupedWork) else []
 
@@ -97,7 +97,7 @@ class Tables(Mapping[str, "list[TableRow]"]):
         """Return a row for each done job of a group, by index.
 
         A row has the job's parameters, the values of its ``result``, ``index``, ``duration``,
-        ``attempt`` and ``replica``. There are no rows for groups whose jobs are not kept.
+        ``attempt`` and ``replica``. If the group's jobs are not kept, there are no rows.
         """
         done = self._done.get(group)
         return [] if done is None else [*map(done.known, done.in_order(self._slice_of))]
@@ -126,7 +126,7 @@ class Tables(Mapping[str, "list[TableRow]"]):
         return self._work(self._tables[of]).statistic(statistic, column, condition)
 
     def why_none(self, name: str) -> str:
-        """Explain why ``STAT.TABLE.COLUMN(CONDITION)`` has no value; empty if unknown."""
+        """Return why ``STAT.TABLE.COLUMN(CONDITION)`` has no value, or an empty text if unknown."""
         whole, base, condition = spoken(name)
         found = table_column(base, self._tables)
         if found is None:
@@ -145,7 +145,8 @@ class Tables(Mapping[str, "list[TableRow]"]):
         return ""
 
     def left_out(self, name: str) -> str:
-        """Return a warning if a table's pivot has too many values for columns, or ""."""
+        """Return a warning if a table's pivot has too many values for columns, or else an empty
+        text."""
         table = self._tables[name]
         work = self._work(table)
         left = work.left_out if isinstance(work, GroupedWork) else 0

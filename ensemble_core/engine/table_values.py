@@ -1,7 +1,7 @@
 """Incremental statistics over the numbers of a column or cell of a table.
 
-A statistic with an order-free reducer is updated with each number. Any other statistic is computed
-on access, from the numbers in the order of their places. Used by ``table_work``.
+A statistic whose reducer does not depend on order is updated with each number. Any other statistic
+is computed on access, from the numbers in the order of their places. Used by ``table_work``.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def _in_order(spec: StatisticSpec, numbers: Mapping[Any, float]) -> float | None
 
 
 class Growing:
-    """Numbers to which others can only be added, with the statistics ``names`` over them. There may
-    be millions of these objects."""
+    """Collection to which numbers can only be added, with the statistics ``names`` over them. There
+    may be millions of these objects."""
 
     __slots__ = ("_names", "_numbers", "_reducers", "_specs", "count")
 
@@ -46,11 +46,11 @@ class Growing:
         )
         ordered = zip(names, self._reducers, strict=True)
         keep = any(reducer is None and name in specs for name, reducer in ordered)
-        #: The numbers by place; ``None`` if no statistic needs them.
+        #: The numbers by place, or ``None`` if no statistic needs them.
         self._numbers: dict[Any, float] | None = {} if keep else None
 
     def put(self, place: Any, value: object) -> None:
-        """Add the value of a place, if it is a number."""
+        """Add the value at a place, if it is a number."""
         if not _is_number(value):
             return
         self.count += 1
@@ -83,7 +83,7 @@ class Values:
         self._found: dict[str, float | None] = {}
 
     def put(self, place: Any, value: object) -> None:
-        """Set the value at a place; a value that is not a number removes it."""
+        """Set the value at a place. If ``value`` is not a number, remove the old value."""
         number, old = value if _is_number(value) else None, self._numbers.get(place)
         if number is old:
             return

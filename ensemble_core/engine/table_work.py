@@ -1,8 +1,8 @@
-"""Incremental computation of one table: its rows, and statistics over them.
+"""Incremental computation of one table: its rows, and statistics over the rows.
 
-In a table with ``by``, only rows with new jobs are computed again. In a table without ``by``, each
-job's row is computed once. Results do not depend on the order in which jobs ended. Stored in the
-cache of ``table_rows``.
+In a table with ``by``, only rows with new jobs are computed again. In a table without ``by``, the
+row of each job is computed once. Results do not depend on the order in which jobs ended. The cache
+of ``table_rows`` stores these objects.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from ensemble_core.model.tables import MOST_PIVOT_VALUES, NOWHERE, Table, value_
 
 __all__ = ["GroupedWork", "JobWork", "TableWork", "work_on"]
 
-#: Place of a row: the sort keys of its ``by`` values.
+#: Place of a row in a table with ``by``: the sort keys of the row's ``by`` values.
 Place = tuple[tuple[int, Any], ...]
 
 _UNKNOWN = object()
 
 
 def _no_metric(path: str) -> None:
-    """Return ``None`` for every metric: tables cannot use metrics."""
+    """Return ``None`` for every metric, because tables cannot use metrics."""
 
 
 def _chosen(table: Table, rows: list[TableRow]) -> list[TableRow]:
@@ -47,7 +47,7 @@ def _chosen(table: Table, rows: list[TableRow]) -> list[TableRow]:
     def key(row: TableRow) -> tuple[int, Any]:
         return value_order(row[name])
 
-    # Sorting is stable, even if reversed: equal rows stay in the default order.
+    # Sorting is stable, even if it is reversed: equal rows stay in the default order.
     ordered = sorted((row for row in rows if not missing(row)), key=key, reverse=table.descending)
     if table.top is not None or table.percent is not None:
         return ordered[:most]
@@ -61,7 +61,7 @@ class _Column(NamedTuple):
     passes: Filter | None
 
     def value(self, row: TableRow | None) -> object:
-        """Return the column's value in a row; ``None`` if the row does not pass the filter."""
+        """Return the column's value in a row, or ``None`` if the row does not pass the filter."""
         value = None if row is None else row.get(self.name)
         if value is None or self.passes is None or self.passes.passes(row or {}):
             return value
@@ -69,7 +69,7 @@ class _Column(NamedTuple):
 
 
 class TableWork(ABC):
-    """The rows of one table over the jobs so far, and statistics over them."""
+    """The rows of one table over all jobs so far, and statistics over these rows."""
 
     def __init__(self, table: Table, statistics: Mapping[str, StatisticSpec]) -> None:
         self.table = table
@@ -80,7 +80,7 @@ class TableWork(ABC):
         self._statistics = statistics
         self._only = filter_of(table.only) if table.only else None
         self._chosen: list[TableRow] | None = None
-        #: Cache of statistics over rows limited by ``top``, or in another order.
+        #: Cache of statistics over rows that ``top`` limits, or that ``order`` sorts.
         self._answers: dict[tuple[str, str, str], float | None] = {}
         self._free: dict[str, bool] = {}
 
@@ -95,7 +95,8 @@ class TableWork(ABC):
 
     @abstractmethod
     def _values(self, column: str, condition: str, statistic: str) -> Growing | Values:
-        """Return the numbers in a column of those rows that pass the filter, for this statistic."""
+        """Return the numbers in a column, over the rows that pass the filter, for this
+        statistic."""
 
     def _changed(self) -> None:
         self._chosen = None
@@ -111,7 +112,7 @@ class TableWork(ABC):
         return self._chosen
 
     def statistic(self, statistic: str, column: str, condition: str) -> float | None:
-        """Return a statistic over the numbers in a column of those rows that pass the filter."""
+        """Return a statistic over the numbers in a column, over the rows that pass the filter."""
         table = self.table
         cut = table.top is not None or table.percent is not None
         if not cut and (table.order is None or self._order_free(statistic)):
@@ -137,7 +138,7 @@ def work_on(
     statistics: Mapping[str, StatisticSpec],
     jobs: Callable[[], Iterable[TableRow]],
 ) -> TableWork:
-    """Return the work on a table. ``jobs`` yields all jobs so far, by index."""
+    """Return the :class:`TableWork` of a table. ``jobs`` yields all jobs so far, by index."""
     return GroupedWork(table, statistics) if table.by else JobWork(table, statistics, jobs)
 
 
@@ -146,7 +147,7 @@ def _column(name: str, condition: str) -> _Column:
 
 
 class JobWork(TableWork):
-    """Work on a table without ``by``. It keeps statistics only; rows are computed on access."""
+    """Work on a table without ``by``. It keeps only statistics; rows are computed on access."""
 
     def __init__(
         self,
@@ -172,7 +173,7 @@ class JobWork(TableWork):
                     values.put(job["index"], column.value(row))
 
     def _row(self, job: TableRow) -> TableRow | None:
-        """Return the row of a job; ``None`` if ``where`` does not hold."""
+        """Return the row of a job, or ``None`` if ``where`` does not hold."""
         table = self.table
         seen: dict[str, Any] = {**self.known, **job}
         columns: TableRow = {}
@@ -200,9 +201,9 @@ class JobWork(TableWork):
 
 
 class _Cell:
-    """The jobs of one row, or of one row and pivot value.
+    """The jobs of one row, or of one row and one pivot value.
 
-    A cell has the statistics over each variable and filter, and those columns that depend only on
+    A cell has the statistics over each variable and filter, and the columns that depend only on
     these statistics.
     """
 
@@ -221,13 +222,13 @@ class _Variable(NamedTuple):
     name: str
     passes: Filter | None
     statistics: tuple[str, ...]
-    #: The name that each of these statistics has in formulas.
+    #: The names of these statistics in formulas.
     spoken: tuple[str, ...]
 
 
 class _Formula(NamedTuple):
-    """A per-value column with its formula. The formula may use statistics of the cell, per-value
-    columns above this one, and fields of the row."""
+    """A per-value column with its formula. The formula may use statistics of the cell, fields of
+    the row, and per-value columns that the file defines above this column."""
 
     name: str
     formula: Expression
@@ -260,7 +261,7 @@ class GroupedWork(TableWork):
         self._counts_reused = "reused" in table.own_names
         #: The cells by row and pivot value (``None`` without a pivot).
         self._cells: dict[Place, dict[Any, _Cell]] = {}
-        #: The ``by`` values of each row, from the job with the lowest index.
+        #: The ``by`` values of each row, taken from the job with the lowest index.
         self._named: dict[Place, tuple[int, tuple[Any, ...]]] = {}
         self._rows: dict[Place, TableRow | None] = {}
         self._order: list[Place] = []
@@ -268,10 +269,10 @@ class GroupedWork(TableWork):
         self._pivots: dict[Any, None] = dict.fromkeys(table.values)
         #: The pivot values that have columns, in ascending order.
         self.values: list[Any] = list(table.values)
-        #: Each pivot value with its suffix in names of columns.
+        #: The pivot values, each with its suffix in names of columns.
         self._labels: list[tuple[Any, str]] = []
         self._label()
-        #: The cell for a pivot value without jobs in a row.
+        #: The cell for a pivot value for which a row has no jobs.
         self._empty = self._cell()
         self._kept: dict[tuple[str, str], tuple[_Column, Values]] = {}
 
@@ -341,7 +342,7 @@ class GroupedWork(TableWork):
 
     @property
     def left_out(self) -> int:
-        """Number of pivot values without columns, because there are too many."""
+        """The number of pivot values that have no columns, because there are too many values."""
         return len(self._pivots) - len(self.values)
 
     # -- computation of rows -------------------------------------------------------------------
@@ -357,7 +358,7 @@ class GroupedWork(TableWork):
                 values.put(place, column.value(row))
 
     def _row(self, place: Place) -> TableRow | None:
-        """Compute the row at a place; return ``None`` if ``where`` does not hold."""
+        """Compute the row at a place. Return ``None`` if ``where`` does not hold."""
         table, cells = self.table, self._cells[place]
         _, named = self._named[place]
         row: TableRow = {"n": sum([cell.n for cell in cells.values()])}

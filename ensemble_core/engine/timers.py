@@ -1,9 +1,9 @@
 """Timers of the engine.
 
-They are for heartbeats, intervals, the rate limit (``pace``), repeated resizes (``retry``), retries
-of jobs (``attempt``) and silent jobs (``silent``). The engine has no clock: it returns the next
-time, and the runtime sends a ``TimerElapsed`` then. Missed periods (a suspended machine, a clock
-jump) are skipped.
+There are timers for heartbeats, intervals, the rate limit (``pace``), repeated resizes (``retry``),
+retries of jobs (``attempt``) and silent jobs (``silent``). The engine has no clock: it returns the
+time of the next timer, and at that time the runtime sends a ``TimerElapsed``. Periods that are
+missed, because the machine was suspended or the clock jumped, are skipped.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ Kind = Literal["heartbeat", "interval", "pace", "retry", "attempt", "silent"]
 
 
 class Timer(NamedTuple):
-    """A pending timer. ``when`` is in seconds since the epoch; ``kind`` and ``key`` are passed to
-    the event."""
+    """A pending timer. ``when`` is in seconds since the epoch. The event gets ``kind`` and
+    ``key``."""
 
     when: float
     kind: Kind
@@ -51,7 +51,7 @@ class Timers:
         self._periods.pop((kind, key), None)
 
     def elapsed(self, kind: Kind, key: str, now: float) -> None:
-        """Handle an elapsed timer; a periodic one starts again."""
+        """Handle an elapsed timer. A periodic timer starts again."""
         due = self._due.pop((kind, key), None)
         period = self._periods.get((kind, key))
         if period is not None:

@@ -1,6 +1,6 @@
-"""Variation: new jobs like an existing one but with other parameters, each combination once.
+"""Variation: new jobs like an existing job but with other parameters, each combination once.
 
-Called by a firing's ``vary``; the job table stores the submitted combinations.
+Called by a firing's ``vary``. The job table stores the submitted combinations.
 """
 
 from __future__ import annotations
@@ -87,9 +87,9 @@ def varied(
 def combinations(
     group: JobGroup, base: Mapping[str, object], parameters: Mapping[str, Any]
 ) -> Iterator[dict[str, object]]:
-    """Return the combinations of these values in the group's parameter order.
+    """Yield the combinations of these values, in the order of the group's parameters.
 
-    ``base`` has the values of parameters that are not in ``parameters``; parameters that are in
+    ``base`` has the values of parameters that are not in ``parameters``. Parameters that are in
     neither have the values of the group's sweep.
     """
     names = group.names
@@ -113,6 +113,6 @@ def combinations(
 
 
 def beyond(one: Mapping[str, object], count: int, had: set[Combination]) -> Iterator[int]:
-    """Return the numbers of the next new replicas of a combination."""
+    """Yield the numbers of the next new replicas of a combination."""
     free = (number for number in itertools.count() if combination(one, number) not in had)
     return itertools.islice(free, count)
