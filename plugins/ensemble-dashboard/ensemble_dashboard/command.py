@@ -30,7 +30,7 @@ __all__ = ["dashboard"]
 
 #: Hours without a request after which a dashboard ends.
 _HOURS = 8.0
-#: Most runs to offer if none is named, newest first.
+#: Maximum number of runs to offer if none is named, newest first.
 _MOST_RUNS = 100
 
 
@@ -136,7 +136,7 @@ def _private_socket() -> Iterator[Path]:
         os.chmod(folder, 0o700)
     path = folder / f"{os.getpid()}.sock"
     with contextlib.suppress(FileNotFoundError):
-        path.unlink()  # left by an earlier process with this id
+        path.unlink()  # left by an earlier process with the same id
     try:
         yield path
     finally:
@@ -155,7 +155,7 @@ def _no_place(folder: Path, cause: str) -> EnsembleError:
 
 def _bound_to(path: Path) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX)
-    # With chmod, others could connect between bind and chmod.
+    # Set the umask instead of calling chmod: others could connect between bind and chmod.
     mask = os.umask(0o177)
     try:
         listener.bind(str(path))
@@ -216,7 +216,7 @@ def _serve(
         finally:
             watcher.cancel()
 
-    # Switch threads often, so that quick answers are not delayed while a large run is read.
+    # Switch threads often, so that quick replies are not delayed while a large run is read.
     sys.setswitchinterval(0.001)
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(serve_while_viewed())

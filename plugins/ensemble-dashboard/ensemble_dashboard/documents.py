@@ -1,6 +1,6 @@
 """The page's data, as JSON documents described by ``documents.schema.json``.
 
-``FORMAT`` increases if a change makes a document unreadable for an older page.
+The number ``FORMAT`` increases with each change that makes a document unreadable for an older page.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ NAMES = (
     *("overview", "failures", "costs", "capacity", "tables"),
     *("curves", "firings", "timeline", "nodes", "reasons"),
 )
-#: Most jobs in one document.
+#: Maximum number of jobs in one document.
 _PAGE = 1_000_000
-#: Most events of a run that is replayed to explain its rules, which takes some seconds.
+#: Maximum number of events of a run that is replayed to explain its rules. A replay takes some
+#: seconds.
 _REPLAYED = 200_000
 
 
@@ -78,7 +79,7 @@ def document(inspection: Inspection, name: str, query: Mapping[str, str]) -> Any
 
 
 def _reasons(inspection: Inspection) -> dict[str, str]:
-    """Return why rules never fired, as ``ensemble why`` says it; nothing for a long run."""
+    """Return why rules never fired, in the words of ``ensemble why``; empty for a long run."""
     report = inspection.report()
     never = [] if report is None else [rule.id for rule in report.rules if not rule.fired]
     if not never or inspection.seq > _REPLAYED:

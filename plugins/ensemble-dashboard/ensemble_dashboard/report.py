@@ -32,14 +32,15 @@ from ensemble_dashboard.documents import FORMAT, NAMES, client_file, document, d
 
 __all__ = ["page_of", "report", "write_report"]
 
-#: Most jobs in a report; of larger runs, only failed and cancelled jobs are listed.
+#: Maximum number of jobs in a report. For larger runs, only failed and cancelled jobs are listed.
 MOST_JOBS = 20_000
-#: Bytes of a failed job's log, and most jobs with logs in a report.
+#: Maximum number of bytes of a failed job's log, and of jobs with logs in a report.
 _LOG, _LOGS = 4096, 200
-#: Most jobs with details (attempts, events and values) in a report, and most points of a value.
+#: Maximum number of jobs with details (attempts, events and values) in a report, and of points of a
+#: value.
 _DETAILS, _POINTS = 100, 100
-#: Of runs with more jobs than this, only failed jobs have details: so many of each kind of
-#: failure, and of so many kinds.
+#: In runs with more jobs than the first number, only failed jobs have details: at most the second
+#: number of each kind of failure, and at most the third number of kinds.
 _DETAILED, _OF_A_KIND, _KINDS = 2_000, 3, 5
 
 _LINK = re.compile(r'<link rel="stylesheet" href="([^"]+)">')
@@ -85,7 +86,7 @@ def report(run: str, output: str | None, with_logs: bool, state: str | None, as_
 def write_report(
     state: str | None, run: str, output: str | None, *, with_logs: bool = False
 ) -> tuple[Path, str, str]:
-    """Write a report. Return its path, the run's tag, and the damage of its journal, if any.
+    """Write a report. Return its path, the run's tag, and the damage of the run's journal, if any.
 
     Raises :class:`EnsembleError` if the run cannot be read or the file cannot be written.
     """
@@ -159,13 +160,13 @@ def _ids(jobs: dict[str, Any]) -> Iterator[str]:
 def page_of(data: dict[str, Any]) -> str:
     """Return the page as one text, with data, styles and scripts.
 
-    Its content security policy allows only these scripts.
+    The page's content security policy allows only these scripts.
     """
     home = os.path.expanduser("~")
     text = dumps(data)
     if len(home) > 1:
         text = re.sub(re.escape(dumps(home)[1:-1]) + r'(?=[/"\\ ])', "~", text)
-    # No text in the data may end the script element around it.
+    # No text in the data may end the script element that contains the data.
     text = text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
     hashes: dict[str, list[str]] = {"script": [], "style": []}
 

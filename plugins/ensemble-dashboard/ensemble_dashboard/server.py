@@ -1,4 +1,4 @@
-"""The dashboard's web server: serves the page, and the documents of its runs, read-only.
+"""The dashboard's web server: serves the page and the documents of its runs, read-only.
 
 The page contains no data and needs no token; documents need the token. Requests whose ``Host`` or
 ``Origin`` is not this machine are rejected, so that pages of other sites cannot read anything.
@@ -39,18 +39,18 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
-#: Seconds between reads of a run's new events, and most open runs.
+#: Seconds between reads of a run's new events, and maximum number of open runs.
 _PAUSE, _OPEN = 0.5, 8
-#: Most cached answers of each run. An answer is cached for ``_REST`` times as long as it took to
-#: compute, so that the viewers of a large live run do not occupy a core.
+#: Maximum number of cached answers for each run. An answer is cached for ``_REST`` times as long as
+#: it took to compute, so that the viewers of a large live run do not occupy a core.
 _REMEMBERED, _REST = 64, 10
-#: Seconds that a request waits for a new answer. Then it gets the previous one, or none, and the
-#: page asks again.
+#: Seconds that a request waits for a new answer. After that, it gets the previous answer or none,
+#: and the page asks again.
 _PATIENCE = 0.05
 #: Documents that do not need all jobs. A separate thread computes them, so that they never wait for
-#: the others.
+#: other documents.
 _QUICK = ("overview", "job", "log")
-#: Documents to compute as soon as a run is shown, because the page will ask for them.
+#: Documents to compute as soon as a run is shown, because the page will request them.
 _AHEAD: tuple[tuple[str, Mapping[str, str]], ...] = (
     ("jobs", {"where": "{}", "offset": "0", "limit": "100"}),
     *((name, {}) for name in NAMES if name not in _QUICK),
@@ -61,7 +61,7 @@ _AHEAD: tuple[tuple[str, Mapping[str, str]], ...] = (
 class _Answer:
     text: str
     seq: int
-    #: Time from which it may be computed again.
+    #: Time from which the answer may be computed again.
     until: float
     #: Whether the run has no newer events.
     current: bool = True
@@ -74,7 +74,8 @@ class _Runs:
         self, state: str | None, runs: Callable[[], Sequence[str]], problems: dict[str, str]
     ) -> None:
         self._state = state
-        #: Damage found so far, by run; shared with other instances, and shown in the overview.
+        #: Damage found so far, by run. The mapping is shared with other instances; the overview
+        #: shows it.
         self._problems = problems
         self.tags = runs
         self._thread = ThreadPoolExecutor(1, "documents")
@@ -88,8 +89,8 @@ class _Runs:
     ) -> _Answer | None:
         """Return an answer.
 
-        If it takes longer than ``patience`` seconds, return the previous answer, or ``None`` if
-        there is none.
+        If the answer takes longer than ``patience`` seconds, return the previous answer, or
+        ``None`` if none is cached.
         """
         key = (name, *sorted(query.items()))
         made = self._made.get((tag, key))
@@ -117,7 +118,7 @@ class _Runs:
             inspection.refresh()
             self._looked[tag] = time.monotonic()
         name, kept, now = key[0], answers.get(key), time.monotonic()
-        # These change without an event; the timeline does while the run is active.
+        # These documents change without an event; the timeline does so while the run is active.
         changes = name in ("overview", "log") or (
             name == "timeline" and inspection.state == "running"
         )
@@ -152,14 +153,14 @@ def application(
 ) -> Starlette:
     """Return the server for the runs whose tags ``runs`` returns.
 
-    ``seen`` is called for each request that has the token.
+    The callback ``seen`` is called for each request that has the token.
     """
     problems: dict[str, str] = {}
     quick, thorough = _Runs(state, runs, problems), _Runs(state, runs, problems)
     ahead: dict[str, asyncio.Task[None]] = {}
 
     async def read_ahead(tag: str) -> None:
-        # One at a time, so that requests can come in between.
+        # Compute one at a time, so that requests can come in between.
         for name, query in _AHEAD:
             with suppress(EnsembleError):
                 await thorough.answer(tag, name, query)
@@ -200,7 +201,8 @@ def application(
                 return _response(200, dumps(await asyncio.to_thread(runs)))
             chosen = quick if name in _QUICK else thorough
             answer = await chosen.answer(tag, name, dict(request.query_params), _PATIENCE)
-            # Not while the first answer is computed: that would take twice as long.
+            # Do not start this while the first answer is computed: that answer would take twice as
+            # long.
             if answer is not None and tag not in ahead:
                 ahead[tag] = asyncio.ensure_future(read_ahead(tag))
         except EnsembleError as error:
@@ -225,6 +227,6 @@ def _error(status: int, error: str) -> Response:
 
 
 def _response(status: int, text: str, *, again: bool = False) -> Response:
-    """Return a response; ``again`` tells the page to ask again for a newer document."""
+    """Return a response. The flag ``again`` tells the page to request a newer document."""
     headers = {**_HEADERS, "Retry-After": "1"} if again else _HEADERS
     return Response(text, status, headers=headers, media_type="application/json")

@@ -1,9 +1,9 @@
-"""Finds Flux's Python bindings, and explains unusable ones.
+"""Finds Flux's Python bindings, and explains why they are unusable if they are.
 
-Each installation of Flux has its own bindings. They are built for one Python but usually work with
-others; ``flux env`` prints their folder. They are used if ``import flux`` fails, so a virtual
-environment needs only this package. The bindings are imported when an executor opens, because
-``import flux`` takes 0.1 s.
+Each installation of Flux has its own bindings. They are built for one Python version but usually
+work with others; ``flux env`` prints their folder. That folder is used if ``import flux`` fails, so
+a virtual environment needs only this package. The bindings are imported when an executor opens,
+because ``import flux`` takes 0.1 s.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ __all__ = ["OLDEST", "bindings", "connect", "release", "site_folders", "version"
 
 #: Oldest supported release.
 OLDEST = (0, 66)
-#: Import error if a library of Flux is missing.
+#: Import error that a missing library of Flux causes.
 _MISSING = re.compile(r"(libflux-[a-z]+\.so\.\d+): cannot open shared object file")
 
 
 def release(text: str) -> tuple[int, ...]:
-    """Return the numbers of a version, for comparison.
+    """Return the numbers of a version as a tuple, for comparison.
 
     >>> release("0.88.0-59-g4a5e79f56")
     (0, 88, 0)
@@ -89,7 +89,7 @@ def bindings() -> Any:
                 hint="load the module that provides Flux, or 'pip install flux-python'",
                 code="no-bindings",
             )
-        # Last, so that the site's other packages do not hide this environment's.
+        # Append them, so that the site's other packages do not hide those of this environment.
         sys.path.extend(folders)
         importlib.invalidate_caches()
     return _imported()
@@ -101,7 +101,7 @@ def _imported() -> Any:
         try:
             return _import()
         except ImportError as error:
-            # Bindings from PyPI search Flux's libraries on the system's path only.
+            # Bindings from PyPI look for Flux's libraries only on the system's path.
             missing = _MISSING.search(str(error))
             if missing is None or missing[1] in loaded or not _load(missing[1]):
                 raise ExecutorError(
@@ -152,7 +152,7 @@ def _import_hint(message: str) -> str:
 def connect(flux: Any, uri: str | None) -> Any:
     """Return a handle of the instance at ``uri``, or of the surrounding instance.
 
-    Retries if a signal interrupts the connection; any thread may receive signals.
+    Retries if a signal interrupts the connection attempt, because any thread may receive signals.
     """
     while True:
         try:

@@ -1,8 +1,8 @@
-"""Direct calls of those few functions of Flux's C library that each message needs.
+"""Direct calls of the few functions in Flux's C library that every message needs.
 
-The bindings check and convert every argument, which takes several times as long as the call. With
-them, the executor would fall behind at a thousand jobs a second. All other calls use the bindings.
-For the reactor's thread only.
+The bindings check and convert every argument, which takes several times as long as the call itself.
+Through the bindings, the executor would fall behind at a thousand jobs per second. All other calls
+use the bindings. For the reactor's thread only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["DirectCalls"]
 
 
 class DirectCalls:
-    """Calls of the C library on the bindings' futures and reactors."""
+    """Calls of C library functions on futures and reactors of the bindings."""
 
     def __init__(self) -> None:
         core = import_module("_flux._core")
@@ -32,8 +32,9 @@ class DirectCalls:
         return None if text == self._ffi.NULL else self._ffi.string(text).decode()
 
     def reset(self, future: Any) -> None:
-        """Let a stream's future receive the next response. The owner must keep a reference
-        to it.
+        """Let a stream's future receive the next response.
+
+        The owner must keep a reference to the future.
         """
         self._lib.flux_future_reset(future.pimpl.handle)
 

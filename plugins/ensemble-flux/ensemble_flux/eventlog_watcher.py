@@ -1,6 +1,6 @@
 """Eventlog watcher: follows the eventlog of each job, for guests of a Flux instance.
 
-Used by the loop in the reactor's thread.
+The reactor loop uses it in the reactor's thread.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ _AGAIN = 0.5
 
 
 class EventlogWatcher:
-    """Follows the eventlogs of a run's jobs, and finds the run's jobs among the user's.
+    """Follows the eventlogs of a run's jobs, and finds the run's jobs among all jobs of the user.
 
-    ``tell`` receives events, ``lost`` the name of a job that the instance no longer knows;
-    ``moved`` is called when free resources may have changed.
+    The callback ``tell`` receives events, ``lost`` the name of a job that the instance no longer
+    knows, and ``problem`` warnings for the user. The callback ``moved`` is called when free
+    resources may have changed.
     """
 
     def __init__(
@@ -80,7 +81,9 @@ class EventlogWatcher:
             self._reactor.after(_AGAIN, partial(self.watch, name, queue_id))
 
     def find(self, jobs: Collection[str], known: Callable[[set[str]], None]) -> None:
-        """Search the user's jobs for ``jobs``, and pass those that exist to ``known``."""
+        """Search the user's jobs for ``jobs``, and pass the names of those that exist to
+        ``known``.
+        """
         met: set[str] = set()
         questions = 1
 
@@ -127,7 +130,7 @@ class EventlogWatcher:
 
 
 def _tag(answer: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the run's tag in a jobspec."""
+    """Return the part of a jobspec that names the run and the job."""
     try:
         found = json.loads(answer["jobspec"])["attributes"]["user"][TAG]
     except (KeyError, TypeError, ValueError):

@@ -129,7 +129,9 @@ class FluxExecutor(Executor):
 
     @property
     def on_stop(self) -> Literal["keep", "cancel"]:
-        """The default: in an instance that is itself a job, jobs end with its allocation."""
+        """The default. In an instance that is itself a job, jobs would end with the instance's
+        allocation.
+        """
         return "cancel" if self._loop is not None and self._loop.nested else "keep"
 
     def submit(self, jobs: Sequence[Job]) -> None:
@@ -148,14 +150,14 @@ class FluxExecutor(Executor):
         except OSError as error:
             what = error.filename or workdir
             return Order(job, failed=f"{what}: {words(error)}")
-        # Observers read these files, and failure messages show the last line of stderr.
+        # Observers read the output files, and failure messages show the last line of stderr.
         extra = {"workdir": workdir}
         for stream in ("stdout", "stderr"):
             if "path" in option[stream]:
                 extra[stream] = option[stream]["path"]
         fetch: str | None = None
         if job.observe and "stdout" not in extra:
-            # Otherwise an observer could not read it.
+            # Otherwise an observer could not read the output.
             fetch = extra["stdout"] = os.path.join(self._output.folder, f"{job.id}.out")
             kept = (fetch,)
         return Order(job, output=option, kept=kept, extra=extra, fetch=fetch)
@@ -203,7 +205,7 @@ class FluxExecutor(Executor):
         return record
 
     def close(self) -> None:
-        """Disconnect from the instance. Its jobs continue."""
+        """Disconnect from the instance. Jobs in it continue."""
         loop, self._loop = self._loop, None
         self._handles = threading.local()
         if loop is not None:

@@ -1,7 +1,7 @@
-"""Gauges of a Flux instance, updated by the instance's messages.
+"""Gauges of a Flux instance, updated from the instance's messages.
 
 The instance's owner receives changes of jobs through the journal, and changes of nodes through the
-resource journal. A guest only receives the number of jobs in each state when it changes, and then
+resource journal. A guest receives only the number of jobs in each state when it changes, and then
 queries the free resources. Used in the executor's thread.
 """
 
@@ -18,9 +18,9 @@ from ensemble_flux.reactor import Reactor, words
 
 __all__ = ["Gauges"]
 
-#: Shortest interval between a guest's queries of free resources, in seconds.
+#: Minimum interval between a guest's queries of free resources, in seconds.
 _PAUSE = 0.5
-#: Longest interval, in seconds: nodes can go away without a message.
+#: Maximum interval between these queries, in seconds, because nodes can go down without a message.
 _LOOK = 30.0
 #: Seconds until an ended stream is reopened.
 _AGAIN = 1.0
@@ -30,7 +30,7 @@ _STATES = ("depend", "priority", "sched", "run", "cleanup", "inactive")
 class Gauges:
     """Gauges by metric path: nodes, cores, GPUs, and jobs by state.
 
-    ``problem`` receives warnings for the user.
+    The callback ``problem`` receives warnings for the user.
     """
 
     def __init__(
@@ -80,14 +80,14 @@ class Gauges:
     # -- the owner's ---------------------------------------------------------------------------
 
     def follow(self) -> None:
-        """Start to receive changes of nodes."""
+        """Start receiving changes of nodes."""
         self._past = True
         self._reactor.stream("resource.journal", {}, self._take_resources, self._resources_ended)
 
     def _take_resources(self, text: str) -> None:
         entries = json.loads(text).get("events", ())
         if not entries:
-            self._past = False  # the events before this one had already happened
+            self._past = False  # the events before this one happened before the stream began
             return
         self._ask("resource.status", self._nodes.status)
         if not self._past:
@@ -125,7 +125,7 @@ class Gauges:
     # -- a guest's -----------------------------------------------------------------------------
 
     def follow_as_guest(self) -> None:
-        """Start to receive those changes of the queue that a guest is allowed to see."""
+        """Start receiving the changes of the queue that a guest is allowed to see."""
         self._watcher = True
         self._look_again()
         self._unanswered += 1
@@ -166,7 +166,7 @@ class Gauges:
             self._ask("resource.status", self._take_status)
 
     def _take_status(self, answer: dict[str, Any]) -> None:
-        """Update the nodes, and report those that a guest has lost."""
+        """Update the nodes, and report nodes that a guest has lost."""
         self._nodes.status(answer)
         offline = parse_idset(answer.get("offline") or "")
         drains = {ranks: drain or {} for ranks, drain in (answer.get("drain") or {}).items()}
@@ -190,8 +190,9 @@ class Gauges:
         self._ask("resource.status", self._nodes.status)
 
     def _ask(self, topic: str, take: Callable[[dict[str, Any]], None], pause: float = 0.0) -> None:
-        """Send a query, unless one is in progress. Queries requested meanwhile are merged into one,
-        which follows it.
+        """Send a query, unless one is in progress.
+
+        Queries requested meanwhile are merged into one, which is sent afterwards.
         """
         if topic in self._asking:
             self._asking[topic] = True
@@ -218,6 +219,6 @@ class Gauges:
 
 
 def _where(ranks: str, hosts: str | None) -> str:
-    """Return nodes as the user knows them: by host, and by rank for Flux's commands."""
+    """Return nodes in a form that users recognize: hosts, and ranks for Flux's commands."""
     word = "rank" if ranks.isdigit() else "ranks"
     return f"{hosts} ({word} {ranks})" if hosts else f"{word} {ranks}"

@@ -1,8 +1,8 @@
 """Creates the jobspec (V1, RFC 25) of a job. Pure; used in the executor's thread.
 
-In addition to the ensemble file's fields, a jobspec has this process's environment and resource
-limits, as with ``flux submit``. ``attributes.user.ensemble`` names the run and the job, for
-reattaching.
+In addition to the ensemble file's fields, a jobspec contains this process's environment and
+resource limits, as with ``flux submit``. Its attribute ``user.ensemble`` names the run and the job,
+for reattaching.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ensemble_flux.journal import TAG
 
 __all__ = ["JobspecError", "Jobspecs", "limits"]
 
-#: Variables of an outer launcher; with these, an MPI program would look for a server that does not
+#: Variables of an outer launcher. They would make an MPI program look for a server that does not
 #: exist.
 _OUTER_LAUNCHER = ("PMI_", "PMI2_", "PMIX_", "OMPI_COMM_WORLD_", "HYDI_", "FLUX_TASK_")
 
@@ -28,7 +28,7 @@ class JobspecError(Exception):
 
 
 def limits() -> dict[str, int]:
-    """Return this process's soft resource limits, by the job shell's names."""
+    """Return this process's soft resource limits, by the names that the job shell uses."""
     return {
         name[7:].lower(): resource.getrlimit(getattr(resource, name))[0]
         for name in dir(resource)
@@ -49,8 +49,8 @@ def _set(target: dict[str, Any], path: str, value: Any) -> None:
 class Jobspecs:
     """Writes the jobspecs of one run.
 
-    ``environment`` and ``rlimits`` are the jobs' defaults, ``folder`` is the default working
-    folder, ``queue`` and ``bank`` are the executor's.
+    The arguments ``environment`` and ``rlimits`` are the jobs' defaults, and ``folder`` is the
+    default working folder. The arguments ``queue`` and ``bank`` are the executor's options.
     """
 
     def __init__(
@@ -80,7 +80,8 @@ class Jobspecs:
         return os.path.normpath(os.path.join(self._folder, job.workdir or "."))
 
     def write(self, job: Job, output: Mapping[str, Any] | None = None) -> str:
-        """Return the jobspec of a job, as JSON. ``output`` says where the job shell writes.
+        """Return the jobspec of a job, as JSON. The option ``output`` says where the job shell
+        writes.
 
         Raises :class:`JobspecError`.
         """
@@ -94,7 +95,7 @@ class Jobspecs:
             shell["output"] = dict(output)
         command = list(job.command)
         if options.get("instance"):
-            # As `flux batch` does: a broker on each node, the command on the first.
+            # As in `flux batch`: start a broker on each node, and the command on the first node.
             command = ["flux", "broker", *command]
             shell |= {"per-resource": {"type": "node"}, "mpi": "none"}
         for name, value in options.get("shell", {}).items():
@@ -122,7 +123,8 @@ class Jobspecs:
             "user": {TAG: {"run": self._run, "job": job.id, "group": job.group}},
         }
         for path, value in options.get("attributes", {}).items():
-            # As with --setattr: a path outside the attributes' parts belongs to 'system'.
+            # As with --setattr: a path that starts with neither 'system' nor 'user' belongs to
+            # 'system'.
             known = path.partition(".")[0] in ("system", "user")
             _set(attributes, path if known else f"system.{path}", value)
         free = bool(options.get("any_nodes"))
@@ -138,7 +140,8 @@ class Jobspecs:
                 {
                     "command": command,
                     "slot": "task",
-                    # An uneven spread leaves slots empty, so count the tasks in total.
+                    # If tasks are spread unevenly, some slots stay empty, so give the total number
+                    # of tasks.
                     "count": {"per_slot": 1} if free or not tasks % job.nodes else {"total": tasks},
                 }
             ],

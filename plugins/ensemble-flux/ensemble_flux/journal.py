@@ -1,17 +1,17 @@
 """Translates entries of Flux's journal and eventlogs into the events of a run.
 
 :class:`Journal` receives responses of ``job-manager.events-journal``, or entries of a job's
-eventlog in the same form, and returns events. It also tracks the state of the queue. It is pure: no
-clock, no Flux. Used in the executor's thread, and by tests with recorded journals.
+eventlog in the same form, and returns events. It also tracks the state of the queue. It is pure: it
+uses neither a clock nor Flux. Used in the executor's thread, and by tests with recorded journals.
 
 No event is lost or repeated when a stream is reopened. A job's eventlog only grows, so an entry is
 a repetition if both conditions hold:
 
-- Its place is among the entries that were taken so far.
+- Its position is among the entries that were processed so far.
 - It is no newer than the newest of those entries.
 
-One condition is not enough: volatile memos are streamed but not kept in the eventlog, and clocks
-may be set back.
+One condition is not enough, because volatile memos are streamed but not kept in the eventlog, and
+clocks may be set back.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from ensemble_flux.notation import f58
 
 __all__ = ["END_OF_BACKLOG", "TAG", "Journal", "nodes_of"]
 
-#: Place of the run's and job's names in a jobspec: ``attributes.user.TAG``.
+#: Key of the run's and job's names in a jobspec: ``attributes.user.TAG``.
 TAG = "ensemble"
-#: Id of the response that ends a stream's backlog (``FLUX_JOBID_ANY``, as a signed number).
+#: Ids of the response that ends a stream's backlog (``FLUX_JOBID_ANY``, as signed and unsigned
+#: number).
 END_OF_BACKLOG = frozenset({-1, 0xFFFFFFFFFFFFFFFF})
 
 #: State of a job after each event (RFC 21).
@@ -46,7 +47,7 @@ _COUNTED = tuple(state for state in JobState if state is not JobState.NEW)
 
 
 def files_of(jobspec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the folder and output files of an earlier controller's job, for its ``start``.
+    """Return the folder and output files of an earlier controller's job, for its ``start`` event.
 
     >>> streams = {"stdout": {"type": "file", "path": "/run/out"}, "stderr": {"type": "kvs"}}
     >>> system = {"cwd": "/run", "shell": {"options": {"output": streams}}}
@@ -63,8 +64,9 @@ def files_of(jobspec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def nodes_of(jobspec: Mapping[str, Any], cores_per_node: int) -> int:
-    """Return the number of nodes that a jobspec requests. If it only requests cores, return how
-    many nodes these cores fill.
+    """Return the number of nodes that a jobspec requests.
+
+    If it requests only cores, return how many nodes these cores fill.
     """
     cores = nodes = 0
 
@@ -72,7 +74,7 @@ def nodes_of(jobspec: Mapping[str, Any], cores_per_node: int) -> int:
         nonlocal cores, nodes
         for resource in resources:
             count = resource.get("count", 1)
-            if isinstance(count, Mapping):  # a range: at least this many
+            if isinstance(count, Mapping):  # a range: use its minimum
                 count = count.get("min", 1)
             number = times * (count if isinstance(count, int) else 1)
             if resource.get("type") == "node":
@@ -94,11 +96,12 @@ def _after(state: JobState, name: str, context: Mapping[str, Any]) -> JobState:
         return JobState.PRIORITY if state is JobState.SCHED else state
     after = _STATES.get(name, state)
     if name == "priority" and state is not JobState.PRIORITY:
-        return state  # a waiting or running job got another priority
+        return state  # a waiting or running job got a new priority
     return after if after > state or name == "priority" else state
 
 
-#: Causes by a part of the note of an ``exec`` exception. Other notes mean a failed start.
+#: Causes of ``exec`` exceptions, by a part of the exception's note. Other notes mean a failed
+#: start.
 _EXEC_CAUSES: Mapping[str, Cause] = {
     "node failure on": "node-failure",
     "lost contact": "lost",
@@ -107,7 +110,7 @@ _EXEC_CAUSES: Mapping[str, Cause] = {
 
 
 def _cause(context: Mapping[str, Any]) -> Cause | None:
-    """Return the cause of an exception; ``None`` if the core can tell it from the type alone."""
+    """Return the cause of an exception; ``None`` if the core can derive it from the type alone."""
     kind, note = context.get("type"), str(context.get("note", ""))
     if kind == "lost-shell":
         return "lost"
@@ -117,8 +120,9 @@ def _cause(context: Mapping[str, Any]) -> Cause | None:
 
 
 class _Active:
-    """An unfinished job in the queue. It belongs to the run if it has a name; otherwise it is
-    foreign.
+    """An unfinished job in the queue.
+
+    It belongs to the run if it has a name; otherwise it is foreign.
     """
 
     __slots__ = ("name", "newest", "nodes", "present", "state", "taken")
@@ -127,7 +131,7 @@ class _Active:
         self.name = name
         self.state = JobState.NEW
         self.nodes = 0
-        #: Number of entries taken from the job's eventlog.
+        #: Number of processed entries of the job's eventlog.
         self.taken = 0
         #: Time of the newest of these entries.
         self.newest = 0.0
@@ -138,8 +142,8 @@ class _Active:
 class _Ours:
     """A job that this run waits for.
 
-    The first ``told`` entries of its eventlog were processed; the newest of them has the time
-    ``newest``. Entries up to the time ``since`` are not reported.
+    The first ``told`` entries of the job's eventlog were processed, and ``newest`` is the time of
+    the newest of these. Entries up to the time ``since`` are not reported.
     """
 
     __slots__ = ("extra", "newest", "nodes", "queue_id", "since", "told")
@@ -154,10 +158,11 @@ class _Ours:
 
 
 class Journal:
-    """The job events of a Flux instance, as a run's events.
+    """Translates the job events of a Flux instance into a run's events.
 
-    ``run`` is the run's tag. With ``strangers``, new events of foreign jobs are reported. ``begun``
-    is the present time in seconds since the epoch; foreign jobs that were over by then are ignored.
+    The argument ``run`` is the run's tag. With ``strangers``, new events of foreign jobs are
+    reported. The argument ``begun`` is the present time in seconds since the epoch; foreign jobs
+    that were over by then are ignored.
     """
 
     def __init__(
@@ -173,12 +178,12 @@ class Journal:
         self._waiting_nodes = 0
         #: Events of the current backlog; ``None`` outside of backlogs.
         self._backlog: list[JobEvent] | None = []
-        #: Finished foreign jobs that were in a backlog. Each reopened stream repeats them.
+        #: Finished foreign jobs that were in a backlog. Each reopened stream repeats these jobs.
         self._seen: set[int] = set()
         #: The run's jobs in the last backlog.
         self.met: set[str] = set()
-        #: Foreign jobs that were over by this time need no report: they were reported or are
-        #: ignored.
+        #: Foreign jobs that were over by this time need no report: they were already reported or
+        #: are ignored.
         self._cut = float("inf")
         self._newest = begun
 
@@ -193,9 +198,9 @@ class Journal:
     ) -> None:
         """Expect the events of a submitted or reattached job.
 
-        ``nodes`` is the job's number of nodes, used if its jobspec is unknown. ``extra`` is added
-        to the context of its ``start``. Events up to ``since`` (seconds since the epoch) are left
-        out.
+        The argument ``nodes`` is the job's number of nodes, used if its jobspec is unknown. The
+        mapping ``extra`` is added to the context of the job's ``start`` event. Events up to
+        ``since`` (seconds since the epoch) are omitted.
         """
         self._ours[job] = _Ours(nodes, extra, since)
 
@@ -229,8 +234,8 @@ class Journal:
     # -- responses -----------------------------------------------------------------------------
 
     def reopen(self) -> None:
-        """Prepare for another stream, whose backlog has all jobs, including finished ones."""
-        if self._backlog is None:  # otherwise the last stream ended within its backlog
+        """Prepare for another stream, whose backlog contains all jobs, including finished ones."""
+        if self._backlog is None:  # otherwise, the last stream ended within its backlog
             self._backlog = []
             self._cut = self._newest
         self.met.clear()
@@ -245,9 +250,9 @@ class Journal:
     def take(self, response: Mapping[str, Any], start: int | None = None) -> Sequence[JobEvent]:
         """Process a response. Return the events to report now, in order.
 
-        The events of a backlog are returned at its end, in the order of their times. ``start`` is
-        the place of the response's first entry in the job's eventlog, if the stream does not imply
-        it.
+        The events of a backlog are returned at its end, in the order of their times. The argument
+        ``start`` is the position of the response's first entry in the job's eventlog, if the stream
+        does not imply it.
         """
         queue_id, entries = response["id"], response["events"]
         if queue_id in END_OF_BACKLOG and not entries:
@@ -268,7 +273,8 @@ class Journal:
         if new and over:
             resources = None
         # An unknown foreign job that was over by the cut needs no report. The time of a single
-        # event is no proof: a submit is older than other events that were streamed before it.
+        # event does not prove that: a submit is older than other events that were streamed before
+        # it.
         first = self._cut == float("inf")
         past = new and (first or (over and entries[-1]["timestamp"] <= self._cut))
         if self._backlog is not None and over and active.name is None and not past:
@@ -312,7 +318,7 @@ class Journal:
         new: bool,
     ) -> None:
         """Update a job's state and resources with one entry of its eventlog."""
-        if name == "invalidate":  # it was never created
+        if name == "invalidate":  # the job was never created
             if new:
                 active.state = JobState.INACTIVE
             else:
@@ -365,7 +371,7 @@ class Journal:
         cause = _cause(context) if name == "exception" else None
         if cause is not None:
             context = {**context, "cause": cause}
-        ours.since = 0.0  # all later entries are newer, whatever the clock did
+        ours.since = 0.0  # all later entries are newer, even if the clock was set back
         if name == "submit":
             context = {**context, "queue_id": f58(queue_id)}
         elif name == "start" and ours.extra:
@@ -373,7 +379,7 @@ class Journal:
         return JobEvent(timestamp, job, name, context)
 
     def _name_of(self, queue_id: int, jobspec: Mapping[str, Any] | None) -> str | None:
-        """Return our name of a job, from its jobspec or from Flux's answer to its submission."""
+        """Return our name of a job, from its jobspec or from Flux's reply to its submission."""
         if jobspec is not None:
             tag = jobspec.get("attributes", {}).get("user", {}).get(TAG)
             if isinstance(tag, Mapping) and tag.get("run") == self._run:
@@ -385,7 +391,7 @@ class Journal:
         told, self._backlog = self._backlog, None
         self._seen.clear()
         for queue_id, active in list(self._active.items()):
-            if not active.present:  # the instance has forgotten it
+            if not active.present:  # the instance has forgotten the job
                 self._leave(queue_id, active)
         # A job's events keep their order, even if the clock was set back.
         newest: dict[str, float] = {}
@@ -397,8 +403,9 @@ class Journal:
         return sorted(told or [], key=time)
 
     def missing(self) -> list[str]:
-        """Return the jobs that Flux accepted but no longer knows. Call it after the end of a
-        backlog.
+        """Return the jobs that Flux accepted but no longer knows.
+
+        Call it after the end of a backlog.
         """
         return [
             job
@@ -438,8 +445,8 @@ class Journal:
         self._states[JobState.INACTIVE] = count
 
     def gauges(self) -> dict[str, float]:
-        """Return jobs in the queue by state, and the nodes that waiting jobs need, by
-        metric path.
+        """Return, by metric path, the jobs in the queue by state, and the nodes that waiting jobs
+        need.
         """
         gauges: dict[str, float] = {
             f"queue.{state.name.lower()}": self._states[state] for state in _COUNTED

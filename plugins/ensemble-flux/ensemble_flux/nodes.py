@@ -1,7 +1,7 @@
 """Nodes of a Flux instance and their use by jobs: the gauges of nodes, cores and GPUs.
 
-Updated from ``resource.status`` and from the resource sets (R, RFC 20) that jobs allocate and
-release. Pure; used in the executor's thread.
+The state is updated from ``resource.status`` and from the resource sets (R, RFC 20) that jobs
+allocate and release. Pure; used in the executor's thread.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["Nodes"]
 
 
 def _shares(resources: Mapping[str, Any]) -> dict[int, tuple[int, int]]:
-    """Return cores and GPUs by rank, from an R."""
+    """Return cores and GPUs by rank, from a resource set (R)."""
     shares: dict[int, tuple[int, int]] = {}
     for entry in resources.get("execution", {}).get("R_lite", ()):
         children = entry.get("children", {})
@@ -29,8 +29,8 @@ def _shares(resources: Mapping[str, Any]) -> dict[int, tuple[int, int]]:
 class Nodes:
     """State of the nodes: which are up, and how much of each is in use.
 
-    A node is up if it is online and neither drained nor excluded. It is free if it is up and no job
-    uses any of it.
+    A node is up if it is online and neither drained nor excluded. A node is free if it is up and no
+    job uses any of its resources.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Nodes:
         return max((cores for cores, _ in self._sizes.values()), default=1) or 1
 
     def status(self, answer: Mapping[str, Any]) -> None:
-        """Take an answer of ``resource.status``."""
+        """Process a reply of ``resource.status``."""
         self._sizes = _shares(answer.get("R") or {})
         up = parse_idset(answer.get("online") or "")
         up -= parse_idset(answer.get("exclude") or "")
@@ -70,7 +70,9 @@ class Nodes:
             self.alloc(0, resources)
 
     def alloc(self, job: int, resources: Mapping[str, Any]) -> None:
-        """Record that a job (by the queue's id) uses these resources from now on."""
+        """Record that a job uses these resources from now on. The argument ``job`` is the queue's
+        id.
+        """
         if job in self._held:
             return
         shares = self._held[job] = _shares(resources)

@@ -1,6 +1,7 @@
 """Parsers of Flux's job ids (F58) and idsets, without Flux.
 
-Job ids are printed in base 58 (RFC 19); ranks and cores come as idsets such as ``0-3,7`` (RFC 22).
+Job ids are printed in base 58 (RFC 19). Ranks and cores are printed as idsets such as ``0-3,7``
+(RFC 22).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ _VALUES = {digit: value for value, digit in enumerate(_DIGITS)}
 
 
 def f58(jobid: int) -> str:
-    """Return a job id as Flux's commands print and take it, in ASCII.
+    """Return a job id in the ASCII form that Flux's commands print and accept.
 
     >>> f58(0), f58(12901679104)
     ('f1', 'fLf5UiB')

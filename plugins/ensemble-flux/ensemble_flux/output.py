@@ -1,4 +1,4 @@
-"""Output destinations: files that the job shell writes, or Flux's own store (its KVS).
+"""Output destinations: files that the job shell writes, or Flux's key-value store (KVS).
 
 Users and observers want files, but the job shell writes them on the job's first node. If the run's
 folder is not mounted there, the job fails. So output goes to files only if the folder is visible on
@@ -29,8 +29,9 @@ def seen_by_all(path: str, hosts: Iterable[str], here: str) -> bool:
 class Output:
     """Chooses where the job shell writes a job's output, and removes empty files.
 
-    ``folder`` receives the output of jobs that name no file, if ``keep`` is set. A file that a job
-    names is emptied before the run's first write; later writes append, so that jobs can share it.
+    If ``keep`` is ``"files"``, the folder ``folder`` receives the output of jobs that name no file.
+    A file that a job names is truncated before the run's first write; later writes append, so that
+    jobs can share the file.
     """
 
     folder: str
@@ -73,7 +74,7 @@ class Output:
             self._made.add(folder)
 
     def _clear(self, path: str) -> None:
-        """Empty output files left by an earlier run of the same name."""
+        """Truncate output files that an earlier run left under the same name."""
         if self._used is None:
             self._make(self.folder)
             self._used = bool(os.listdir(self.folder))
@@ -85,7 +86,7 @@ class Output:
         if path in self._emptied:
             return
         self._make(os.path.dirname(path))
-        # Devices and pipes cannot be emptied; a folder raises.
+        # Devices and pipes cannot be truncated; a folder raises an error.
         if not os.path.exists(path) or os.path.isfile(path) or os.path.isdir(path):
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666))
         self._emptied.add(path)

@@ -1,7 +1,7 @@
 """Output fetching: copies job output from Flux's KVS into the run's files as it is written.
 
-Needed if an observer reads the output of jobs whose nodes do not see the run's folder. Rules must
-get the last line before the job's end. Used by the loop.
+This is needed if an observer reads the output of jobs whose nodes do not see the run's folder.
+Rules must get the last line before the job's end. Used by the reactor loop.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ _PATIENCE = 30.0
 
 
 class Fetcher:
-    """Follows the standard output of jobs, and delays their ends until it is complete.
+    """Follows the standard output of jobs, and delays their end events until the output is
+    complete.
 
-    ``tell`` receives the delayed events, ``problem`` warnings for the user.
+    The callback ``tell`` receives the delayed events, and ``problem`` warnings for the user.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class Fetcher:
         self._held: dict[str, list[JobEvent]] = {}
 
     def expect(self, job: str, queue_id: int, path: str) -> None:
-        """Copy what this job prints to ``path`` once it has started."""
+        """Copy this job's output to ``path`` once the job has started."""
         self._expected[job] = (queue_id, path)
 
     def _begin(self, job: str) -> None:
@@ -54,7 +55,7 @@ class Fetcher:
         except OSError as error:
             self._problem(f"cannot keep the output of {job}: {path}: {words(error)}")
             return
-        # The output's eventlog exists once the job shell has started.
+        # The eventlog of the output exists only once the job shell has started.
         self._follow(queue_id, "guest.exec.eventlog", partial(self._shell, job, queue_id), job)
 
     def _follow(
@@ -105,7 +106,7 @@ class Fetcher:
         return True
 
     def pass_on(self, events: Sequence[JobEvent]) -> list[JobEvent]:
-        """Return the events to report now; the others follow when the output is complete."""
+        """Return the events to report now; the others are reported when the output is complete."""
         if not (self._files or self._expected):
             return list(events)
         passed = []

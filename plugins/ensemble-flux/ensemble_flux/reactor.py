@@ -1,7 +1,7 @@
 """A thread with its own Flux handle and reactor.
 
-A Flux handle belongs to one thread. Other threads pass functions to :meth:`Reactor.post`, which run
-in the reactor's thread between two messages of the broker. Used by the executor.
+A Flux handle belongs to one thread. Other threads pass functions to :meth:`Reactor.post`; the
+reactor's thread runs these functions between two messages of the broker. Used by the executor.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ensemble_flux.direct_calls import DirectCalls
 
 __all__ = ["Reactor", "words"]
 
-#: Number of messages to process before their results are passed on.
+#: Maximum number of messages to process before their results are passed on.
 _BATCH = 256
 #: Seconds to wait for the ends of streams when the handle is closed.
 _CLOSING = 2.0
@@ -37,10 +37,10 @@ def words(error: BaseException) -> str:
 
 
 class Reactor:
-    """Thread with a new handle: it calls ``opened(reactor)``, then runs the handle's reactor.
+    """Thread with a new handle. It calls ``opened()``, then runs the handle's reactor.
 
-    ``idle`` is called whenever nothing is left to do. ``lost`` is called with a reason if the
-    broker is gone or a callback raised.
+    The callback ``idle`` is called whenever nothing is left to do. The callback ``lost`` is called
+    with a reason if the broker is gone or a callback raised.
     """
 
     def __init__(
@@ -61,13 +61,13 @@ class Reactor:
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._stopping = False
         self._progress = 0
-        #: Futures with several answers, and how to end them.
+        #: Futures with several responses, each with the function that ends it.
         self._streams: dict[int, tuple[Any, Callable[[], None] | None]] = {}
         self._keys = count()
         self._silenced: set[int] = set()
         self._pending: set[Any] = set()
         self._timers: set[Any] = set()
-        #: Futures and watchers that are finished (see _release).
+        #: Finished futures and watchers (see _release).
         self._spent: list[Any] = []
         self._wakers: list[Any] = []
         self._ready = threading.Event()
@@ -79,7 +79,9 @@ class Reactor:
     # -- from other threads --------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start, and wait until ``opened`` has returned; raises what it raised."""
+        """Start, and wait until ``opened`` has returned. If ``opened`` raises an error, raise that
+        error.
+        """
         self._thread.start()
         self._ready.wait()
         if self._failure is not None:
@@ -107,8 +109,9 @@ class Reactor:
     # -- in the reactor's thread ---------------------------------------------------------------
 
     def then(self, future: Any, answered: Callable[[Any], None]) -> None:
-        """Call ``answered`` with the future once its answer is there. For futures with a single
-        answer.
+        """Call ``answered`` with the future once its response has arrived.
+
+        For futures with a single response.
         """
         pending = self._pending
 
@@ -151,7 +154,7 @@ class Reactor:
     ) -> int:
         """Request a stream of responses. Return a key for :meth:`end_stream`.
 
-        ``cancel`` is the topic of the request that ends the stream; the default is
+        The argument ``cancel`` is the topic of the request that ends the stream; the default is
         ``TOPIC-cancel``. If it is empty, the stream ends only with the connection.
         """
         constants = self._flux.constants
@@ -188,10 +191,10 @@ class Reactor:
         return key
 
     def follow(self, future: Any, answered: Callable[[Any], bool]) -> None:
-        """Call ``answered`` with each answer of a future until it returns false.
+        """Call ``answered`` with each response of a future until ``answered`` returns false.
 
-        It may return false only at the end of the future: an answer to a released future would
-        crash the process.
+        It may return false only at the end of the future, because a response to a released future
+        would crash the process.
         """
 
         def fulfilled(future: Any) -> None:
@@ -215,7 +218,7 @@ class Reactor:
                 cancel()
 
     def after(self, seconds: float, work: Callable[[], None]) -> None:
-        """Run a function later."""
+        """Run a function after a delay."""
 
         def elapsed(_handle: Any, watcher: Any, _events: int, _args: Any) -> None:
             self._progress += 1
@@ -265,7 +268,8 @@ class Reactor:
         reactor = handle.get_reactor()
         while not self._stopping:
             self._run(handle, reactor, once)
-            # Pass on the first message after a pause immediately, the rest of a burst together.
+            # After a pause, pass the first message on immediately, and the rest of a burst
+            # together.
             self._idle()
             for _ in range(_BATCH):
                 before = self._progress
@@ -343,6 +347,6 @@ def _release(spent: Any) -> None:
 
 
 def _forget(future: Any) -> None:
-    """Release a future that will not answer any more."""
+    """Release a future that will get no more responses."""
     futures = import_module("flux.future")
     getattr(futures, "_THEN_HANDLES", {}).pop(future, None)

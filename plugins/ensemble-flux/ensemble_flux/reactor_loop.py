@@ -1,8 +1,8 @@
 """Reactor loop of a run in its Flux instance: submits, cancels, and reports events.
 
-Jobs are submitted without waiting, with a window. Their events come from the job manager's journal,
-which covers all jobs but is for the instance's owner; a guest follows the eventlogs of its own
-jobs. Created and driven by the executor.
+Jobs are submitted without waiting for replies, with a window. Their events come from the job
+manager's journal. The journal covers all jobs but is only for the instance's owner; a guest follows
+the eventlogs of its own jobs. The executor creates and drives the loop.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from ensemble_flux.submitter import WINDOW, Order, Submitter
 
 __all__ = ["FluxLoop"]
 
-#: Seconds to wait for the instance's first message, and for an answer to ``reattach``.
+#: Seconds to wait for the instance's first message, and for a reply to ``reattach``.
 PATIENCE = 120.0
-#: Seconds between attempts to reopen the journal, and how many attempts there are.
+#: Seconds between attempts to reopen the journal, and maximum number of attempts.
 _AGAIN, _ATTEMPTS = 0.5, 240
 #: Seconds that a checked job may take to reach the job manager.
 _BATCHED = 0.25
@@ -51,8 +51,9 @@ _BATCHED = 0.25
 class FluxLoop:
     """One run's connection to one Flux instance.
 
-    ``events`` is the source of events: ``journal``, ``eventlogs``, or ``auto`` (the journal if this
-    user may read it). ``window`` is the number of submissions in flight.
+    The argument ``events`` selects the source of events: ``journal``, ``eventlogs``, or ``auto``
+    (the journal if this user may read it). The argument ``window`` is the maximum number of
+    submissions in flight.
     """
 
     def __init__(
@@ -101,16 +102,16 @@ class FluxLoop:
         self._finders: list[Callable[[set[str]], None]] = []
         #: Whether the instance belongs to another user.
         self.guest = False
-        #: Hosts of the instance's brokers, and its version. Known once it is open.
+        #: Hosts of the instance's brokers, and its version. Known once the instance is open.
         self.hosts: tuple[str, ...] = ()
         self.version = ""
         #: Whether the instance is a job of another instance.
         self.nested = False
-        #: Current gauges; replaced, never changed.
+        #: Current gauges. The mapping is replaced, never changed.
         self.gauges: Mapping[str, float] = {}
-        #: Submitted jobs that are not over. The submitting thread adds to it.
+        #: Submitted jobs that are not over. The submitting thread adds jobs.
         self.ids: set[str] = set()
-        #: Why no more events will come, if so.
+        #: Why no more events will arrive; ``None`` while the instance is connected.
         self.lost: str | None = None
 
     # -- from other threads --------------------------------------------------------------------
@@ -130,7 +131,9 @@ class FluxLoop:
         self._reactor.post(partial(self._cancel_jobs, tuple(jobs)))
 
     def reattach(self, jobs: Mapping[str, float]) -> dict[str, bool]:
-        """Return those of these jobs that the instance knows. Their events follow."""
+        """Return for each of these jobs whether the instance knows it. Events of known jobs
+        follow.
+        """
         self._let_submits_arrive()
         answered = threading.Event()
         met: set[str] = set()
@@ -152,7 +155,8 @@ class FluxLoop:
 
     def _let_submits_arrive(self) -> None:
         """Wait for jobs that an earlier controller sent and that the instance is still accepting.
-        Otherwise they would be submitted twice.
+
+        Otherwise these jobs would be submitted twice.
         """
         handle = connect(self._flux, self._uri)
         deadline = time.monotonic() + PATIENCE
@@ -161,7 +165,7 @@ class FluxLoop:
                 stages = handle.rpc("job-ingest.stats-get", {}).get()["pipeline"].values()
                 busy = sum(stage["running"] + stage["backlog"] for stage in stages)
             except (OSError, LookupError, TypeError, AttributeError):
-                break  # another version's format, or no permission
+                break  # the format of another version, or no permission
             if not busy:
                 break
             time.sleep(_AGAIN)
@@ -227,7 +231,7 @@ class FluxLoop:
         if not response["events"] and not self._stream_open:
             self._stream_open = True
             self._attempts = 0
-            # This answer comes after all events streamed so far, so it agrees with them.
+            # The reply arrives after all events streamed so far, so it is consistent with them.
             self._gauges.count_inactive()
             if not self._opening:
                 self._after_backlog()
@@ -250,7 +254,7 @@ class FluxLoop:
 
     def _journal_ended(self, error: OSError) -> None:
         if self._opening:
-            # Not the error itself, because its traceback would keep the handle alive.
+            # Do not keep the error itself, because its traceback would keep the handle alive.
             self._refused = OSError(error.errno, words(error))
             return
         why = words(error)
@@ -269,7 +273,7 @@ class FluxLoop:
         self._open_journal(full=True)
 
     def _after_backlog(self) -> None:
-        """Handle the end of a reopened journal's backlog: now the state of all jobs is known."""
+        """Handle the end of a reopened journal's backlog, when the state of all jobs is known."""
         finders, self._finders = self._finders, []
         for answer in finders:
             answer(set(self._journal.met))
@@ -281,7 +285,7 @@ class FluxLoop:
         self._out.append(Problem(self._run.clock(), message))
 
     def _flush(self) -> None:
-        """Pass on what has arrived."""
+        """Pass on all events and gauges that have arrived."""
         if self._out:  # events first, because rules wait for them
             events, self._out = self._out, []
             self._emit(events)

@@ -1,6 +1,6 @@
-"""Asynchronous job submission with a window: does not wait for Flux's answers.
+"""Asynchronous job submission with a window, which does not wait for Flux's replies.
 
-Used by the loop in the reactor's thread.
+Used by the reactor loop in the reactor's thread.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from ensemble_flux.reactor import Reactor, words
 __all__ = ["WINDOW", "Order", "Submitter"]
 
 #: Maximum number of submissions in flight. Flux handles jobs in batches and is faster with larger
-#: ones. Measured: 64 in flight reach 0.6 of the rate of 1,024, and more than 1,024 add nothing.
+#: batches. Measured: 64 in flight reach 0.6 of the rate of 1,024, and more than 1,024 add nothing.
 WINDOW = 2048
-#: Submissions between two checks for incoming messages.
+#: Number of submissions between two checks for incoming messages.
 _SLICE = 64
-#: If no module receives a submission: seconds until the next attempt, and number of attempts.
+#: Retries if no module receives a submission: seconds until the next attempt, and number of
+#: attempts.
 _BUSY, _RETRIES = 0.5, 60
 _NOBODY = frozenset({errno.ENOSYS, errno.EAGAIN})
 
@@ -32,8 +33,8 @@ _NOBODY = frozenset({errno.ENOSYS, errno.EAGAIN})
 class Order:
     """A prepared job to submit.
 
-    ``kept`` are output files that are removed if they stay empty. ``fetch`` is the file to which
-    the job's output is copied. ``failed`` says why the job cannot run.
+    The field ``kept`` has output files that are removed if they stay empty. The field ``fetch`` is
+    the file to which the job's output is copied. The field ``failed`` says why the job cannot run.
     """
 
     job: Job
@@ -46,10 +47,10 @@ class Order:
 
 
 class Submitter:
-    """The jobs that Flux does not have yet.
+    """Submits jobs that Flux does not have yet.
 
-    ``accepted`` is called with Flux's id of each accepted job, ``failed`` with the type and note of
-    the exception of each rejected one.
+    The callback ``accepted`` is called with Flux's id of each accepted job. The callback ``failed``
+    is called with the type and note of the exception of each rejected job.
     """
 
     def __init__(
@@ -80,15 +81,16 @@ class Submitter:
         self._pump()
 
     def cancel(self, name: str) -> None:
-        """Drop this job; if it is in flight, cancel it on arrival."""
+        """Drop this job. If it is in flight, cancel it once Flux has accepted it."""
         if self._waiting.pop(name, None) is not None:
             self._failed(name, "cancel", "cancelled before it was submitted to Flux")
         elif name in self._on_the_way:
             self._cancelled_on_the_way.add(name)
 
     def cancelled_on_the_way(self, name: str) -> bool:
-        """Return whether an accepted job was cancelled while it was in flight. True only once for a
-        job.
+        """Return whether an accepted job was cancelled while it was in flight.
+
+        Returns True only once for each job.
         """
         if name in self._cancelled_on_the_way:
             self._cancelled_on_the_way.discard(name)

@@ -1,6 +1,6 @@
 """The generator plugin ``gest``: any class of the standard gest-api, named by its import path.
 
-Every run loads this module, so it imports nothing heavy.
+Every run loads this module, so this module imports nothing heavy.
 """
 
 from __future__ import annotations

@@ -13,13 +13,15 @@ from ensemble_core import EnsembleError, Exchange, Generator, Point, Variable, V
 
 __all__ = ["GestGenerator"]
 
-#: Maximum number of values of a discrete variable; the standard lists each.
+#: Maximum number of values of a discrete variable. The standard requires a list of them.
 _MOST_LISTED = 1_000_000
 
 
 class GestGenerator(Generator):
-    """A gest-api generator. The standard has no message for lost and pruned points. So they are not
-    reported, unless ``failed`` in the ensemble file gives them values.
+    """A gest-api generator.
+
+    The standard has no message for lost and pruned points. So they are not reported, unless
+    ``failed`` in the ensemble file gives them values.
     """
 
     def __init__(self, vocs: Vocs, options: Mapping[str, Any]) -> None:
@@ -37,8 +39,8 @@ class GestGenerator(Generator):
                 hint="its arguments go under with: {options: {…}}",
                 code="bad-value",
             ) from error
-        #: Points as the generator suggested them, by our numbers. They are reported back unchanged,
-        #: with their ``_id``.
+        #: Points as the generator suggested them, by our numbers. They are returned to the
+        #: generator unchanged, with their ``_id``.
         self._given: dict[int, dict[str, Any]] = {}
         self._more: list[dict[str, Any]] = []
         self._next = 0
@@ -57,11 +59,13 @@ class GestGenerator(Generator):
         return [self._from_standard(each) for each in given]
 
     def _request(self, count: int) -> list[dict[str, Any]]:
-        """Return up to ``count`` points. The generator may return another number, including 0."""
+        """Return up to ``count`` points. The generator may return a different number, including
+        0.
+        """
         for number in (count, None):
             try:
                 return [_single(each) for each in self._generator.suggest(number)]
-            except ValueError:  # the standard's way to decline a number
+            except ValueError:  # this is how a generator declines a number
                 continue
         return []
 
@@ -79,8 +83,10 @@ class GestGenerator(Generator):
             self._generator.ingest(told)
 
     def resume(self, exchanges: Sequence[Exchange]) -> None:
-        """Repeat all recorded calls. If the answers differ from the recorded points, report the
-        recorded points as those of another generator.
+        """Repeat all recorded calls.
+
+        If the results differ from the recorded points, report the recorded points as those of
+        another generator.
         """
         if self._repeats(exchanges):
             return

@@ -1,6 +1,6 @@
 """LAMMPS plugin: observes growing logs, so that rules can react to the physics.
 
-Every run loads this module through the entry-point group ``ensemble``. So the functions import
+Every run loads this module through the entry-point group ``ensemble``. So its functions import
 other modules only when an ensemble file needs them.
 """
 

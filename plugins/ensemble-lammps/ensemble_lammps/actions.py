@@ -1,9 +1,10 @@
 """The actions ``lammps-vary``, ``lammps-continue`` and ``lammps-check``.
 
-``lammps-vary`` decides in the engine's thread. The other two read files, so they run in another
-thread and return further actions: ``lammps-continue`` returns a ``lammps-vary`` with the restart
-file among the variables, ``lammps-check`` the action for the job's outcome. If a crash makes them
-run twice, the result is the same, because the job is over and its files stay.
+The action ``lammps-vary`` decides in the engine's thread. The other two read files, so they run in
+another thread and return further actions. The action ``lammps-continue`` returns a ``lammps-vary``
+with the restart file among the variables. The action ``lammps-check`` returns the action for the
+job's outcome. If a crash makes them run twice, the result is the same, because the job is over and
+its files stay.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ if TYPE_CHECKING:
 
 __all__ = ["actions"]
 
-#: Seconds by which the clock of the files may lag behind the queue's.
+#: Seconds by which the file system's clock may lag behind the queue's.
 _CLOCKS = 10.0
-#: Number of bytes of a script to search for a use of the restart file.
+#: Maximum number of bytes of a script to search for a use of the restart file.
 _MOST_OF_SCRIPT = 1 << 20
-#: Outcomes that ``lammps-check`` distinguishes, as named by ``outcome``.
+#: Outcomes that ``lammps-check`` distinguishes, by their names in ``outcome``.
 _KINDS = {
     "completed": "LAMMPS reached the end of its script",
     "lost-atoms": "atoms were lost",
@@ -158,7 +159,9 @@ def _newest_restart(
 
 
 def _escaped(parameters: Mapping[str, Any]) -> dict[str, str]:
-    """Return parameters with regular-expression characters escaped: a value is not a pattern."""
+    """Return parameters with regular-expression characters escaped, because a value is not a
+    pattern.
+    """
     import glob
 
     return {name: glob.escape(str(value)) for name, value in parameters.items()}
@@ -175,8 +178,9 @@ def _nothing_whole(job: Mapping[str, Any], found: restarts.Found) -> str:
 
 
 def _never_asks(path: str, variable: str) -> bool:
-    """Return whether the script is readable and neither it nor a script that it includes can use
-    the variable.
+    """Return whether the script is readable and cannot use the variable.
+
+    Scripts that it includes are checked too.
     """
     try:
         if not os.path.isfile(path):
@@ -239,7 +243,7 @@ def _job(context: CallContext, action: str) -> Mapping[str, Any]:
 
 
 def _filled(text: str, job: Mapping[str, Any]) -> str:
-    """Return the text with the job's placeholders filled in."""
+    """Return the text with the job's placeholders replaced by their values."""
     for name, value in (
         *job.get("parameters", {}).items(),
         ("group", job["group"]),
@@ -251,7 +255,7 @@ def _filled(text: str, job: Mapping[str, Any]) -> str:
 
 
 def _nested(given: Any) -> Iterable[Action]:
-    """Return the actions in an option."""
+    """Return the actions listed in an option."""
     if given is None:
         return []
     return [Action(spec) for spec in (given if isinstance(given, list) else [given])]
@@ -356,7 +360,7 @@ def actions() -> Iterable[ActionPlugin]:
                     "x-ensemble": "action",
                 },
             ),
-            # An option cannot replace a missing job.
+            # No option can replace a missing job.
             "x-ensemble-job-unless": "",
         },
     )

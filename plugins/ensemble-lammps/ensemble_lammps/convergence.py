@@ -1,24 +1,24 @@
 """Convergence test of column means, with their errors, row by row and in bounded memory.
 
-The observer passes each row of a log to a :class:`Convergence`, and adds its values to the row: the
-running mean of each watched column, its standard error, its recent drift, and a mark when the
-conditions start or stop to hold. Pure: the same rows give the same values.
+The observer passes each row of a log to a :class:`Convergence`, and adds the returned values to the
+row: the running mean of each watched column, its standard error, its recent drift, and a mark in
+rows where the conditions start or stop to hold. Pure: the same rows give the same values.
 
-The standard error allows for autocorrelation by blocking (H. Flyvbjerg and H. G. Petersen, J. Chem.
-Phys. 91, 461 (1989)). Neighbours are averaged repeatedly, which doubles the block size. The error
-of the mean, computed from the blocks, grows until the blocks are longer than the correlation; then
-it reaches a plateau.
+The standard error accounts for autocorrelation by blocking (H. Flyvbjerg and H. G. Petersen, J.
+Chem. Phys. 91, 461 (1989)). Neighbouring values are averaged repeatedly, which doubles the block
+size each time. The error of the mean, computed from the blocks, grows until the blocks are longer
+than the correlation; then it reaches a plateau.
 
-The plateau is found by a rule (R. M. Lee et al., Phys. Rev. E 83, 066706 (2011), after U. Wolff):
-it starts at the smallest block size B for which ``B**3 > 2 * n * (e(B) / e(1))**4``. Here n is the
-number of rows, and e(B) is the error from blocks of B rows. There must be at least
-:data:`FEWEST_BLOCKS` of these blocks. If no block size fits, as in a run that still drifts, the
-error is unknown and nothing has converged.
+The start of the plateau is found by a rule (R. M. Lee et al., Phys. Rev. E 83, 066706 (2011), after
+U. Wolff): it is the smallest block size B for which ``B**3 > 2 * n * (e(B) / e(1))**4``. Here n is
+the number of rows, and e(B) is the error from blocks of B rows. There must be at least
+:data:`FEWEST_BLOCKS` of these blocks. If no block size satisfies the rule, as in a run that still
+drifts, the error is unknown and nothing has converged.
 
 This rule assumes one correlation time. A slow motion under fast noise has a first plateau that is
 far too low. So the reported error is the maximum over this and all larger block sizes with at least
-:data:`FEWEST_CHECKED` blocks. On a true plateau, the maximum is a tenth higher; otherwise, up to
-several times.
+:data:`FEWEST_CHECKED` blocks. On a true plateau, this maximum is about a tenth higher than the
+plateau; otherwise, it is up to several times as high.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ __all__ = [
 FEWEST_BLOCKS = 16
 #: Minimum number of blocks of larger sizes, which only check whether the plateau continues.
 FEWEST_CHECKED = 8
-#: Number of pieces of the window for the drift.
+#: Number of pieces into which the window for the drift is divided.
 _PIECES = 32
-#: Limit of a piece's number, because a log may contain any step.
+#: Maximum number of a piece. A limit is needed because a log may contain any step.
 _MOST_PIECES = 1e15
-#: Factor on a tolerance beyond which convergence is lost; it avoids flickering.
+#: Factor on a tolerance beyond which convergence is lost. It prevents flickering.
 _SLACK = 1.1
-#: Values reported for a column.
+#: Suffixes of the values reported for a column.
 _SUFFIXES = ("mean", "error", "drift")
 
 _STEPS = {"type": "number", "minimum": 1}
@@ -106,8 +106,9 @@ def variables(options: Mapping[str, Mapping[str, Any]]) -> frozenset[str]:
 class Blocking:
     """The mean of a series and the standard error of that mean, value by value.
 
-    Memory and time for one value grow with the logarithm of their number. The error is recomputed
-    only when there are 1/64 more values, so its cost per value is negligible.
+    Memory and the time per value grow with the logarithm of the number of values. The error is
+    recomputed only after the number of values has grown by 1/64, so its cost per value is
+    negligible.
     """
 
     __slots__ = ("_error", "_levels", "_look", "count", "mean", "rough")
@@ -116,13 +117,13 @@ class Blocking:
         self.count = 0
         self.mean = 0.0
         #: For each block size: the number of blocks, their mean, the sum of their squared
-        #: deviations, and the block that waits for its neighbour.
+        #: deviations, and the block that still waits for its neighbour.
         self._levels: list[list[Any]] = []
         self._error: float | None = None
         self._look = FEWEST_BLOCKS
         #: The error at the start of the plateau; without a plateau, the error from the largest
-        #: blocks. It is too small to prove convergence, but sufficient to decide whether it
-        #: continues.
+        #: blocks. It is too small to prove convergence, but good enough to decide whether
+        #: convergence continues.
         self.rough: float | None = None
 
     def add(self, value: float) -> None:
@@ -177,10 +178,11 @@ class Blocking:
 
 
 class Drift:
-    """Drift of a running mean during the last ``window`` steps: its maximum minus its minimum.
+    """Drift of a running mean during the last ``window`` steps: the mean's maximum minus its
+    minimum.
 
-    The window is kept in pieces. It is never shorter than requested, and at most one piece and one
-    row longer.
+    The window is divided into pieces. It is never shorter than requested, and at most one piece and
+    one row longer.
     """
 
     __slots__ = ("_begin", "_high", "_low", "_past", "_piece", "_pieces", "_size", "_window")
@@ -190,8 +192,8 @@ class Drift:
         self._size = window / _PIECES
         self._begin: float | None = None
         self._piece = 0
-        #: Complete pieces: number, lowest, highest. The oldest starts before the window, so that
-        #: the mean at the start of the window is always included.
+        #: Complete pieces: each with its number, and its lowest and highest mean. The oldest starts
+        #: before the window, so that the mean at the start of the window is always included.
         self._pieces: deque[tuple[int, float, float]] = deque()
         self._low = self._high = 0.0
         self._past = (math.inf, -math.inf)
@@ -263,16 +265,16 @@ class _Column:
 
 
 def _within(value: float | None, tolerance: float | None, scale: float) -> bool:
-    """Return whether the value is within the tolerance, or the tolerance is unset."""
+    """Return whether the value is within the tolerance. An unset tolerance allows any value."""
     return tolerance is None or (value is not None and value <= tolerance * scale)
 
 
 class Convergence:
     """The columns of one log whose means should converge.
 
-    ``options`` is the observer's option ``converged``: for each column ``error``, ``within`` and
-    ``window`` (in steps), ``relative`` and ``begin`` (a step). A column without any variation has
-    the error 0 as soon as there are enough rows, because its mean is known exactly.
+    The argument ``options`` is the observer's option ``converged``: for each column ``error``,
+    ``within`` and ``window`` (in steps), ``relative`` and ``begin`` (a step). A column that does
+    not vary has the error 0 as soon as there are enough rows, because its mean is known exactly.
     """
 
     def __init__(self, options: Mapping[str, Mapping[str, Any]]) -> None:
@@ -290,10 +292,10 @@ class Convergence:
 
         - ``COLUMN.mean``, ``COLUMN.error`` and ``COLUMN.drift``, if known
         - ``Converged``: 1 in the row where the conditions of all columns start to hold; -1 in the
-          row where they stop, because a value exceeds its tolerance by more than a tenth
+          row where they stop to hold, because a value exceeds its tolerance by more than a tenth
 
         A row is ignored if it has no step, or the same step as the previous row, as between two
-        runs. A lower step than before resets everything.
+        runs. A step lower than the previous one resets everything.
         """
         if step is None or not math.isfinite(step) or self._columns.keys().isdisjoint(values):
             return {}

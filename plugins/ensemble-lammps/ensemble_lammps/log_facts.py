@@ -1,7 +1,7 @@
 """Facts of a LAMMPS log other than thermo rows: run time, speed, warnings and errors.
 
 The reader passes each line outside of tables to this module, and gets one row of facts at the end
-of a run. ``outcome`` uses the same lines.
+of each run. ``outcome`` uses the same lines.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ FACTS = frozenset({
     "StepsPerSecond", "TauPerDay", "WallTime", "Warnings",
 })  # fmt: skip
 
-#: Start of the line before a table.
+#: Possible starts of the line before a table.
 MEMORY = (b"Per MPI rank memory allocation", b"Memory usage per processor")
-#: Seconds, processors, steps, atoms.
+#: The line ``Loop time of …``. Groups: seconds, processors, steps, atoms.
 LOOP = re.compile(
     rb"Loop time of ([-+.0-9eE]+) on ([0-9]+) procs\b.* for ([0-9]+) steps with ([0-9]+) atoms"
 )
@@ -31,7 +31,7 @@ _WALL = re.compile(rb"Total wall time: ([0-9]+):([0-9]{2}):([0-9]{2})\s*")
 _WARNING = b"WARNING"
 _ERROR = re.compile(rb"ERROR(?: on proc [0-9]+)?: ")
 
-#: Longest number: LAMMPS prints no more digits.
+#: Maximum length of a number. LAMMPS prints no more digits.
 _LONGEST = 40
 
 
@@ -44,7 +44,7 @@ def _float(text: bytes) -> float | None:
 
 
 class Facts:
-    """The facts of one log, line by line."""
+    """The facts of one log, read line by line."""
 
     def __init__(self) -> None:
         self.errors = 0
@@ -54,7 +54,9 @@ class Facts:
         self._run: dict[str, float] | None = None
 
     def loop(self, line: bytes, *, atoms: bool) -> None:
-        """Read ``Loop time of …``; ``atoms``: whether to report the number of atoms."""
+        """Read the line ``Loop time of …``. The flag ``atoms`` says whether to report the number of
+        atoms.
+        """
         match = LOOP.match(line)
         numbers = [] if match is None else [_float(text) for text in match.groups()]
         if not numbers or None in numbers:
@@ -85,7 +87,7 @@ class Facts:
         return True
 
     def take(self) -> dict[str, float] | None:
-        """Return and forget the facts of the finished run, or ``None``."""
+        """Return the facts of the finished run, or ``None``, and forget them."""
         run, self._run = self._run, None
         if run is not None:
             if self.errors:

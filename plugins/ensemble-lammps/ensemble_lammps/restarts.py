@@ -1,11 +1,11 @@
-"""Restart files: which are complete, their steps, and which is the newest.
+"""Restart files: which of them are complete, their steps, and which is the newest.
 
 Used by ``lammps-continue``. A restart file starts with a magic string, a mark of the byte order and
-the revision of the format. Tagged values follow, the step among the first. The magic string at the
-very end shows that the file is complete. With ``%`` in the name, there are several files, and each
-ends with the magic string. The file named ``base`` in place of ``%`` contains the number of the
-others, which have numbers in place of ``%``. Names do not tell which file is newest (``restart 100
-a b`` alternates between two), so they are not used.
+the revision of the format. Tagged values follow, with the step among the first. The magic string at
+the very end shows that the file is complete. If the name contains ``%``, there are several files,
+each of which ends with the magic string. The file with ``base`` in place of ``%`` contains the
+number of the other files, which have numbers in place of ``%``. Names do not show which file is
+newest (``restart 100 a b`` alternates between two), so they are not used.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ from ensemble_core import EnsembleError
 __all__ = ["Found", "NotWhole", "Restart", "find", "read"]
 
 MAGIC = b"LammpS RestartT\0"
-#: Before this revision, files have no mark at the end.
+#: First revision whose files have a mark at the end.
 _FIRST_REVISION = 1
-#: Tags of the relevant values, and of strings.
+#: Tags of the relevant values.
 _BIGINT, _STEP, _MULTIPROC, _MPIIO = 3, 5, 44, 45
 _STRINGS = (0, 4)
-#: Number of values to read. The step is about the seventh; a file without it is something else.
+#: Maximum number of values to read. The step is about the seventh; a file without a step is not a
+#: restart file.
 _MOST_VALUES = 40
 _LONGEST_STRING = 1000
-#: Seconds by which the clocks of nodes may differ. Each node writes one of the files.
+#: Seconds by which the clocks of nodes may differ. Each node writes one of the numbered files.
 _CLOCKS = 1.0
-#: Most rejected files to list for the user.
+#: Maximum number of rejected files to list for the user.
 _MOST_PASSED = 5
 
 
@@ -41,8 +42,8 @@ _MOST_PASSED = 5
 class Restart:
     """A complete restart file.
 
-    ``path`` is the argument of ``read_restart``, with ``%`` if there are several files. ``time`` is
-    when it was written, in seconds since the epoch.
+    The field ``path`` is the argument of ``read_restart``, with ``%`` if there are several files.
+    The field ``time`` is when the file was written, in seconds since the epoch.
     """
 
     path: str
@@ -59,7 +60,9 @@ class Found:
 
 
 class NotWhole(EnsembleError):
-    """The file is not a complete restart file. ``meant``: it looks like an incomplete one."""
+    """The file is not a complete restart file. ``meant`` says whether it looks like an incomplete
+    one.
+    """
 
     def __init__(self, what: str, *, meant: bool = True) -> None:
         super().__init__(what, code="no-restart-file")
@@ -87,10 +90,10 @@ def find(
     begun:
         Seconds since the epoch. Older files belong to an earlier run and are skipped.
     also:
-        Further files, of any age: what the job itself started from.
+        Further files, of any age: those that the job itself started from.
     newest:
-        ``step``: the highest step, then the latest time. ``time``: the reverse, for scripts that
-        reset the step.
+        Criterion for the newest file. ``step``: the highest step, then the latest time. ``time``:
+        the latest time, then the highest step, for scripts that reset the step.
     """
     best: Restart | None = None
     passed: list[tuple[str, str]] = []
@@ -107,7 +110,8 @@ def find(
             older.append(found)
         elif best is None or _rank(found, newest) > _rank(best, newest):
             best = found
-    # A chain in one folder leaves hundreds; list only those that could have been chosen.
+    # A chain of jobs in one folder leaves hundreds of files; list only those that could have been
+    # chosen.
     passed += [
         (found.path, "it is older than the job")
         for found in older
@@ -137,9 +141,9 @@ def _named(folder: str, patterns: Sequence[str]) -> Iterator[str]:
 
 
 def read(path: str) -> Restart:
-    """Return the restart file at ``path``, which may have ``%`` for several files.
+    """Return the restart file at ``path``, which may contain ``%`` for several files.
 
-    Reads only its start and end. Raises :class:`NotWhole` with the reason.
+    Reads only the start and end of each file. Raises :class:`NotWhole` with the reason.
     """
     try:
         return _read(path)
@@ -166,10 +170,10 @@ def _read(path: str) -> Restart:
 
 
 def _check_parts(before: str, after: str, count: int, time: float) -> float:
-    """Check the ``count`` numbered files of a restart. Return when the last was written.
+    """Check the ``count`` numbered files of a restart. Return when the last of them was written.
 
-    They are written after the file ``base``, whose time is ``time``. An older one is left over from
-    an earlier restart of the same name.
+    They are written after the file ``base``, whose time is ``time``. An older file is left over
+    from an earlier restart with the same name.
     """
     last = time
     for number in range(count):
@@ -183,7 +187,7 @@ def _check_parts(before: str, after: str, count: int, time: float) -> float:
 
 
 def _opened(path: str, *, meant: bool) -> BinaryIO:
-    """Open the regular file at ``path``; a pipe would block."""
+    """Open the regular file at ``path``. Reject a pipe, which would block."""
     name = os.path.basename(path)
     try:
         found = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -196,7 +200,7 @@ def _opened(path: str, *, meant: bool) -> BinaryIO:
 
 
 def _head(file: BinaryIO) -> tuple[int, str]:
-    """Return the step, and the byte order in :mod:`struct`'s notation."""
+    """Return the step, and the byte order in the notation of :mod:`struct`."""
     if file.read(len(MAGIC)) != MAGIC:
         raise NotWhole("it is not a restart file", meant=False)
     mark = _take(file, 4)
@@ -248,7 +252,7 @@ def _parts(file: BinaryIO, order: str) -> int:
 
 
 def _occurrences(text: str, part: str) -> Iterator[int]:
-    """Yield where the part occurs in the last component of the text, last first."""
+    """Yield the positions of ``part`` in the last component of the path ``text``, last first."""
     at = text.rfind(part)
     while at > text.rfind("/"):
         yield at

@@ -1,10 +1,10 @@
 """Tables of thermo output with one line per row: styles ``one`` and ``yaml``.
 
-The reader creates a table after a header, and from then on asks it for rows. One regular expression
-describes the rows of a table; a line that does not match it is not a row. But users print lines of
-numbers, too. So a table of style ``one`` learns LAMMPS' format from its first row: in which column
-values start, and whether rows end with a blank. ``tests/test_fuzz.py`` compares this with a reader
-that splits each line.
+The reader creates a table after a header, and from then on requests rows from the table. One
+regular expression describes the rows of a table; a line that does not match it is not a row. But
+users print lines of numbers too. So a table of style ``one`` learns LAMMPS' format from its first
+row: the column in which values start, and whether rows end with a blank. ``tests/test_fuzz.py``
+compares the result with a reader that splits each line.
 """
 
 from __future__ import annotations
@@ -20,21 +20,22 @@ from ensemble_core import Row
 
 __all__ = ["LONGEST_LINE", "UNKEPT", "VALUE", "Keeper", "OneTable", "Table", "YamlTable", "number"]
 
-#: Longest line; LAMMPS' lines are far shorter. Bounds memory.
+#: Maximum length of a line, to limit memory. LAMMPS' lines are far shorter.
 LONGEST_LINE = 256 * 1024
 
 _SPECIAL = rb"[-+]?\.?(?:[nN][aA][nN](?:\([0-9A-Za-z_]*\))?|[iI][nN][fF])"
-#: Pattern of a value; :func:`number` checks kept ones.
+#: Pattern of a value. The function :func:`number` checks values that are kept.
 VALUE = rb"(?:[-+.0-9eE]+|" + _SPECIAL + rb")"
-#: Pattern of a value that is not kept, and not converted.
+#: Pattern of a value that is neither kept nor converted.
 UNKEPT = rb"(?:[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|" + _SPECIAL + rb")"
 _NAN = re.compile(rb"[-+]?\.?nan(?:\([0-9a-z_]*\))?", re.IGNORECASE)
 _INFINITE = re.compile(rb"([-+]?)\.?inf", re.IGNORECASE)
 
 
 def number(token: bytes) -> float | None:
-    """Return the number in a text that matched :data:`VALUE`, including nan and infinity; ``None``
-    if it is not a number.
+    """Return the number in a text that matched :data:`VALUE`, including nan and infinity.
+
+    Returns ``None`` if the text is not a number.
     """
     try:
         return float(token)
@@ -52,14 +53,14 @@ class _Extra(Protocol):
 
 
 class Keeper:
-    """Filter of a row: some columns or all, and the values that ``extra`` adds."""
+    """Filter of a row: keeps some columns or all, and adds the values that ``extra`` returns."""
 
     __slots__ = ("columns", "counts", "extra")
 
     def __init__(self, columns: Collection[str] | None, extra: _Extra | None = None) -> None:
         self.columns = None if columns is None else frozenset(columns)
         self.extra = extra
-        #: Whether to count values that are not finite.
+        #: Whether the column ``NonFinite`` is wanted: the number of values that are not finite.
         self.counts = self.wants("NonFinite")
 
     def wants(self, name: str) -> bool:
@@ -76,7 +77,7 @@ class Keeper:
 
 
 class Table(ABC):
-    """The rows of one run, as printed."""
+    """The rows of one run, as LAMMPS prints them."""
 
     #: Names of the columns, as printed.
     names: tuple[str, ...] = ()
@@ -85,23 +86,24 @@ class Table(ABC):
 
     @abstractmethod
     def rows(self, block: bytes, place: int, out: list[Row]) -> int:
-        """Read rows from ``place``, the start of a line, as long as there are any.
+        """Read consecutive rows from ``place``, the start of a line.
 
-        Returns the place after the last one. ``block`` ends with a line.
+        Returns the position after the last row. The last line of ``block`` is complete.
         """
 
     def line(self, line: bytes, out: list[Row]) -> bool:
-        """Read a line at which :meth:`rows` stopped. Return whether it was part of a row."""
+        """Read a line at which :meth:`rows` stopped. Return whether the line was part of a row."""
         return False
 
     def end(self, out: list[Row]) -> None:
-        """End the run: return the current row, if there is one."""
+        """End the run. Add the current row to ``out``, if there is one."""
 
 
 @lru_cache(maxsize=64)
 def _compiled(before: bytes, between: bytes, after: bytes, kinds: bytes) -> re.Pattern[bytes]:
-    """Return the pattern of rows; ``kinds`` has ``k`` (kept), ``s`` (step) or ``.`` for each
-    column.
+    """Return the pattern of rows.
+
+    The text ``kinds`` has a letter for each column: ``k`` (kept), ``s`` (step) or ``.`` (neither).
     """
     parts = {ord("k"): b"(" + VALUE + b")", ord("s"): b"([0-9]+)", ord("."): UNKEPT}
     return re.compile(before + between.join(parts[kind] for kind in kinds) + after)
@@ -113,7 +115,7 @@ class _LineTable(Table):
     _BEFORE: bytes
     _BETWEEN: bytes
     _AFTER: bytes
-    #: Whether the first value is captured even if it is not kept.
+    #: Whether the pattern captures the first value even if it is not kept.
     _FIRST = False
 
     def __init__(self, names: tuple[str, ...], keeper: Keeper) -> None:
@@ -128,7 +130,7 @@ class _LineTable(Table):
         kinds = bytearray(b"." * len(names))
         kept: dict[str, int] = {}
         for index, name in enumerate(names):
-            # Of a duplicate name, the first value counts.
+            # If a name occurs twice, the first value counts.
             if self._keeper.wants(name) and name not in kept:
                 kept[name] = index
                 kinds[index] = ord("k")
@@ -141,7 +143,8 @@ class _LineTable(Table):
         at = [places.index(index) for index in kept.values()]
         self._kept = tuple(kept)
         self._kinds = bytes(kinds)
-        #: Indices of the kept values among the captured ones (``None``: all), and of the step.
+        #: Indices of the kept values among the captured values (``None``: all), and index of the
+        #: step.
         self._at = None if at == list(range(len(places))) else at
         self._at_step = None if at_step is None else places.index(at_step)
         self._usual = self._pattern(self._AFTER)
@@ -150,7 +153,7 @@ class _LineTable(Table):
         return _compiled(self._BEFORE, self._BETWEEN, after, self._kinds)
 
     def rows(self, block: bytes, place: int, out: list[Row]) -> int:
-        # This loop takes most of the time, so constant work comes before it.
+        # This loop takes most of the time, so constant work is done before it.
         usual, start, stop = self._usual.match, self._start, self._stop
         kept, at, at_step = self._kept, self._at, self._at_step
         keeper = self._keeper
@@ -203,15 +206,15 @@ class _LineTable(Table):
         return None
 
     def _learn(self, block: bytes, match: re.Match[bytes]) -> None:
-        """Learn the format of rows from a row."""
+        """Learn the format of rows from this row."""
 
 
 class OneTable(_LineTable):
-    """Style ``one``: a line of numbers separated by blanks.
+    """Style ``one``: each row is a line of numbers separated by blanks.
 
     The names of columns are ambiguous: after ``thermo_modify colname``, they may contain single
-    blanks. ``names`` are the words of the header, ``spaced`` the names with blanks. The number of
-    values in a row decides between them.
+    blanks. The argument ``names`` has the words of the header, and ``spaced`` the names with
+    blanks. The number of values in a row decides between the two.
     """
 
     _BEFORE, _BETWEEN, _AFTER = rb" *", rb" +", rb" *\r?\n"
@@ -243,7 +246,7 @@ class OneTable(_LineTable):
         # The first column is aligned with its right or left edge in the first row. A sign may
         # precede a value, and a value that is too wide starts at the beginning of the line.
         if self._start == 0 < start and stop < self._stop:
-            # The value in the first row was too wide.
+            # The value in the first row was too wide for its column.
             self._start, self._stop = start, stop
         elif (
             stop != self._stop

@@ -1,17 +1,17 @@
-"""Reader of a LAMMPS log's thermo output, for complete and growing logs, cut anywhere.
+"""Reader of a LAMMPS log's thermo output, for complete and growing logs, cut at any byte.
 
-Called by the observer and by ``outcome``; knows LAMMPS, but no files. Logs are not made for
-machines: between the rows of a table there are warnings, output of fixes, and user output. A wrong
-value is worse than a missing one. So a line counts as a row only if LAMMPS prints rows at this
-place and the line has LAMMPS' format.
+Called by the observer and by ``outcome``. The reader knows LAMMPS' format, but reads no files. Logs
+are not made for machines: between the rows of a table there are warnings, output of fixes, and user
+output. A wrong value is worse than a missing value. So a line counts as a row only if LAMMPS prints
+rows at this place and the line has LAMMPS' format.
 
-Output of a run, by ``thermo_modify line``:
+The output of a run depends on ``thermo_modify line``:
 
 - ``one``: the line ``Per MPI rank memory allocation …`` (missing after ``run … pre no``), a header
-  with column names, one line per row, ``Loop time of …`` (missing after ``timer off``).
+  with column names, one line per row, and ``Loop time of …`` (missing after ``timer off``).
 - ``multi``: for each row a line ``------------ Step 10 ----- CPU = 0.1 (sec) ----``, then lines
-  with up to three ``Name     = value``.
-- ``yaml``: ``keywords: ['Step', …]``, then ``  - [0, 1.44, …]`` for each row, then ``...``.
+  with up to three ``Name = value``.
+- ``yaml``: ``keywords: ['Step', …]``, then `` - [0, 1.44, …]`` for each row, then ``...``.
 
 This module finds the marks around tables; ``tables`` and ``multiline`` read the rows.
 """
@@ -58,13 +58,14 @@ class ThermoReader:
     Parameters
     ----------
     columns:
-        Names of the values to keep; ``None`` keeps all. Others are not converted to numbers.
+        Names of the values to keep; ``None`` keeps all. Other values are not converted to numbers.
     extra:
-        Called with the step and the values of each row of a table; returns values to add.
+        Function that is called with the step and the values of each row of a table, and returns
+        values to add.
 
-    Values have the log's names (``Temp``, ``v_eper``, ``c_msd[4]``), and may be nan or infinite. A
-    row's clock is its step, if it has one. In addition to columns, there are the values of
-    ``log_facts.FACTS``:
+    Values have the names that the log uses (``Temp``, ``v_eper``, ``c_msd[4]``), and may be nan or
+    infinite. A row's clock is its step, if it has one. In addition to columns, rows contain the
+    values of ``log_facts.FACTS``:
 
     - in a row with such values: ``NonFinite``, the number of kept values that are not finite;
     - at each warning ``Warnings`` and at each error ``Errors``, their numbers so far;
@@ -90,7 +91,7 @@ class ThermoReader:
         #: Whether the header may be the next line.
         self._expecting = False
         self._table: Table | None = None
-        #: Columns of the last table, which the next one may repeat.
+        #: Columns of the last table, which the next table may repeat.
         self._known: tuple[str, ...] = ()
         #: Last header as printed. A run without preparation (``pre no``) prints it again.
         self._header_line = b""
@@ -121,7 +122,7 @@ class ThermoReader:
         return rows
 
     def finish(self) -> list[Row]:
-        """Return the last rows, whose lines are all complete. A truncated line is ignored."""
+        """Return the last rows, all of whose lines are complete. A truncated line is ignored."""
         rows: list[Row] = []
         self._end_table(rows)
         self._tell(rows, self._facts.take())
@@ -200,7 +201,7 @@ class ThermoReader:
         names = tuple(text.split())
         if any(map(_NUMBER.fullmatch, names)):
             return
-        # Unknown columns are only accepted in the line after ``Per MPI rank memory``, or in a line
+        # Unknown columns are accepted only in the line after ``Per MPI rank memory``, or in a line
         # that was a header before.
         expected, self._expecting = self._expecting or line == self._header_line, False
         known = names == self._known or (len(names) > 1 and all(map(_is_column, names)))

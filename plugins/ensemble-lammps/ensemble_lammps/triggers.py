@@ -1,7 +1,8 @@
 """The triggers ``lammps-thermo`` and ``lammps-converged``.
 
-Both use the rows of the observer ``lammps``. ``lammps-thermo`` is ``observed``, restricted to
-thermo rows; ``lammps-converged`` waits for a metric: the number of converged replicas of a group.
+Both use the rows of the observer ``lammps``. The trigger ``lammps-thermo`` is the trigger
+``observed``, restricted to thermo rows. The trigger ``lammps-converged`` waits for a metric: the
+number of converged replicas of a group.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ if TYPE_CHECKING:
 __all__ = ["triggers"]
 
 OBSERVER = "lammps"
-#: Names that the observer adds to columns. ``Atoms`` may be a column too.
+#: Names that the observer adds to rows and that are no columns. ``Atoms`` may be a column too.
 _NO_COLUMNS = (FACTS | {"Converged"}) - {"Atoms"}
-#: One of these is in each row at the end of a run.
+#: Each row at the end of a run has at least one of these names.
 _END = frozenset({"LoopSteps", "LoopTime", "Ranks", "StepsPerSecond"})
 
 

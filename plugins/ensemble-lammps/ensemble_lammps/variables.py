@@ -1,16 +1,16 @@
 """LAMMPS' command line: reads and changes its variables (``-var NAME VALUE``) and script (``-in
 FILE``).
 
-``lammps-vary`` and ``lammps-continue`` change commands with these functions; ``lammps-check`` reads
-the log's name. LAMMPS' behaviour, as observed:
+The actions ``lammps-vary`` and ``lammps-continue`` change commands with these functions;
+``lammps-check`` reads the log's name. LAMMPS' behaviour, as observed:
 
 - If a variable is given twice, the first value counts, so values are replaced, not added.
 - The value of a variable is the next word, whatever it looks like, and all further words up to the
   next option.
-- Of several scripts or logs, the last counts.
+- If several scripts or logs are given, the last counts.
 - Options have one dash and two spellings.
-- A variable on the command line has style ``index``: it takes precedence over
-  ``variable NAME index …`` in the script, and another style there is an error.
+- A variable on the command line has style ``index``: it takes precedence over ``variable NAME index
+  …`` in the script, and another style there is an error.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["as_number", "as_word", "changed", "given", "log", "script", "with_ch
 _VARIABLE = ("-var", "-v")
 _SCRIPT = ("-in", "-i")
 _LOG = ("-log", "-l")
-#: Text that would be taken for a placeholder unless its braces are doubled.
+#: Text that would be read as a placeholder unless its braces are doubled.
 _PLACEHOLDER = re.compile(r"(?<!\$)(?<!\{)\{([A-Za-z_]\w*)\}(?!\})")
 
 
@@ -50,7 +50,7 @@ def log(command: Sequence[str]) -> str | None:
 
 
 def changed(job: Job, group: JobGroup) -> tuple[dict[str, tuple[str, ...]], str | None]:
-    """Return the variables and the script with which this job differs from its group.
+    """Return the variables and the script in which this job differs from its group.
 
     Values are written as in a group's command. The script is ``None`` if it does not differ.
     """
@@ -71,9 +71,10 @@ def with_changes(
     variables: Mapping[str, Sequence[str]],
     other_script: str | None = None,
 ) -> list[str]:
-    """Return the command with these variables, replaced or added, and with another script.
+    """Return the command with these variables, replaced or added, and with ``other_script`` if
+    given.
 
-    Raises :class:`EnsembleError` if LAMMPS would not see them.
+    Raises :class:`EnsembleError` if LAMMPS would not see the variables.
     """
     if (variables or other_script is not None) and not any(
         w in _SCRIPT + _VARIABLE for w in command

@@ -1,4 +1,7 @@
-"""The generator plugin ``optuna``. Every run loads this module, so it imports nothing heavy."""
+"""The generator plugin ``optuna``.
+
+Every run loads this module, so this module imports nothing heavy.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ensemble_generators"]
 
-#: Samplers and pruners by their names in the file, and the extra library that each needs.
+#: Samplers and pruners by their names in the file, each with the extra library that it needs.
 SAMPLERS = {
     "tpe": "TPESampler",
     "random": "RandomSampler",
@@ -76,7 +79,7 @@ def _check(vocs: Vocs, options: Mapping[str, Any]) -> None:
             code="bad-value",
         )
     if options["sampler_options"] or options["pruner_options"]:
-        _build(vocs, options)  # arguments that only Optuna can check
+        _build(vocs, options)  # check the arguments that only Optuna can check
 
 
 @hookimpl

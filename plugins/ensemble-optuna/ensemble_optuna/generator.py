@@ -1,6 +1,6 @@
 """Adapter between an Optuna study in memory and the core's generators.
 
-It uses Optuna's ask-and-tell interface. The run's journal replaces Optuna's storage.
+The adapter uses Optuna's ask-and-tell interface. The run's journal replaces Optuna's storage.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["OptunaGenerator"]
 
 _CONSTRAINTS = "constraints"
 #: User attribute with a trial's constraint values. Before Optuna 5, the sampler takes a function
-#: that reads them.
+#: that reads this attribute.
 _SET_CONSTRAINT: Any = getattr(Trial, "set_constraint", None)
 
 
@@ -74,7 +74,7 @@ class OptunaGenerator(Generator):
         return self._study.ask(self._distributions)
 
     def _constrain(self, trial: Trial, values: Mapping[str, float]) -> None:
-        """Record by how much a trial violates the constraints."""
+        """Record by how much a trial violates each constraint."""
         missed = {
             name: each.violation(values[name]) for name, each in self._vocs.constraints.items()
         }
@@ -98,8 +98,9 @@ class OptunaGenerator(Generator):
     def resume(self, exchanges: Sequence[Exchange]) -> None:
         """Repeat all recorded calls: a study with the same seed suggests the same points.
 
-        If it does not (another version of Optuna), it gets the recorded points as trials. A point
-        outside the variables of a changed file becomes a failed trial.
+        If the study suggests other points (with another version of Optuna), it gets the recorded
+        points as trials. A recorded point outside the variables of a changed file becomes a failed
+        trial.
         """
         for told, readings, suggested in exchanges:
             self.ingest(told)

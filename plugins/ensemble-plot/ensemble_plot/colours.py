@@ -1,7 +1,7 @@
 """Colours and line styles of jobs in a picture, or a colour scale if there are many jobs.
 
-The colours are those of Okabe and Ito, which people with any kind of colour vision can distinguish;
-yellow and black are reserved for marks. Called by ``drawing``.
+The colours are those of Okabe and Ito, which people with any kind of colour vision can distinguish.
+Yellow and black are reserved for marks. Called by ``drawing``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ensemble_plot.run_history import Track
 
 __all__ = ["DIRECT", "Scale", "Style", "label_of", "scale_of", "style_of"]
 
-#: Up to this number, each job has its own colour and an entry in the legend.
+#: Maximum number of jobs that each have their own colour and an entry in the legend.
 DIRECT = 12
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
@@ -31,8 +31,9 @@ class Style:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The colouring of many jobs: a value for each job, and the name of these values. A job without
-    a value is grey.
+    """The colouring of many jobs: a value for each job, and the name of these values.
+
+    A job without a value is grey.
     """
 
     name: str
@@ -42,14 +43,14 @@ class Scale:
 
 
 def style_of(place: int) -> Style:
-    """Return the style of the job at this place, if there are at most ``DIRECT`` jobs."""
+    """Return the style of the job at index ``place``, for at most ``DIRECT`` jobs."""
     return Style(_COLOURS[place % len(_COLOURS)], ("-", "--")[place // len(_COLOURS) % 2])
 
 
 def scale_of(jobs: Sequence[Track]) -> Scale:
-    """Return the scale for many jobs: the first numeric parameter that varies, or their order.
+    """Return the scale for many jobs: the first numeric parameter that varies, or the jobs' order.
 
-    A parameter that is named like a seed means nothing on a scale, so it is the last choice.
+    A parameter with a name like ``seed`` has no meaning on a scale, so it is the last choice.
     """
     found: dict[str, dict[str, float]] = {}
     for track in jobs:
@@ -68,7 +69,7 @@ def scale_of(jobs: Sequence[Track]) -> Scale:
 
 
 def _number(value: object) -> float | None:
-    """Return a parameter's number, if it is suitable for a scale."""
+    """Return a parameter's value as a number; ``None`` if it is not suitable for a scale."""
     if isinstance(value, bool):
         return None
     if isinstance(value, str):
@@ -86,9 +87,7 @@ def _number(value: object) -> float | None:
 
 
 def label_of(track: Track, jobs: Sequence[Track]) -> str:
-    """Return a job's entry in the legend: its id, and the parameters in which the group's jobs
-    differ.
-    """
+    """Return a job's entry in the legend: its id, and the parameters that differ in its group."""
     kin = [each for each in jobs if each.group == track.group]
     parts = [
         f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"

@@ -44,13 +44,13 @@ if TYPE_CHECKING:
 
 __all__ = ["plot"]
 
-#: Default number of variables: if the rules use some, and if they use none.
+#: Default number of variables: if the rules use variables, and if they use none.
 _OF_RULES, _FIRST = 6, 4
 #: A variable that occurs in fewer than one of this many rows is not shown alone.
 _DOTS, _RARE = 2, 10
-#: Most panels of one picture.
+#: Maximum number of panels in one picture.
 _PANELS = 24
-#: Rows to read when completing a name.
+#: Number of rows to read when completing a name.
 _LOOKED_AT = 4000
 
 #: A comma between names, not one within brackets as in ``f_ave[1,2]``.
@@ -58,7 +58,7 @@ _COMMA = re.compile(r",(?![^\[\]()]*[\])])")
 
 
 def _complete(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
-    """Complete variables, groups or jobs of the run on the command line."""
+    """Complete variables, groups or jobs of the run for the shell."""
     from click.shell_completion import CompletionItem
 
     names: dict[str, None] = {}
@@ -254,7 +254,7 @@ def _over_time(kept: KeptRun, groups: Iterable[str], title: str | None) -> Timel
 
 
 class _Selection:
-    """History of a run as selected on the command line, and the variables to show."""
+    """History of a run, as selected on the command line, and the variables to show."""
 
     def __init__(
         self, kept: KeptRun, variables: list[str], groups: list[str], jobs: list[str]
@@ -277,7 +277,7 @@ class _Selection:
         else:
             self.shown = self._choose(wanted, _OF_RULES)
             if not self.shown:
-                if wanted:  # none of these had a value
+                if wanted:  # none of the requested variables had a value
                     self.history = self._read(None)
                 self.shown = self._choose(self.history.variables(), _FIRST)
             elif self._hardly_ever():
@@ -294,7 +294,7 @@ class _Selection:
         return read(self._kept.journal, variables=variables, groups=self._groups, jobs=self._jobs)
 
     def _rules(self, added: dict[str, Any]) -> dict[str, tuple[str, ...]]:
-        """Return the names that each rule uses, in all versions of the file."""
+        """Return the names that each rule uses, in all versions of the ensemble file."""
         from ensemble_plot.rule_variables import spoken_of
 
         found: dict[str, tuple[str, ...]] = {}
@@ -306,8 +306,9 @@ class _Selection:
         return found
 
     def _choose(self, names: Iterable[str], most: int) -> list[str]:
-        """Return the first ``most`` of those names that occur in rows. The rows' clock is used only
-        if it is the only one.
+        """Return the first ``most`` of these names that occur in rows.
+
+        The variable that is the rows' clock is used only if no other name occurs.
         """
         kept = set(self.history.variables())
         found = [name for name in dict.fromkeys(names) if name in kept]
@@ -315,8 +316,10 @@ class _Selection:
         return (moving or found)[:most]
 
     def _hardly_ever(self) -> bool:
-        """Return whether the shown values occur only in a few of very many rows, like marks of
-        events. Without other variables, the picture would show only dots.
+        """Return whether the shown values occur in only a few of very many rows, like marks of
+        events.
+
+        Without other variables, the picture would then show only dots.
         """
         rows = [one.rows for key, one in self.history.curves.items() if key.variable in self.shown]
         return max(rows) <= _DOTS and self.history.rows > _RARE * sum(rows)
@@ -415,7 +418,7 @@ class _Selection:
 
 
 def _words(path: Path, picture: Picture, selection: _Selection) -> list[str]:
-    """Return the summary of what was drawn and what was left out."""
+    """Return the summary of what was drawn and what was omitted."""
 
     jobs = len(picture.jobs)
     shown = ", ".join(panel.variable for panel in picture.panels)
@@ -436,6 +439,6 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _names(given: Iterable[str]) -> list[str]:
-    """Return the names in options that may be repeated and contain several."""
+    """Return the names in options that may be repeated and may contain several names."""
     found = [name.strip() for text in given for name in _COMMA.split(text)]
     return list(dict.fromkeys(name for name in found if name))

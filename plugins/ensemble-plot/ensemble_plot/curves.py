@@ -1,8 +1,8 @@
 """Curve of one job's values of one variable, thinned while it is read, without hiding extremes.
 
-Consecutive rows form a bucket, of which the first, lowest, highest and last point are kept. If
-there are too many buckets, neighbours are merged, and new buckets hold twice as many rows. Short
-curves keep all points. Filled by ``run_history``; read by ``drawing``.
+Consecutive rows form a bucket. Of each bucket, the first, lowest, highest and last point are kept.
+If there are too many buckets, neighbours are merged, and new buckets hold twice as many rows. Short
+curves keep all points. ``run_history`` fills curves; ``drawing`` reads them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 __all__ = ["Curve", "Point"]
 
-#: Number of values in a bucket: four points with four values each.
+#: Number of floats that a bucket stores: four points with four values each.
 _WIDTH = 16
 _NAN = math.nan
 _finite = math.isfinite
@@ -23,8 +23,9 @@ _finite = math.isfinite
 class Point(NamedTuple):
     """One value.
 
-    ``row`` counts the curve's rows from 0, ``clock`` is the row's own clock (nan without one),
-    ``time`` is in seconds since the epoch, ``value`` is nan for a gap.
+    The field ``row`` counts the curve's rows from 0. The field ``clock`` is the row's own clock
+    (nan without one), and ``time`` is in seconds since the epoch. The field ``value`` is nan for a
+    gap.
     """
 
     row: float
@@ -33,15 +34,16 @@ class Point(NamedTuple):
     value: float
 
 
-#: A point while it is read. A plain tuple, because creating a named one takes twice as long.
+#: A point while the curve is read. It is a plain tuple, because creating a named tuple takes twice
+#: as long.
 _Numbers = tuple[float, float, float, float]
 
 
 class Curve:
     """Points in reading order, in at most ``limit`` buckets.
 
-    ``rows`` counts all values, ``gaps`` those that are not finite, ``clocked`` the rows with a
-    clock.
+    The attribute ``rows`` counts all values, ``gaps`` the values that are not finite, and
+    ``clocked`` the rows with a clock.
     """
 
     __slots__ = (
@@ -63,7 +65,7 @@ class Curve:
     def __init__(self, limit: int) -> None:
         self.limit = max(2, limit)
         self.rows = self.gaps = self.clocked = 0
-        #: The newest finite point, and the newest of all, as :class:`Point`.
+        #: The newest finite point, and the newest point of all, as :class:`Point`.
         self.last: _Numbers | None = None
         self.newest: _Numbers | None = None
         self._span = 1
@@ -75,7 +77,7 @@ class Curve:
         self._clock = -math.inf
 
     def add(self, clock: float | None, time: float, value: float, *, anew: bool = False) -> None:
-        """Add a row; ``anew`` says that the output restarted before it.
+        """Add a row. The flag ``anew`` says that the output restarted before the row.
 
         Raises ``TypeError`` or ``OverflowError`` for a value that is not a number, and then adds
         nothing.
@@ -138,8 +140,10 @@ class Curve:
             self._join()
 
     def _join(self) -> None:
-        """Merge neighbouring buckets. Buckets on both sides of a break are merged only if nearly
-        all have breaks between them.
+        """Merge neighbouring buckets.
+
+        Buckets on both sides of a break are merged only if there are breaks between nearly all
+        buckets.
         """
         numbers, breaks = self._numbers, self._breaks
         freely = sum(breaks) > self.limit // 4
@@ -157,7 +161,9 @@ class Curve:
         self._span *= 2
 
     def points(self) -> Iterator[tuple[Point, bool]]:
-        """Return the kept points in order, each with whether the output restarted before it."""
+        """Return the kept points in order, each with a flag whether the output restarted before
+        it.
+        """
         numbers = self._numbers
         for bucket, begun in enumerate(self._breaks):
             at = bucket * _WIDTH

@@ -1,7 +1,7 @@
-"""Draws a picture with matplotlib: the only module that imports it, and only when needed.
+"""Draws a picture with matplotlib. Only this module imports matplotlib, and only when needed.
 
-Needs no display, ignores the user's ``matplotlibrc``, and writes the same bytes for the same data.
-Called by ``ensemble plot``.
+Drawing needs no display, ignores the user's ``matplotlibrc``, and produces the same bytes for the
+same data. Called by ``ensemble plot``.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 
 __all__ = ["DPI", "FORMATS", "draw", "figure_bytes", "new_figure"]
 
-#: Dots per inch of a PNG, which also convert a size in pixels.
+#: Dots per inch of a PNG. Also used to convert a size in pixels.
 DPI = 160
-#: Supported file formats, with options that omit the time and place of their creation.
+#: Supported file formats, with options that omit the time and program of their creation.
 FORMATS: dict[str, dict[str, Any]] = {
     "png": {"Software": None},
     "svg": {"Date": None, "Creator": None},
@@ -80,25 +80,30 @@ _SETTINGS: dict[str, Any] = {
 _SHAPES = ("o", "s", "^", "D", "v", "P", "<", "h", ">", "*")
 _FILLS = ("#F0E442", "#ffffff", "#bbbbbb")
 _ENDS = {"cancelled": "#ffffff", "failed": "#222222"}
-#: Most rules in the legend. Number of points above which curves are drawn as pixels in a PDF or
-#: SVG.
+#: Maximum number of rules in the legend, and number of points above which curves are drawn as
+#: pixels in a PDF or SVG.
 _LISTED, _VECTORS = 14, 150_000
-#: Most names of rules in one panel, and most marks that these names avoid.
+#: Maximum number of rule names in one panel, and maximum number of marks that these names avoid.
 _LABELLED, _CLEAR = 12, 200
-#: A panel's curves are thin if their total variation exceeds this multiple of its height.
+#: A panel's curves are drawn thin if their total variation exceeds this multiple of the panel's
+#: height.
 _DENSE = 30.0
 
 
 def draw(picture: Picture, form: str, size: tuple[float, float] | None = None) -> bytes:
-    """Return the picture as a file of this format; ``size`` is its width and height in inches."""
+    """Return the picture as a file in the format ``form``; ``size`` is its width and height in
+    inches.
+    """
     return figure_bytes(lambda: _Drawing(picture, size).figure, form)
 
 
 def figure_bytes(draw: Callable[[], Figure], form: str, settings: Mapping[str, Any] = {}) -> bytes:
-    """Return a figure as a file of this format; ``settings`` are additional matplotlib settings."""
+    """Return a figure as a file in the format ``form``; ``settings`` are additional matplotlib
+    settings.
+    """
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     with mpl.rc_context(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about missing letters of the font, or little space
+        warnings.simplefilter("ignore")  # about letters missing in the font, or too little space
         mpl.rcdefaults()
         mpl.rcParams.update({**_SETTINGS, **settings})
         figure = draw()
@@ -123,7 +128,7 @@ class _Drawing:
         self._rows = -(-len(picture.panels) // self._columns)
         self._few = len(picture.jobs) <= DIRECT
         self._scale: Scale | None = None if self._few else scale_of(picture.jobs)
-        #: Jobs with a place on the scale; the others are drawn behind them.
+        #: Jobs with a value on the scale; the others are drawn behind them.
         self._coloured = frozenset(self._scale.values) if self._scale is not None else frozenset()
         self._styles = (
             {track.id: style_of(place) for place, track in enumerate(picture.jobs)}
@@ -190,7 +195,7 @@ class _Drawing:
         self._words(axes)
         self._legend(axes)
         if any(panel.spots or panel.moments for panel in picture.panels):
-            figure.draw_without_rendering()  # positions are unknown before
+            figure.draw_without_rendering()  # positions are unknown before this call
             for place, (ax, panel) in enumerate(zip(axes, picture.panels, strict=True)):
                 self._labels(ax, panel, time, top=place < self._columns)
 
@@ -282,7 +287,7 @@ class _Drawing:
                         markeredgewidth=1.0,
                         zorder=5,
                         clip_on=known,
-                        # Marks without a value yet are at the bottom.
+                        # Marks of jobs without a value so far are at the bottom.
                         transform=ax.transData if known else ax.get_xaxis_transform(),
                     )
         faint = len(panel.moments) > 15
@@ -386,8 +391,9 @@ def _spots(panels: Iterable[Panel], rule: str) -> Iterable[Any]:
 
 
 def _rule(name: str) -> str:
-    """Return a rule's name in the legend. The name of a rule without an id, such as ``rule-2``,
-    says that it is a rule.
+    """Return a rule's name in the legend.
+
+    If a rule has no id, its name, such as ``rule-2``, says that it is a rule.
     """
     return shorten(name, 30) if name.startswith("rule-") else f"rule {shorten(name, 30)}"
 
@@ -406,7 +412,7 @@ def _handle(shape: str, fill: str, label: str) -> Line2D:
 
 
 def _plain(text: Any) -> None:
-    """Escape a name, so that it contains no formulas."""
+    """Escape a name, so that it is not drawn as a formula."""
     text.set_parse_math(False)
 
 

@@ -1,7 +1,8 @@
 """Figure of a generator's points: ``ensemble plot RUN GENERATOR``.
 
-Each objective has a panel over the points in the order of their suggestion, with the best so far.
-With two objectives, one is drawn over the other, with the Pareto front. Drawn like tables.
+Each objective has a panel that shows the points in the order of their suggestion, with the best
+value so far. Two objectives are also drawn over each other, with the Pareto front. Figures are
+drawn like those of tables.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ __all__ = ["generator_picture"]
 
 
 def generator_picture(name: str, vocs: Any, standing: Any, title: str | None) -> TablePicture:
-    """Return the picture of a generator's points; ``standing`` is its state.
+    """Return the picture of a generator's points. The argument ``standing`` is the generator's
+    state.
 
     Raises :class:`UsageError` if no point is finished.
     """
@@ -38,7 +40,7 @@ def generator_picture(name: str, vocs: Any, standing: Any, title: str | None) ->
 
 
 def _over_points(vocs: Any, done: Sequence[Any], y: str) -> list[Curve]:
-    """Draw an objective over the points' numbers, and the best value so far."""
+    """Return the curves of an objective over the points' numbers, and of the best value so far."""
     good = [point for point in done if vocs.feasible(point.values)]
     best: list[Any] = []
     for point in good:
@@ -51,7 +53,9 @@ def _over_points(vocs: Any, done: Sequence[Any], y: str) -> list[Curve]:
 
 
 def _front(vocs: Any, standing: Any, done: Sequence[Any]) -> list[Curve]:
-    """Draw the second of two objectives over the first, and the steps of the Pareto front."""
+    """Return the curves of the second objective over the first, and the steps of the Pareto
+    front.
+    """
     x, y = vocs.objectives
     numbers = {*standing.front}
     front = sorted(
@@ -64,8 +68,9 @@ def _front(vocs: Any, standing: Any, done: Sequence[Any]) -> list[Curve]:
 
 
 def _dots(vocs: Any, done: Sequence[Any], x: str | None, y: str) -> list[Curve]:
-    """Draw points over ``x`` (``None``: their numbers); those that violate a constraint look
-    different.
+    """Return the points over ``x`` (``None``: over their numbers).
+
+    Points that violate a constraint look different.
     """
     curves = []
     for feasible, label in ((True, "points"), (False, "violates a constraint")):

@@ -1,4 +1,4 @@
-"""Labels beside marks, placed where they cover no curve and no other label. Called by
+"""Labels beside marks, placed so that they cover no curve and no other label. Called by
 ``drawing``.
 """
 
@@ -24,12 +24,12 @@ _PLACES = [
     for side in (1, -1)
 ]
 _SIZE = 8.5
-#: Number of points to check along all curves together.
+#: Maximum number of points to check along all curves together.
 _LOOKED_AT = 20_000
 
 
 class Labels:
-    """The labels of one panel, whose layout is final. They should not cover ``lines``."""
+    """The labels of one panel, whose layout is final. The labels should not cover ``lines``."""
 
     def __init__(self, ax: Axes, lines: Sequence[Line2D]) -> None:
         self._ax = ax
@@ -40,7 +40,7 @@ class Labels:
         self._curves = self._places(lines)
 
     def _places(self, lines: Sequence[Line2D]) -> Any:
-        """Return points along the curves in pixels, about one for every few pixels."""
+        """Return points along the curves in pixels, one for every few pixels."""
         each = max(4, _LOOKED_AT // max(1, len(lines)))
         found = []
         for line in lines:
@@ -60,13 +60,15 @@ class Labels:
         return np.concatenate(found) if found else np.empty((0, 2))
 
     def keep_clear(self, marks: Iterable[tuple[float, float]]) -> None:
-        """Keep labels off the marks at these places (data)."""
+        """Keep labels off the marks at these places (in data coordinates)."""
         for mark in marks:
             x, y = self._ax.transData.transform(mark)
             self._taken.append(_box(x, y, 10 * self._dots, 10 * self._dots))
 
     def near(self, x: float, y: float, text: str) -> None:
-        """Add a label for the mark at this place (data), with a thin line to it."""
+        """Add a label for the mark at this place (in data coordinates), with a thin line to the
+        mark.
+        """
         at = self._ax.transData.transform((x, y))
         panel = self._ax.get_window_extent()
         width, height = self._extent(text)
@@ -104,7 +106,9 @@ class Labels:
         note.set_in_layout(False)
 
     def beside(self, x: float, text: str) -> None:
-        """Add a label along the vertical line at ``x`` (data), as near to the top as possible."""
+        """Add a label along the vertical line at ``x`` (in data coordinates), as near to the top as
+        possible.
+        """
         across, along = self._extent(text)  # rotated by 90 degrees
         panel = self._ax.get_window_extent()
         at = self._ax.transData.transform((x, 0.0))[0]
@@ -144,7 +148,7 @@ class Labels:
         return (len(text) * 0.6 + 0.8) * _SIZE * self._dots, 1.5 * _SIZE * self._dots
 
     def _cost(self, box: Bbox, panel: Bbox) -> float:
-        """Return how much a label would cover here."""
+        """Return how much a label in this box would cover."""
         cost = 0.0
         if box.x0 < panel.x0 or box.x1 > panel.x1 or box.y0 < panel.y0 or box.y1 > panel.y1:
             cost += 1e5

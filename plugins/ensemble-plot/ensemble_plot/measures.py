@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["clamp", "isolated_points", "shorten", "time_unit", "total_variation", "unit_of"]
 
-#: Limit of every axis. Beyond it, the length of the axis would not be a finite number.
+#: Limit of every axis. Beyond this limit, the length of an axis might not be a finite number.
 _HUGE = 1e300
 
 
@@ -23,12 +23,12 @@ def shorten(text: str, width: int) -> str:
 
 
 def clamp(number: float) -> float:
-    """Return a number that an axis can have; nan stays."""
+    """Return the number, limited to what an axis can show; nan stays nan."""
     return max(-_HUGE, min(_HUGE, number)) if number == number else number
 
 
 def isolated_points(ys: Sequence[float]) -> list[int]:
-    """Return the points between gaps, which a line does not show."""
+    """Return the indices of points between two gaps, which a line does not show."""
     last = len(ys) - 1
     return [
         at
@@ -38,7 +38,7 @@ def isolated_points(ys: Sequence[float]) -> list[int]:
 
 
 def total_variation(ys: Sequence[float]) -> float:
-    """Return how far a curve goes up and down, in multiples of its height."""
+    """Return how far a curve moves up and down in total, in multiples of its height."""
     finite = [clamp(y) for y in ys if y == y]
     height = max(finite, default=0.0) / 2 - min(finite, default=0.0) / 2
     if not height > 0:
@@ -47,7 +47,7 @@ def total_variation(ys: Sequence[float]) -> float:
 
 
 def time_unit(panels: Iterable[Panel]) -> tuple[str, float]:
-    """Return the unit for a run's length, and its seconds."""
+    """Return the unit for a run's length, and the number of seconds in that unit."""
     longest = max(
         (
             abs(x)
@@ -63,7 +63,7 @@ def time_unit(panels: Iterable[Panel]) -> tuple[str, float]:
 
 
 def unit_of(longest: float) -> tuple[str, float]:
-    """Return the unit for this many seconds, and its seconds."""
+    """Return the unit for a length in seconds, and the number of seconds in that unit."""
     for name, seconds, least in (("d", 86400.0, 3.0), ("h", 3600.0, 3.0), ("min", 60.0, 10.0)):
         if longest >= least * seconds:
             return name, seconds

@@ -1,6 +1,6 @@
-"""Axis with room for outliers: linear where most values are, logarithmic beyond.
+"""Axis with room for outliers: linear where most values are, and logarithmic beyond.
 
-Called by ``drawing`` for panels whose ``usual`` range is set.
+``drawing`` calls it for panels whose ``usual`` range is set.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 
 __all__ = ["set_outlier_axis"]
 
-#: Minimum distance between the ticks of decades. The usual range has the height 2.
+#: Minimum distance between the ticks of decades, if the usual range has height 2.
 _ROOM = 0.3
 
 
 class _Scale:
-    """Scale that maps ``low`` to -1 and ``high`` to 1. Beyond them, each factor of ten has a fixed
-    length.
+    """Scale that maps ``low`` to -1 and ``high`` to 1.
 
-    So outliers take as much space as the other values.
+    Beyond these, each factor of ten has a fixed length, so that outliers take as much space as the
+    other values.
     """
 
     def __init__(self, low: float, high: float, least: float, most: float) -> None:
@@ -47,8 +47,10 @@ class _Scale:
 
 
 def set_outlier_axis(ax: Any, usual: tuple[float, float], least: float, most: float) -> None:
-    """Make the panel's vertical axis linear within ``usual`` and logarithmic up to ``most`` and
-    down to ``least``, with dotted lines at the change.
+    """Make the panel's vertical axis linear within ``usual`` and logarithmic beyond.
+
+    The axis extends from ``least`` to ``most``. Dotted lines mark the changes between the two
+    scales.
     """
     low, high = usual
     scale = _Scale(low, high, least, most)
@@ -63,7 +65,7 @@ def set_outlier_axis(ax: Any, usual: tuple[float, float], least: float, most: fl
 
 
 def _far(scale: _Scale, far: float, sign: int) -> list[float]:
-    """Return powers of ten on one side of the usual range, as far as there is space."""
+    """Return powers of ten for ticks on one side of the usual range, as far as there is space."""
     if far <= 0:
         return []
     last = math.floor(math.log10(far))

@@ -25,7 +25,7 @@ _DPI, _SMALLEST, _LARGEST = 160, 1.0, 60.0
 
 
 def format_of(path: str) -> str:
-    """Return the format for a file's name. Raises :class:`UsageError`."""
+    """Return the format that a file's name implies. Raises :class:`UsageError`."""
 
     ending = Path(path).suffix.lower().removeprefix(".")
     if ending not in _FORMATS:

@@ -1,8 +1,8 @@
 """Parallel coordinates of a generator's points: ``ensemble plot RUN GENERATOR --parallel``.
 
-Each variable and each objective or constraint has a vertical axis, and each finished point a line
-across them. The best point, or the Pareto front, is drawn last and thick. The colour of other
-points shows the first objective; points that violate a constraint are grey and dashed.
+Each variable and each objective or constraint has a vertical axis, and each finished point is a
+line across these axes. The best point, or the Pareto front, is drawn last and thick. The colour of
+the other points shows their first objective; points that violate a constraint are grey and dashed.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from ensemble_plot.table_picture import ABOVE, PAPER, plain
 
 __all__ = ["Axis", "Line", "ParallelPicture", "draw_parallel", "parallel_picture"]
 
-#: Inches of width for an axis, and the figure's height.
+#: Width per axis, and height of the figure, in inches.
 _SHARE, _HEIGHT = 3.2 / 2.54, 6.6 / 2.54
 _BEST = "#D55E00"
 _FAINT = "#9a9a9a"
-#: An axis with at most this many values has a mark for each.
+#: Maximum number of values of an axis that each have a mark.
 _MOST = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A vertical axis: from ``low`` to ``high`` (in ``steps``, if given), or a list of
-    ``values``.
+    """A vertical axis.
+
+    It extends from ``low`` to ``high`` (in ``steps``, if given), or has a list of ``values``.
     """
 
     name: str
@@ -40,7 +41,7 @@ class Axis:
     steps: Sequence[Any] = ()
 
     def height(self, value: Any) -> float:
-        """Return the place of a value, from 0 at the bottom to 1 at the top."""
+        """Return the position of a value, from 0 at the bottom to 1 at the top."""
         if self.values:
             return self.values.index(value) / max(1, len(self.values) - 1)
         if self.low == self.high:
@@ -50,7 +51,7 @@ class Axis:
         return float((value - self.low) / (self.high - self.low))
 
     def marks(self) -> list[tuple[float, str]]:
-        """Return the heights with a number beside them."""
+        """Return the heights of the axis' marks, each with the text beside it."""
         if self.values:
             every = -(-len(self.values) // _MOST)
             return [(self.height(each), f"{each}") for each in self.values[::every]]
@@ -67,8 +68,8 @@ class Axis:
 class Line:
     """A point: its values in the order of the axes.
 
-    ``shade`` is its rank by the first objective among the points of its kind, from 0 for the worst
-    to 1 for the best.
+    The field ``shade`` is the point's rank by the first objective among the points of its kind,
+    from 0 for the worst to 1 for the best.
     """
 
     point: int
@@ -97,7 +98,9 @@ class ParallelPicture:
 
 
 def parallel_picture(name: str, vocs: Any, standing: Any, title: str | None) -> ParallelPicture:
-    """Return the picture of a generator's points. Raise :class:`UsageError` if none is finished."""
+    """Return the picture of a generator's points. Raise :class:`UsageError` if no point is
+    finished.
+    """
     done = [point for point in standing.points if point.state == "done"]
     if not done:
         raise UsageError(
@@ -127,7 +130,7 @@ def parallel_picture(name: str, vocs: Any, standing: Any, title: str | None) -> 
 def _kinds(
     vocs: Any, standing: Any, done: list[Any]
 ) -> Iterator[tuple[Literal["best", "done", "misses"], list[Any]]]:
-    """Return the points in drawing order: the worse ones of each kind first."""
+    """Return the points in drawing order, by kind: within each kind, worse points come first."""
     objective, goal = next(iter(vocs.objectives.items()))
     done.sort(key=lambda point: (point.values[objective], point.number), reverse=True)
     if goal == "maximize":
@@ -142,7 +145,9 @@ def _kinds(
 def draw_parallel(
     picture: ParallelPicture, form: str, size: tuple[float, float] | None = None
 ) -> bytes:
-    """Return the figure as a file of this format; ``size`` is its width and height in inches."""
+    """Return the figure as a file in the format ``form``; ``size`` is its width and height in
+    inches.
+    """
     from ensemble_plot.drawing import figure_bytes, new_figure
 
     def draw() -> Any:
@@ -176,7 +181,7 @@ def _draw_line(ax: Any, picture: ParallelPicture, line: Line) -> None:
     from matplotlib import colormaps
 
     heights = [axis.height(value) for axis, value in zip(picture.axes, line.values, strict=True)]
-    # Worse points are paler; the palest would be invisible on white.
+    # Worse points are paler. The palest colour would be invisible on white, so it is not used.
     looks: dict[str, Any] = {"color": colormaps["Blues"](0.3 + 0.7 * line.shade), "zorder": 2}
     if line.kind == "best":
         looks = {"color": _BEST, "linewidth": 2.0, "zorder": 2.5}

@@ -1,7 +1,7 @@
 """Layout of a run's history: panels, lines, marks and ends, as plain data.
 
-The layout determines what is drawn, and is also available as JSON. ``drawing`` draws it and knows
-nothing about runs. Called by ``ensemble plot``.
+The layout determines what is drawn, and is also available as JSON. ``drawing`` draws the layout and
+knows nothing about runs. Called by ``ensemble plot``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Axis", "Line", "Moment", "Panel", "Picture", "Spot", "compose"]
 #: Horizontal axis of a panel: the rows' own clock, or seconds since the run's first event.
 Axis = Literal["step", "time"]
 
-#: Distance from which a value is an outlier, in multiples of the range of nine tenths of all
+#: Distance from which a value counts as an outlier, in multiples of the range of nine tenths of all
 #: values.
 _FAR = 20.0
 
@@ -28,9 +28,10 @@ _FAR = 20.0
 class Line:
     """One job's curve.
 
-    ``ys`` contains nan for gaps. ``rows`` counts all values, including those that were thinned out,
-    and ``gaps`` those that are not finite. ``end`` is the place where the job was cancelled or
-    failed: the x of its last row, and its last finite value.
+    The field ``ys`` contains nan for gaps. The field ``rows`` counts all values, including those
+    that were thinned out, and ``gaps`` the values that are not finite. The field ``end`` is the
+    place where the job was cancelled or failed: the x of the job's last row, and its last finite
+    value.
     """
 
     job: str
@@ -58,7 +59,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """A rule fired at this place of a job's curve; ``y`` is nan if there was no value yet."""
+    """A rule fired at this place of a job's curve. ``y`` is nan if the curve had no value yet."""
 
     rule: str
     job: str
@@ -69,7 +70,7 @@ class Spot:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A rule fired at this time, not at a row."""
+    """A rule fired at this time, but not at a row."""
 
     rule: str
     seq: int
@@ -80,8 +81,8 @@ class Moment:
 class Panel:
     """All curves of one variable.
 
-    ``usual`` is set if a few outliers would make the other curves flat: then the axis is linear in
-    this range and logarithmic beyond.
+    The field ``usual`` is set if a few outliers would make the other curves flat. The axis is then
+    linear in this range and logarithmic beyond.
     """
 
     variable: str
@@ -96,8 +97,8 @@ class Panel:
 class Picture:
     """A picture of a run.
 
-    ``rules`` are the rules with a mark, with their labels. ``unplaced`` counts, for each rule, the
-    firings that have no place in the picture.
+    The field ``rules`` maps the rules that have marks to their labels. The field ``unplaced``
+    counts, for each rule, the firings that have no place in the picture.
     """
 
     title: str
@@ -109,8 +110,9 @@ class Picture:
     unplaced: dict[str, int]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the picture as plain data; ``x`` is a step, or seconds since the run's first
-        event.
+        """Return the picture as plain data.
+
+        Each ``x`` is a step, or the seconds since the run's first event.
         """
         return {
             "title": self.title,
@@ -156,9 +158,10 @@ def compose(
 ) -> Picture:
     """Lay out a panel for each of these variables.
 
-    If ``axis`` is ``None``, the rows' clock is the horizontal axis of each variable whose rows have
-    one. ``speaks`` has the names that each rule uses: the rule's marks are drawn in the panels of
-    these variables, or in all panels if there is none. ``state`` is shown beside the title.
+    If ``axis`` is ``None``, the horizontal axis of a variable is the rows' clock, if its rows have
+    one. The mapping ``speaks`` has the names that each rule uses. A rule's marks are drawn in the
+    panels of these variables, or in all panels if there are none. The text ``state`` is shown
+    beside the title.
     """
     panels = [_panel(history, variable, axis) for variable in variables]
     rules: dict[str, str] = {}
@@ -245,14 +248,17 @@ def _line(history: RunHistory, job: str, observer: str, curve: Curve, axis: Axis
 
 
 def _x(point: Point, axis: Axis, began: float) -> float | None:
-    """Return where a point is; ``None`` for a row without a clock, which has no place."""
+    """Return the horizontal position of a point.
+
+    Returns ``None`` for a row without a clock, which has no position.
+    """
     if axis == "time":
         return point.time - began
     return point.clock if math.isfinite(point.clock) else None
 
 
 def _place(mark: Mark, own: Sequence[Panel], panels: Sequence[Panel], began: float) -> bool:
-    """Place a firing. Return whether it has a place."""
+    """Place the mark of a firing. Return whether it has a place."""
     placed = False
     if mark.job is not None:
         for panel in own:

@@ -1,6 +1,6 @@
-"""Default variables of a picture: those that the run's rules use.
+"""Default variables of a picture: the variables that the run's rules use.
 
-Called by ``ensemble plot`` with the ensemble from the journal.
+``ensemble plot`` calls this module with the ensemble from the journal.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ __all__ = ["spoken_of"]
 def spoken_of(
     ensemble: Ensemble, added: Mapping[str, Mapping[str, Any]] | None = None
 ) -> dict[str, tuple[str, ...]]:
-    """Return the names that each rule uses, by rule id, in the order of its text.
+    """Return the names that each rule uses, by rule id, in the order of the rule's text.
 
     A name may be a variable, a field of an event, or a parameter; only the journal's rows show
-    which. ``added`` are rules, by id, that were added during the run.
+    which. The argument ``added`` has the rules, by id, that were added during the run.
     """
     rules = list(ensemble.rules)
     for name, spec in (added or {}).items():
         try:
             rules.append(ensemble.binder.rule(spec, name))
-        except EnsembleError:  # a plugin that it needs may be missing
+        except EnsembleError:  # a plugin that the rule needs may be missing
             continue
     return {rule.id: _names(rule, ensemble) for rule in rules}
 

@@ -1,7 +1,7 @@
 """History of a run for pictures: curves, ends of jobs, and firings of rules.
 
-Reads the journal once, in memory that does not grow with the number of rows. Called by ``ensemble
-plot``; ``drawing`` makes a picture of it, ``to_dict`` plain data.
+The journal is read once, in memory that does not grow with the number of rows. Called by ``ensemble
+plot``. ``picture`` lays the history out for drawing.
 """
 
 from __future__ import annotations
@@ -21,16 +21,18 @@ if TYPE_CHECKING:
 
 __all__ = ["End", "Firings", "Key", "Mark", "RunHistory", "Track", "read"]
 
-#: Limits of buckets: most of all curves together, most of one curve, fewest of one curve.
+#: Limits of buckets: maximum number for all curves together, maximum and minimum number for one
+#: curve.
 _BUDGET, _MOST, _FEWEST = 300_000, 1200, 12
 #: Number of variables with curves if none were chosen.
 _CANDIDATES = 12
-#: Most sets of names in rows to remember. In the worst case, each row has another set.
+#: Maximum number of sets of names in rows to remember. In the worst case, each row has a new set.
 _SHAPES = 100_000
-#: Most firings of a rule to remember. If there are more, only every second, fourth … is kept.
+#: Maximum number of firings of a rule to remember. If there are more, only every second, fourth …
+#: is kept.
 _REMEMBERED = 512
 
-#: How a job ended; ``None`` if it has not.
+#: How a job ended; ``None`` if it has not ended.
 End = Literal["success", "failed", "cancelled"]
 
 
@@ -44,7 +46,7 @@ class Key(NamedTuple):
 
 @dataclass(slots=True)
 class Track:
-    """One job's history from the journal. Times are seconds since the epoch."""
+    """One job's history from the journal. Times are in seconds since the epoch."""
 
     id: str
     group: str
@@ -60,8 +62,8 @@ class Track:
 class Mark(NamedTuple):
     """One firing of a rule.
 
-    ``at`` has its place on each curve of its job, by variable: the clock and time of the row, and
-    the newest finite value (nan if there is none).
+    The field ``at`` has the firing's place on each curve of its job, by variable: the clock and
+    time of the row, and the newest finite value (nan without one).
     """
 
     rule: str
@@ -92,9 +94,10 @@ class Firings:
 class RunHistory:
     """Everything about a run that a picture needs.
 
-    ``began`` and ``newest`` are the times of its first and newest event. ``seen`` are the variables
-    of all rows, in order, each with the groups of their jobs. ``clock`` is the name of the variable
-    that equals the rows' clock, if any. ``added`` are the rules that were added during the run.
+    The attributes ``began`` and ``newest`` are the times of the run's first and newest event. The
+    attribute ``seen`` has the variables of all rows, in order, each with the groups of their jobs.
+    The attribute ``clock`` is the name of the variable that equals the rows' clock, if any. The
+    attribute ``added`` has the rules that were added during the run.
     """
 
     def __init__(self, tag: str) -> None:
@@ -123,7 +126,7 @@ class RunHistory:
             yield from firings.marks
 
     def jobs(self, variable: str | None = None) -> list[Track]:
-        """Return the jobs with a curve (of this variable), by group and index."""
+        """Return the jobs that have a curve (of ``variable``, if given), by group and index."""
         found = {key.job for key in self.curves if variable is None or key.variable == variable}
         return sorted((self.tracks[job] for job in found), key=self._place)
 
@@ -155,8 +158,8 @@ def read(
 ) -> RunHistory:
     """Return the history of these variables (``None``: the first dozen).
 
-    Limited to jobs of ``groups`` or with the ids ``jobs``, if given. Rows that arrive during the
-    reading are left out. If the journal is damaged, the history ends there, and ``damage``
+    If given, only jobs of ``groups`` or with the ids ``jobs`` are included. Rows that arrive during
+    the reading are omitted. If the journal is damaged, the history ends there, and ``damage``
     describes the problem.
     """
     return _Reading(journal, variables, groups, jobs).history
@@ -177,11 +180,11 @@ class _Reading:
         self._variables = None if variables is None else frozenset(variables)
         self._some = bool(groups or jobs)
         self._wanted_groups, self._wanted_jobs = frozenset(groups), frozenset(jobs)
-        #: By job, observer and names of a row: the curves that take its values.
+        #: The curves that receive a row's values, by the row's job, observer and names.
         self._shapes: dict[tuple[str, str, tuple[str, ...]], list[tuple[str, Curve]]] = {}
         #: Each job's curves by variable.
         self._of: dict[str, dict[str, Curve]] = {}
-        #: Variables that have been equal to the clock in all rows so far.
+        #: Whether each variable has been equal to the clock in all rows so far.
         self._clocks: dict[str, bool] = {}
         self._limit = _MOST
         try:
@@ -232,11 +235,11 @@ class _Reading:
         for name, curve in curves:
             try:
                 curve.add(clock, time, values[name], anew=anew)
-            except (TypeError, OverflowError):  # a plugin's own number type
+            except (TypeError, OverflowError):  # the value may have a plugin's own number type
                 curve.add(None, time, math.nan, anew=anew)
 
     def _tell_clock(self, clock: float, values: Mapping[str, float]) -> None:
-        """Find the variable that names the rows' clock: it equals the clock in every row."""
+        """Find the variable that is the rows' clock: it equals the clock in every row."""
         told = self._clocks
         for name, value in values.items() if len(told) < len(values) else ():
             told.setdefault(name, value == clock)
@@ -247,7 +250,7 @@ class _Reading:
     def _choose(
         self, group: str, job: str, observer: str, names: tuple[str, ...]
     ) -> list[tuple[str, Curve]]:
-        """Return the curves of a row's kept values."""
+        """Return the curves that receive a row's values."""
         seen = self.history.seen
         for name in names:
             seen.setdefault(name, {})[group] = None

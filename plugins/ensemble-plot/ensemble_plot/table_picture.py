@@ -1,8 +1,8 @@
 """Figure of a table of results, for a paper: ``ensemble plot RUN TABLE``.
 
-The table's ``plot:`` defines which columns are x, y and error bars. Each y has a panel, one below
-the other. If the table has another parameter in ``by``, each value of this parameter has a curve.
-The figure has no title, small type, and the width of a text column.
+The table's ``plot:`` says which columns are x, y and error bars. Each y has a panel, one below the
+other. If ``by`` has a parameter other than x, each value of that parameter has a curve. The figure
+has no title, small type, and the width of a text column.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ __all__ = [
     "table_picture",
 ]
 
-#: Inches: the width of a column, and the height of one panel.
+#: Width of a text column, and height of one panel, in inches.
 _WIDTH, _HEIGHT = 8.6 / 2.54, 5.6 / 2.54
-#: Most curves in a legend.
+#: Maximum number of curves in a legend.
 _MOST = 24
 #: Styles of a curve: with a line, points only, or steps without marks.
 Drawn = Literal["line", "dots", "steps-post", "steps-pre"]
@@ -53,7 +53,7 @@ PAPER = {
     "pdf.fonttype": 42,
 }
 
-#: A legend above the axes, narrow enough for three entries in a column.
+#: Options of a legend above the axes, narrow enough for three entries in a text column.
 ABOVE = {
     "loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": 3, "borderaxespad": 0.2,
     "columnspacing": 0.9, "handletextpad": 0.3, "handlelength": 1.5,
@@ -62,7 +62,7 @@ ABOVE = {
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Points of one curve, by x; ``errors`` has as many values, or none."""
+    """Points of one curve, by x. ``errors`` has as many values as ``ys``, or none."""
 
     y: str
     label: str
@@ -101,7 +101,7 @@ def table_picture(
     title: str | None,
     values: Sequence[Any] = (),
 ) -> TablePicture:
-    """Return the picture of a table, with a curve for each of these pivot values.
+    """Return the picture of a table, with a curve for each value of the pivot in ``values``.
 
     Raises :class:`UsageError` if the table does not define a plot, or has nothing to draw.
     """
@@ -147,9 +147,7 @@ def table_picture(
 
 
 def _columns(table: Any, y: str, values: Sequence[Any]) -> list[tuple[str, list[tuple[str, Any]]]]:
-    """Return the columns to draw for ``y``, each with the name and value of the pivot, if there is
-    one.
-    """
+    """Return the columns to draw for ``y``, each with the name and value of its pivot, if any."""
     if y not in table.per_value:
         return [(y, [])]
     names = table.expanded((y,), values)
@@ -168,7 +166,7 @@ def _curve(
     label: str,
     rows: Sequence[Mapping[str, Any]],
 ) -> Curve:
-    """Return the curve of a column, from the rows with a value."""
+    """Return the curve of a column, made of the rows that have a value."""
     points = [row for row in rows if row.get(x) is not None and _is_number(row.get(column))]
     if all(_is_number(row[x]) for row in points):
         points.sort(key=lambda row: float(row[x]))
@@ -188,7 +186,9 @@ def _is_number(value: object) -> bool:
 
 
 def draw_table(picture: TablePicture, form: str, size: tuple[float, float] | None = None) -> bytes:
-    """Return the figure as a file of this format; ``size`` is its width and height in inches."""
+    """Return the figure as a file in the format ``form``; ``size`` is its width and height in
+    inches.
+    """
     from ensemble_plot.drawing import figure_bytes, new_figure
 
     drawn = [y for y in picture.ys if any(curve.y == y for curve in picture.curves)]
@@ -228,7 +228,7 @@ def _panel(ax: Axes, curves: Sequence[Curve], y: str, *, legend: bool) -> None:
     _ticks(ax.yaxis, [y for curve in curves for y in (*curve.ys, *curve.errors)])
     plain(ax.set_ylabel(y))
     if legend and any(curve.label for curve in curves):
-        # Among dots, a legend entry would look like one of them.
+        # Among dots, the symbol of a legend entry would look like a point.
         above = any(curve.drawn == "dots" for curve in curves)
         place_of: dict[str, Any] = ABOVE if above else {}
         for text in ax.legend(**place_of).get_texts():
@@ -236,11 +236,11 @@ def _panel(ax: Axes, curves: Sequence[Curve], y: str, *, legend: bool) -> None:
 
 
 def _ticks(axis: Any, values: Sequence[Any]) -> None:
-    """Use only whole ticks if the values are whole numbers."""
+    """Use only integer ticks if all values are whole numbers."""
     if all(_is_number(value) and value == int(value) for value in values):
         axis.get_major_locator().set_params(integer=True, min_n_ticks=1)
 
 
 def plain(text: Any) -> None:
-    """Escape a name, so that it contains no formulas."""
+    """Escape a name, so that it is not drawn as a formula."""
     text.set_parse_math(False)

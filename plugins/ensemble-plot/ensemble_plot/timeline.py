@@ -1,9 +1,9 @@
 """Timeline of jobs: ``ensemble plot RUN --timeline``.
 
 Each job is a bar from its start to its end in the colour of its group, preceded by a light bar for
-its wait. Jobs that ran one after another share a line. If the nodes of jobs are known, as in a
-simulated run, each node has its own lines, and a job of several nodes has a bar on each. Marks at
-the top show where rules fired.
+its waiting time. Jobs that ran one after another share a line. If the nodes of jobs are known, as
+in a simulated run, each node has its own lines, and a job on several nodes has a bar on each. Marks
+at the top show where rules fired.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 __all__ = ["Bar", "Timeline", "draw_timeline", "timeline_of"]
 
 _WIDTH, _HEIGHT = 17.2 / 2.54, 9.0 / 2.54
-#: Most named rules, and most marked firings of one rule.
+#: Maximum number of named rules, and of marked firings of one rule.
 _RULES, _MARKS = 12, 2000
-#: Most named nodes.
+#: Maximum number of named nodes.
 _NODES = 40
 _FILLS = ("#F0E442", "#ffffff")
 _FAILED, _CANCELLED = "#222222", "#999999"
@@ -36,7 +36,9 @@ _SHAPES = ("v", "D", "o", "s", "^", "P", "*", "X", "<", ">", "h", "p")
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A job on its line. Times are seconds since the run's start; ``start`` is ``None`` if it never
+    """A job on its line.
+
+    Times are in seconds since the run's start. The field ``start`` is ``None`` if the job never
     ran.
     """
 
@@ -52,13 +54,13 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The bars, the number of lines, and when each rule fired."""
+    """The bars, the number of lines, and the times when each rule fired."""
 
     bars: list[Bar]
     lines: int
     firings: dict[str, list[float]]
     title: str | None = None
-    #: Each node with its first line and its number of lines, if nodes are known.
+    #: Each node with its first line and its number of lines; empty if nodes are unknown.
     nodes: tuple[tuple[int, int, int], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -78,8 +80,9 @@ def timeline_of(
     groups: Sequence[str],
     title: str | None,
 ) -> Timeline:
-    """Return the timeline of these jobs, of ``groups`` if given. Raises :class:`UsageError` if
-    there is nothing to draw.
+    """Return the timeline of these jobs, or only of those in ``groups`` if given.
+
+    Raises :class:`UsageError` if there is nothing to draw.
     """
     began: float | None = None
     last = 0.0
@@ -114,7 +117,7 @@ def timeline_of(
         if start is None:
             end = submitted
         name = f"{job['group']}.{job['index']}"
-        # Jobs without a known node are drawn as if on one large node.
+        # Jobs whose nodes are unknown are drawn as if on one large node.
         for node in places.get(name, (-1,)) if start is not None or not places else (-1,):
             line = lanes.setdefault(node, _Lanes()).take(submitted if start is None else start, end)
             bars.append(Bar(name, job["group"], line, submitted, start, end, job["outcome"], node))
@@ -130,7 +133,7 @@ def timeline_of(
 
 
 class _Lanes:
-    """Lines of one node: as many as jobs ran on it concurrently."""
+    """Lines of one node: as many as there were concurrent jobs on the node."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -138,7 +141,7 @@ class _Lanes:
         self._busy: list[tuple[float, int]] = []
 
     def take(self, start: float, end: float) -> int:
-        """Return a line that is free in this period; jobs come in order of their starts."""
+        """Return a line that is free in this period. Call it in the order of the jobs' starts."""
         while self._busy and self._busy[0][0] <= start:
             heapq.heappush(self._free, heapq.heappop(self._busy)[1])
         if not self._free:
@@ -150,7 +153,9 @@ class _Lanes:
 
 
 def draw_timeline(timeline: Timeline, form: str, size: tuple[float, float] | None = None) -> bytes:
-    """Return the picture as a file of this format; ``size`` is its width and height in inches."""
+    """Return the picture as a file in the format ``form``; ``size`` is its width and height in
+    inches.
+    """
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -224,7 +229,7 @@ def _bars(ax: Axes, timeline: Timeline, colours: Mapping[str, str], by: float) -
         thin = 0.3 if timeline.lines <= 60 else 0.0
         made = {"facecolors": colour, "edgecolors": "#ffffff", "linewidths": thin, "zorder": 2}
         ax.add_collection(PolyCollection(boxes(runs, 0.8), **made))
-    # The end of a job that did not succeed.
+    # Mark the ends of jobs that did not succeed.
     for outcome, colour in (("failed", _FAILED), ("cancelled", _CANCELLED)):
         ends = [(b.end / by, b.line) for b in timeline.bars if b.outcome == outcome]
         if ends:
