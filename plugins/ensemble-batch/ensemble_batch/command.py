@@ -92,7 +92,7 @@ def run_command(
 class QueueCommands:
     """Runs commands in the jobs' environment, with untranslated messages and a rate limit.
 
-    ``rate`` is the number of commands per second, after a burst of ten.
+    The argument ``rate`` is the number of commands per second, after a burst of ten.
     """
 
     def __init__(self, rate: float = math.inf) -> None:
@@ -119,10 +119,10 @@ class QueueCommands:
         environment: Mapping[str, str] | None = None,
         deadline: float = 60.0,
     ) -> tuple[int, str, str]:
-        """Return the exit code, output and errors.
+        """Run a command; return its exit code, output and errors.
 
         Raises a transient :class:`ExecutorError` if the command does not end within ``deadline``
-        seconds, and a final one if it does not exist.
+        seconds, and a final one if the program does not exist.
         """
         started: list[subprocess.Popen[bytes]] = []
 

@@ -145,7 +145,9 @@ class QueueExecutor(QueueHooks):
         return loops
 
     def close(self) -> None:
-        """Close the connection. Jobs in the queue continue; those being submitted arrive first."""
+        """Close the connection. Submissions in progress finish first. Jobs in the queue
+        continue.
+        """
         polled, self._polled = self._polled, None
         if polled is None:
             return

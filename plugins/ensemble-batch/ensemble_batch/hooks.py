@@ -224,11 +224,11 @@ class QueueHooks(Executor):
         return True
 
     def launcher(self, job: Job) -> Sequence[str]:
-        """Return the command prefix that starts the job's tasks (only without ``claims``)."""
+        """Return the command prefix that starts the job's tasks. Used only without ``claims``."""
         return ()
 
     def may_restart(self, job: Job) -> bool:
-        """Return whether the queue may restart this job (only without ``claims``)."""
+        """Return whether the queue may restart this job. Used only without ``claims``."""
         return False
 
     def faces(self) -> Iterable[str]:

@@ -87,7 +87,7 @@ class QueueRun:
             self._calling[1] = threading.RLock()
 
     def call(self, what: Callable[[], _T], lane: int = 0) -> _T:
-        """Call the plugin, one thread at a time in each lane; lane 1 is for batches."""
+        """Call the plugin, from one thread at a time in each lane. Lane 1 is for batches."""
         with self._calling[lane]:
             return what()
 

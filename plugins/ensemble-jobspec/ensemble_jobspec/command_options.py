@@ -151,6 +151,8 @@ def convert_workload(workload: Workload, options: Options) -> Converted:
 
 
 def ensemble_command() -> str:
-    """Return the ``ensemble`` command of this process, as a job on another node can call it."""
+    """Return the ``ensemble`` command of this process, in a form that a job on another node can
+    call.
+    """
     beside = Path(sys.executable).with_name("ensemble")
     return str(beside) if beside.exists() else "ensemble"

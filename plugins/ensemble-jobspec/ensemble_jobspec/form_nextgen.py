@@ -180,8 +180,9 @@ class _Reader:
     ) -> tuple[Attributes, Attributes]:
         """Return the attributes that members inherit, and those of the task or group itself.
 
-        Members inherit what the task or group and its enclosing groups define. Its own attributes
-        also include those of its resources and of the whole jobspec.
+        Members inherit the attributes that the task or group and its enclosing groups define. The
+        attributes of the task or group itself also include those of its resources and of the whole
+        jobspec.
         """
         said = outer.groups
         if "attributes" in given:

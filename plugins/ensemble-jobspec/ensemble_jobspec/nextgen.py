@@ -101,7 +101,7 @@ class _Writer:
         return found
 
     def _request(self, request: Request) -> str:
-        """Return the name of the resources, adding them if they are missing."""
+        """Return the name of the requested resources; add the resources if they are missing."""
         names: Sequence[str] = request.names
         if not names:
             names = [

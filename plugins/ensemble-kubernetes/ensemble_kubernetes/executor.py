@@ -68,7 +68,9 @@ class KubernetesExecutor(Executor):
         self._run = KubernetesRun(run, emit, api, records, self._settings, (folder, here))
 
     def close(self) -> None:
-        """Disconnect from the cluster. Jobs in it continue; those being submitted arrive first."""
+        """Disconnect from the cluster. Submissions in progress finish first. Jobs in the cluster
+        continue.
+        """
         run, self._run = self._run, None
         if run is not None:
             run.close()

@@ -178,9 +178,9 @@ def _nothing_whole(job: Mapping[str, Any], found: restarts.Found) -> str:
 
 
 def _never_asks(path: str, variable: str) -> bool:
-    """Return whether the script is readable and cannot use the variable.
+    """Return whether the script certainly does not use the variable.
 
-    Scripts that it includes are checked too.
+    Returns False if the script is unreadable, very long, or includes other scripts.
     """
     try:
         if not os.path.isfile(path):

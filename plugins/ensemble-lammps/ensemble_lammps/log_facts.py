@@ -71,7 +71,7 @@ class Facts:
             self._run["Ranks"] = self._ranks
 
     def more(self, line: bytes) -> bool:
-        """Read a line after ``Loop time of …``. Return whether it is about that run."""
+        """Read a line after ``Loop time of …``. Return whether the line is about that run."""
         run = self._run
         if run is None:
             return False

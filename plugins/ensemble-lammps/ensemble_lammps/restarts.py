@@ -25,7 +25,7 @@ __all__ = ["Found", "NotWhole", "Restart", "find", "read"]
 MAGIC = b"LammpS RestartT\0"
 #: First revision whose files have a mark at the end.
 _FIRST_REVISION = 1
-#: Tags of the relevant values.
+#: Tags of the relevant values, and tags of strings.
 _BIGINT, _STEP, _MULTIPROC, _MPIIO = 3, 5, 44, 45
 _STRINGS = (0, 4)
 #: Maximum number of values to read. The step is about the seventh; a file without a step is not a

@@ -158,8 +158,10 @@ def start_script(words: list[str], *, run: bool, resumed: bool) -> str:
 
 
 def following(body: str) -> str:
-    r"""Return a script that reports ``$code`` and forwards signals to what its body ``follow``\
-    s.
+    """Return the start script with this body.
+
+    The script reports ``$code``, and forwards signals to the child that the body runs with
+    ``follow``.
     """
     return _START.format(body=body)
 

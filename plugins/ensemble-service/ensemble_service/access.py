@@ -126,7 +126,7 @@ class Identity:
 
     @property
     def owner(self) -> str:
-        """The owner of the runs that this identity starts. No other owner may use them."""
+        """The owner of the runs that this identity starts. No other owner may use these runs."""
         return self.namespace
 
     def _covers(self, member: str) -> bool:

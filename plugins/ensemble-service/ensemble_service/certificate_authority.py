@@ -103,7 +103,9 @@ def init(
 
 
 def certificate_names(hosts: Sequence[str]) -> list[str]:
-    """Return the names and addresses for a certificate: those given and this machine's."""
+    """Return the names and addresses for a certificate: those in ``hosts`` and those of this
+    machine.
+    """
     own = socket.gethostname()
     names = [*hosts, "localhost", "127.0.0.1", "::1", own, socket.getfqdn()]
     found: dict[str, None] = {}

@@ -377,7 +377,7 @@ class HostedRun:
     def _overflow(self) -> None:
         """End the life because its events overflowed, so that the run must find its jobs again.
 
-        If the run is connected, an answer without a call tells it.
+        If the run is connected, an answer without a call tells the run.
         """
         if self._broken and not self.outbox.life:
             self._end_life()

@@ -62,7 +62,7 @@ class RemoteExecutor(Executor):
 
     - ``name``: namespace of the members
     - ``default``: member for jobs that name none
-    - ``members``: members to wait for at the start; an empty name means the default one
+    - ``members``: members to wait for at the start; an empty name means the default member
     - ``patience``: seconds to wait for absent members when a run is resumed
     - ``channel``: replaces :func:`open_channel` in tests
     """
@@ -319,8 +319,8 @@ class RemoteExecutor(Executor):
     def _away(self) -> dict[str, float]:
         """Return the current gauges ``away.GROUP``.
 
-        They may differ from those of an earlier controller, because members may have come back or
-        gone since.
+        The gauges may differ from those of an earlier controller, because members may have come
+        back or gone since.
         """
         if self._run is None:
             return {}

@@ -293,7 +293,7 @@ def from_error(error: BaseException) -> pb.Fault:
 
 
 def to_error(fault: pb.Fault, member: str = "") -> ExecutorError:
-    """Decode a member's error, with the member's name in it."""
+    """Decode a member's error, and add the member's name to it."""
     message = clean(fault.message)
     return ExecutorError(
         f"member {member}: {message}" if member else message,

@@ -159,9 +159,9 @@ def simulate(
     """Simulate an ensemble file: real rules on a virtual clock, without running jobs.
 
     The behaviour of jobs comes from a model: the section 'simulate:' of the file, --model, or a
-    kept run. A single run is shown and kept like a real one, and the exit code is the one that it
-    would have. With --runs, many runs are summarised with quantiles, and the exit code is 1 if a
-    run did not end in time.
+    kept run. A single run is shown and kept like a real run, and the exit code is that of the real
+    run. With --runs, many runs are summarised with quantiles, and the exit code is 1 if a run did
+    not end in time.
     """
     cores = len(os.sched_getaffinity(0)) if cores_per_node is None else cores_per_node
     for name, number, least, most in (

@@ -205,9 +205,9 @@ def play(study: Study, seed: int) -> Figures:
 
 
 def _used_up(outcome: Outcome) -> frozenset[str]:
-    """Return the limits that held jobs of a run because they were used up.
+    """Return the limits that were used up and therefore held jobs of a run.
 
-    A limit is used up if too little of it is left for the remaining jobs.
+    A limit counts as used up if too little of it is left for the remaining jobs.
     """
     progress = outcome.report.progress
     found = {"wall"} if outcome.stopped else set[str]()

@@ -18,7 +18,7 @@ __all__ = ["compared", "figures_of", "forecast_lines", "once_lines", "shown"]
 
 
 def once_lines(used: float, offered: float, model: Model, stubbed: Collection[str]) -> list[str]:
-    """Return the lines after the summary of one run."""
+    """Return the lines that follow the summary of one run."""
     share = f" ({used / offered:.0%} of {offered / 3600:.3g})" if offered else ""
     return [f"  core-hours used: {used / 3600:.3g}{share}", *_stubbed(stubbed), *basis(model)]
 

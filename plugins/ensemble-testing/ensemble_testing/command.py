@@ -63,8 +63,8 @@ def test(
 
     Each FILE names an ensemble and contains tests with given events and expected decisions. A
     failure shows what was expected, what was decided, and the output of 'ensemble why' about the
-    rule. The end lists the rules that fired in no test. Exit code 0 if all pass, 1 if one fails, 2
-    if a file is invalid (then no test runs).
+    rule. The summary at the end lists the rules that did not fire in any test. The exit code is 0
+    if all tests pass, 1 if one fails, and 2 if a file is invalid (then no test runs).
     """
     if bool(files) == (record is not None):
         raise UsageError(

@@ -135,7 +135,7 @@ class FakeFiring:
     def submit_next(
         self, groups: Sequence[str], count: int = 1, *, order: str = "given", seed: int = 0
     ) -> Iterable[Decision]:
-        """Return the first jobs of each group, whatever the order."""
+        """Return the first jobs of each group, ignoring ``order``."""
         for group in groups:
             jobs = tuple(self._group(group).jobs(self._next[group]))[:count]
             count -= len(jobs)

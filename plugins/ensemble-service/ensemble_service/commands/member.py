@@ -1,6 +1,6 @@
 """Make a queue available to runs elsewhere.
 
-``ensemble member start`` runs an agent with executors beside a queue, for the service.
+The command ``ensemble member start`` runs an agent beside a queue and connects it to the service.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Connect queues (members) with the runs that use them.
 
-The command ``ensemble server``; the script ``ensemble-server`` calls :data:`main`, too. Errors and
-exit codes are those of ``ensemble``. Commands import gRPC and cryptography when they need them.
+This module defines the command ``ensemble server``. The script ``ensemble-server`` calls
+:data:`main` too. Errors and exit codes are those of ``ensemble``. Commands import gRPC and
+cryptography only when needed.
 """
 
 from __future__ import annotations

@@ -171,7 +171,7 @@ class ScriptedQueue(VirtualExecutor):
         return f" ({', '.join(said)})" if said else ""
 
     def named(self, names: Sequence[str]) -> list[str]:
-        """Return the queued jobs of these names, each a job or a whole group.
+        """Return the queued jobs of these names. Each name is a job or a whole group.
 
         Raises :class:`NotPossible`.
         """
@@ -184,7 +184,9 @@ class ScriptedQueue(VirtualExecutor):
         return found
 
     def looked_up(self, names: Sequence[str]) -> list[str]:
-        """Return the jobs of these names, each a job or a whole group, that are being looked up.
+        """Return the jobs of these names that are being looked up. Each name is a job or a whole
+        group.
+
         Raises :class:`NotPossible`.
         """
         found = [job for job in self._looking if not {job, group_of(job)}.isdisjoint(names)]
