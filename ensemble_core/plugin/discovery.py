@@ -1,13 +1,14 @@
-"""Discovery of plugins: :func:`discover` registers each with pluggy, calls its hooks once and
-returns a :class:`Registry`.
+"""Discovery of plugins.
 
-Called by the command line and by sessions. Plugins come from the entry-point group ``ensemble`` of
-installed distributions, which includes the built-ins, and from files that the user names. A broken
-installed plugin only causes a warning, because the user may not need it. A broken file is an error,
-because the user asked for it.
+:func:`discover` registers every plugin with pluggy, calls each of its hooks once, and returns a
+:class:`Registry`. The command line and sessions call it. Plugins come from the entry-point group
+``ensemble`` of installed distributions, which includes the built-ins, and from files that the user
+names. A broken installed plugin only causes a warning, because the user may not need it. A broken
+file is an error, because the user requested it.
 
-pluggy finds the hooks and checks them against ``hookspecs``. Each hook is called directly, not by
-``manager.hook``, so that an exception is reported with its plugin and the others are loaded.
+pluggy finds the hooks and checks them against ``hookspecs``. Each hook is called directly and not
+through ``manager.hook``, so that an exception is reported with the name of its plugin, and the
+other plugins are still loaded.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ GROUP = "ensemble"
 def discover(files: Sequence[str | Path] = ()) -> Registry:
     """Load every installed plugin and the plugin ``files``, and call the hooks of each.
 
-    Raises :class:`PluginError`, with the position, if a file is missing or broken; never because of
-    an installed plugin.
+    Raises :class:`PluginError`, with the position, if a file is missing or broken. A broken
+    installed plugin does not raise an error.
     """
     with Watchdog() as watchdog:
         loader = _Loader(watchdog)
@@ -58,8 +59,8 @@ def discover(files: Sequence[str | Path] = ()) -> Registry:
 def executor_record(name: str) -> ExecutorPlugin:
     """Return the record of an executor, for a plugin whose executor wraps another one.
 
-    Executors of ``--plugin`` files are found only while an executor is built. Raises
-    :class:`PluginError` if no executor has the name, or two distributions claim it.
+    Executors in ``--plugin`` files are found only while an executor is being built. Raises
+    :class:`PluginError` if no executor has this name, or if two distributions claim the name.
     """
     record: ExecutorPlugin = (_looked_in.get() or discover()).lookup("executor", name)
     return record
@@ -71,7 +72,7 @@ _looked_in: ContextVar[Registry | None] = ContextVar("ensemble-registry", defaul
 
 @contextlib.contextmanager
 def looking_in(registry: Registry) -> Iterator[None]:
-    """Make :func:`executor_record` use this registry inside the ``with`` block."""
+    """Let :func:`executor_record` use this registry within the ``with`` block."""
     token = _looked_in.set(registry)
     try:
         yield
@@ -80,12 +81,12 @@ def looking_in(registry: Registry) -> Iterator[None]:
 
 
 def _installed() -> list[EntryPoint]:
-    """Return the entry points of the group: built-ins first, then by distribution and name."""
+    """Return the entry points of the group: the built-ins first, then by distribution and name."""
     return sorted(entry_points(GROUP), key=lambda point: normalize(point.distribution) != BUILTIN)
 
 
 class _Manager(pluggy.PluginManager):
-    """Pluggy's manager with the hooks of Ensemble. It also accepts former names of hooks."""
+    """Pluggy's manager for the hooks of Ensemble. It also accepts former names of hooks."""
 
     def __init__(self) -> None:
         super().__init__(PROJECT)
@@ -107,14 +108,14 @@ class _Manager(pluggy.PluginManager):
 
 
 class _Loader:
-    """Loader that registers plugins one by one and collects their records."""
+    """Registers plugins one by one and collects their records."""
 
     def __init__(self, watchdog: Watchdog) -> None:
         self.warnings: list[str] = []
         self._watchdog = watchdog
         self._manager = _Manager()
-        #: Hook functions that were already called. If another module imports one, it is not called
-        #: again.
+        #: Hook functions that were already called. A hook function that another module imports is
+        #: not called again.
         self._called: set[object] = set()
         self._files: set[Path] = set()
 
@@ -145,7 +146,7 @@ class _Loader:
         return done(records=records, notes=notes)
 
     def load_file(self, path: Path) -> LoadedPlugin | None:
-        """Load a plugin file; return ``None`` if it is loaded already. Raises ``PluginError``."""
+        """Load a plugin file. Return ``None`` if it is loaded already. Raises ``PluginError``."""
         file = str(path)
         if path.is_dir():
             raise PluginError(
@@ -202,9 +203,12 @@ class _Loader:
     def _register(
         self, plugin: object, shown: str, module: str
     ) -> tuple[dict[str, tuple[Named, ...]], tuple[str, ...]]:
-        """Register a plugin and call its hooks. Return their records by kind, and notes for its
-        author. Unregister the plugin on any error, and raise :class:`PluginError` or the error of
-        the plugin's code."""
+        """Register a plugin and call its hooks. Return the records by kind, and notes for the
+        plugin's author.
+
+        After any error, unregister the plugin, and raise :class:`PluginError` or the error of the
+        plugin's code.
+        """
         name = f"{shown} ({module})"
         try:
             self._manager.register(plugin, name)
@@ -212,7 +216,7 @@ class _Loader:
         except BaseException as error:  # whatever a plugin's code can raise
             self._manager.unregister(plugin, name)
             if isinstance(error, pluggy.PluginValidationError):
-                # Drop the first line: our messages name the plugin and the hook already.
+                # Drop the first line, because our messages already name the plugin and the hook.
                 raise PluginError("; ".join(str(error).splitlines()[1:])) from error
             raise
 
@@ -236,7 +240,7 @@ class _Loader:
             raise PluginError(
                 f"no hook found: mark a function named {' or '.join(sorted(HOOKS))} with @hookimpl"
             )
-        # Our tests check the built-ins; checking them at each start would only cost time.
+        # Our tests check the built-ins. To check them at each start would only cost time.
         thorough = not getattr(plugin, "__name__", "").startswith("ensemble_core.")
         records: dict[str, tuple[Named, ...]] = {}
         for name, hook in sorted(hooks, key=lambda each: list(HOOKS).index(each[0])):
@@ -259,7 +263,8 @@ class _Loader:
         return records, notes
 
     def _check_unmarked(self, plugin: object, implemented: set[str], shown: str) -> None:
-        """Raise or warn if an unmarked function looks like a hook: it would do nothing."""
+        """Raise an error or warn if an unmarked function looks like a hook, because it has no
+        effect."""
         home = getattr(plugin, "__name__", None) if inspect.ismodule(plugin) else None
         for name in dir(plugin):
             value = getattr(plugin, name, None) if "ensemble" in name else None
@@ -293,7 +298,7 @@ def _real(path: Path) -> Path:
 
 
 class _Source(SourceFileLoader):
-    """Loader that always compiles the file: it neither reads nor writes cached bytecode."""
+    """Loader that always compiles the file, and neither reads nor writes cached bytecode."""
 
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)

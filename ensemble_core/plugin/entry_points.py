@@ -1,8 +1,9 @@
 """Entry points of installed distributions, read from their metadata files without any import.
 
-Finds plugins (group ``ensemble``) and their commands (``ensemble.commands``) by listing each folder
-of ``sys.path``. ``importlib.metadata`` finds the same, but importing it takes longer than all the
-work done here, so it is used only for zip files and the like.
+This module finds plugins (group ``ensemble``) and their commands (group ``ensemble.commands``) by
+listing each folder of ``sys.path``. ``importlib.metadata`` finds the same entry points, but to
+import it takes longer than all the work done here. It is therefore used only for zip files and the
+like.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ from ensemble_core.errors import PluginError
 __all__ = ["EntryPoint", "entry_points", "normalize", "version_of"]
 
 _CORE = "ensemble-core"
-#: First characters of a version requirement, and how many numbers of a release are compared.
+#: ``_SIGNS``: first characters of a version requirement. ``_WIDTH``: how many numbers of a release
+#: are compared.
 _SIGNS = "~=!<>"
 _WIDTH = 6
 _FORM = re.compile(r"([\w.]+)\s*(?::\s*([\w.]+)\s*)?(?:\[.*\]\s*)?")
 
 
 class EntryPoint(NamedTuple):
-    """One entry point. ``error`` says why it cannot be read or used."""
+    """One entry point. ``error`` says why it cannot be read or used, if that is so."""
 
     name: str
     value: str
@@ -40,7 +42,7 @@ class EntryPoint(NamedTuple):
         return self.value.partition(":")[0].partition("[")[0].strip()
 
     def load(self) -> Any:
-        """Import and return the object. Errors of the import propagate."""
+        """Import and return the object. Errors during the import propagate."""
         match = _FORM.fullmatch(self.value)
         if match is None:
             raise PluginError(
@@ -76,7 +78,8 @@ def version_of(distribution: str) -> str | None:
 
 
 def _installed() -> Iterator[tuple[str, Any]]:
-    """Yield every distribution, as :func:`_distributions` does. The first on the path wins."""
+    """Yield every distribution on the path, in the form of :func:`_distributions`. The first one
+    with a name takes precedence."""
     seen: set[str] = set()
     for place in dict.fromkeys(sys.path):
         for name, where in _distributions(place or "."):
@@ -86,8 +89,8 @@ def _installed() -> Iterator[tuple[str, Any]]:
 
 
 def _distributions(place: str) -> Iterator[tuple[str, Any]]:
-    """Yield each distribution in a folder or zip file: its normalized name, and its metadata (a
-    folder's path or an object of ``importlib.metadata``)."""
+    """Yield the normalized name and the metadata of each distribution in a folder or zip file. The
+    metadata is a folder's path or an object of ``importlib.metadata``."""
     try:
         names = sorted(os.listdir(place), reverse=True)  # the newer of two versions first
     except NotADirectoryError:
@@ -141,14 +144,14 @@ def _read(group: str, name: str, where: Any, core: str) -> Iterator[EntryPoint]:
 
 def _metadata(name: str, where: Any) -> tuple[str, str, str]:
     """Return a distribution's name, its version, and its requirement on the core's version (empty:
-    any). Any of them may be missing in the metadata."""
+    any version). Each is empty if the metadata lacks it."""
     fields: dict[str, str] = {}
     required = ""
     for key, value in _headers(where):
         fields.setdefault(key, value)
         if key == "requires-dist" and normalize(value[: len(_CORE)]) == _CORE:
             versions = value[len(_CORE) :].strip(" ()")
-            # The rest may be a marker, an extra, a URL, or another distribution's longer name.
+            # The rest may also be a marker, an extra, a URL, or part of a longer distribution name.
             if versions[:1] in _SIGNS and ";" not in versions:
                 required = versions
     return fields.get("name", name), fields.get("version", ""), required
@@ -172,8 +175,11 @@ def _headers(where: Any) -> Iterator[tuple[str, str]]:
 
 
 def _meets(version: str, required: str) -> bool:
-    """Return whether a version meets a requirement. Only release numbers are compared: 2.0rc1
-    counts as 2. A requirement that cannot be parsed counts as met."""
+    """Return whether a version meets a requirement.
+
+    Only release numbers are compared, so 2.0rc1 counts as 2.0. A requirement that cannot be parsed
+    counts as met.
+    """
     have = _release(version)
     for part in map(str.strip, required.split(",") if have else ()):
         text = part.lstrip(_SIGNS)

@@ -1,7 +1,7 @@
 """Interface of executors: an executor is the adapter to one queue.
 
-The docstring of :class:`Executor` is the contract; the suite ``ExecutorContract`` checks it. The
-runtime calls executors; they report through ``emit`` only.
+The docstring of :class:`Executor` is the contract, which the suite ``ExecutorContract`` checks. The
+runtime calls executors; an executor reports only through ``emit``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 #: Function that passes events to the run. Any thread may call it. It never blocks, and it keeps the
-#: order of each caller's events.
+#: events of each caller in order.
 Emit = Callable[["Sequence[Event]"], None]
 
 
@@ -57,8 +57,8 @@ def start_folder() -> str:
 
 
 def check_new(jobs: Sequence[Job], known: Collection[str]) -> set[str]:
-    """Return the ids of jobs to submit. Raises :class:`ExecutorError` if an id is among ``known``
-    or occurs twice."""
+    """Return the ids of jobs that are to be submitted. Raises :class:`ExecutorError` if an id is
+    among ``known`` or occurs twice."""
     names: set[str] = set()
     for job in jobs:
         if job.id in known or job.id in names:
@@ -72,7 +72,7 @@ def check_new(jobs: Sequence[Job], known: Collection[str]) -> set[str]:
 
 
 def wrong_command(job: Job) -> str | None:
-    """Return why no queue can run a job's command, or ``None`` if one could."""
+    """Return why no queue can run a job's command, or ``None`` if the command is valid."""
     if not job.command or not job.command[0]:
         return "the command is empty"
     if any("\0" in word for word in (*job.command, *job.environment.values())):
@@ -82,14 +82,14 @@ def wrong_command(job: Job) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The run that an executor works for.
+    """The run for which an executor works.
 
-    ``tag`` is the run's unique name; an executor attaches it to each of its jobs in the queue, so
-    that they can be found again. ``folder`` receives the output of jobs that name no output file.
-    ``clock`` returns the time for events, in seconds since the epoch; it never goes back within a
-    run. ``state`` is a folder that lasts as long as the run's journal; an executor may store there
-    what it needs to reattach to its jobs. It is ``None`` if the run has no journal, and so cannot
-    be resumed.
+    ``tag`` is the run's unique name. An executor attaches the tag to each of its jobs in the queue,
+    so that the jobs can be found again. ``folder`` receives the output of jobs that name no output
+    file. ``clock`` returns the time for events, in seconds since the epoch; this time never goes
+    back within a run. ``state`` is a folder that lasts as long as the run's journal. There, an
+    executor may store what it needs to reattach to its jobs. ``state`` is ``None`` if the run has
+    no journal, so that it cannot be resumed.
     """
 
     tag: str
@@ -99,89 +99,97 @@ class Run:
 
 
 class Executor(ABC):
-    """The adapter to one queue: performs decisions, emits events.
+    """The adapter to one queue, which carries out decisions and emits events.
 
-    ``ensemble_batch`` implements most of it: ``BatchExecutor`` for queues that must be polled,
-    ``QueueExecutor`` for queues that send events. The suite ``ExecutorContract`` tests each
-    sentence here.
+    The package ``ensemble_batch`` has base classes that implement most of this contract:
+    ``BatchExecutor`` for queues that must be polled, and ``QueueExecutor`` for queues that send
+    events. The suite ``ExecutorContract`` tests each sentence here.
 
-    **Calls.** Methods are never called from the engine's thread and never two at once, though not
-    always from the same thread. They may block for the time of a remote call, not for the life of
-    a job. ``submit`` takes jobs in bulk, and its cost should be that of one bulk request.
+    **Calls.** Methods are never called from the engine's thread, and never two at a time, but not
+    always from the same thread. A method may block for the time of a remote call, but not for the
+    life of a job. ``submit`` takes jobs in bulk, and should cost no more than one bulk request.
 
-    - If ``submit`` returns, events of each job will follow, and the last of them is ``clean``. If
-      it raises, nothing was submitted and no event will follow.
-    - ``submit`` and ``cancel`` may raise an :class:`ExecutorError` that is ``transient``: the run
-      retries with exponential backoff for some minutes. Any other error is final: the jobs have
-      failed (cause ``submit``) or could not be cancelled.
-    - A problem of a single job (a missing command, a rejected jobspec) is that job's ``exception``
-      event with ``severity`` 0, followed by ``clean``; never an error of ``submit``.
-    - ``cancel`` of a job that is over or unknown does nothing. Cancelling leaves no process of the
-      job behind. A controller that ends or stops waits for the ends of cancelled jobs, but gives up
-      once nothing was reported about any of them for ``limits.stop`` (5 minutes); a resume finds
-      them with ``reattach``.
+    - If ``submit`` returns, events of each job follow, and the last of them is ``clean``. If
+      ``submit`` raises an error, nothing was submitted and no event follows.
+    - If ``submit`` or ``cancel`` raises an :class:`ExecutorError` that is ``transient``, the run
+      retries the call with exponential backoff for some minutes. Any other error is final: the jobs
+      have failed (cause ``submit``) or could not be cancelled.
+    - A problem of a single job (a missing command, a rejected jobspec) is reported as an
+      ``exception`` event of that job with ``severity`` 0, followed by ``clean``. It is never an
+      error of ``submit``.
+    - To ``cancel`` a job that is over or unknown does nothing. Cancelling leaves no process of the
+      job behind. A controller that ends or stops waits until cancelled jobs have ended. It gives up
+      if nothing was reported about any of them for ``limits.stop`` (5 minutes); a resume finds
+      these jobs with ``reattach``.
     - ``resize`` emits one ``ResizeOutcome`` for the request.
-    - ``resources`` may raise: the run then continues without the gauges, with a warning.
-    - ``close`` is called once; nothing is emitted afterwards. It releases what ``open`` acquired.
-      It does not cancel jobs: the run does that before, if needed. After two minutes the run no
-      longer waits for it.
+    - ``resources`` may raise an error. The run then continues without gauges and prints a warning.
+    - ``close`` is called once. It releases what ``open`` acquired. Nothing is emitted afterwards.
+      It does not cancel jobs; if needed, the run does that before. After two minutes, the run no
+      longer waits for ``close``.
     - An exception other than :class:`EnsembleError` in a method or in a thread of the executor is
-      reported as a defect of the executor. If a thread dies, the run ends, because it would hear
-      nothing more about its jobs.
+      reported as a defect of the executor. If a thread dies, the run ends, because it would get no
+      further reports about its jobs.
 
     **Events.** ``emit`` may be called from any thread, also within a method, with one event or
-    many. It never blocks and never raises. The events of one job take effect in the order in which
-    they were emitted; those of different jobs may be interleaved. Bulks only save time.
+    many. It never blocks and never raises an error. The events of one job take effect in the order
+    in which they were emitted; events of different jobs may be interleaved. To emit many events at
+    once only saves time.
 
-    - An event's time (seconds since the epoch) is when it happened, as the queue knows it, so it
-      may be in the past. Each event of a job is at least a microsecond later than the one before,
-      and none is in the future of ``Run.clock``. If an event is emitted again after a crash, it has
-      the same time.
+    - The time of an event (seconds since the epoch) is when it happened according to the queue, so
+      it may be in the past. Each event of a job is at least a microsecond later than the previous
+      event, and no event is later than ``Run.clock``. If an event is emitted again after a crash,
+      it has the same time.
     - Each job emits, in order, ``submit``, then ``validate``, ``depend``, ``priority`` and
-      ``alloc`` as far as the queue has them, then ``start`` and ``finish`` if it ran, and always
-      ``clean``, exactly once. A cancelled job first emits an ``exception`` of type ``cancel``. If
-      there are several fatal exceptions, the first one says why the job ended.
-    - The context of ``submit`` may have ``queue_id``; that of ``start``, ``workdir``, ``stdout``
-      and ``stderr`` (absolute paths, for observers). That of ``finish`` has ``status``, a wait
-      status; without it, the job counts as failed with cause ``unknown``.
-    - A breach of these rules (an event more than 10 s in the future, or older than the one before;
-      a missing or late ``submit``, ``start`` or ``finish``; a job that the run never submitted) is
-      reported once per kind as a defect of the executor. It is corrected if that cannot change how
-      the job ended: times are clamped to now or moved after the previous event, a missing
-      ``submit`` is implied, the events of one bulk are sorted.
-    - ``ExecutorLost`` means that the queue is gone for good: the run ends with exit code 1, cancels
-      nothing, and can be resumed. If the queue is only unreachable, emit one ``Problem``.
+      ``alloc`` if the queue has these events, then ``start`` and ``finish`` if the job ran, and
+      always, exactly once, ``clean``. A cancelled job first emits an ``exception`` of type
+      ``cancel``. If there are several fatal exceptions, the first one says why the job ended.
+    - The context of ``submit`` may have ``queue_id``. The context of ``start`` may have
+      ``workdir``, ``stdout`` and ``stderr`` (absolute paths, for observers). The context of
+      ``finish`` has ``status``, a wait status; without it, the job counts as failed with cause
+      ``unknown``.
+    - A breach of these rules (an event more than 10 s in the future, or older than the previous
+      event; a missing or late ``submit``, ``start`` or ``finish``; a job that the run never
+      submitted) is reported once per kind as a defect of the executor. The breach is corrected if
+      that cannot change how the job ended: times are set to now or moved after the previous event,
+      a missing ``submit`` is added, and the events of one bulk are sorted.
+    - ``ExecutorLost`` means that the queue is permanently lost: the run ends with exit code 1,
+      cancels nothing, and can be resumed. If the queue is only unreachable, emit one ``Problem``.
 
-    **Fields of a job.** ``command``, ``workdir``, ``environment``, ``stdout``, ``stderr``,
-    ``duration``, ``nodes``, ``tasks``, ``cores_per_task`` and ``gpus_per_task`` are honoured, or
-    the job is rejected: an ``exception`` of type ``jobspec``, ``alloc`` or ``submit`` with a note
-    that says what to do. None is silently ignored. ``urgency`` (0 to 31) orders jobs as well as the
-    queue can; 0 holds a job until it is cancelled. ``options[NAME]`` are this executor's, checked
-    against ``job_options``; ignore all other fields. The executor creates a missing ``workdir`` and
-    missing folders of ``stdout`` and ``stderr`` where the job runs. An output file is truncated
-    when the run first uses it and appended to after that; ``stdout`` and ``stderr`` may be the same
-    file. Without a file, output goes to ``Run.folder``, as ``JOB.out`` and ``JOB.err``. ``id`` is
-    the job's name everywhere: ``GROUP.INDEX``, or ``GROUP.INDEX-ATTEMPT``.
+    **Fields of a job.** The executor honours ``command``, ``workdir``, ``environment``, ``stdout``,
+    ``stderr``, ``duration``, ``nodes``, ``tasks``, ``cores_per_task`` and ``gpus_per_task``, or it
+    rejects the job with an ``exception`` of type ``jobspec``, ``alloc`` or ``submit`` and a note
+    that says what to do. It silently ignores none of them. ``urgency`` (0 to 31) orders jobs as
+    well as the queue can; 0 holds a job until it is cancelled. ``options[NAME]`` has the options
+    for this executor, checked against ``job_options``. Ignore all other fields. The executor
+    creates a missing ``workdir``, and missing folders of ``stdout`` and ``stderr``, where the job
+    runs. When the run first uses an output file, the file is truncated; after that, output is
+    appended. ``stdout`` and ``stderr`` may be the same file. Without a file, output goes to
+    ``Run.folder``, as ``JOB.out`` and ``JOB.err``. ``id`` is the job's name everywhere:
+    ``GROUP.INDEX``, or ``GROUP.INDEX-ATTEMPT``.
 
-    **Capabilities**, of the class and of the plugin's record: ``submit``, ``cancel``, ``resize``,
-    ``reattach`` (a later controller can find the jobs again, also after a crash), and ``detach``
-    (jobs may outlive the run; without it, a run that ends with ``cancel: false`` waits for its
-    jobs). The check of the file rejects rules that need a missing capability. ``shared``: others
-    use the queue too, so a gauge can change without our doing, and a run that waits for one does
-    not end for lack of events.
+    **Capabilities.** Both the class and the plugin's record list them: ``submit``, ``cancel``,
+    ``resize``, ``reattach`` (a later controller can find the jobs again, also after a crash), and
+    ``detach`` (jobs may outlive the run). Without ``detach``, a run that ends with ``cancel:
+    false`` waits for its jobs. The check of the file rejects rules that need a missing capability.
+    If the attribute ``shared`` is true, others also use the queue, so its gauges can change
+    independently of the run. A run that waits for such a gauge does not end for lack of events.
     """
 
-    #: What the executor can do: ``submit``, ``cancel``, ``resize``, ``reattach``, ``detach``.
+    #: Capabilities of the executor: ``submit``, ``cancel``, ``resize``, ``reattach``, ``detach``.
     capabilities: ClassVar[frozenset[str]] = frozenset({"submit", "cancel"})
-    #: The causes (``CAUSES``) that it distinguishes. If neither the type of the ``exception`` nor
-    #: the wait status of the ``finish`` implies the cause, the event's context has it as ``cause``.
+    #: The causes (``CAUSES``) that the executor distinguishes. If neither the type of the
+    #: ``exception`` nor the wait status of the ``finish`` implies the cause, the event's context
+    #: has the field ``cause``.
     causes: ClassVar[frozenset[Cause]] = frozenset({"exit", "timeout", "cancelled"})
-    #: Whether others use the same queue, so that its gauges change without our doing.
+    #: Whether others use the same queue, so that its gauges change independently of the run.
     shared: ClassVar[bool] = False
 
     def prepare(self, tag: str, state: Path | None) -> None:
-        """Start slow preparations without waiting for them. :meth:`open` may follow, with a new run
-        of this ``tag`` and ``state``; it reports what went wrong here."""
+        """Start slow preparations without waiting for them.
+
+        :meth:`open` may follow, for a new run with this ``tag`` and ``state``. It reports errors of
+        the preparations.
+        """
 
     @abstractmethod
     def open(self, run: Run, emit: Emit) -> None:
@@ -196,23 +204,24 @@ class Executor(ABC):
         """Cancel jobs, given by our ids."""
 
     def resize(self, request: str, delta: int, *, when_busy: WhenBusy = "wait") -> None:
-        """Request ``delta`` more nodes (fewer if negative); emit a ResizeOutcome.
+        """Request ``delta`` more nodes (fewer if negative), and emit a ``ResizeOutcome``.
 
-        ``when_busy`` decides about nodes to release while jobs run on them: they are released once
-        idle (``wait``), kept (``skip``: the request is granted in part, or denied if no node is
-        idle), or released at once (``force``) if the queue can do that.
+        ``when_busy`` says what to do with nodes that are to be released while jobs run on them:
+        release them once they are idle (``wait``), keep them (``skip``), or release them at once
+        (``force``) if the queue can do that. With ``skip``, the request is granted in part, or
+        denied if no node is idle.
 
-        A request may be repeated under the same name, after a ``transient`` :class:`ExecutorError`
-        or if the controller died before it knew the answer. The method must be idempotent: answer
+        A request may be repeated under the same name, after a ``transient`` :class:`ExecutorError`,
+        or if the controller died before it got the answer. The method must be idempotent: answer
         again, but do not resize twice.
         """
         raise ExecutorError("this executor cannot resize", code="cannot-resize")
 
     def resources(self) -> Mapping[str, float]:
-        """Return the queue's current gauges, by metric path (``nodes.up``, ``cores.free`` …). May
-        raise.
+        """Return the queue's current gauges by metric path (``nodes.up``, ``cores.free`` …).
 
-        If ``nodes.up``, ``cores.up`` or ``gpus.up`` is present, so is its ``.free``.
+        This may raise an error. If ``nodes.up``, ``cores.up`` or ``gpus.up`` is present, the
+        corresponding gauge ``.free`` is present too.
         """
         return {}
 
@@ -220,23 +229,26 @@ class Executor(ABC):
         """Reattach to jobs that an earlier executor submitted for the same run (same tag).
 
         ``jobs`` maps our ids to the time (seconds since the epoch) of the job's newest known event,
-        or 0. Return for each job whether the queue knows it. For those that it knows, emit all
-        events after that time, even if the job is over by now.
+        or 0. Return for each job whether the queue knows it. For each known job, emit all events
+        after that time, even if the job is over by now.
         """
         raise ExecutorError("this executor cannot find jobs again", code="cannot-reattach")
 
     @property
     def queue_is_new(self) -> bool:
-        """True if the queue that an earlier executor of the run used is gone with all its jobs.
+        """True if the queue that an earlier executor of the run used no longer exists.
 
-        Jobs that :meth:`reattach` does not find then cannot be running. The run resubmits those
+        Jobs that :meth:`reattach` does not find then cannot be running. The run resubmits the jobs
         that had not started; the others have failed with their node.
         """
         return False
 
     def forget(self, jobs: Sequence[str]) -> None:
-        """Drop records of these jobs: they are over, their last events are in the journal, and
-        :meth:`reattach` will not ask for them. For executors with a ledger."""
+        """Drop the records of these jobs, if the executor keeps a ledger.
+
+        The jobs are over, their last events are in the journal, and :meth:`reattach` will not ask
+        for them.
+        """
 
     @property
     def sees_strangers(self) -> bool:
@@ -246,38 +258,38 @@ class Executor(ABC):
 
     @property
     def on_stop(self) -> Literal["keep", "cancel"]:
-        """Fate of the jobs of a stopped run whose file does not say: they are kept if
-        the executor can ``detach`` and ``reattach``, and cancelled otherwise."""
+        """What a stop does with the jobs if the file does not say: by default, they are kept if the
+        executor can ``detach`` and ``reattach``, and cancelled otherwise."""
         return "keep" if {"detach", "reattach"} <= self.capabilities else "cancel"
 
     @property
     def handle(self) -> object:
         """The ``handle`` for custom functions: the queue's native handle, or ``None``.
 
-        Read in the thread that runs the function, and possibly by several threads at once, so an
-        executor can give each thread a separate handle.
+        The property is read in the thread that runs the function, and possibly by several threads
+        at once, so an executor can give each thread a separate handle.
         """
         return None
 
     def journal_record(self, queue_id: str, event: str) -> Mapping[str, Any]:
         """Return further fields of the queue's record of a job's event, for custom functions.
 
-        The keys are those of Flux's journal: ``id``, the queue's name of the job, and, if the queue
-        keeps them, ``jobspec`` for a ``submit`` and ``R`` for an ``alloc``. Called in the thread
-        that runs the function, like ``handle``.
+        The keys are those of Flux's journal: ``id`` is the queue's name of the job. If the queue
+        keeps them, there are also ``jobspec`` for a ``submit`` and ``R`` for an ``alloc``. This is
+        called in the thread that runs the function, like ``handle``.
         """
         return {"id": queue_id}
 
     @abstractmethod
     def close(self) -> None:
-        """Release what :meth:`open` acquired; emit nothing afterwards."""
+        """Release what :meth:`open` acquired. Emit nothing afterwards."""
 
 
 class VirtualExecutor(Executor):
     """An executor without processes, whose queue is simulated on a virtual clock.
 
-    ``run.clock`` of :meth:`open` is that clock; only :meth:`advance` moves it. Everything is called
-    from one thread, so ``emit`` only collects the events.
+    The ``run.clock`` that :meth:`open` gets is that clock; only :meth:`advance` moves it. All
+    methods are called from one thread, so ``emit`` only collects the events.
     """
 
     @abstractmethod

@@ -1,8 +1,8 @@
 """Fragments: parts of an ensemble file that a plugin generates from one entry.
 
-A source turns an entry under ``jobs:`` into job groups and rules; an algorithm turns the options of
-an entry under ``use:`` into rules. ``config`` expands these entries before it checks anything; the
-run's journal keeps the expansion.
+A source turns an entry under ``jobs:`` into job groups and rules. An algorithm turns the options of
+an entry under ``use:`` into rules. The package ``config`` expands these entries before it checks
+anything, and the run's journal keeps the expansion.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ Schema = Mapping[str, Any]
 class Fragment:
     """Job groups, rules and statistics in the format of an ensemble file, as plain data.
 
-    The job groups replace the entry that they came from; the rules are added after the file's.
-    ``heartbeat`` is the longest interval between heartbeats, in seconds, with which the rules work;
-    the shortest one of a file applies. ``warnings`` are printed with the file's.
+    The job groups replace the entry that they came from. The rules are added after those of the
+    file. ``heartbeat`` is the longest interval between heartbeats, in seconds, with which the rules
+    work; the shortest of all these intervals applies. ``warnings`` are printed together with the
+    warnings about the file.
 
     ``places`` maps the path of a part (``("jobs", 0, "command")``) to its position in the file that
-    was read. Errors in that part are reported there; errors in all other parts are reported at the
-    entry, as a defect of the plugin.
+    the plugin read. Errors in that part are reported at this position. Errors in all other parts
+    are reported at the entry, as a defect of the plugin.
     """
 
     jobs: Sequence[Mapping[str, Any]] = ()
@@ -48,10 +49,10 @@ class Fragment:
 class SourceView:
     """The parts of an ensemble that a source may read.
 
-    ``read`` returns the text of a file, relative to the ensemble file; the run keeps the text. A
-    missing file is reported as an error of the ensemble file. ``called`` returns the name to use
-    for a file in messages and positions. ``capabilities`` are those of the executor, or ``None`` if
-    it is not known yet.
+    ``read`` returns the text of a file whose path is relative to the ensemble file; the run keeps
+    the text. A missing file is reported as an error in the ensemble file. ``called`` returns the
+    name to use for a file in messages and positions. ``capabilities`` has the executor's
+    capabilities, or is ``None`` if the executor is not known yet.
     """
 
     read: Callable[[str], str]
@@ -63,12 +64,13 @@ class SourceView:
 class SourcePlugin:
     """The record of a source, which expands entries under ``jobs:`` that have its name as a key.
 
-    ``options`` is a JSON Schema of the entry. Its properties are the allowed keys, including the
-    source's name (a string, unless the schema says otherwise). ``expand`` is called with the
-    checked entry and a :class:`SourceView`, and returns a :class:`Fragment`. It is called once,
-    when a run begins or its file is checked; resume and replay use the recorded result. It has no
-    side effects: it writes no file and submits nothing. If a file that it read is wrong, it raises
-    a :class:`UsageError` with the position, or :class:`FileErrors` with several.
+    ``options`` is a JSON Schema of the entry. The properties of this schema are the allowed keys,
+    including the source's name (a string, unless the schema says otherwise). ``expand`` is called
+    with the checked entry and a :class:`SourceView`, and returns a :class:`Fragment`. It is called
+    once, when a run begins or its file is checked; resume and replay use the recorded result.
+    ``expand`` has no side effects: it writes no file and submits nothing. If a file that it reads
+    is invalid, it raises a :class:`UsageError` with the position, or :class:`FileErrors` with
+    several.
     """
 
     name: str
@@ -81,9 +83,9 @@ class SourcePlugin:
 class AlgorithmView:
     """The parts of an ensemble that an algorithm may read.
 
-    ``instance`` is the name of the instance to build. ``groups`` has the file's job groups by name;
-    ``statistics`` the names of all known statistics. ``capabilities`` are those of the executor, or
-    ``None`` if it is not known yet.
+    ``instance`` is the name of the instance to build. ``groups`` has the file's job groups by name.
+    ``statistics`` has the names of all available statistics. ``capabilities`` has the executor's
+    capabilities, or is ``None`` if the executor is not known yet.
     """
 
     instance: str
@@ -96,20 +98,21 @@ class AlgorithmView:
 class AlgorithmPlugin:
     """The record of an algorithm: rules under a name, with options.
 
-    ``objective`` states its goal in one line. ``options`` is a JSON Schema of ``with``; its
-    properties may have the annotations of actions (``"x-ensemble": "group"``, ``metric``,
-    ``action`` …) and are checked accordingly. ``build`` is called with the checked options and an
-    :class:`AlgorithmView`, and returns a :class:`Fragment`. It is pure and deterministic: it uses
-    no clock, no file, and randomness only with a ``seed`` option. It is called when a run begins or
-    its file is checked; resume and replay use the recorded result.
+    ``objective`` states the algorithm's goal in one line. ``options`` is a JSON Schema of ``with``.
+    Its properties may have the same annotations as those of actions (``"x-ensemble": "group"``,
+    ``metric``, ``action`` …) and are checked accordingly. ``build`` is called with the checked
+    options and an :class:`AlgorithmView`, and returns a :class:`Fragment`. ``build`` is pure and
+    deterministic: it uses no clock and no file, and it uses randomness only with a ``seed`` option.
+    It is called when a run begins or its file is checked; resume and replay use the recorded
+    result.
 
     Each instance is a namespace for rule ids: the rule ``grow`` of the instance ``demand`` is
     ``demand-grow`` in the file. References between the rules (``rules: grow``,
     ``count.rule.grow``) and to the fragment's statistics are translated.
 
-    ``needs`` are capabilities that the executor must have, ``supports`` the executors that it works
-    with (empty: any). ``example`` is a complete ensemble file that uses it and ends on the executor
-    ``local`` within seconds.
+    ``needs`` lists capabilities that the executor must have. ``supports`` lists the executors with
+    which the algorithm works (empty: any). ``example`` is a complete ensemble file that uses the
+    algorithm and ends within seconds on the executor ``local``.
     """
 
     name: str

@@ -2,31 +2,32 @@
 
 ``docs/plugin-tutorial.md`` writes a complete plugin step by step.
 
-A plugin is a module (or any object) with functions of the names below, each marked ``@hookimpl``.
-It is found through the entry-point group ``ensemble`` of an installed package::
+A plugin is a module (or any object) with functions that have the names below, each with the
+decorator ``@hookimpl``. It is found through the entry-point group ``ensemble`` of an installed
+package::
 
     [project.entry-points.ensemble]
     notify = "ensemble_notify"
 
 or loaded from a file: ``ensemble run --plugin ./notify.py study.yaml``. Each example below is
-complete: save it as a file and it works. A subcommand of ``ensemble`` is not a hook, but an entry
-point of the group ``ensemble.commands``: see :mod:`ensemble_core.cli.toolkit`.
+complete: save it as a file and it works. To add a subcommand of ``ensemble``, use an entry point of
+the group ``ensemble.commands`` instead of a hook: see :mod:`ensemble_core.cli.toolkit`.
 
 Hooks are called once, when plugins are loaded, and return records: a name, a one-line summary, a
 JSON Schema of the options, and a function that builds the object that does the work. The classes in
 ``records`` document the other fields. Put heavy imports inside the functions that need them, not at
 the top of a plugin: every run loads every installed plugin.
 
-``options`` is the JSON Schema of an object, and closed: an unknown option is rejected, with its
-position in the file and the nearest known name. ``default`` values are filled in.
+``options`` is the JSON Schema of an object. It allows no other options: an unknown option is
+rejected, with its position in the file and the most similar name. ``default`` values are filled in.
 
-A broken plugin (it cannot be imported, a hook is misspelt or not marked, a record is invalid) is
-left out as a whole. ``ensemble plugins list`` says why, and a run stops only if its file uses
-something from that plugin. If two packages claim the same name, write ``PACKAGE:NAME``; a built-in
-always keeps its bare name.
+A plugin is broken if it cannot be imported, a hook is misspelt or not marked, or a record is
+invalid. It is then left out as a whole, and ``ensemble plugins list`` says why. A run fails only if
+its file uses something from that plugin. If two packages claim the same name, write
+``PACKAGE:NAME``; a built-in always keeps its bare name.
 
 To test a plugin, use the contract suite of its kind: see docs/plugin-tutorial.md. Later versions
-may add arguments to hooks; none is changed or removed without notice.
+may add arguments to hooks. No argument is changed or removed without notice.
 """
 
 from __future__ import annotations
@@ -91,14 +92,14 @@ def ensemble_executors() -> Iterable[ExecutorPlugin]:  # type: ignore[empty-body
     rehearse study.yaml`` shows which rules would fire; ``--status 1`` shows which would fire if
     every job failed.
 
-    To make an option a flag of the command line, mark its schema with ``x-ensemble-flag``:
-    ``true``, or a mapping with any of ``help`` and ``metavar`` (for ``--help``; by default the
-    option's description), ``commands`` (any of ``run``, ``resume`` and ``cancel``; by default only
-    ``run``), ``path`` (the value is a file, which is made absolute) and ``instead_of`` (recorded
-    options that this flag replaces in a resume). If several executors have the same flag, the
-    chosen executor gets it; a flag of the command itself keeps its name. ``-o KEY=VALUE`` sets any
-    option. Mark an option with ``"x-ensemble-member": "file"`` if it names a file that runs share:
-    a member passes the same file to all of its runs.
+    To turn an option into a flag of the command line, add ``x-ensemble-flag`` to its schema. The
+    value is ``true``, or a mapping with any of these keys: ``help`` and ``metavar`` (for
+    ``--help``; by default the option's description), ``commands`` (any of ``run``, ``resume`` and
+    ``cancel``; by default only ``run``), ``path`` (the value is a file, whose path is made
+    absolute) and ``instead_of`` (recorded options that this flag replaces in a resume). If several
+    executors have the same flag, the chosen executor gets it. A flag of the command itself takes
+    precedence. ``-o KEY=VALUE`` sets any option. If an option names a file that runs share, add
+    ``"x-ensemble-member": "file"``: a member then passes the same file to all of its runs.
 
     ```python
     from ensemble_core import Executor, ExecutorPlugin, JobEvent, hookimpl
@@ -151,10 +152,10 @@ def ensemble_executors() -> Iterable[ExecutorPlugin]:  # type: ignore[empty-body
 def ensemble_triggers() -> Iterable[TriggerPlugin]:  # type: ignore[empty-body]
     """Return triggers: event types that make a rule check its condition.
 
-    A trigger filters existing events (of jobs, metrics, or time), or names a new event type, which
-    an executor then emits as :class:`~ensemble_core.model.events.PluginEvent`. This example matches
-    jobs of the rule's group that ran only briefly: ``{trigger: job-quick, name: sim, below: 5,
-    action: …}`` detects jobs that end suspiciously soon.
+    A trigger filters existing events (of jobs, metrics, or time), or defines a new event type,
+    which an executor then emits as a :class:`~ensemble_core.model.events.PluginEvent`. This example
+    matches jobs of the rule's group that ran only briefly: ``{trigger: job-quick, name: sim, below:
+    5, action: …}`` detects jobs that end suspiciously soon.
 
     ```python
     from ensemble_core import Trigger, TriggerPlugin, hookimpl
@@ -197,10 +198,10 @@ def ensemble_triggers() -> Iterable[TriggerPlugin]:  # type: ignore[empty-body]
 def ensemble_actions() -> Iterable[ActionPlugin]:  # type: ignore[empty-body]
     """Return actions: what a rule does.
 
-    An action with ``run`` may be slow: it is called in a separate thread with a
-    :class:`CallContext`. What it returns (``None``, an action, a rule, or a list of these) is
-    carried out next. An exception is reported and does not end the run. This example writes a line
-    to a file and optionally submits a group: ``action: {name: note, text: half done, submit:
+    An action with ``run`` may be slow: ``run`` is called in a separate thread with a
+    :class:`CallContext`. The result (``None``, an action, a rule, or a list of these) is carried
+    out next. An exception is reported and does not end the run. This example writes a line to a
+    file and optionally submits a group: ``action: {name: note, text: half done, submit:
     analysis}``.
 
     ```python
@@ -240,7 +241,7 @@ def ensemble_actions() -> Iterable[ActionPlugin]:  # type: ignore[empty-body]
     ```
 
     An action with ``plan`` is pure and fast, and sees the run through a
-    :class:`~ensemble_core.model.rules.Firing`. It must yield the decisions that it makes:
+    :class:`~ensemble_core.model.rules.Firing`. The plan must yield the decisions that it makes:
 
     ```python
     from ensemble_core import ActionPlugin, hookimpl
@@ -271,7 +272,7 @@ def ensemble_actions() -> Iterable[ActionPlugin]:  # type: ignore[empty-body]
         ]
     ```
 
-    An action may run other actions, and take a number that is calculated when the rule fires:
+    An action may run other actions, and may have a number that is calculated when the rule fires:
     ``{name: by-length, limit: '= 2 * metric("mean.sim-duration")', longer: {name: log, message:
     "{job} took more than {limit} s"}}``. The actions under ``longer`` are checked with the file.
 
@@ -362,10 +363,11 @@ def ensemble_statistics() -> Iterable[StatisticPlugin]:  # type: ignore[empty-bo
 def ensemble_observers() -> Iterable[ObserverPlugin]:  # type: ignore[empty-body]
     """Return observers: readers of jobs' output.
 
-    The run follows the file and passes on its bytes in arbitrary chunks; the observer returns rows
-    of values. With ``observe: {energies: {log: md.log}}`` on the group ``sim``, this example turns
-    lines like ``energy -1.5`` into ``last.sim-energy``, ``mean.sim-energy`` … If the file says
-    ``nan``, so does the row: a rule can test ``isnan(energy)``, and metrics skip it.
+    The run reads the growing file and passes its bytes on in arbitrary chunks; the observer returns
+    rows of values. With ``observe: {energies: {log: md.log}}`` on the group ``sim``, this example
+    turns lines like ``energy -1.5`` into ``last.sim-energy``, ``mean.sim-energy`` … If the file
+    contains ``nan``, so does the row: a rule can test ``isnan(energy)``, and metrics skip the
+    value.
 
     ```python
     from ensemble_core import Observer, ObserverPlugin, Row, hookimpl
@@ -530,11 +532,11 @@ def ensemble_sources() -> Iterable[SourcePlugin]:  # type: ignore[empty-body]
 def ensemble_algorithms() -> Iterable[AlgorithmPlugin]:  # type: ignore[empty-body]
     """Return algorithms: named sets of rules, with options.
 
-    An entry under ``use:`` names an algorithm. It becomes rules that are checked and behave like
-    the file's, and come after them; ``ensemble algorithms show NAME`` prints them. ``trigger:
-    start`` means the start of the instance: when the run begins, or when the run switches to it.
-    With this example, ``use: [{algorithm: until-enough, with: {group: sim, enough: 20}}]`` keeps
-    four jobs of ``sim`` active until 20 have succeeded.
+    An entry under ``use:`` names an algorithm. The entry is replaced by rules, which are checked
+    and behave like those of the file, and come after them. ``ensemble algorithms show NAME`` prints
+    these rules. ``trigger: start`` means the start of the instance: when the run begins, or when
+    the run switches to the instance. With this example, ``use: [{algorithm: until-enough, with:
+    {group: sim, enough: 20}}]`` keeps four jobs of ``sim`` active until 20 have succeeded.
 
     ```python
     from ensemble_core import AlgorithmPlugin, Fragment, hookimpl
@@ -594,7 +596,7 @@ def ensemble_algorithms() -> Iterable[AlgorithmPlugin]:  # type: ignore[empty-bo
 
 @hookspec
 def ensemble_generators() -> Iterable[GeneratorPlugin]:  # type: ignore[empty-body]
-    """Return generators, which suggest the next points; ``use`` under ``generators:`` names one.
+    """Return generators, which suggest the next points. ``use`` under ``generators:`` names one.
 
     The docstring of :class:`~ensemble_core.model.generators.Generator` is the contract. This
     example tries both sides of the best point, each time at half the distance:

@@ -1,7 +1,7 @@
-"""Known distributions of plugins, for hints on what to install.
+"""List of plugin distributions, for hints on what to install.
 
-``known_distributions.json`` lists for each distribution the records that it registers, by kind, and
-its requirement for ``pip install`` after a release.
+``known_distributions.json`` lists, for each distribution, the records that it registers, by kind,
+and the requirement for ``pip install`` after a release.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ FILE = Path(__file__).parent / "known_distributions.json"
 
 
 def known_provider(kind: str, name: str) -> tuple[str, str] | None:
-    """Return the known distribution with a record of this kind and name, and the command that
-    installs the distribution; ``None`` if none is known."""
+    """Return the distribution that has a record of this kind and name, and the command that
+    installs it. Return ``None`` if no listed distribution has it."""
     for distribution, entry in _known().items():
         if name in entry.get(kind, ()):
             return distribution, _install_command(distribution, entry["install"])
@@ -30,8 +30,8 @@ def known_provider(kind: str, name: str) -> tuple[str, str] | None:
 
 
 def _install_command(distribution: str, released: str) -> str:
-    """Return the command that installs a distribution: from the core's checkout if the core was
-    installed from one, otherwise the requirement ``released``."""
+    """Return the command that installs a distribution. It is installed from the core's checkout if
+    the core was; otherwise, ``released`` is the requirement."""
     from importlib.metadata import PackageNotFoundError
     from importlib.metadata import distribution as installed
     from urllib.parse import unquote, urlsplit
@@ -43,7 +43,7 @@ def _install_command(distribution: str, released: str) -> str:
         plugins = Path(unquote(url.path)) / "plugins"
         if url.scheme == "file" and (plugins / distribution / "pyproject.toml").is_file():
             text = (plugins / distribution / "pyproject.toml").read_text(encoding="utf-8")
-            # Name the distribution's requirements from the workspace, too, because no index has
+            # Also list the distribution's requirements from the workspace, because no index has
             # them.
             others = re.findall(r"^(ensemble-\S+) = \{ workspace", text, re.MULTILINE)
             parts = [plugins / name for name in (*others, distribution) if name != "ensemble-core"]

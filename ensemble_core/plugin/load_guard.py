@@ -1,10 +1,9 @@
-"""Guard for the loading of plugins. A problem that a plugin's code causes is reported with its
-name.
+"""Guard for the loading of plugins, which reports problems in a plugin's code with its name.
 
 While a plugin is loaded, its output goes to stderr, because stdout belongs to the command
-(``--json``). ``os._exit`` raises :class:`SystemExit`; otherwise a plugin could end the command with
-exit code 0 and no message. A warning names a plugin that takes long. Used by ``discovery`` and for
-plugins' commands.
+(``--json``). ``os._exit`` raises :class:`SystemExit`, because a plugin could otherwise end the
+command with exit code 0 and no message. A warning names any plugin that takes long to load. Used by
+``discovery`` and for plugins' commands.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _PATIENCE = 5.0
 
 
 class Printed:
-    """Replacement for stdout that writes to stderr. ``anything``: text was written."""
+    """Replacement for stdout that writes to stderr. ``anything`` says whether text was written."""
 
     def __init__(self) -> None:
         self.anything = False
@@ -38,7 +37,7 @@ class Printed:
 
 
 class Watchdog:
-    """Thread that warns about plugins that take long to load. One thread watches all of them."""
+    """Warns about plugins that take long to load. A single thread watches all of them."""
 
     def __init__(self) -> None:
         #: The plugin that is being loaded, and its start time.
@@ -62,7 +61,7 @@ class Watchdog:
             if self._thread is None:
                 thread = threading.Thread(target=self._work, name="loading", daemon=True)
                 thread.start()
-                self._thread = thread  # only now, as join() needs a started one
+                self._thread = thread  # set this last, because join() needs a started thread
             yield
         finally:
             self._current = None
@@ -78,12 +77,12 @@ class Watchdog:
 
 @contextlib.contextmanager
 def guarded(shown: str, watchdog: Watchdog) -> Iterator[Printed]:
-    """Guard the loading of a plugin; ``shown`` is its name in messages."""
+    """Guard the loading of a plugin, whose name in messages is ``shown``."""
     process, leave = os.getpid(), os._exit
 
     def refuse(status: int) -> NoReturn:
         if os.getpid() != process:
-            leave(status)  # the plugin's child process may end
+            leave(status)  # in a child process of the plugin, os._exit may end the process
         raise SystemExit(status)
 
     with contextlib.ExitStack() as stack:

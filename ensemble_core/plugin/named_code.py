@@ -1,9 +1,9 @@
-"""Policy for code that files name: decides what may be loaded for which purpose.
+"""Policy for code to which files refer: decides which code may be loaded for which purpose.
 
-An ensemble file may contain Python source (``custom:``) or the import path of a class (an option
-marked ``"x-ensemble": "class"``); rule tests and journals name plugin files. These files may come
-from untrusted sources, so checking, rendering, replaying or recording one loads none of that code.
-All code that loads it must call :func:`require` first.
+An ensemble file may contain Python source (``custom:``) or the import path of a class (in an option
+with the annotation ``"x-ensemble": "class"``). Rule tests and journals refer to plugin files. All
+these files may come from untrusted sources, so none of that code is loaded to check, render, replay
+or record a file. Before loading such code, always call :func:`require`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def require(
 ) -> None:
     """Raise :class:`UsageError` if code of this kind may not be loaded for this purpose.
 
-    ``what`` names the code in the message; ``instead`` is a hint on how to do without it.
+    ``what`` names the code in the message. ``instead`` is a hint on how to do without the code.
     """
     if is_loaded(kind, purpose):
         return
@@ -74,9 +74,10 @@ def require(
 
 
 def require_code(ensemble: Ensemble, purpose: Purpose, *, recorded: bool = False) -> None:
-    """Raise :class:`UsageError` if simulating or testing a file needs code that may not be loaded
-    for this purpose. ``recorded``: functions return recorded results, so their code is not
-    needed."""
+    """Raise :class:`UsageError` if the simulation or test of a file needs code that may not be
+    loaded.
+
+    With ``recorded``, functions return recorded results, so their code is not needed."""
     where = Location(ensemble.file) if ensemble.file else None
     for name, spec in ensemble.generators.items():
         for path in spec.classes:
@@ -88,8 +89,8 @@ def require_code(ensemble: Ensemble, purpose: Purpose, *, recorded: bool = False
 
 
 def load_source(source: str, name: str, given: Mapping[str, Any], purpose: Purpose) -> Any:
-    """Execute Python source with the names ``given`` and return its namespace. ``name`` is its file
-    name in tracebacks."""
+    """Execute Python source with the names ``given``, and return its namespace. ``name`` is the
+    file name for tracebacks."""
     import linecache
 
     require("source", name, purpose)
@@ -102,7 +103,7 @@ def load_source(source: str, name: str, given: Mapping[str, Any], purpose: Purpo
 
 def check_class(path: str) -> None:
     """Check the import path of a class without importing anything. Raise :class:`EnsembleError` if
-    it is malformed or its library is not installed."""
+    the path is malformed or the library is not installed."""
     module, _, name = path.rpartition(".")
     if not all(word.isidentifier() for word in (*module.split("."), name)):
         raise EnsembleError(
@@ -119,7 +120,7 @@ def check_class(path: str) -> None:
 
 def _load_class(path: str, base: str, purpose: Purpose) -> type:
     """Import a class and check that it is derived from ``base`` (both are import paths). Raise
-    :class:`EnsembleError` if it is not, or cannot be imported."""
+    :class:`EnsembleError` if it is not, or if it cannot be imported."""
     require("class", repr(path), purpose)
     check_class(path)
     found = _imported(path)
@@ -151,7 +152,7 @@ def _imported(path: str) -> Any:
 def named_classes(
     schema: Mapping[str, Any], options: Mapping[str, Any]
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield for each option that names a class: its key, the class's import path, and the import
+    """Yield the key of each option that names a class, the import path of the class, and the import
     path of the base class."""
     for key, inner in schema.get("properties", {}).items():
         if isinstance(inner, Mapping) and inner.get("x-ensemble") == "class":
@@ -163,7 +164,7 @@ def named_classes(
 def build_generator(
     record: GeneratorPlugin, vocs: Vocs, options: Mapping[str, Any], purpose: Purpose
 ) -> Generator:
-    """Build a generator, with options that name classes replaced by the classes."""
+    """Build a generator. In its options, the names of classes are replaced by the classes."""
     classes = {
         key: _load_class(path, base, purpose)
         for key, path, base in named_classes(record.options, options)

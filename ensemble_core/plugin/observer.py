@@ -1,7 +1,7 @@
 """Interface of observers: pure parsers of jobs' output.
 
-The runtime follows the files and passes on their bytes; an observer only parses, so tests need
-only bytes. The suite ``ObserverContract`` checks the contract.
+The runtime reads the growing files and passes their bytes on. An observer only parses, so tests
+need only bytes. The suite ``ObserverContract`` checks the contract.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ __all__ = ["Observer", "Row"]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Values that an observer read at one moment, by variable; ``clock`` is their time or step.
+    """Values that an observer read at one moment, by variable. ``clock`` is their time or step.
 
-    A value may be nan or infinite if the output says so: statistics skip it, and conditions can
-    test for it (``isnan(energy)``). The clock is finite.
+    A value may be nan or infinite if the output says so. Statistics skip such a value, and
+    conditions can test for it (``isnan(energy)``). The clock is finite.
     """
 
     values: Mapping[str, float] = field(default_factory=dict)
@@ -28,10 +28,10 @@ class Row:
 class Observer(ABC):
     """Parser of one job's output that yields rows.
 
-    The contract: ``feed`` gets the file's bytes in order, in arbitrary chunks; the rows do not
+    The contract: ``feed`` gets the file's bytes in order, in arbitrary chunks. The rows do not
     depend on the chunks. The observer buffers an unfinished line, up to a fixed size. No input
-    makes it raise. Values that cannot be parsed are left out: a wrong value is worse than a missing
-    one. An observer reads one file of one job and is called from one thread.
+    causes an exception. Values that cannot be parsed are left out, because a wrong value is worse
+    than a missing one. An observer reads one file of one job and is called from one thread.
     """
 
     @property
@@ -44,10 +44,11 @@ class Observer(ABC):
         """Take further bytes and return the rows that they complete."""
 
     def truncated(self) -> None:
-        """Discard buffered input: the file shrank or was replaced."""
+        """Discard buffered input, because the file shrank or was replaced."""
 
     def finish(self) -> Iterable[Row]:
-        """Return the rows that the end of the file completes. Called once, after the job ended."""
+        """Return the rows that the end of the file completes. Called once, after the job has
+        ended."""
         return ()
 
     def complaint(self) -> str | None:

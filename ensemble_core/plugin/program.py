@@ -1,8 +1,8 @@
 """Callables of a Python program that serve as functions, actions, triggers and statistics of a run.
 
-The Python API wraps them in a :class:`Program`; the registry and the loader then treat them like
-those of plugins. The run's journal keeps only their names. If another process needs a callable, the
-error says that only the program has it.
+The Python API wraps these callables in a :class:`Program`. The registry and the loader then treat
+them like those of plugins. The run's journal keeps only their names. If another process needs a
+callable, the error says that only the program has it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ensemble_core.plugin.validation import check_records
 __all__ = ["Program"]
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
-#: The options of a callable are not checked.
+#: Schema of a callable's options, which are not checked.
 _ANY = {"type": "object", "additionalProperties": True}
 _ON = {
     "type": "object",
@@ -46,11 +46,12 @@ _HINT = (
 class Program:
     """Callables of a Python program, by name.
 
-    ``functions`` are called like those of ``custom:``. ``actions`` are called with a
-    ``CallContext``, outside the engine's thread. ``triggers`` are called with an event and its
-    fields, in the engine's thread, and return whether the event matches. ``statistics`` are called
-    without arguments (or with the options of the file's ``statistics:``) and return an object with
-    ``update`` and ``get``. A plugin's record can take the place of a callable.
+    The callables in ``functions`` are called like those of ``custom:``. Those in ``actions`` are
+    called with a ``CallContext``, outside the engine's thread. Those in ``triggers`` are called
+    with an event and its fields, in the engine's thread, and return whether the event matches.
+    Those in ``statistics`` are called without arguments (or with the options of the file's
+    ``statistics:``) and return an object with ``update`` and ``get``. A plugin's record can replace
+    a callable.
     """
 
     functions: Mapping[str, Callable[..., object]] = field(default_factory=lambda: _NOTHING)
@@ -62,8 +63,8 @@ class Program:
         return bool(self.functions or self.actions or self.triggers or self.statistics)
 
     def added_to(self, registry: Registry) -> Registry:
-        """Return the registry with these callables added. Raises :class:`UsageError` if one cannot
-        be used."""
+        """Return the registry with these callables added. Raises :class:`UsageError` if a callable
+        cannot be used."""
         makers: dict[str, Callable[[str, Any], Named]] = {
             "action": _action,
             "trigger": _trigger,
@@ -89,7 +90,7 @@ class Program:
         return Registry((*registry.plugins, mine), registry.warnings)
 
     def described(self) -> dict[str, Any]:
-        """Return the names as plain data, for the run's journal."""
+        """Return the names of the callables as plain data, for the run's journal."""
         return {
             "functions": list(self.functions),
             **{f"{kind}s": list(given) for kind, given in self._kinds().items()},
@@ -97,8 +98,8 @@ class Program:
 
     @classmethod
     def absent(cls, described: Mapping[str, Any]) -> Program:
-        """Return a stand-in for the program, for use in another process. Each call raises an error
-        that says where the callable is."""
+        """Return a stand-in for a program, for use in another process. Each call of a callable
+        raises an error that says where the callable is."""
 
         def missing(kind: str, name: str) -> Callable[..., NoReturn]:
             def raised(*_: object, **__: object) -> NoReturn:
@@ -158,8 +159,8 @@ def _trigger(name: str, given: Any) -> TriggerPlugin:
 
 
 class _Absent:
-    """Stand-in for a statistic of another process. It can hold a snapshot's state, but takes no
-    values."""
+    """Stand-in for a statistic of another process. It can hold the state in a snapshot, but takes
+    no values."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -1,7 +1,7 @@
 """The records that hooks return, one class for each kind, and the arguments of their functions.
 
-``hookspecs`` is the manual, with a complete example of each; plugins import these names from
-``ensemble_core``. Used by the registry, ``config`` and the runtime.
+``hookspecs`` is the manual and has a complete example for each kind. Plugins import these names
+from ``ensemble_core``. Used by the registry, ``config`` and the runtime.
 """
 
 from __future__ import annotations
@@ -50,20 +50,20 @@ class ExecutorPlugin:
     """The record of an executor.
 
     ``options`` is a JSON Schema of the options that ``--option KEY=VALUE`` and ``--slots`` set.
-    ``build`` is called with the checked options. ``job_options`` is a JSON Schema of a job group's
-    ``options: {NAME: …}``; if it is empty, they are not checked. ``capabilities`` are those of the
-    executor that it builds.
+    ``build`` is called with the checked options and returns the executor. ``job_options`` is a JSON
+    Schema of a job group's ``options: {NAME: …}``; if it is empty, these options are not checked.
+    ``capabilities`` has the capabilities of that executor.
 
     ``available`` returns whether the executor can work here, and the reason; it has no side
     effects. If the user names no executor, the available one with the highest ``priority`` is used.
-    ``members``: the executor has members, and the ``executor`` of a job group names one of them;
-    the option ``members`` is then the list of these names in the file, with an empty name for
-    groups without ``executor``.
+    If ``members`` is true, the executor has members, and the ``executor`` of a job group names one
+    of them. The executor's option ``members`` is then the list of these names in the file, with an
+    empty name for groups without ``executor``.
 
-    ``render`` is pure: called with a job and the executor's options, it returns what the queue
-    would receive, as text with a media type (a jobspec, a batch script, a command line).
-    ``remains`` is called if a run's journal is lost, with the run's tag, its ``Run.state`` folder,
-    and whether to end its jobs; it returns how many of them may still be alive.
+    ``render`` is a pure function. It is called with a job and the executor's options, and returns
+    what the queue would receive, as text with a media type (a jobspec, a batch script, a command
+    line). ``remains`` is called if a run's journal is lost, with the run's tag, the ``Run.state``
+    folder, and whether to end the run's jobs. It returns how many of these jobs may still be alive.
     """
 
     name: str
@@ -84,20 +84,21 @@ class ExecutorPlugin:
 class TriggerPlugin:
     """The record of a trigger.
 
-    ``options`` are additional keys of a rule with this trigger, besides ``trigger``, ``name``,
-    ``when``, ``action`` and the other keys of every rule. ``name_means`` says what the rule's
-    ``name`` is: a job ``group``, one or several ``groups``, a ``metric`` path, a ``generator``, or
-    ``None`` (a name is rejected). ``fields`` are additional names that the rule's ``when`` may use.
-    ``build`` is called with the rule's ``name`` and its checked options.
+    ``options`` is a JSON Schema of additional keys for rules with this trigger, besides
+    ``trigger``, ``name``, ``when``, ``action`` and the other keys of every rule. ``name_means``
+    says what the rule's ``name`` is: a job ``group``, one or several ``groups``, a ``metric`` path,
+    a ``generator``, or ``None`` (a name is rejected). ``fields`` lists additional names that the
+    rule's ``when`` may use. ``build`` is called with the rule's ``name`` and its checked options.
 
     ``needs_variables`` returns, for given options, the variables without which the rule could never
-    fire; ``needs_observer`` names the observer whose rows the trigger uses. A rule is rejected if
-    its group lacks that observer, or no observer yields these variables. ``lacks`` maps a
-    name that these events never have, although other events of the same observer have it, to what
-    to write instead; a ``when`` with such a name is rejected.
+    fire. ``needs_observer`` names the observer whose rows the trigger uses. A rule is rejected if
+    its group lacks that observer, or if no observer yields these variables. ``lacks`` is for names
+    that the trigger's events never have, although other events of the same observer have them. It
+    maps each such name to what to write instead; a ``when`` with such a name is rejected.
 
-    ``about`` is the subject of the trigger's own events: the ``run`` (no job); a ``job``, or a job
-    that has not ended yet (``job-begun``), has ended (``job-ended``) or failed (``job-failed``).
+    ``about`` is the subject of the trigger's own events: the ``run`` (without a job), any ``job``,
+    or a job that has not ended yet (``job-begun``), has ended (``job-ended``) or has failed
+    (``job-failed``).
     """
 
     name: str
@@ -116,15 +117,16 @@ class TriggerPlugin:
 class CallContext:
     """The arguments of a slow action's ``run``.
 
-    ``options`` are the action's checked options. ``event`` is the event that triggered the rule and
-    ``job`` its job, both as plain data. Besides the fields that a condition sees, ``job`` has
-    ``command`` (a list), ``workdir`` (absolute, where the job really ran; ``None`` if unknown),
-    ``parameters``, ``nodes``, ``tasks``, ``started`` (seconds since the epoch; ``None`` if it never
-    ran) and, once known, ``outcome`` (``success``, ``failed`` or ``cancelled``). ``metrics`` reads
-    metrics by path (``context.metrics["mean.lammps-duration"]``); ``handle`` is the executor's.
-    ``run`` is the run's tag, ``cwd`` the folder where it was started, ``folder`` the run's folder
-    (empty if it has none). ``call`` identifies the call and stays the same if the call is repeated
-    after a resume; ``event["attempt"]`` counts the repetitions.
+    ``options`` has the action's checked options. ``event`` is the event that triggered the rule,
+    and ``job`` is the event's job; both are plain data. Besides the fields that conditions can use,
+    ``job`` has ``command`` (a list), ``workdir`` (absolute, where the job really ran; ``None`` if
+    unknown), ``parameters``, ``nodes``, ``tasks``, ``started`` (seconds since the epoch; ``None``
+    if the job never ran) and, once known, ``outcome`` (``success``, ``failed`` or ``cancelled``).
+    ``metrics`` reads metrics by path (``context.metrics["mean.lammps-duration"]``). ``handle`` is
+    the executor's handle. ``run`` is the run's tag, ``cwd`` is the folder where the run was
+    started, and ``folder`` is the run's folder (empty if it has none). ``call`` identifies the call
+    and stays the same if the call is repeated after a resume; ``event["attempt"]`` counts the
+    repetitions.
     """
 
     options: Mapping[str, Any]
@@ -148,30 +150,31 @@ Outcome = Action | Rule | Iterable[Action | Rule] | None
 class ActionPlugin:
     """The record of an action, with exactly one of ``run`` and ``plan``.
 
-    ``run`` may be slow (a file, a mail, a remote call): it is called outside the engine's thread
-    with a :class:`CallContext` and returns ``None``, an action, a rule, or a list of these, which
-    are carried out next. ``plan`` is pure and fast, and returns decisions at once.
+    ``run`` may be slow (write a file, send a mail, make a remote call). It is called outside the
+    engine's thread with a :class:`CallContext`. It returns ``None``, an action, a rule, or a list
+    of these, which are carried out next. ``plan`` is pure and fast, and returns decisions at once.
 
-    ``options`` is a JSON Schema of the keys besides ``name`` in the file. If a property has the
-    annotation ``"x-ensemble": "group"`` (or ``rule``, ``metric``, ``function``), its value must
-    name one. ``needs`` are capabilities that the executor must have.
+    ``options`` is a JSON Schema of the action's keys in the file, besides ``name``. If a property
+    has the annotation ``"x-ensemble": "group"`` (or ``rule``, ``metric``, ``function``), its value
+    must be the name of an existing group (rule …). ``needs`` lists capabilities that the executor
+    must have.
 
-    ``"x-ensemble": "action"``: the property holds an action or a list of actions, checked like the
-    rule's. A ``plan`` yields from ``firing.act(options[…])``; a ``run`` returns
-    ``Action(options[…])``. ``"x-ensemble-fields": [NAME, …]`` adds names that these actions may
-    use; pass their values with ``firing.act(spec, {"outcome": …})`` or
+    With ``"x-ensemble": "action"``, the property holds an action or a list of actions, which are
+    checked like those of a rule. A ``plan`` yields from ``firing.act(options[…])``; a ``run``
+    returns ``Action(options[…])``. ``"x-ensemble-fields": [NAME, …]`` adds names that these actions
+    may use. Pass the values with ``firing.act(spec, {"outcome": …})`` or
     ``Action(spec).knowing({"outcome": …})``.
 
-    ``"x-ensemble": "expression"``: each string in the value that begins with ``=`` must be
-    arithmetic over the event's fields and metrics. Evaluate it with
+    With ``"x-ensemble": "expression"``, each string in the value that begins with ``=`` must be an
+    expression over the event's fields and metrics. Evaluate it with
     :func:`ensemble_core.expression`: ``expression(text).value(firing.fields, firing.metric)``.
 
-    ``by_outcome``: the action checks how the event's job ended and acts accordingly. A rule with
-    such an action on any end of a job (``job-finish``, ``job-clean``) therefore handles failed
-    jobs, like a rule on ``job-fail``.
+    If ``by_outcome`` is true, the action checks how the event's job ended and acts accordingly. A
+    rule with such an action on any end of a job (``job-finish``, ``job-clean``) therefore handles
+    failed jobs, like a rule on ``job-fail``.
 
-    ``simulates``: a simulation, whose jobs are not real, may call ``run``, because it has no
-    external effects. Without it, a simulation skips the action and says so.
+    If ``simulates`` is true, ``run`` has no external effects, so a simulation, whose jobs are not
+    real, may call it. Otherwise, a simulation skips the action and says so.
     """
 
     name: str
@@ -186,25 +189,25 @@ class ActionPlugin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatisticPlugin:
-    """The record of a statistic, a streaming reducer: ``NAME.GROUP-VARIABLE``.
+    """The record of a statistic, which is a streaming reducer: ``NAME.GROUP-VARIABLE``.
 
     ``build`` is called with the checked ``options`` (which the file sets under ``statistics:``) and
-    returns an object with ``update(value)`` and ``get()``. If the value depends on the time at
+    returns an object with ``update(value)`` and ``get()``. If the result depends on the times at
     which values arrive, set ``timed`` and implement ``update(value, timestamp)`` and
-    ``get(timestamp)``; if that depends on the options, ``timed_when`` decides.
+    ``get(timestamp)``. If this is so only with some options, ``timed_when`` returns whether it is.
 
-    ``default`` statistics are kept for every group and variable, others only if something uses
-    them. A statistic with a ``required`` option cannot be ``default``; a path can use it only
-    through an entry under ``statistics:`` in the file. ``within`` promises that the value is always
-    between the smallest and the largest of all values, as for a mean or a quantile; a rule whose
-    threshold is out of reach then costs nothing.
+    A statistic with ``default`` is kept for every group and variable; any other statistic is kept
+    only if it is used. A statistic with a ``required`` option cannot be ``default``; a path can use
+    it only through an entry under ``statistics:`` in the file. ``within`` promises that the result
+    always lies between the smallest and the largest value, as for a mean or a quantile. A rule
+    whose threshold is out of reach then costs nothing.
 
-    A statistic with a faster way to take many values may have ``update_all(values)``, with the same
-    result. It gets finite numbers only, never NaN. Its objects are copied with
-    :func:`copy.deepcopy` to compute hypothetical values, and must not read a clock. A snapshot
-    stores their attributes if these are plain data, otherwise the result of ``__getstate__``, and
-    restores them with ``__setstate__``. If a run has statistics that support neither, it has no
-    snapshots, and a resume takes longer.
+    If there is a faster way to add many values, the object may have ``update_all(values)``, with
+    the same result. It gets only finite numbers, never NaN. The object is copied with
+    :func:`copy.deepcopy` to compute hypothetical values, and must not read a clock. If its
+    attributes are plain data, a snapshot stores them; otherwise, a snapshot stores the result of
+    ``__getstate__`` and restores it with ``__setstate__``. If a statistic of a run supports
+    neither, the run has no snapshots, and a resume takes longer.
     """
 
     name: str
@@ -217,7 +220,8 @@ class StatisticPlugin:
     timed_when: Callable[[Mapping[str, Any]], bool] | None = None
 
     def spec(self, options: Mapping[str, Any] = _NOTHING, name: str | None = None) -> StatisticSpec:
-        """Return the statistic with these checked options, called ``name`` (default: its own)."""
+        """Return the statistic with these checked options, under the name ``name`` (default: its
+        own)."""
         return StatisticSpec(
             name=name or self.name,
             build=partial(self.build, options),
@@ -231,12 +235,12 @@ class StatisticPlugin:
 class ObserverPlugin:
     """The record of an observer, a reader of jobs' output: ``observe: {NAME: {OPTION: …}}``.
 
-    ``build`` is called with the job and the checked options. ``variables`` returns, for given
-    options, the names of the values that it can yield, so that misspelt metric paths are rejected;
-    ``None`` means that they are not known in advance. ``unasked`` returns, for given options, a
-    mapping from names that the observer would only yield with other options to the option to add. A
-    metric or condition with such a name is rejected with this hint. (Only ``get`` of the mapping is
-    called.)
+    ``build`` is called with the job and the checked options, and returns the observer.
+    ``variables`` returns, for given options, the names of the values that the observer can yield,
+    so that misspelt metric paths are rejected; ``None`` means that they are not known in advance.
+    ``unasked`` returns, for given options, a mapping for names that the observer would yield only
+    with other options. It maps each such name to the option to add, which is the hint if a metric
+    or condition uses the name. (Only ``get`` of the mapping is called.)
     """
 
     name: str
@@ -267,17 +271,17 @@ class GeneratorPlugin:
     """The record of a generator, which chooses points: ``generators: [{use: NAME, with: {…}}]``.
 
     ``build`` is called outside the engine's thread, with the problem (:class:`Vocs`) and the
-    checked options, and returns a :class:`Generator`. ``check`` gets the same arguments and raises
+    checked options, and returns a :class:`Generator`. ``check`` gets the same arguments. It raises
     :class:`EnsembleError` if the generator cannot work on that problem, with a hint on what to
-    install if a library is missing. It must be fast, because every check of the file calls it.
-    ``finite`` returns, for given options, whether the generator stops suggesting points at some
-    time; for an infinite one, the file must say when to end. ``prunes``: the generator takes rows
-    of running jobs (``prune`` in the file).
+    install if a library is missing. ``check`` must be fast, because every check of the file calls
+    it. ``finite`` returns, for given options, whether the generator stops suggesting points at some
+    time; for an infinite generator, the file must say when to end. ``prunes`` says whether the
+    generator takes rows of running jobs (``prune`` in the file).
 
     If an option names a class, its schema has ``"x-ensemble": "class"`` and the base class as
-    ``"x-ensemble-base": "MODULE.CLASS"``. The file has the class's import path. ``check`` gets
-    this path, because nothing is imported while a file is checked; ``build`` gets the class. Never
-    import a class that a file names yourself.
+    ``"x-ensemble-base": "MODULE.CLASS"``. The file has the import path of the class. ``check`` gets
+    this path, because nothing is imported while a file is checked; ``build`` gets the class. A
+    plugin must never import a class that a file names.
     """
 
     name: str

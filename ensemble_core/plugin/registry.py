@@ -1,14 +1,14 @@
 """Registry of the plugins' records, by kind and name.
 
-:func:`ensemble_core.plugin.discovery.discover` makes a :class:`Registry`; ``config``, the runtime
-and the command line look records up in it. Names are resolved in the same way everywhere:
+:func:`ensemble_core.plugin.discovery.discover` creates a :class:`Registry`. ``config``, the runtime
+and the command line look up records in it. Names are resolved in the same way everywhere:
 
 - A bare name (``nightly``) means the record of that name, if exactly one distribution has it. If
-  several have it, using the name is an error that says how to choose.
+  several distributions have it, the use of the name is an error that says how to choose.
 - A qualified name (``ensemble-foo:nightly``: distribution, colon, record) always works. The
   distribution of a plugin file is the file's stem.
-- A built-in always keeps its bare name: a plugin's record of the same name (``submit``) is
-  available by its qualified name only, and a warning says so.
+- A built-in always keeps its bare name. A plugin's record with the same name (``submit``) is
+  available only by its qualified name, and a warning says so.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Kind = Literal[
 
 
 class Named(Protocol):
-    """Protocol of a plugin's record: it has a name."""
+    """Protocol of a plugin's record, which has a name."""
 
     @property
     def name(self) -> str: ...
@@ -72,10 +72,10 @@ _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 class LoadedPlugin:
     """A plugin that was found, working or broken.
 
-    ``name`` is the name of the plugin's entry point (for a file: the stem); ``module`` is the
-    object of the entry point (for a file: the path). ``records`` has the plugin's records by kind.
-    If the plugin is broken, ``records`` is empty and ``error`` is the reason. ``notes`` are for the
-    plugin's author.
+    ``name`` is the name of the plugin's entry point (for a file: the stem). ``module`` is the
+    object to which the entry point refers (for a file: the path). ``records`` has the plugin's
+    records by kind. If the plugin is broken, ``records`` is empty and ``error`` is the reason.
+    ``notes`` has remarks for the plugin's author.
     """
 
     name: str
@@ -109,9 +109,9 @@ class LoadedPlugin:
 class PluginRecords(Mapping[str, _R], Generic[_R]):
     """The records of one kind.
 
-    Iteration yields the bare names, and the qualified names of all records that are not built in;
-    ``names`` has each record once, by its shortest name. A name that two distributions claim is not
-    ``in`` the mapping, and ``[]`` raises :class:`PluginError` for it.
+    Iteration yields the bare names, and the qualified names of all records that are not built in.
+    ``names`` lists each record once, by its shortest name. A name that two distributions claim is
+    not ``in`` the mapping, and ``[]`` raises :class:`PluginError` for it.
     """
 
     def __init__(self, kind: str, claims: Iterable[tuple[LoadedPlugin, _R]]) -> None:
@@ -122,9 +122,9 @@ class PluginRecords(Mapping[str, _R], Generic[_R]):
             by_name.setdefault(record.name, []).append((plugin, record))
         self._all: dict[str, _R] = {}
         self._listed: list[str] = []
-        #: Each record once, by its shortest name.
+        #: The shortest name of each record.
         self.names: list[str] = []
-        #: Names that several plugins claim, so that they are ambiguous, with these plugins.
+        #: Ambiguous names, each with the plugins that claim it.
         self.clashes: dict[str, tuple[LoadedPlugin, ...]] = {}
         for name, claimants in by_name.items():
             self._place(name, claimants)
@@ -206,7 +206,7 @@ class PluginRecords(Mapping[str, _R], Generic[_R]):
 class Registry:
     """The records of all plugins, and every plugin that was found.
 
-    ``warnings`` are sentences for the user about broken plugins and about records with the name of
+    ``warnings`` has messages for the user about broken plugins, and about records with the name of
     a built-in.
     """
 
@@ -247,24 +247,25 @@ class Registry:
         return None
 
     def whose(self, record: Named) -> str:
-        """Return the name of the plugin with this record, for messages; empty for a built-in."""
+        """Return the name of the plugin that has this record, for messages; empty for a
+        built-in."""
         plugin = self.owner(record)
         return "" if plugin is None or plugin.builtin else str(plugin)
 
     @property
     def broken(self) -> tuple[LoadedPlugin, ...]:
-        """The plugins that were left out; their ``error`` says why."""
+        """The plugins that were left out. The field ``error`` of each says why."""
         return tuple(plugin for plugin in self.plugins if plugin.error is not None)
 
     def records(self, kind: str) -> PluginRecords[Any]:
-        """Return the records of one kind (in the singular)."""
+        """Return the records of one kind, whose name is in the singular."""
         return self._records[kind]
 
     def lookup(self, kind: str, name: str) -> Any:
         """Return the record of this name.
 
         Raises :class:`PluginError` with a hint if no record has the name (``no-such-executor`` …)
-        or two distributions claim it (``plugin-clash``).
+        or if two distributions claim it (``plugin-clash``).
         """
         try:
             return self._records[kind][name]
@@ -276,7 +277,7 @@ class Registry:
             ) from None
 
     def explain_missing(self, kind: str, name: str) -> str:
-        """Return the hint for a name that no record has; it is never empty."""
+        """Return the hint for a name that no record has. The hint is never empty."""
 
         from ensemble_core.plugin.known_plugins import known_provider
 

@@ -1,7 +1,7 @@
 """Rendered jobs: the text that a queue would receive for a job, shown without submitting it.
 
-An executor's record may have ``render``, a pure function. Called by ``ensemble run --dry-run``, by
-programs and by tests.
+An executor's record may have a pure function ``render``. It is called by ``ensemble run
+--dry-run``, by programs and by tests.
 """
 
 from __future__ import annotations

@@ -18,11 +18,11 @@ __all__ = ["Resized", "Resizer"]
 class Resized:
     """The answer to a resize request, in nodes.
 
-    ``before`` is the current size, ``asked`` the requested size and ``granted`` the new size.
-    ``partial`` means that the limits allowed only part of the change. ``code`` is for programs
-    (``at-maximum``, ``conflict``, ``forbidden``, ``not-found`` …) and ``reason`` for people; both
-    are empty if the whole request was granted and verified. ``transient``: the request was denied,
-    but the same request may be granted later.
+    ``before`` is the current size, ``asked`` is the requested size, and ``granted`` is the new
+    size. The outcome ``partial`` means that the limits allowed only part of the change. ``code`` is
+    for programs (``at-maximum``, ``conflict``, ``forbidden``, ``not-found`` …), and ``reason`` is
+    for people; both are empty if the whole request was granted and verified. If ``transient`` is
+    true, the request was denied, but the same request may be granted later.
     """
 
     outcome: Literal["granted", "partial", "denied"]
@@ -37,22 +37,23 @@ class Resized:
 class Resizer(ABC):
     """Interface of objects that change the sizes of members. The contract:
 
-    - Methods are called from the service's worker threads, never two at once for the same member.
-      If ``resize`` and ``size`` never block, set ``waits = False``: they are then called in the
-      service's main thread, which costs less.
+    - Methods are called from the service's worker threads, but never two at a time for the same
+      member. If ``resize`` and ``size`` never block, set ``waits = False``. They are then called in
+      the service's main thread, which costs less.
     - ``resize`` returns a :class:`Resized` even if the object does not exist, may not be changed,
-      or cannot be reached; it never raises. It returns when the new size is recorded, not when the
-      nodes have arrived. It does nothing if the size does not change.
+      or cannot be reached; it never raises an error. It returns when the new size is recorded, not
+      when the nodes have arrived. If the size does not change, it does nothing.
     - The resizer decides which object belongs to a member, as configured by the operator of the
       service.
     """
 
-    #: Whether a call may take longer than a few microseconds: a file, a lock, a remote call.
+    #: Whether a call may take longer than a few microseconds, because of a file, a lock or a remote
+    #: call.
     waits: ClassVar[bool] = True
 
     #: Function that the service sets. Call it with a member and plain data before a request takes
-    #: effect. It records the data with the request, and :meth:`decide` gets the data back. If it
-    #: raises, nothing was recorded, and the request must not take effect.
+    #: effect. It records the data with the request, and :meth:`decide` gets the data back. If the
+    #: function raises an error, nothing was recorded, and the request must not take effect.
     keep: Callable[[str, Mapping[str, Any]], None] | None = None
 
     @abstractmethod
@@ -64,9 +65,12 @@ class Resizer(ABC):
         return None
 
     def decide(self, member: str, delta: int, kept: Mapping[str, Any]) -> Resized | None:
-        """Return the outcome of a ``resize`` during which the service was killed, or ``None`` if it
-        is unknown. ``kept`` is the data that :attr:`keep` recorded, possibly empty. If the resize
-        did not take effect, it may be carried out now."""
+        """Return the outcome of a ``resize`` during which the service was killed; ``None`` if
+        unknown.
+
+        ``kept`` is the data that :attr:`keep` recorded, possibly empty. If the resize did not take
+        effect, it may be carried out now.
+        """
         return None
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Checks of plugins' records, so that an invalid one is rejected on loading and not during a run.
+"""Checks of plugins' records: an invalid record is rejected on loading, not during a run.
 
 Called by :mod:`ensemble_core.plugin.discovery` and by the contract suites.
 """
@@ -43,7 +43,8 @@ __all__ = [
 
 #: All capabilities that an executor can have.
 CAPABILITIES = frozenset({"submit", "cancel", "resize", "reattach", "detach"})
-#: Values of ``x-ensemble`` in an option schema: what the option names, or how it is read.
+#: Values of ``x-ensemble`` in an option schema: the kind of thing that the option names, or how the
+#: option is read.
 ANNOTATIONS = frozenset(
     {
         "action", "class", "duration", "expression", "fields", "function", "generator", "group",
@@ -65,7 +66,7 @@ HOOKS: Mapping[str, tuple[str, type[Any]]] = {
 #: Former names of hooks, which are still accepted.
 FORMER_HOOKS: Mapping[str, str] = {"ensemble_metrics": "ensemble_statistics"}
 
-#: The functions of each kind of record, with the arguments of their calls.
+#: The functions of each kind of record, with the arguments with which they are called.
 _FUNCTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "executor": {
         "build": ("options",),
@@ -102,8 +103,8 @@ _NAME = re.compile(r"[a-z][a-z0-9-]*")
 _STATISTIC = re.compile(r"[A-Za-z0-9_-]+")
 #: First words of metric paths that are not statistics.
 _TAKEN = frozenset({"count", "generator", *(gauge.partition(".")[0] for gauge in GAUGES)})
-#: Keywords that the schema of an object may have. Any other key is probably an option one level too
-#: high, which would never be checked.
+#: Keywords that the schema of an object may have. Any other key is probably an option that is one
+#: level too high and would never be checked.
 _KEYWORDS = frozenset(
     {
         "$comment", "$defs", "$id", "$schema", "additionalProperties", "allOf", "anyOf", "default",
@@ -210,7 +211,7 @@ def check_record(record: Any) -> None:
 
 
 def meant_event(name: str) -> str | None:
-    """Return the core's event type that a wrong name probably means, if any."""
+    """Return the event type of the core that an invalid name probably means, or ``None``."""
     if name in CORE_EVENTS:
         return None
     for prefix in ("job-", "resize-"):
@@ -220,7 +221,7 @@ def meant_event(name: str) -> str | None:
 
 
 def required_options(schema: Mapping[str, Any]) -> list[str]:
-    """Return the options that the user must give: required ones without a default."""
+    """Return the options that the user must give: those that are required and have no default."""
     properties = schema.get("properties", {})
     return [
         key
@@ -246,8 +247,8 @@ def _check_name(name: object, kind: str) -> None:
 
 
 def check_schema(schema: object, shown: str) -> None:
-    """Check an option schema: a JSON Schema of an object, without external references. Raises
-    :class:`PluginError`."""
+    """Check that an option schema is a JSON Schema of an object, without external references.
+    Raises :class:`PluginError`."""
     if not isinstance(schema, Mapping):
         raise PluginError(f"{shown}: 'options' is {kind_of(schema)}, expected a JSON Schema")
     if not schema:
@@ -271,7 +272,7 @@ def check_schema(schema: object, shown: str) -> None:
             f"{shown}: the schema of its options refers to another document, which is not supported"
         )
     for kind in (part.get("x-ensemble") for part in parts):
-        # A mapping is not an annotation, but the schema of an option called "x-ensemble".
+        # A mapping is not an annotation: it is the schema of an option called "x-ensemble".
         if not (kind is None or isinstance(kind, dict) or kind in ANNOTATIONS):
             known = ", ".join(sorted(ANNOTATIONS))
             raise PluginError(
@@ -298,7 +299,7 @@ _FLAG: Mapping[str, type] = {
 
 
 def _check_classes(schema: Mapping[str, Any], shown: str) -> None:
-    """Check that only top-level options name classes, because the core loads only those classes."""
+    """Check that only top-level options name classes, because the core loads no other classes."""
     properties = schema.get("properties", {}).values()
     marked = [each for each in _mappings(plain(schema)) if each.get("x-ensemble") == "class"]
     at_top = [each for each in map(plain, properties) if each in marked]
@@ -331,7 +332,7 @@ def _check_flags(schema: Mapping[str, Any], shown: str) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Convert mappings and sequences of any class to dicts and lists, as JSON has them."""
+    """Convert mappings and sequences of any class to dicts and lists, as in JSON."""
     if isinstance(value, Mapping):
         return {key: plain(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
@@ -367,7 +368,7 @@ def _check_names(value: object, shown: str) -> None:
 
 
 def _check_call(function: object, arguments: tuple[str, ...], shown: str) -> None:
-    """Raise :class:`PluginError` if a function cannot take these arguments; accept ``None``."""
+    """Raise :class:`PluginError` if a function cannot take these arguments. Accept ``None``."""
     if function is None:
         return
     takes = f"it is called with ({', '.join(arguments)})"
@@ -378,7 +379,7 @@ def _check_call(function: object, arguments: tuple[str, ...], shown: str) -> Non
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return  # written in C, or without a signature: cannot be checked
+        return  # a function in C, or without a signature, cannot be checked
     try:
         signature.bind(*arguments)
     except TypeError as error:

@@ -1,8 +1,8 @@
-"""Calls of users' functions, plugins' slow actions and generators, off the engine's thread.
+"""Calls of users' functions, plugins' slow actions and generators, outside the engine's thread.
 
 Functions under ``custom:`` run one after another on one thread, so they may share state without
-locks. Plugins' actions run on a few more threads. Results are checked and returned to the engine as
-events.
+locks. Plugins' actions run on a few other threads. Results are checked and returned to the engine
+as events.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 __all__ = ["Caller", "MakeCall", "order_of"]
 
 _WORKERS = 4
-#: Hints on how to do without the code of a function or a generator.
+#: Hints on how to do without the code of a function or of a generator.
 _RETURN = "give its result: 'returned' in a rule test, --functions recorded in a simulation"
 _SUGGEST = "give its points: 'suggested' in a rule test"
 
 
 class MakeCall(NamedTuple):
-    """The order to make a call, with the arguments of its function: metrics, rule and tables at the
-    time of the decision."""
+    """Order to make a call. The arguments of the function (metrics, rule and tables) are those at
+    the time of the decision."""
 
     call: Call
     metrics: MetricsView
@@ -49,7 +49,7 @@ class MakeCall(NamedTuple):
 
 
 def order_of(engine: Engine, call: Call) -> MakeCall | MakeSuggestion:
-    """Return the order that makes a call, with its current arguments."""
+    """Return the order to make a call, with the arguments as they are now."""
     if call.kind == "generator":
         generator = engine.state.generators[call.name]
         assert generator.asking is not None
@@ -59,13 +59,13 @@ def order_of(engine: Engine, call: Call) -> MakeCall | MakeSuggestion:
 
 
 class Caller:
-    """Maker of the calls of one run.
+    """Makes the calls of one run.
 
-    ``emit`` takes the outcome, ``clock`` gives its timestamp. ``handle`` and ``record`` ask the
-    executor for its handle and for a job's queue record, which functions receive. ``functions``
-    are those given from Python, ``folder`` is the run's folder. ``purpose`` decides whether code
-    that the file names is loaded. Raises :class:`UsageError` if the file's ``custom:`` part cannot
-    be executed.
+    ``emit`` takes the outcome of a call, and ``clock`` gives its timestamp. ``handle`` and
+    ``record`` return the executor's handle and the queue's record of a job, which functions
+    receive. ``functions`` has the functions that a Python program provides. ``folder`` is the run's
+    folder. ``purpose`` decides whether code to which the file refers is loaded. Raises
+    :class:`UsageError` if the file's ``custom:`` part cannot be executed.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Caller:
         self._generators = GeneratorCalls(ensemble.generators, emit, clock, purpose)
 
     def make(self, task: MakeCall | MakeSuggestion) -> None:
-        """Make a call on another thread; returns at once."""
+        """Make a call on another thread. This method returns at once."""
         if isinstance(task, MakeSuggestion):
             self._generators.make(task)
             return
@@ -118,7 +118,7 @@ class Caller:
         (self._slow if call.kind == "action" else self._custom).put(task)
 
     def close(self) -> None:
-        """Accept no more calls. Do not wait for a hanging call; its thread ends with the
+        """Accept no more calls. Do not wait for a call that hangs; its thread ends with the
         process."""
         for _ in range(self._custom_threads):
             self._custom.put(None)
@@ -146,7 +146,7 @@ class Caller:
             require("source", what, self._purpose, where=where, instead=_RETURN)
 
     def outcome(self, task: MakeCall | MakeSuggestion) -> CallReturned | CallFailed:
-        """Make a call on this thread (a generator's: on its thread) and return the outcome."""
+        """Make a call on this thread, or on the generator's thread, and return the outcome."""
         if isinstance(task, MakeSuggestion):
             return self._generators.outcome(task)
         call = task.call
@@ -155,7 +155,7 @@ class Caller:
             return CallReturned(self._clock(), call.call, result)
         except EnsembleError as error:
             return self._failed(call, f": {error}")
-        except BaseException as error:  # a user's function must not end the run
+        except BaseException as error:  # an error in a user's function must not end the run
             place = raised_at(error)
             why = f" raised {_one_line(error)}" + (f" ({place})" if place else "")
             return self._failed(call, why, _traceback(error))
@@ -222,7 +222,7 @@ class Caller:
         }
 
     def _first_keys(self, call: Call) -> Mapping[str, Any]:
-        """Return the ``event`` that ensemble-python 0.0.16 passes to a function: a Flux journal
+        """Return the argument ``event`` as in ensemble-python 0.0.16, where it is a Flux journal
         record.
 
         The record also has the event's fields under their present names.
@@ -239,7 +239,7 @@ class Caller:
         return {"id": name, **record, "events": [entry]}
 
     def _checked(self, call: Call, result: object) -> tuple[Mapping[str, Any], ...]:
-        """Return the checked result of a call, as plain specifications."""
+        """Check the result of a call, and return it as plain specifications."""
         if call.kind == "parameters":
             submit = {"submit": call.options["group"], "with": call.options["with"]}
             return ({**submit, "parameters": result},)
@@ -319,7 +319,7 @@ def _functions(
 
 
 def _values(given: object, what: str) -> list[Any]:
-    """Return a function's value for a parameter as a list; empty for ``None``.
+    """Return a function's value for a parameter as a list, which is empty for ``None``.
 
     ``what`` names the parameter in errors.
     """
@@ -361,13 +361,13 @@ def _storable(value: object) -> object:
 def _one_line(error: BaseException) -> str:
     try:
         text = " ".join(str(error).split())
-    except Exception:  # a user's class must not break the call
+    except Exception:  # an error in a user's class must not break the call
         text = ""
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _traceback(error: BaseException) -> str:
-    """Return the traceback without our own frames."""
+    """Return the traceback without the frames of Ensemble."""
     import traceback
 
     trace = error.__traceback__

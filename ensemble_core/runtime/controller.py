@@ -1,8 +1,8 @@
 """Controller: drives the engine with an inbox, a clock and threads.
 
-The thread in :meth:`Runtime.run` takes events from the inbox and passes them to the engine. It
-passes the engine's decisions to the executor's thread, the caller's threads, and watchers. Nothing
-slow happens on this thread. Used by the command line and by programs.
+The thread that calls :meth:`Runtime.run` takes events from the inbox and passes them to the engine.
+It passes the engine's decisions to the executor's thread, to the threads of ``callbacks``, and to
+watchers. Nothing slow happens on this thread. Used by the command line and by programs.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OUT_OF_TIME", "STOPPED", "Outcome", "Runtime", "Watcher"]
 
-#: Exit code of a run stopped by a command or its time limit.
+#: Exit code of a run that a command or the time limit stopped.
 STOPPED = 5
 #: The reason of a run that ``limits.wall`` stops.
 OUT_OF_TIME = "time limit reached (wall)"
@@ -79,39 +79,40 @@ OUT_OF_TIME = "time limit reached (wall)"
 _T = TypeVar("_T")
 
 _TICK = 0.2
-#: Longest sleep of the loop; the system rejects very long waits.
+#: Longest sleep of the loop, because the system rejects very long waits.
 _LONGEST_WAIT = 3600.0
-#: Seconds to wait for an order that was passed to a lost queue.
+#: Seconds to wait until an order that was passed to a lost queue is carried out.
 _LOST_GRACE = 5.0
-#: Seconds that a stopped run with an unwritable journal waits for jobs that the queue has never
-#: reported.
+#: If the journal of a stopped run cannot be written: seconds that the run waits for jobs that the
+#: queue has never reported.
 _UNHEARD_GRACE = 10.0
 #: Seconds that an ended run waits for its last messages.
 _DELIVERY_GRACE = 10.0
 #: Seconds that an ended run waits for checks of inputs.
 _CHECKS_GRACE = 30.0
-#: Seconds between checks for cancelled jobs without news, and how many of them a message names.
+#: Seconds between checks for cancelled jobs without events, and how many such jobs a message names.
 _LOOK, _SHOWN = 1.0, 10
-#: Tolerated clock delay in seconds.
+#: Tolerated number of seconds by which this machine's clock is behind the run's newest event.
 _CLOCK_SLACK = 2.0
-#: Number of finished jobs reported to the executor at once.
+#: Number of finished jobs that are reported to the executor at a time.
 _FORGET_AT_ONCE = 100
 
 
 class Runtime:
     """One run of one ensemble on one executor.
 
-    - ``actions``, ``observers``: the plugins' records that the ensemble may name.
-    - ``folder``: for output of jobs that do not name a file.
-    - ``journal``: writes the run's journal; ``maker`` identifies the programs that can read its
-      snapshots. ``state``: the executor's folder beside the journal.
-    - ``engine``: of a resumed run, restored from its journal.
+    - ``actions``, ``observers``: the records of plugins that the ensemble may use.
+    - ``folder``: the folder for the output of jobs that name no output file.
+    - ``journal``: the writer of the run's journal. ``maker``: the versions of the programs that
+      write snapshots; only programs with the same versions can read them.
+    - ``state``: the executor's folder next to the journal.
+    - ``engine``: for a resumed run, the engine that was restored from the journal.
     - ``wall``: seconds after which the run is stopped (default: the file's limit).
-    - ``functions``: in addition to those of the file's ``custom:`` part.
-    - ``earlier``: jobs of the runs to reuse, if they were read already.
+    - ``functions``: functions in addition to those of the file's ``custom:`` part.
+    - ``earlier``: the jobs of the runs to reuse, if they were read already.
 
     Raises :class:`UsageError` if the ensemble's functions cannot be loaded. :meth:`run` raises
-    :class:`ExecutorError` if the executor cannot be opened. In both cases nothing was submitted.
+    :class:`ExecutorError` if the executor cannot be opened. In both cases, nothing was submitted.
     """
 
     def __init__(
@@ -149,7 +150,7 @@ class Runtime:
         #: True if the run had ended and was reopened by a changed file.
         self.reopened = False
         self._names = QueueNames()
-        #: True if the executor wants to know which jobs it may forget.
+        #: True if the executor has to be told which jobs it may forget.
         self._remembers = journal is not None and type(executor).forget is not Executor.forget
         self._forgotten: list[str] = []
         self._executor = executor
@@ -166,7 +167,7 @@ class Runtime:
         self._last_news: float | None = None
         #: True if cancelled jobs had no event for too long, so that the run ends without them.
         self._gave_up = False
-        #: The time since which a stopped run cannot write its journal.
+        #: When a stopped run first failed to write its journal.
         self._stuck_since: float | None = None
         # The run's time never goes back, even if the system clock was set back.
         self._wall = max(time.time(), self.engine.state.now)
@@ -207,7 +208,7 @@ class Runtime:
         self._admission = Admission(name, self._put, self.clock)
         self._order = OrderCheck(self.engine, executor, name, self._handle, self.clock)
         self._records = self.engine.state.table.records
-        #: The events that came with the current one.
+        #: The events that arrived in the same batch as the current one.
         self._together: Sequence[Event] = ()
         self._lock = threading.Lock()
         self._queued = 0
@@ -217,7 +218,7 @@ class Runtime:
         )
 
     def clock(self) -> float:
-        """Return the time in seconds since the epoch; changes of the system clock do not matter."""
+        """Return the time in seconds since the epoch, regardless of changes of the system clock."""
         return self._wall + (time.monotonic() - self._monotonic)
 
     def _put(self, events: Sequence[Event]) -> None:
@@ -237,9 +238,9 @@ class Runtime:
 
     @property
     def on_stop(self) -> Literal["end", "cancel", "keep"]:
-        """How a stop treats jobs: as the file says, or else as the executor prefers.
+        """What a stop does with the jobs, according to the file or else to the executor.
 
-        A run without a journal cannot be resumed, so it ends.
+        A run without a journal cannot be resumed, so a stop ends it.
         """
         if self._journal is None:
             return "end"
@@ -247,9 +248,10 @@ class Runtime:
         return chosen if {"detach", "reattach"} <= self._executor.capabilities else "cancel"
 
     def stop(self, reason: str = "interrupted", exit_code: int = 130, *, end: bool = False) -> None:
-        """Request a stop after which the run can be resumed, or with ``end`` cancel it.
+        """Request that the run stops, so that it can be resumed, or with ``end`` that it ends.
 
-        A second call exits without waiting. Safe from any thread and from a signal handler.
+        After a second call, the run exits without waiting. Safe from any thread and from a signal
+        handler.
         """
         asked = StopRequested(self.clock(), reason, exit_code, "end" if end else self.on_stop)
         ended = self.ended
@@ -259,7 +261,7 @@ class Runtime:
                 self._leave = True
         if self._asked is None or end:
             self._asked = asked
-        # Do not call _put: the signal may have come while its lock is held.
+        # Do not call _put: if this is a signal handler, its lock may be held.
         self._inbox.put((asked,))
 
     @property
@@ -268,18 +270,18 @@ class Runtime:
         return self.engine.state.ended if self._begun else None
 
     def look(self, function: Callable[[Engine], _T]) -> _T:
-        """Call a function with the engine between two events; it must be quick and change nothing.
+        """Call a function with the engine between two events. It must be quick and change nothing.
 
-        Safe from any thread but the run's own.
+        Safe from any thread except the run's own.
         """
         return self._inquiries.look(function)
 
     def request(self, action: Mapping[str, Any], by: str) -> Future[tuple[Decision, ...]]:
-        """Request an action from the live run (see :class:`Requested`); the future has its
-        decisions.
+        """Request an action from the live run (see :class:`Requested`).
 
-        It raises :class:`UsageError` if the request is invalid. Safe from any thread.
-        ``runtime.request({"name": "submit", "label": "sim"}, "alice").result()``
+        The future gets the decisions, or raises :class:`UsageError` if the request is invalid. Safe
+        from any thread. Example: ``runtime.request({"name": "submit", "label": "sim"},
+        "alice").result()``
         """
         return self._inquiries.request(
             action, by, self.clock, lambda event: tuple(self._handle(event))
@@ -329,11 +331,11 @@ class Runtime:
             failed = self._guard.close(lambda: self._leave)
             self._tracker.close()
             self._caller.close()
-            if not self.engine.busy:  # jobs that outlive the run still write there
+            if not self.engine.busy:  # unless jobs that outlive the run still write there
                 self._remove_folder()
         ended = self.engine.state.ended
         assert ended is not None
-        if failed is not None:  # came after the run's last event, so only watchers get it
+        if failed is not None:  # this is after the run's last event, so only watchers get it
             for watcher in self._watchers:
                 watcher.event(Problem(self.clock(), failed, "error"))
         return Outcome(
@@ -355,7 +357,7 @@ class Runtime:
         self._stop_first = replace(asked, timestamp=self.clock())
 
     def _begin(self) -> None:
-        """Handle this controller's first event: the run begins or is resumed."""
+        """Handle this controller's first event, which says that the run begins or is resumed."""
         first = self._stop_first
         if not self.engine.state.events:
             self._handle(first or Started(self.clock(), self._guard.resources()))
@@ -371,7 +373,7 @@ class Runtime:
                 self._unanswered = earlier.unanswered()
                 earlier.report_lost(cancelled=absent, resumed=False)
                 return
-        # Use the newest event's time, because events since then follow with their own times.
+        # Use the newest event's time, because later events with their own times will follow.
         now, gauges = self.engine.state.now, self._guard.resources()
         self._handle(Resumed(now, gauges, absent, self.reopened, earlier.gone))
         earlier.report_lost()
@@ -382,17 +384,17 @@ class Runtime:
             )
 
     def _wait_for_journal(self, journal: JournalWriter) -> None:
-        """Flush the journal so that pending decisions are carried out. A second Ctrl-C skips the
+        """Flush the journal, so that pending decisions are carried out. A second Ctrl-C skips the
         wait."""
         while not journal.flush(0.2):
             if self._leave or journal.in_trouble:
                 return
 
     def _report_journal(self, error: JournalError | None) -> None:
-        """Report that the journal cannot be written, or that it can be written again. Called on the
-        journal's writing thread."""
+        """Report that the journal cannot be written, or that it can be written again. This is
+        called on the journal's writing thread."""
         if error is not None and error.code == "broken":
-            # No decision can be carried out any more, so stop; a resume can continue.
+            # No more decisions can be carried out, so stop. A resume can continue.
             hint = "'ensemble resume' continues from the journal"
             self.emit((ExecutorLost(self.clock(), self._name, str(error), hint),))
         elif error is None:
@@ -447,14 +449,14 @@ class Runtime:
                 self._handle(event)
                 if self._leave:
                     if self.engine.state.ended is None and self._asked is not None:
-                        # The request is still in the inbox; leave the jobs as they are.
+                        # The request is still in the inbox, so leave the jobs as they are.
                         asked = self._asked
                         self._handle(asked if asked.ends else replace(asked, then="keep"))
                     return
             dirty = self._handle_timer() or dirty
 
     def _await_deliveries(self) -> None:
-        """Wait a while for the delivery of the last messages. Report the undelivered ones.
+        """Wait a while until the last messages are delivered. Report those that are not.
 
         A resume sends undelivered messages again.
         """
@@ -485,9 +487,9 @@ class Runtime:
                 self._handle(Delivered(self.clock(), tuple(of), address, why))
 
     def _await_checks(self) -> None:
-        """Wait a while for the checks of successful jobs' inputs.
+        """Wait a while until the inputs of successful jobs are checked.
 
-        A job whose check is not in the journal cannot be reused.
+        If the journal does not contain the check of a job, the job cannot be reused.
         """
         if self._identities is None or self._leave:
             return
@@ -499,7 +501,7 @@ class Runtime:
 
     @property
     def _for_now(self) -> bool:
-        """True if a resume would continue the run although it has ended."""
+        """True if the run has ended, but a resume would continue it."""
         state = self.engine.state
         return state.lost or (state.ended is not None and state.ended is state.ended_for_now)
 
@@ -513,15 +515,16 @@ class Runtime:
         if ended.stopped:
             over = not self.engine.waits_for_cancelled
         else:
-            # Jobs that are not cancelled outlive the run if the queue can keep them.
+            # If the queue can keep jobs, those that are not cancelled outlive the run.
             over = not ended.cancel and "detach" in self._executor.capabilities
         return over or self._silent(ended)
 
     def _silent(self, ended: Terminate) -> bool:
-        """Return True and report the cancelled jobs if they had no events for ``limits.stop``.
+        """Return True if the cancelled jobs had no events for ``limits.stop`` seconds, and report
+        them.
 
-        Time in which the queue is unreachable does not count. A resume asks the queue for these
-        jobs.
+        Time during which the queue is unreachable does not count. A resume asks the queue about
+        these jobs.
         """
         if not ended.cancel:
             return False
@@ -552,8 +555,7 @@ class Runtime:
     def _stuck(self, ended: Terminate) -> bool:
         """Carry out a stop's cancels even if the journal cannot be written.
 
-        Return True if the run then waits only for jobs that were never submitted, because their
-        orders wait for the journal.
+        Return True if the run then waits only for jobs whose submission waits for the journal.
         """
         stopped = self._asked is not None or self._stop_first is not None
         if not stopped or self._journal is None or not self._journal.in_trouble:
@@ -562,7 +564,8 @@ class Runtime:
         now = time.monotonic()
         if self._stuck_since is None:
             self._stuck_since = now
-            # The cancel is carried out again, after pending submits, once the journal has it.
+            # Once the journal can be written, the cancel is carried out again, after pending
+            # submits.
             if ended.cancel:
                 self._performer.perform(Cancel(jobs=self._names.names(ended.cancel)))
         unheard = not any(record.newest for _, record in self.engine.in_queue())
@@ -577,7 +580,7 @@ class Runtime:
         return left if wait is None else min(left, wait)
 
     def _handle_timer(self) -> bool:
-        """Pass a due timer to the engine; return True if one was due. Stop a run at its time
+        """Pass a due timer to the engine. Return True if a timer was due. Stop the run at its time
         limit."""
         if self._stop_at is not None and time.monotonic() >= self._stop_at:
             self._stop_at = None
@@ -591,8 +594,8 @@ class Runtime:
         return False
 
     def _handle_unit(self, unit: Unit) -> None:
-        """Handle an answer and the events of reused jobs atomically: the journal has all of them or
-        none."""
+        """Handle an answer and the events of reused jobs atomically: the journal gets all of them
+        or none."""
         journal = self._journal
         with contextlib.nullcontext() if journal is None else journal.together():
             for event in unit:
@@ -602,7 +605,7 @@ class Runtime:
     def _handle(self, event: Event, *, checked: bool = False) -> Sequence[Decision]:
         """Pass an event to the engine, carry out its decisions and return them.
 
-        Unless it is ``checked``, first check it against the executor's contract.
+        Unless the event is ``checked``, first check it against the executor's contract.
         """
         if not self.engine.concerns(event):
             return ()
@@ -654,7 +657,7 @@ class Runtime:
             rows = [row_of(record) for record in over] if over else ()
             if over:
                 over.clear()
-            # The journal's writer starts the orders once this event is on disk.
+            # Once this event is on disk, the journal's writer starts the orders.
             journal.append(event, decisions, orders, rows)
             self._snapshots.count()
         return decisions

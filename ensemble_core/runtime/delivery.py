@@ -1,8 +1,8 @@
 """Delivery of one message to one address: the bell, the desktop, sendmail, a webhook.
 
 A message may contain job output, so control characters and mentions of whole channels are removed.
-No error contains a URL, because errors are stored in the journal. Called by the notifier on its own
-thread.
+Errors never contain a URL, because they are stored in the journal. The notifier calls this module
+on a separate thread.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ __all__ = ["TIMEOUT", "Refused", "deliver", "harmless"]
 
 #: Timeout of one attempt, in seconds.
 TIMEOUT = 10.0
-#: Largest message length; Discord accepts 2,000.
+#: Maximum length of a message. Discord accepts 2,000 characters.
 _LONGEST = {"discord": 1900}
 _USUAL, _LONGEST_SUBJECT = 20_000, 150
-#: Number of lines shown of a merged message.
+#: Maximum number of lines of a merged message.
 _SHOWN = 50
 #: Mentions of many people: in Discord and Mattermost, and in Slack (``<!channel>``, ``<@ID>``).
 _MENTION = re.compile(r"(?<=@)(?=everyone|here|all|channel)|(?<=<)(?=[!@#])", re.IGNORECASE)
@@ -44,7 +44,7 @@ class Refused(Exception):
 def harmless(text: str) -> str:
     """Return the text without control characters, bidirectional marks and lone surrogates.
 
-    Line ends stay.
+    Line ends are kept.
 
     >>> harmless("a\\x1b[31mb\\r\\nc\\u202e")
     'a[31mb\\nc'
@@ -54,7 +54,8 @@ def harmless(text: str) -> str:
 
 
 def deliver(address: str, run: str, notices: Sequence[Notify]) -> None:
-    """Deliver several notices as one message. Raises an exception with the reason of a failure."""
+    """Deliver several notifications as one message. If this fails, raise an error with the
+    reason."""
     lines = [harmless(each.message) for each in notices[:_SHOWN]]
     if len(notices) > _SHOWN:
         lines.append(f"… and {len(notices) - _SHOWN} more")
@@ -165,7 +166,7 @@ def _post(url: str, body: bytes, kind: str) -> int:
             with contextlib.suppress(OSError):
                 connection.sock.shutdown(2)
 
-    # A timeout of the socket is not enough: the answer may arrive byte by byte.
+    # A timeout on the socket is not enough, because the answer may arrive byte by byte.
     timer = threading.Timer(TIMEOUT, hang_up)
     timer.daemon = True
     timer.start()

@@ -1,9 +1,9 @@
 """Check of incoming events: the engine handles only events that the journal can reproduce.
 
-Events come from executors, observers and users' functions. An event with a text as timestamp, for
+Events come from executors, observers and users' functions. An event whose timestamp is a text, for
 example, could not be read back. :func:`usual` quickly recognises normal events. Other events are
-converted to the form in which the journal would give them back, corrected, or rejected. Called by
-the controller.
+converted to the form that the journal would return, corrected, or rejected. Called by the
+controller.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ __all__ = ["Admission", "admitted", "usual"]
 
 #: Latest accepted time, in seconds since the epoch (the year 5138).
 _LATEST = 1e11
-#: Largest length of an event, and of a text in an event that needs no closer check.
+#: Maximum length of an event, and of a text in an event that needs no closer check.
 _LONGEST, _USUAL = 4 << 20, 1 << 16
 #: Limits of integers and of nesting.
 _LARGEST, _DEEPEST = 1 << 64, 40
 _SCALARS = frozenset({float, bool, NoneType})
-#: Number of different kinds of malformed events that are reported.
+#: Maximum number of kinds of malformed events that are reported.
 _MALFORMED = 100
 
 
 class Admission:
-    """Check of all events from plugins for one run. ``put`` is called with one report for each kind
+    """Checks all events from plugins, for one run. ``put`` is called with one report for each kind
     of malformed event."""
 
     def __init__(
@@ -53,8 +53,8 @@ class Admission:
         self._reported: set[tuple[str, str]] = set()
 
     def admitted(self, event: Event) -> Event | None:
-        """Return an event as the journal would give it back. If the journal cannot store it, report
-        this and return ``None``."""
+        """Return an event as the journal would return it. If the journal cannot store the event,
+        report this and return ``None``."""
         if usual(event):
             return event
         found: Event | None = None
@@ -64,7 +64,7 @@ class Admission:
             if isinstance(event, (Identified, LookedUp)):
                 raise ValueError("only the run itself may look up jobs in earlier runs")
             found, wrong = admitted(event, self._clock())
-        except Exception as error:  # from a plugin's class, or a RecursionError
+        except Exception as error:  # an error in a plugin's class, or a RecursionError
             wrong = str(error) or type(error).__name__
         kind = type(event).__name__
         if wrong and (kind, wrong) not in self._reported and len(self._reported) < _MALFORMED:
@@ -106,7 +106,7 @@ def usual(event: Any) -> bool:
 
 
 def admitted(event: object, now: float) -> tuple[Event, str]:
-    """Return the event as the journal would give it back, and a description of a correction, or "".
+    """Return the event as the journal would return it, and a description of any correction, or "".
 
     Raises ``ValueError`` if the event cannot be stored.
     """
@@ -140,7 +140,7 @@ def _has_status(context: Mapping[str, Any]) -> bool:
 
 
 def _plain(values: dict[Any, Any] | list[Any], longest: int, depth: int) -> bool:
-    """Return True if all values survive JSON unchanged and are within the limits."""
+    """Return True if JSON keeps all values unchanged and they are within the limits."""
     if type(values) is dict:
         for key in values:
             if type(key) is not str:
@@ -172,7 +172,7 @@ _hints = cast(Callable[[type[Any]], tuple[tuple[str, Any], ...]], cache(_hints_o
 
 
 def _fits(value: object, hint: Any) -> bool:
-    """Return True if a value from JSON has a field's type."""
+    """Return True if a value from JSON has the type of a field."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return any(_fits(value, part) for part in parts)

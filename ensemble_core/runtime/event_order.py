@@ -1,9 +1,9 @@
 """Check of job events against the executor's contract: known jobs, right order, plausible times.
 
-Most events satisfy the contract; :meth:`OrderCheck.keeps` quickly recognises them. Each kind of
-violation is reported once, as a defect of the executor, and corrected if that cannot change how the
-job ended. The engine and the journal get the corrected events, so a replay makes the same
-decisions. If a time was corrected, the executor's time stays in the event's context as ``told_at``,
+Most events satisfy the contract, and :meth:`OrderCheck.keeps` quickly recognises them. Each kind of
+violation is reported once, as a defect of the executor. It is corrected if that cannot change how
+the job ended. The engine and the journal get the corrected events, so a replay makes the same
+decisions. If a time was corrected, the event's context has the executor's time as ``told_at``,
 which a resume needs. Called by the controller, on the engine's thread.
 """
 
@@ -24,11 +24,11 @@ __all__ = ["TIMED", "OrderCheck"]
 
 _E = TypeVar("_E", bound=Event)
 
-#: Seconds by which the clock of a queue may be ahead of ours. The clocks of members are corrected
-#: by whole seconds, with a tolerance of 5 s.
+#: Seconds by which the clock of a queue may be ahead of ours. Times from members are corrected by
+#: whole seconds, with a tolerance of 5 s.
 _AHEAD = 10.0
-#: An event more than this many seconds before the job's submission is implausible, even if clocks
-#: differ.
+#: An event is implausible if its time is more than this many seconds before the job's submission,
+#: even if clocks differ.
 _DAY = 86400.0
 #: Smallest time between two events of a job, in seconds.
 _STEP = 1e-6
@@ -40,10 +40,10 @@ TIMED = frozenset({"submit", "start", "finish", "clean"})
 
 
 class OrderCheck:
-    """The check of one run's events. ``take`` is called with each problem and handles it
+    """Checks the events of one run. ``take`` is called with each problem and handles it
     immediately.
 
-    Events later than ``latest`` must pass :meth:`in_time` before they are handled.
+    Events later than ``latest`` must pass through :meth:`in_time` before they are handled.
     """
 
     def __init__(
@@ -78,9 +78,10 @@ class OrderCheck:
         return _at(event, now)
 
     def keeps(self, event: JobEvent, record: JobRecord) -> bool:
-        """Return True if an event of this job keeps the contract.
+        """Return True if an event of this job satisfies the contract.
 
-        Only needed for a job's first event and for events in ``TIMED``; all others keep it.
+        This check is needed only for a job's first event and for events in ``TIMED``; all other
+        events satisfy the contract.
         """
         name = event.name
         if record.newest == 0.0 and name != "submit":
@@ -99,8 +100,11 @@ class OrderCheck:
     def corrected(
         self, event: JobEvent, record: JobRecord | None, together: Sequence[Event]
     ) -> Iterator[Event]:
-        """Yield the events to handle instead of one that violates the contract. Handle each before
-        asking for the next. ``together`` are the events that came in the same batch."""
+        """Yield the events to handle instead of one that violates the contract.
+
+        Handle each of them before requesting the next. ``together`` has the events of the same
+        batch.
+        """
         if record is None:
             if self._is_unknown(event.job):
                 self._report(
@@ -109,10 +113,10 @@ class OrderCheck:
                     "it is dropped",
                 )
             else:
-                yield event  # a late event of a job that is over
+                yield event  # a late event: the job is over
             return
         if event.job in self._engine.state.table.groups[record.job.group].held:
-            return  # a late event of a job that a stop cancelled
+            return  # a late event: a stop has cancelled the job
         if self._is_echo(event, record):
             yield event
             return
@@ -143,7 +147,7 @@ class OrderCheck:
             )
             time, when = event.timestamp, record.submitted
             if when - _DAY < time < when:
-                when = time  # the queue's clock is a little behind
+                when = time  # the queue's clock is slightly behind ours
             yield _at(JobEvent(time - _STEP, event.job, "submit"), when)
         ended = record.outcome is not None or record.exception is not None
         if name == "finish" and record.started is None and not ended:
@@ -161,8 +165,7 @@ class OrderCheck:
     def _missing(
         self, event: JobEvent, record: JobRecord, together: Sequence[Event]
     ) -> list[JobEvent]:
-        """Return those events of the job in the same batch that should have come before this
-        one."""
+        """Return the events of the job in the same batch that should have preceded this event."""
         place = _ORDER.index(event.name) if event.name in _ORDER else 0
         found = [
             each
@@ -178,7 +181,7 @@ class OrderCheck:
 
     @staticmethod
     def _is_echo(event: JobEvent, record: JobRecord) -> bool:
-        """Return whether the job already had this event, so that it changes nothing."""
+        """Return whether the job already had this event, which then changes nothing."""
         if event.name == "exception":
             return record.exception is not None
         step = TRANSITIONS.get(event.name)
@@ -215,14 +218,14 @@ class OrderCheck:
         group, _, rest = job.partition("~")[0].rpartition(".")
         index = rest.partition("-")[0]
         state = self._engine.state.table.groups.get(group)
-        # Python limits how many digits int() converts.
+        # Python limits the number of digits that int() converts.
         known = index.isdecimal() and len(index) < 20
         return state is None or not known or int(index) >= state.next_index
 
     def _report(
         self, kind: str, what: str, done: str, *, level: Literal["warning", "error"] = "warning"
     ) -> None:
-        """Report a violation of the contract, each kind once."""
+        """Report a violation of the contract. Each kind is reported once."""
         if kind in self._reported:
             return
         self._reported.add(kind)
@@ -238,7 +241,7 @@ def _named(event: Event) -> str:
 
 
 def _at(event: _E, time: float) -> _E:
-    """Return the event with another time. A job's event keeps the first one as ``told_at``.
+    """Return the event with another time. A job's event keeps its original time as ``told_at``.
 
     ``told_at`` is never 0, which would mean that the job had no event.
     """

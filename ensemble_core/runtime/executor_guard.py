@@ -1,7 +1,7 @@
-"""Guard around a run's executor. Its exceptions and hangs are reported and never block the run.
+"""Guard around a run's executor: its exceptions and hangs are reported and never block the run.
 
 An :class:`EnsembleError` passes through. Any other exception is reported as a defect of the
-executor, with its place. Used by the controller and by the performer of orders.
+executor, with the place in its code. Used by the controller and by the performer of orders.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TICK = 0.2
 
 
 class ExecutorGuard:
-    """Guarded calls of one executor. ``name`` is the executor's name for users."""
+    """Guards the calls of one executor. ``name`` is the executor's name for users."""
 
     def __init__(
         self,
@@ -68,7 +68,8 @@ class ExecutorGuard:
             raise
 
     def resources(self) -> dict[str, float]:
-        """Return the queue's gauges; empty, with a warning, if unavailable."""
+        """Return the queue's gauges. If they are unavailable, warn and return an empty
+        dictionary."""
         try:
             with self.calling("resources"):
                 return dict(self.executor.resources())
@@ -84,9 +85,10 @@ class ExecutorGuard:
             return dict(self.executor.reattach(jobs))
 
     def close(self, leave: Callable[[], bool]) -> str | None:
-        """Close the executor; return why that failed, or ``None``.
+        """Close the executor. Return why that failed, or ``None``.
 
-        If it does not return, it is abandoned after a timeout, or early if ``leave()`` is true.
+        If the executor does not close within a timeout, or if ``leave()`` becomes true before, it
+        is abandoned.
         """
         failed: list[EnsembleError] = []
 
@@ -111,12 +113,12 @@ class ExecutorGuard:
     def thread_died(self, thread: str, error: BaseException) -> bool:
         """Report the executor as lost if an exception ended one of its threads.
 
-        Return False if the thread is not the executor's. Without its thread, an executor may never
-        send another event.
+        Return False if the thread does not belong to the executor. Without its thread, an executor
+        may never send another event.
         """
         home = type(self.executor).__module__
         package = home.partition(".")[0]
-        if package == "ensemble_core":  # not all code of the core is the executor's
+        if package == "ensemble_core":  # not all code of the core belongs to the executor
             package = home.rpartition(".")[0]
         trace = error.__traceback__
         while trace is not None and trace.tb_frame.f_globals is vars(threading):
@@ -137,7 +139,7 @@ class ExecutorGuard:
 def _shown(error: BaseException) -> str:
     try:
         return repr(error)
-    except Exception:  # from a plugin's class
+    except Exception:  # an error in a plugin's class
         return type(error).__name__
 
 

@@ -1,9 +1,9 @@
-"""Calls of generators, off the engine's thread.
+"""Calls of generators, outside the engine's thread.
 
-Generators are built on first use. Each has its own thread, so a hanging generator blocks no other;
-its call fails after the ``timeout`` in the file. The first call after a resume repeats the recorded
-calls, and waits for one timeout for each of them. Answers are checked; suggestions are returned to
-the engine as events.
+Generators are built on first use. Each generator has a separate thread, so one that hangs does not
+block the others; its call fails after the ``timeout`` in the file. The first call after a resume
+also repeats the recorded calls, and its timeout is the sum of theirs. Answers are checked, and
+suggestions are returned to the engine as events.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _Answer = tuple[Mapping[str, Any], ...]
 
 
 class MakeSuggestion(NamedTuple):
-    """The order to call a generator, with the input. The first ``known`` items of ``exchanges`` are
-    its earlier calls."""
+    """Order to call a generator, with the input. The first ``known`` items of ``exchanges`` are the
+    generator's earlier calls."""
 
     asking: Asking
     exchanges: Sequence[Exchange]
@@ -41,7 +41,7 @@ class MakeSuggestion(NamedTuple):
 
 
 class GeneratorCalls:
-    """Maker of the calls of one run's generators. ``emit`` is called with their outcomes."""
+    """Makes the calls of one run's generators. ``emit`` is called with the outcomes."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class GeneratorCalls:
         self._workers: dict[str, _Worker] = {}
 
     def make(self, task: MakeSuggestion) -> None:
-        """Make a call on another thread; returns at once."""
+        """Make a call on another thread. This method returns at once."""
         name = task.call.name
         if name not in self._guards:
             tasks: queue.SimpleQueue[MakeSuggestion | None] = queue.SimpleQueue()
@@ -74,7 +74,8 @@ class GeneratorCalls:
         self._guards[name].put(task)
 
     def close(self) -> None:
-        """Accept no more calls. A hanging call is abandoned: its thread ends with the process."""
+        """Accept no more calls. A call that hangs is abandoned; its thread ends with the
+        process."""
         for tasks in self._guards.values():
             tasks.put(None)
         for worker in self._workers.values():
@@ -87,7 +88,7 @@ class GeneratorCalls:
     def outcome(self, task: MakeSuggestion) -> CallReturned | CallFailed:
         """Make a call and return its outcome, at the latest after its ``timeout``.
 
-        The first call after a resume has the timeouts of all calls that it repeats.
+        The first call after a resume has the sum of the timeouts of all calls that it repeats.
         """
         worker = self._worker(task.call.name)
         if worker.quick:
@@ -112,13 +113,13 @@ class GeneratorCalls:
     def _outcome(self, task: MakeSuggestion, found: _Answer | _Fault) -> CallReturned | CallFailed:
         call = task.call
         if isinstance(found, _Fault):
-            self._workers.pop(call.name).tasks.put(None)  # the next call builds it again
+            self._workers.pop(call.name).tasks.put(None)  # the next call builds the generator again
             return CallFailed(self._clock(), call.call, found.what, found.traceback)
         return CallReturned(self._clock(), call.call, found)
 
 
 class _Fault(NamedTuple):
-    """Reason of a failed call."""
+    """Reason why a call failed."""
 
     what: str
     traceback: str = ""
@@ -142,12 +143,12 @@ class _Worker:
         return self._generator is not None and self._generator.quick
 
     def calls(self, task: MakeSuggestion) -> int:
-        """Return the number of calls that a task makes. The first task also repeats recorded
+        """Return the number of calls that a task makes; the first task also repeats recorded
         calls."""
         return 1 if self._begun else 1 + task.known
 
     def begin(self, task: MakeSuggestion) -> None:
-        """Make a call on the worker's thread; the answer is put into ``answers``."""
+        """Make a call on the worker's thread, which puts the answer into ``answers``."""
         if not self._begun:
             self._begun = True
             name = f"generator {self._spec.name} (calls)"
@@ -193,7 +194,7 @@ class _Worker:
         return [{"prune": int(number)} for number in sorted(set(found))]
 
     def _checked(self, found: object, count: int) -> list[Mapping[str, Any]]:
-        """Return the checked suggestions as plain data. Raises :class:`EnsembleError`."""
+        """Check the suggestions and return them as plain data. Raises :class:`EnsembleError`."""
         if isinstance(found, (str, bytes, Mapping)) or not isinstance(found, Iterable):
             raise _fault(f"suggested {found!r:.80}, expected a list of points")
         points = list(found)
@@ -229,7 +230,7 @@ def _fault(what: str) -> EnsembleError:
 def _fit(spec: GeneratorSpec, points: Sequence[Point]) -> list[Point]:
     """Return the points that are valid for the problem.
 
-    Others come from a file that has changed, or from another generator with another problem.
+    Other points come from an earlier version of the file, or from a generator with another problem.
     """
     outputs = {*spec.vocs.outputs}
     return [
@@ -241,7 +242,7 @@ def _fit(spec: GeneratorSpec, points: Sequence[Point]) -> list[Point]:
 
 
 def _plain(value: object) -> Any:
-    """Return a JSON value; numpy scalars become Python numbers."""
+    """Convert a value for JSON: numpy scalars become Python numbers."""
     item = getattr(value, "item", None)
     if callable(item) and getattr(value, "shape", None) == ():
         value = item()

@@ -1,7 +1,7 @@
 """Identities of a run's jobs, and look-ups of jobs in earlier runs.
 
-Identities are computed on the executor's thread just before submission. A thread of this module
-checks the inputs of successful jobs again, and answers look-ups. Results are events. Files are
+Identities are computed on the executor's thread, just before submission. A thread of this module
+checks again the inputs of successful jobs, and answers look-ups. The results are events. Files are
 never read on the engine's thread. Used by the controller.
 """
 
@@ -41,43 +41,45 @@ __all__ = [
     "uses_job_files",
 ]
 
-#: Batch size of look-ups and of checks.
+#: Number of jobs in a batch of look-ups or of checks.
 _AT_ONCE = 100
-#: Seconds between two checks. Waking the thread at each job's end would cost more than the checks.
+#: Seconds between two checks. To wake the thread at the end of each job would cost more than the
+#: checks.
 _CHECK_PAUSE = 0.2
 #: Back-pressure: look-ups pause while more events than this wait for the engine.
 _MOST_WAITING = 20_000
-#: Size of the cache of sources. Rules may change fields at each submit, so there may be many.
+#: Size of the cache of sources. There may be many, because rules may change fields at each submit.
 _MOST_SOURCES = 1000
 _MISSING = "missing"
 
 
-#: An item of the queue which says that jobs have ended.
+#: Item of the queue that says that jobs have ended.
 _CHECK = object()
 
 
 class Unit(list[Event]):
-    """Events that the journal stores atomically: an answer with the events of earlier jobs."""
+    """Events that the journal stores atomically: the answer to a look-up, and the events of the
+    earlier jobs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The order to look up these jobs, each with its group."""
+    """Order to look up these jobs, each with its group."""
 
     jobs: tuple[tuple[Job, JobGroup | None], ...]
 
 
 class Inputs:
-    """Reader of the files that belong to a job's identity, with a cache of digests by inode, size
-    and time of change."""
+    """Reads the files that belong to the identity of a job. It caches digests by inode, size and
+    time of change."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, ...], str] = {}
 
     def of(self, job: Job, group: JobGroup, seen: dict[str, str | None]) -> dict[str, str]:
-        """Return the inputs of a job, as written, each with its digest or time.
+        """Return the input files of a job, as written in the file, each with its digest or time.
 
-        ``seen`` caches files for the current batch.
+        ``seen`` caches the files of the current batch.
         """
         found: dict[str, str] = {}
         folder = os.path.join(group.cwd, job.workdir) if job.workdir else group.cwd
@@ -104,7 +106,7 @@ class Inputs:
         return found
 
     def _look(self, path: str, by: str, seen: dict[str, str | None]) -> str | None:
-        """Return a file's digest or time; ``None`` if it is not a regular file."""
+        """Return the digest or time of a file, or ``None`` if it is not a regular file."""
         key = f"{by} {path}"
         if key not in seen:
             seen[key] = self._read(path, by)
@@ -135,14 +137,14 @@ def _digest(path: str) -> str:
 
 @lru_cache(maxsize=10_000)
 def _key(files: tuple[tuple[str, str], ...]) -> str:
-    """Return the key of input files under which the journal keeps them."""
+    """Return the key under which the journal stores these input files."""
     return short(dict(files))[:12]
 
 
 def identify(
     job: Job, group: JobGroup, source: Source, inputs: Inputs, seen: dict[str, str | None]
 ) -> tuple[str, dict[str, str]]:
-    """Return the identity of a job of this group, and its current inputs."""
+    """Return the identity of a job of this group, and the job's current inputs."""
     files = inputs.of(job, group, seen)
     return identity_of(parts_of(job, source.parts, files)), files
 
@@ -154,12 +156,12 @@ def uses_job_files(ensemble: Ensemble) -> bool:
 
 
 class Identities:
-    """Identities of one run's jobs. ``put`` is called with events, ``backlog`` returns how many
-    events wait in the inbox.
+    """Identities and look-ups of one run's jobs.
 
-    ``folders`` are the earlier runs to reuse, ``earlier`` their jobs if they were read already,
-    ``served`` the earlier jobs that are in use. With ``files``, an earlier job is only reused if
-    its folder and output exist.
+    ``put`` is called with events; ``backlog`` returns how many events wait in the inbox.
+    ``folders`` lists the folders of the earlier runs to reuse. ``earlier`` has the jobs of these
+    runs, if they were read already. ``served`` has the earlier jobs that are in use. With
+    ``files``, an earlier job is reused only if its folder and output exist.
     """
 
     def __init__(
@@ -182,17 +184,17 @@ class Identities:
         self._files = files
         self._inputs = Inputs()
         self._sources: dict[int, tuple[JobGroup, Source]] = {}
-        #: Keys of sources and inputs that this controller has put into the journal.
+        #: Keys of the sources and inputs that this controller has already put into the journal.
         self._recorded: set[str] = set()
         #: The groups of jobs that are about to be submitted.
         self._groups: dict[str, JobGroup] = {}
-        #: Queue of the thread. Items are look-ups, ``_CHECK`` if jobs have ended since the last
+        #: Queue of the thread. Its items are look-ups, ``_CHECK`` if jobs have ended since the last
         #: check, and ``None`` at the end.
         self._queue: queue.SimpleQueue[Look | object | None] = queue.SimpleQueue()
-        #: Jobs that have ended, with the key of their inputs.
+        #: Jobs that have ended, each with the key of its inputs.
         self._ended: deque[tuple[Job, JobGroup, str]] = deque()
         self._check_queued = False
-        #: Set if the thread should not pause before its next check, because other work waits.
+        #: Set if other work waits, so that the thread does not pause before its next check.
         self._hurry = threading.Event()
         self._thread: threading.Thread | None = None
         self._closing = False
@@ -234,7 +236,7 @@ class Identities:
             self._begin()
 
     def close(self, patience: float) -> None:
-        """Finish the checks of ended jobs, and stop; waits at most ``patience`` seconds."""
+        """Finish the checks of ended jobs, and stop. Wait at most ``patience`` seconds."""
         self._closing = True
         self._hurry.set()
         if self._thread is not None:
@@ -263,7 +265,8 @@ class Identities:
         # Reset before the first job is taken, so that a job that ends later queues a check.
         self._check_queued = False
         while self._ended:
-            # Per batch: a job that ends during the check may have changed a file that was read.
+            # Cache files per batch only: a job that ends during the check may have changed a file
+            # that was read.
             seen: dict[str, str | None] = {}
             same: list[str] = []
             for _ in range(min(_AT_ONCE, len(self._ended))):
@@ -293,9 +296,9 @@ class Identities:
         return earlier
 
     def answer(self, jobs: Sequence[tuple[Job, JobGroup | None]]) -> Unit:
-        """Return the answer for some jobs, with the events of the earlier jobs that are reused.
+        """Return the answer for these jobs, with the events of the earlier jobs that are reused.
 
-        Reads their files.
+        This reads the input files of the jobs.
         """
         if self._earlier is None:
             self._earlier = self._reopened()
@@ -372,7 +375,7 @@ class _Found:
 
 
 def _events(job: str, hit: EarlierJob, now: float) -> list[Event]:
-    """Return the events of a job that is replaced by an earlier one, as if it had run."""
+    """Return the events of a job that an earlier job replaces, as if it had run."""
     rows = [Observed(now, job, *row) for row in hit.rows]
     done = {"status": 0, "duration": hit.duration}
     return [
@@ -387,8 +390,8 @@ def _events(job: str, hit: EarlierJob, now: float) -> list[Event]:
 def reuse_events(event: Event, records: Mapping[str, JobRecord], now: float) -> Iterator[Event]:
     """Yield the events to handle instead of one event of a reused job.
 
-    If the job is over, there are none. If a rule has cancelled it, these are the cancel and the
-    job's end. Otherwise it is the event itself.
+    If the job is over, yield no event. If a rule has cancelled the job, yield the cancel and the
+    job's end. Otherwise, yield the event itself.
     """
     if not isinstance(event, (JobEvent, Observed)):
         yield event

@@ -1,7 +1,7 @@
 """Notifier: delivers the messages of one run, with one thread for each address.
 
-An address that hangs does not delay the others. Messages to one address within ``MERGED``
-seconds are merged. Results are events. Created by the controller for a run's first message.
+An address that hangs does not delay the others. Messages to one address within ``MERGED`` seconds
+are merged. The results are events. The controller creates the notifier for a run's first message.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from ensemble_core.model.events import Delivered, Event
 
 __all__ = ["MERGED", "Notifier"]
 
-#: Seconds after a message in which further ones to the same address are collected.
+#: Number of seconds after a message during which further messages to the same address are
+#: collected.
 MERGED = 30.0
-#: Backoff in seconds before the second and third attempts; none at the end of the run.
+#: Backoff in seconds before the second and the third attempt. At the end of the run, there is none.
 _WAITS = (1.0, 4.0)
 
 
 class Notifier:
-    """Deliverer of messages. ``put`` is called with the resulting events, ``clock`` returns their
+    """Delivers messages. ``put`` is called with the resulting events, and ``clock`` returns their
     times."""
 
     def __init__(
@@ -53,7 +54,7 @@ class Notifier:
                 self._queues[address].put(notice)
 
     def hurry(self) -> None:
-        """Send collected messages now, without backoff; called at the end of the run."""
+        """Send collected messages now, without backoff. Called at the end of the run."""
         self._hurry.set()
         with self._lock:
             for each in self._queues.values():
@@ -89,7 +90,7 @@ class Notifier:
                 return ""
             except Refused as error:
                 return str(error)
-            except Exception as error:  # the run continues regardless of errors in libraries
+            except Exception as error:  # an error in a library must not end the run
                 failed = str(error) or type(error).__name__
         return f"{failed} (3 tries)"
 

@@ -1,9 +1,10 @@
 """Orders, which carry out decisions, and the performer that executes them.
 
-The engine's thread turns decisions into orders. The journal's writer passes an order to
-:meth:`Performer.perform` once its event is on disk (without a journal: at once). Orders to the
-executor run one after another on one thread; calls, messages and look-ups run on the threads of the
-caller, the notifier and the identities. Results are events. Used by the controller.
+The engine's thread turns decisions into orders. Once the event of an order is on disk, the
+journal's writer passes the order to :meth:`Performer.perform`; without a journal, this happens at
+once. Orders to the executor run one after another on one thread. Calls, messages and look-ups run
+on the threads of the modules ``callbacks``, ``notifications`` and ``identities``. The results are
+events. Used by the controller.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ __all__ = ["Forget", "Order", "Performer"]
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """The order to let the executor forget these jobs, whose ends are recorded."""
+    """Order to let the executor forget these jobs, whose ends are recorded."""
 
     jobs: tuple[str, ...]
 
@@ -35,13 +36,13 @@ class Forget:
 Order = Submit | Cancel | Resize | Forget | MakeCall | MakeSuggestion | Notify | Look
 
 
-#: Seconds for which transient failures of submits and cancels are retried, and the first and
+#: Seconds for which transient failures of submits and cancels are retried, and the shortest and the
 #: longest wait of the exponential backoff.
 _RETRY_FOR, _FIRST_WAIT, _LONGEST_WAIT = 300.0, 0.2, 15.0
 
 
 class Performer:
-    """Performer of the orders of one run."""
+    """Carries out the orders of one run."""
 
     def __init__(
         self,
@@ -92,11 +93,11 @@ class Performer:
                 self._news.notify()
 
     def close(self) -> None:
-        """Accept no more orders; :meth:`join` waits until all are carried out."""
+        """Accept no more orders. :meth:`join` waits until all orders are carried out."""
         self._orders.put(None)
 
     def join(self, timeout: float) -> bool:
-        """Wait up to ``timeout`` seconds; return True once the last order is carried out."""
+        """Wait up to ``timeout`` seconds. Return True if all orders are carried out."""
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
@@ -166,8 +167,8 @@ class Performer:
             self._emit((Problem(self._clock(), f"{what}: {error}", "error", tuple(jobs)),))
 
     def _persist(self, act: Callable[[], None], what: Callable[[], str]) -> None:
-        """Call ``act`` and retry transient failures with backoff. ``what`` describes the call in
-        messages."""
+        """Call ``act``, and retry it with backoff after transient failures. ``what`` describes the
+        call in messages."""
         wait, waited = 0.0, 0.0
         while True:
             try:

@@ -1,8 +1,8 @@
-"""Output tracking: follows the files of observed jobs, and orders their rows with job events.
+"""Output tracking: follows the files of observed jobs, and keeps rows and job events in order.
 
-All events pass through here on their way to the inbox. When an observed job starts, its files are
-followed. When the job ends, the rest of its files is read before the end reaches the engine, so
-that rules on the end see the last values. Used by the controller.
+All events pass through this module on their way to the inbox. When an observed job starts, the
+tracker begins to follow the job's files. When the job ends, the rest of these files is read before
+the end reaches the engine, so that rules on the end see the last values. Used by the controller.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ __all__ = ["OutputTracker"]
 
 
 class OutputTracker:
-    """Tracker that takes events from any thread and passes them to the inbox with ``put``.
+    """Takes events from any thread and passes them to the inbox with ``put``.
 
-    ``backlog`` returns the number of events in the inbox; reading pauses while it is large.
+    ``backlog`` returns the number of events in the inbox. Reading pauses while this number is
+    large.
     """
 
     def __init__(
@@ -41,7 +42,8 @@ class OutputTracker:
         self._backlog = backlog
         self._lock = threading.Lock()
         self._observed: dict[str, Job] = {}
-        #: Submission times by job. Files written before that time belong to other jobs.
+        #: Submission times by job. Files that were last written before that time belong to other
+        #: jobs.
         self._since: dict[str, float] = {}
         #: The last events of jobs whose files are still being read to their ends.
         self._held: dict[str, list[Event]] = {}
@@ -60,8 +62,8 @@ class OutputTracker:
     ) -> None:
         """Continue with a job that an earlier controller submitted at the time ``since``.
 
-        ``start`` is the context of its ``start`` event, if known, and ``rows`` the number of rows
-        already handled for each observer.
+        ``start`` is the context of the job's ``start`` event, if known. ``rows`` has the number of
+        rows of each observer that were already handled.
         """
         if not job.observe:
             return
@@ -148,7 +150,7 @@ class OutputTracker:
                 build = self._observers[name].build
                 observer = call_plugin(build, job, options, returns=Observer)
                 path = observer.path
-            except Exception as error:  # a plugin's code: the run continues without this observer
+            except Exception as error:  # in a plugin's code: continue without this observer
                 known = isinstance(error, EnsembleError)
                 why = str(error) if known else f"{error!r} ({raised_at(error)})"
                 self._fail(f"cannot build the observer {name!r} of job {job.id}: {why}")

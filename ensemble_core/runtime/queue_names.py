@@ -1,8 +1,8 @@
 """Queue names of requeued jobs, which differ from our ids.
 
-An executor gets a requeued job under a new name, so it never sees two jobs with one name. The
-engine and the journal use our id. Used by the controller for everything that it passes to the
-executor and gets from it.
+An executor gets a requeued job under a new name, so it never sees two jobs with the same name. The
+engine and the journal use our id. The controller uses this module for everything that it passes to
+the executor or gets from it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ __all__ = ["QueueNames"]
 
 
 class QueueNames:
-    """Translation between our job ids and queue names. ``bool`` is false until a job is
+    """Translates between our job ids and queue names. Its truth value is false until a job is
     requeued."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
-        #: Our ids by queue name; ``None`` for the names of earlier submissions.
+        #: Our ids by queue name, or ``None`` for the names of earlier submissions.
         self._ids: dict[str, str | None] = {}
 
     def __bool__(self) -> bool:
@@ -37,7 +37,7 @@ class QueueNames:
             self._names[job.id] = job.queue_name
 
     def given(self, jobs: Sequence[Job]) -> Sequence[Job]:
-        """Return jobs as the executor gets them."""
+        """Return jobs as the executor gets them, under their queue names."""
         if not any(job.requeued for job in jobs):
             return jobs
         for job in jobs:
@@ -53,7 +53,7 @@ class QueueNames:
         return tuple([self._names.get(job, job) for job in jobs])
 
     def ours(self, events: Iterable[Event]) -> list[Event]:
-        """Return events with our ids, without late events of earlier submissions."""
+        """Return events with our ids, and without late events of earlier submissions."""
         found: list[Event] = []
         for event in events:
             if isinstance(event, JobEvent) and event.ours:

@@ -1,7 +1,7 @@
 """Resumption: reattaches to the jobs of an earlier controller.
 
-Asks the executor about jobs in its queue, continues to follow their output, and reports unknown
-jobs as lost. Called by the controller before anything else.
+It asks the executor about jobs in its queue, continues to follow the output of these jobs, and
+reports unknown jobs as lost. The controller calls it before anything else.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ __all__ = ["Resumption"]
 
 
 class Resumption:
-    """One resumption: first :meth:`seek`, then :meth:`report_lost`. ``name`` is the executor's."""
+    """One resumption. Call :meth:`seek` first, then :meth:`report_lost`.
+
+    ``name`` is the executor's name."""
 
     def __init__(
         self,
@@ -40,17 +42,17 @@ class Resumption:
         self._clock = clock
         self._jobs = engine.in_queue()
         self._stopping = {name for name, record in self._jobs if record.stopping}
-        #: The time of the newest event of each job that was in the queue; 0: no event.
+        #: The time of the newest event of each job that was in the queue, or 0 without an event.
         self._sought = {name: record.newest for name, record in self._jobs}
         self._found: Mapping[str, bool] = {}
         #: Jobs that waited in a queue that no longer exists.
         self.gone: tuple[str, ...] = ()
 
     def seek(self) -> tuple[str, ...]:
-        """Ask the executor for the jobs; return those that never reached its queue."""
+        """Ask the executor for the jobs. Return the jobs that never reached its queue."""
         for _, record in self._jobs:
             self._names.learn(record.job)
-        # Do this before asking the queue, because starts may arrive immediately.
+        # Do this before asking the queue, because events of starts may arrive immediately.
         for _, record in self._jobs:
             self._tracker.resume(record.job, record.submitted, record.files, record.rows or {})
         self._found = self._reattach(self._sought)
@@ -69,11 +71,13 @@ class Resumption:
         )
 
     def unanswered(self) -> int:
-        """Return the number of jobs that the executor did not mention; they may still be queued."""
+        """Return the number of jobs that the executor did not mention and that may still be
+        queued."""
         return len(self._sought.keys() - self._found.keys())
 
     def _reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
-        """Ask the executor for jobs. A job that is missing in the answer is not submitted again."""
+        """Ask the executor for jobs. If a job is missing in the answer, it is not submitted
+        again."""
         if not jobs:
             return {}
         if "reattach" not in self._guard.executor.capabilities:
@@ -92,7 +96,8 @@ class Resumption:
         """Report the end of jobs that the executor no longer knows, and of those in ``cancelled``.
 
         The jobs in ``cancelled`` never reached the queue and are not submitted now. Jobs of a queue
-        that no longer exists are submitted again if ``resumed``; otherwise they are lost, too.
+        that no longer exists are submitted again if ``resumed`` is true; otherwise, they are also
+        lost.
         """
         sought, found = self._sought, self._found
         again = set(self.gone if resumed else ())
@@ -102,7 +107,7 @@ class Resumption:
         for name in lost:
             if name not in records:
                 continue
-            # A job that a stop cancelled ended as cancelled, even if its queue is gone.
+            # A job that a stop cancelled counts as cancelled, even if its queue no longer exists.
             gone = records[name].stopping and name in self._stopping
             kind = "lost"
             note = f"executor {self._name} no longer knows this job; its outcome is unknown"

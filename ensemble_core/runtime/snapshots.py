@@ -1,4 +1,4 @@
-"""Schedule of snapshots: when to write the engine's state to the journal.
+"""Schedule of snapshots: decides when to write the engine's state to the journal.
 
 Used by the controller, on the engine's thread.
 """
@@ -14,15 +14,16 @@ from ensemble_core.metrics.statistic_state import NoState
 
 __all__ = ["Snapshots"]
 
-#: A snapshot is due after a number of events: a constant, plus a number for each job in the table.
-#: So snapshots cost a fixed share of the time that events take.
+#: A snapshot is due after ``_SNAPSHOT_EVERY`` events, but not before ``_SNAPSHOT_SHARE`` events for
+#: each job in the table. So snapshots cost a fixed share of the time that events take.
 _SNAPSHOT_EVERY, _SNAPSHOT_SHARE = 15_000, 20
 
 
 class Snapshots:
-    """Writer of the snapshots of one run. ``maker`` identifies the programs that can read them.
+    """Writes the snapshots of one run.
 
-    ``warn`` is called once if snapshots are impossible.
+    ``maker`` has the versions of the programs that write them; only programs with the same versions
+    can read them. ``warn`` is called once if snapshots are impossible.
     """
 
     def __init__(
@@ -33,7 +34,7 @@ class Snapshots:
         self._maker = maker
         self._warn = warn
         self._told = False
-        #: Events since the last snapshot, and the number at which the next one is due.
+        #: Number of events since the last snapshot, and the number at which the next one is due.
         self._since = 0
         self._next = _SNAPSHOT_EVERY
 

@@ -1,6 +1,7 @@
-"""Requests of other threads to a live run, answered between two events.
+"""Requests of other threads to a live run, which are answered between two events.
 
-Used by the controller on behalf of the Python API, ``ensemble run``'s keys and the service.
+The controller uses this module on behalf of the Python API, the keys of ``ensemble run`` and the
+service.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ class StateQueries:
         self._wake = wake
         self._asked: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        #: True once the engine's thread has ended: callers read the state directly.
+        #: True once the engine's thread has ended, so that callers read the state directly.
         self._free = False
 
     def look(self, function: Callable[[Engine], _T]) -> _T:
         """Call a function with the engine between two events, and return its result.
 
-        It must be quick and change nothing. Safe from any thread except the run's.
+        The function must be quick and change nothing. Safe from any thread except the run's.
         """
         found: list[_T] = []
         raised: list[BaseException] = []
@@ -73,7 +74,7 @@ class StateQueries:
         clock: Callable[[], float],
         handle: Callable[[Requested], tuple[Decision, ...]],
     ) -> Future[tuple[Decision, ...]]:
-        """Request an action; the future gets its decisions or a :class:`UsageError`.
+        """Request an action. The future gets the decisions or a :class:`UsageError`.
 
         ``handle`` is called on the run's thread. Safe from any thread.
         """
@@ -119,7 +120,7 @@ class StateQueries:
             self._asked.get()()
 
     def close(self) -> None:
-        """Answer the last requests; the run has ended or was left."""
+        """Answer the last requests, because the run has ended or was left."""
         with self._lock:
             self._free = True
         self.answer()

@@ -1,6 +1,6 @@
 """Watchers of a run, and its outcome.
 
-``display.feed`` implements the watcher for the console, the live table and ``--json``; the commands
+``display.feed`` implements the watcher for the console, the live table and ``--json``. The commands
 and the Python API read the outcome.
 """
 
@@ -17,10 +17,10 @@ __all__ = ["Outcome", "Watcher"]
 
 
 class Watcher:
-    """Receiver of a run's events and decisions, such as the console or a progress display.
+    """Receives the events and decisions of a run, as the console and progress displays do.
 
-    It is called on the engine's thread, in order, and must be quick. If ``wants_ticks`` is set,
-    ``tick`` is called at most every 0.2 s, and only after changes.
+    The methods are called on the engine's thread, in order, and must be quick. If ``wants_ticks``
+    is set, ``tick`` is called at most every 0.2 s, and only after changes.
     """
 
     wants_ticks = False
@@ -39,8 +39,9 @@ class Watcher:
 class Outcome:
     """How a controller ended or left a run. ``seconds`` is the duration.
 
-    ``natural``: the run ended because nothing more could happen. ``over``: nothing is left to do.
-    ``stopped``: the run can be resumed. ``left`` is the number of jobs still in the queue.
+    ``natural`` is true if the run ended because nothing more could happen, ``over`` if nothing is
+    left to do, and ``stopped`` if the run can be resumed. ``left`` is the number of jobs that are
+    still in the queue.
     """
 
     exit_code: int

@@ -1,6 +1,6 @@
 """URLs of webhooks, which are in environment variables and never in files.
 
-Used by the check before a run begins, and by the delivery.
+Used by the check before a run begins, and for the delivery of messages.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _HERE = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def webhook_url(name: str, environment: Mapping[str, str]) -> str:
-    """Return the URL of the webhook whose variable has this name.
+    """Return the URL of the webhook that is in the variable ``name``.
 
     Raises ``ValueError`` if the variable is not set or its URL is not safe. The message does not
     contain the URL.

@@ -1,7 +1,8 @@
-"""Tailing: follows files while jobs write them. The output tracker makes one :class:`Follower`.
+"""Tailing: follows files while jobs write them.
 
-``follower`` is the thread that reads each ``file``. ``change_detection`` finds files with new data,
-by ``inotify`` and by polling at a ``poll_interval``.
+The output tracker creates one :class:`Follower`. The module ``follower`` has the thread that reads
+each file (module ``file``). ``change_detection`` finds files with new data, with ``inotify`` and by
+polling at a ``poll_interval``.
 """
 
 from ensemble_core.runtime.tail.follower import Follower

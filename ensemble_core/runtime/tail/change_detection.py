@@ -1,7 +1,8 @@
 """Change detection: which followed files have new data, and when to poll next.
 
-Each file is watched with inotify and also polled: every few seconds if other nodes may write to it,
-because inotify does not report that; otherwise rarely.
+Each file is watched with inotify and is also polled. If other nodes may write to the file, it is
+polled every few seconds, because inotify does not report such writes; otherwise, it is polled
+rarely.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ if TYPE_CHECKING:
 
 __all__ = ["ChangeDetector"]
 
-#: Longest time in seconds for which files are checked before those with new data are read.
+#: Maximum time in seconds for which files are checked before those with new data are read.
 _SLICE = 0.02
 #: Polling intervals in seconds: if other nodes may write, and if inotify reports every write.
 _REMOTE, _NET = 2.0, 5.0
-#: Seconds without new inotify watches after their limit was reached.
+#: Seconds during which no inotify watches are added after their limit was reached.
 _FULL = 10.0
-#: Limit of folders that may be created on the way to a file during one check.
+#: Maximum number of folders on the path to a file that may be created during one check.
 _DEPTH = 64
 
 
 class ChangeDetector:
-    """Detector of changed files, by inotify and by polling. Used by one thread.
+    """Detects changed files, with inotify and by polling. Used by one thread.
 
     ``say`` is called once for each type of file system on which inotify misses writes of other
     nodes. Without ``inotify``, files are only polled.
@@ -56,7 +57,7 @@ class ChangeDetector:
         if not self._inotify:
             return
         try:
-            # Imported here, because most runs follow no file and other systems have no inotify.
+            # Import this here: most runs follow no file, and other systems have no inotify.
             from ensemble_core.runtime.tail.inotify import InotifyWatches
 
             self._watches = InotifyWatches()
@@ -74,7 +75,8 @@ class ChangeDetector:
             self._watches = None
 
     def fileno(self) -> int | None:
-        """Return inotify's descriptor, which becomes readable at a change; ``None`` without it."""
+        """Return inotify's descriptor, which becomes readable at a change, or ``None`` without
+        inotify."""
         return None if self._watches is None else self._watches.fileno()
 
     def due(self) -> float:
@@ -95,8 +97,8 @@ class ChangeDetector:
             self._watches.drop(file)
 
     def news(self) -> list[File]:
-        """Return the files that have something to read. Check files that inotify reported, new
-        files, and files whose poll is due."""
+        """Return the files that have something to read. This checks the files that inotify
+        reported, new files, and files whose poll is due."""
         news: dict[File, None] = {}
         if self._watches is not None:
             told, lost = self._watches.changed()
@@ -114,7 +116,7 @@ class ChangeDetector:
         return list(news)
 
     def _look(self, file: File, *, told: bool = False) -> bool:
-        """Check and watch a file; return True if it has something to read."""
+        """Check and watch a file. Return True if the file has something to read."""
         news = file.look()
         if file.dropped:
             self.remove(file)
@@ -133,7 +135,7 @@ class ChangeDetector:
         return news
 
     def _add_watch(self, file: File, *, told: bool) -> bool:
-        """Watch this file by inotify; return True if it was not watched before."""
+        """Watch this file with inotify. Return True if it was not watched before."""
         watches = self._watches
         if watches is None or time.monotonic() < self._full_until:
             return False
@@ -182,7 +184,7 @@ class ChangeDetector:
                     return None
 
     def _kind(self, device: int, path: str) -> str:
-        """Return the type of a file system. Each is looked up and reported once."""
+        """Return the type of a file system. Each file system is looked up and reported once."""
         kind = self._kinds.get(device)
         if kind is None:
             kind = self._kinds[device] = filesystem(path)

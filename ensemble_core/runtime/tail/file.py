@@ -1,6 +1,6 @@
 """One followed file: its last known state, the read offset, and its observer.
 
-The follower decides when to check and read it.
+The follower decides when to check and read the file.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ from ensemble_core.runtime.tail.poll_interval import PollInterval
 
 __all__ = ["File", "Place"]
 
-#: Bytes that are read at once, so that a fast-growing file does not delay the others.
+#: Number of bytes that are read at a time, so that a fast-growing file does not delay the others.
 _CHUNK = 64 * 1024
-#: A job has probably buffered its output if it ran at least this many seconds, and had at least
-#: this many rows, all at its end.
+#: If a job ran for at least this many seconds and had at least this many rows, all of them at its
+#: end, it has probably buffered its output.
 _LATE, _LATE_ROWS = 30.0, 10
-#: Number of bytes before the read offset that are compared. If they differ, the file was rewritten.
+#: Number of bytes before the read offset that are kept for comparison. If these bytes of the file
+#: change, the file was rewritten.
 _REMEMBERED = 256
 #: How many of these bytes are kept for a later attempt of the job.
 _REMEMBERED_OF_OTHERS = 32
 #: The kernel's clock for files may be a tick (10 ms) behind.
 _TICK = 0.02
 #: Transient errors: no descriptors, no memory, a busy file server. After a job's end, reading is
-#: retried for this many seconds, with pauses of this many seconds.
+#: retried for ``_PATIENCE`` seconds, with pauses of ``_PAUSE`` seconds.
 _TRANSIENT = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE, errno.ETIMEDOUT}
 )
@@ -45,7 +46,8 @@ Place = tuple[tuple[int, int], int, bytes]
 
 
 class _InvalidRow(Exception):
-    """Raised for a value from an observer that is not a row; the text follows the method's name."""
+    """Raised for a value from an observer that is not a row. In messages, its text follows the name
+    of the observer's method."""
 
 
 def _check(row: object) -> None:
@@ -66,9 +68,10 @@ def _shown(value: object) -> str:
 class File:
     """A file of a job, and the observer that reads it.
 
-    ``tell`` is called with the rows, as events with the time of ``clock``; ``warn`` with each
-    problem, once; ``fail`` with an error of the observer. The first ``taken`` rows are skipped. A
-    file last written before ``since`` belongs to another job and is not read until it changes.
+    ``tell`` is called with the rows, as events with the time of ``clock``. ``warn`` is called once
+    with each problem. ``fail`` is called with an error of the observer. The first ``taken`` rows
+    are skipped. A file that was last written before ``since`` belongs to another job and is not
+    read until it changes.
     """
 
     def __init__(
@@ -91,7 +94,7 @@ class File:
         self.dropped = False
         #: Device and inode at the last check, or ``None`` if the file did not exist.
         self.identity: tuple[int, int] | None = None
-        #: True if the file system caches a file's state until the file is opened.
+        #: True if the file system caches the state of a file until the file is opened.
         self.cached = False
         # State of the change detector: the file's device, its polling interval, the device and
         # inode watched by inotify, and whether its job is over.
@@ -101,7 +104,7 @@ class File:
         self.over = False
         self._observer = observer
         self._since = since
-        #: Rows to skip, which an earlier controller has handled.
+        #: Number of rows to skip, because an earlier controller has handled them.
         self._taken = taken
         #: True after the file was truncated or replaced, until the next row.
         self._anew = False
@@ -125,7 +128,8 @@ class File:
 
     @property
     def place(self) -> Place | None:
-        """Where reading stopped, for a later attempt of the job; ``None`` if nothing was read."""
+        """The place where reading stopped, for a later attempt of the job; ``None`` if nothing was
+        read."""
         if self._read_of is None:
             return None
         return self._read_of, self._offset, self._before[-_REMEMBERED_OF_OTHERS:]
@@ -169,7 +173,7 @@ class File:
         return seen != last or self._offset < status.st_size
 
     def read(self, *, ended: bool = False) -> bool:
-        """Read one piece; return True if there is more to read."""
+        """Read one piece of the file. Return True if there is more to read."""
         if self.dropped:
             return False
         try:
@@ -185,7 +189,8 @@ class File:
         return more and not self.dropped
 
     def read_to_end(self) -> bool:
-        """Read one piece of a job that is over; return True if there is more to read."""
+        """Read one piece of the file of a job that is over. Return True if there is more to
+        read."""
         if self._end is None:
             # A short job may be over before the first check of its file.
             self.look()
@@ -201,7 +206,7 @@ class File:
         self._observe(self._observer.finish, "finish")
 
     def unread(self) -> str | None:
-        """Explain why nothing was read of the file: it never appeared, or was not written."""
+        """Explain why nothing of the file was read: it never appeared, or was not written."""
         if self.dropped or self._warned:
             return None
         if self._seen is None:
@@ -214,12 +219,13 @@ class File:
         return None
 
     def complaint(self) -> str | None:
-        """Describe a part that the observer did not understand, or why its rows came late."""
+        """Describe a part of the file that the observer did not understand, or why rows came
+        late."""
         if self.dropped or self._seen is None or self._stale is not None:
             return None
         try:
             why = self._observer.complaint()
-        except Exception:  # an error of the plugin no longer matters
+        except Exception:  # an error in the plugin no longer matters
             return None
         if why is not None:
             return f"the observer {self.name!r} did not understand {self.path}: {why}"
@@ -247,7 +253,7 @@ class File:
             return status
         try:
             fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-        except PermissionError:  # reported when the file is read
+        except PermissionError:  # this is reported when the file is read
             return status
         try:
             return os.fstat(fd)
@@ -255,21 +261,21 @@ class File:
             os.close(fd)
 
     def _list_folder(self) -> None:
-        """List the folder, so that the file server is asked again. Without this, a missing file may
+        """List the folder, so that the file server is queried again. Otherwise, a missing file may
         stay cached as missing."""
         # If the folder cannot be listed, the file does not exist either.
         with suppress(OSError, ValueError), os.scandir(os.path.dirname(self.path)) as entries:
             next(entries, None)
 
     def _piece(self, ended: bool) -> tuple[bool, bytes]:
-        # O_NONBLOCK: the file may have been replaced by a FIFO.
+        # O_NONBLOCK is needed because a FIFO may have replaced the file.
         fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
         try:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
                 self._refuse()
                 return False, b""
-            # Read old and new bytes in one call, because each call waits for other threads.
+            # Read old and new bytes in one call, because every call waits for other threads.
             kept = len(self._before)
             data = os.pread(fd, kept + _CHUNK, self._offset - kept)
             identity = (status.st_dev, status.st_ino)
@@ -286,14 +292,15 @@ class File:
                 kept, data = 0, os.pread(fd, _CHUNK, 0)
             self._read_of = identity
             if ended and self._end is None:
-                # Stop here: a process that outlives the job could write forever.
+                # Stop at this size, because a process that outlives the job could write forever.
                 self._end = status.st_size
             data = data[kept : None if self._end is None else kept + self._end - self._offset]
         finally:
             os.close(fd)
         got = len(data)
         if self._end is None and self._offset + got >= status.st_size:
-            # The bytes are preallocated space, or data that has not arrived from another node.
+            # Zero bytes at the end are preallocated space, or data that has not yet arrived from
+            # another node.
             data = data.rstrip(b"\0")
         self._offset += len(data)
         self._before = (self._before + data[-_REMEMBERED:])[-_REMEMBERED:]
@@ -305,7 +312,8 @@ class File:
         return ()
 
     def _observe(self, rows: Callable[[], Iterable[Row]], method: str) -> None:
-        """Turn rows into events. An observer that raises or returns other objects is dropped."""
+        """Turn rows into events. An observer that raises an error or returns other objects is
+        dropped."""
         if self.dropped:
             return
         timestamp = self._clock()
@@ -323,7 +331,7 @@ class File:
                         Observed(timestamp, self.job, self.name, row.values, row.clock, self._anew)
                     )
                     self._anew = False
-        except (Exception, SystemExit) as error:  # a plugin's code
+        except (Exception, SystemExit) as error:  # an error in a plugin's code
             self.dropped = True
             if isinstance(error, _InvalidRow):
                 written = written_at(getattr(type(self._observer), method))

@@ -3,9 +3,9 @@
 The output tracker calls :meth:`Follower.watch` when a job starts and :meth:`Follower.finish` when
 it has ended. Rows of observers become :class:`~ensemble_core.model.events.Observed` events.
 
-Inotify reports writes on this machine, but not those of other nodes to NFS or Lustre. So all files
-are polled as well: every few seconds on such file systems, rarely on local ones. No file stays
-open, so thousands can be followed.
+Inotify reports writes on this machine, but not writes of other nodes to NFS or Lustre. Therefore,
+all files are also polled: every few seconds on such file systems, rarely on local ones. No file
+stays open, so thousands can be followed.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ if TYPE_CHECKING:
 __all__ = ["Follower"]
 
 _BATCH = 1000
-#: Longest time between two batches of rows while files are read, in seconds.
+#: Maximum time between two batches of rows while files are read, in seconds.
 _FLUSH = 0.002
-#: Pause between rounds, to gather changes: the shortest, as a multiple of the time of the last
-#: round (2 means a third of one core), and the longest, in seconds.
+#: Pause between rounds, to gather changes: the shortest pause in seconds, the pause as a multiple
+#: of the time of the last round (2 means a third of one core), and the longest pause in seconds.
 _GATHER, _GATHER_PER_COST, _GATHER_LONGEST = 0.005, 2.0, 0.1
-#: Longest time in seconds that a round spends on ended jobs, and on files that are far behind.
+#: Maximum time in seconds that a round spends on ended jobs, and on files that are far behind.
 _SLICE = 0.02
-#: Back-pressure: sizes of the inbox above which files that are far behind, or all files, wait.
+#: Back-pressure: the size of the inbox above which files that are far behind wait, and the size
+#: above which all files wait.
 _BACKLOG_BEHIND, _BACKLOG = 500, 20_000
 #: Seconds that a file that is far behind waits in that case.
 _BREATH = 0.005
@@ -53,7 +54,7 @@ class _Ending:
     expected: bool
 
 
-#: Number of read positions that are kept for later attempts of ended jobs.
+#: Maximum number of read positions that are kept for later attempts of ended jobs.
 _PLACES = 10_000
 
 
@@ -64,7 +65,7 @@ def _index(job: str) -> str:
 
 
 class Follower:
-    """Thread that follows growing files and emits the rows that their observers read.
+    """Follows growing files in a thread, and emits the rows that their observers read.
 
     Parameters
     ----------
@@ -77,13 +78,14 @@ class Follower:
         and once for each type of file system that is only polled. By default they are logged.
     miss:
         Takes a warning and a job's id, once for each group and observer, if a successful job did
-        not write what its observer reads. By default ``warn`` takes it.
+        not write what its observer reads. By default, ``warn`` takes the warning.
     fail:
-        Takes an error of an observer, which is not called any more. By default ``warn`` takes it.
+        Takes an error of an observer, which is not called again. By default, ``warn`` takes the
+        error.
     backlog:
-        Returns the number of events in the inbox (back-pressure). Reading pauses while it is large,
-        so that gigabytes of output do not become gigabytes of events. Files that grow fast wait
-        first.
+        Returns the number of events in the inbox, for back-pressure. Reading pauses while this
+        number is large, so that gigabytes of output do not become gigabytes of events. Files that
+        grow fast wait first.
     inotify:
         Whether to use inotify if available.
 
@@ -110,7 +112,7 @@ class Follower:
         self._backlog = backlog
         self._lock = threading.Lock()
         self._jobs: dict[str, list[File]] = {}
-        #: Read positions in files of ended jobs, by index, observer and path.
+        #: Read positions in the files of ended jobs, by index, observer and path.
         self._places: dict[tuple[str, str, str], Place] = {}
         self._new: list[File] = []
         self._ended: list[_Ending] = []
@@ -141,9 +143,9 @@ class Follower:
         """Follow this file of this job from its start. Returns at once.
 
         ``since`` is a time (seconds since the epoch) before which the job cannot have written, such
-        as its submission. A file last written before that belongs to another job and is not read
-        until it changes. ``None`` reads any file. The first ``taken`` rows are skipped, because an
-        earlier controller has handled them.
+        as its submission. A file that was last written before that time belongs to another job and
+        is not read until it changes. If ``since`` is ``None``, any file is read. The first
+        ``taken`` rows are skipped, because an earlier controller has handled them.
         """
         file = File(
             job_id, observer_name, observer, path, since=since, taken=taken,
@@ -170,9 +172,10 @@ class Follower:
     ) -> None:
         """Read an ended job's files to their ends, emit the last rows, then call ``then``.
 
-        ``expected``: the job succeeded, so its files should exist; a missing one causes a warning,
-        once for each group and observer. Returns at once. ``then`` is always called exactly once,
-        on the follower's thread, or on this one if no file of the job is followed.
+        With ``expected``, the job succeeded, so its files should exist; a missing file causes a
+        warning, once for each group and observer. The method returns at once. ``then`` is always
+        called exactly once, on the follower's thread, or on this thread if no file of the job is
+        followed.
         """
         with self._lock:
             files = self._jobs.pop(job_id, None)
@@ -198,7 +201,7 @@ class Follower:
         thread.join(timeout)
         if thread.is_alive():
             self._abandoned = True
-            # A reader stuck in a dead file system cannot be ended; the thread is a daemon.
+            # A thread that hangs in a dead file system cannot be ended, but it is a daemon.
             thread.join(1.0)
 
     # The follower's thread
@@ -229,7 +232,7 @@ class Follower:
                 cost = (after - began) * _GATHER_PER_COST
                 gathered = after + min(max(_GATHER, cost), _GATHER_LONGEST)
                 self._wait_for_backlog()
-        except Exception as error:  # report it, because rules may wait for rows
+        except Exception as error:  # report the error, because rules may wait for rows
             _log().exception("the thread that follows files has ended")
             self._warn(
                 "jobs' output is no longer read, so rules that wait for it will not fire: "
@@ -278,7 +281,7 @@ class Follower:
                 return
 
     def _keep_place(self, file: File) -> None:
-        """Keep a file's read position: another attempt of the job may append to the file."""
+        """Keep the read position of a file, because another attempt of the job may append to it."""
         place = file.place
         if place is None:
             return

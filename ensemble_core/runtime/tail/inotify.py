@@ -1,9 +1,9 @@
 """Inotify watches of followed files; the only module that uses the library.
 
-Each existing file has its own watch, so other writes in its folder cost nothing. For a missing
-file, the nearest existing folder is watched for the next name of the path. Inotify alone is not
-reliable: it misses writes of other nodes, writes through memory mappings, and changed symbolic
-links. So files are polled as well.
+Each existing file has a separate watch, so other writes in the file's folder cost nothing. For a
+missing file, the nearest existing folder is watched until the next name of the path appears.
+Inotify alone is not reliable: it misses writes of other nodes, writes through memory mappings, and
+changed symbolic links. Therefore, files are also polled.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _FOLDER = flags.CREATE | flags.MOVED_TO | flags.MOVE_SELF | flags.DELETE_SELF | 
 _GONE = flags.MOVE_SELF | flags.DELETE_SELF | flags.UNMOUNT | flags.IGNORED
 _FORGOTTEN = flags.IGNORED
 _LOST = flags.Q_OVERFLOW
-#: Errors at the user's limit of watches, or of the kernel's memory for them.
+#: Errors if the user's limit of watches, or the kernel's memory for watches, is exhausted.
 _LIMITS = frozenset({errno.ENOSPC, errno.ENOMEM})
 
 
 def _nearest(path: str) -> tuple[str, str]:
     """Return the nearest existing folder above a path, and the name that must be created in it.
 
-    Symbolic links are followed; for a broken one, its target must be created.
+    Symbolic links are followed. If a link is broken, the name is that of its missing target.
     """
     folder, name = os.path.split(os.path.realpath(path))
     while name and not os.path.isdir(folder):
@@ -40,7 +40,7 @@ def _nearest(path: str) -> tuple[str, str]:
 
 
 class InotifyWatches(Generic[T]):
-    """The watches of one follower. A follower's file (type ``T``) has one watch at a time.
+    """The watches of one follower. Each of its files (type ``T``) has one watch at a time.
 
     Raises ``OSError`` without inotify, or at the user's limit of instances.
     """
@@ -68,7 +68,7 @@ class InotifyWatches(Generic[T]):
         return who in self._places
 
     def watch(self, who: T, path: str) -> bool:
-        """Watch an existing file; return True if it was not watched before.
+        """Watch an existing file. Return True if it was not watched before.
 
         Raises ``OSError`` at the user's limit of watches.
         """
@@ -77,7 +77,7 @@ class InotifyWatches(Generic[T]):
     def expect(self, who: T, path: str) -> bool:
         """Watch for the creation of a file, or of the next folder on its path.
 
-        Return value and errors are those of :meth:`watch`.
+        The return value and errors are those of :meth:`watch`.
         """
         folder, name = _nearest(path)
         return bool(name) and self._add(who, folder, _FOLDER, name)
@@ -97,7 +97,7 @@ class InotifyWatches(Generic[T]):
             self._remove(wd)
 
     def changed(self) -> tuple[set[T], bool]:
-        """Return the owners of changed files, and True if events were lost. Does not wait.
+        """Return the owners of changed files, and whether events were lost. Do not wait.
 
         If a watched file or folder no longer exists, its watch is removed.
         """
@@ -126,7 +126,7 @@ class InotifyWatches(Generic[T]):
     def _remove(self, wd: int) -> None:
         try:
             self._inotify.rm_watch(wd)
-        except OSError:  # the kernel has removed it already
+        except OSError:  # the kernel has already removed the watch
             return
 
     def _add(self, who: T, path: str, mask: int, name: str | None) -> bool:
@@ -143,7 +143,7 @@ class InotifyWatches(Generic[T]):
         place = (wd, name)
         if self._places.get(who) == place:
             return False
-        # Drop the old place last: both may use the same watch, which must not be removed.
+        # Drop the old place last, because both places may use the same watch, which must stay.
         self._listeners.setdefault(wd, {}).setdefault(name, set()).add(who)
         self.drop(who)
         self._places[who] = place

@@ -1,4 +1,4 @@
-"""Poll intervals: how often followed files are polled, by cost and file system.
+"""Poll intervals: how often followed files are polled, depending on cost and file system.
 
 If inotify reports every write, polling is a safety net. If other nodes write, polling is the only
 way to see their writes.
@@ -21,12 +21,13 @@ LOCAL = frozenset(
         "xfs", "zfs",
     }
 )  # fmt: skip
-#: Types whose client caches a file's state for up to a minute, or until the file is opened.
+#: Types of file systems whose client caches the state of a file for up to a minute, or until the
+#: file is opened.
 CACHING = frozenset({"nfs", "nfs4"})
 
 
 class _Polled(Protocol):
-    """A file with its current poll interval."""
+    """Protocol of a file that has a poll interval."""
 
     @property
     def pace(self) -> object: ...
@@ -56,7 +57,7 @@ class PollInterval(Generic[_File]):
         self._news = False
 
     def add(self, file: _File) -> None:
-        """Poll this file, too."""
+        """Poll this file from now on."""
         if not self._files:
             self._next = time.monotonic() + self._shortest
         self._files[file] = None
@@ -66,17 +67,17 @@ class PollInterval(Generic[_File]):
         self._files.pop(file, None)
 
     def due(self) -> float:
-        """Return the time of the next poll, by ``time.monotonic``; infinity without files."""
+        """Return the time of the next poll (``time.monotonic``), or infinity without files."""
         if self._left:
             return 0.0
         return self._next if self._files else float("inf")
 
     def hurry(self) -> None:
-        """Poll every file now. Files that were already polled in this round come last."""
+        """Poll every file now. Files that were already polled in this round are polled last."""
         self._left = deque({**dict.fromkeys(self._left), **self._files})
 
     def turn(self, look: Callable[[_File], bool], slice_: float) -> list[_File]:
-        """Poll files for about ``slice_`` seconds at most, and return those with news.
+        """Poll files for about ``slice_`` seconds at most, and return those with new data.
 
         The next call continues the round.
         """

@@ -12,9 +12,9 @@ __all__ = ["Wakeup"]
 
 
 class Wakeup:
-    """A means to wake one sleeping thread. Any thread may call ``set``, until ``close``.
+    """Wakes one sleeping thread. Any thread may call ``set``, until ``close`` is called.
 
-    Without a free file descriptor, the sleeper polls twenty times a second.
+    If no file descriptor is free, the sleeping thread polls twenty times a second.
     """
 
     _SHORT = 0.05
@@ -26,14 +26,14 @@ class Wakeup:
             self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def set(self) -> None:
-        """Wake the sleeper, or end its next sleep at once."""
+        """Wake the sleeping thread, or end its next sleep at once."""
         if not self._set.is_set():
             self._set.set()
             if self._fd is not None:
                 os.eventfd_write(self._fd, 1)
 
     def clear(self) -> None:
-        """Reset; call this after waking and before checking for work."""
+        """Reset the wakeup. Call this after waking and before checking for work."""
         self._set.clear()
         if self._fd is not None:
             with contextlib.suppress(BlockingIOError):  # it was not set
@@ -52,7 +52,7 @@ class Wakeup:
                 return
             if self._fd is None:
                 left = min(left, self._SHORT)
-            # In milliseconds, rounded up, so that the sleep does not end too early.
+            # The time is in milliseconds, rounded up, so that the sleep does not end too early.
             if poll.poll(None if left == float("inf") else left * 1000 + 1):
                 return
 
