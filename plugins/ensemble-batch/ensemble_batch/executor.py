@@ -61,7 +61,7 @@ class QueueExecutor(QueueHooks):
     The plugin runs each job as the interface ``Executor`` demands. It starts ``job.command`` with
     the variables of ``batch.environment(job)``, in the workdir and with the output files of
     ``batch.places``. It ends the job after ``job.duration`` seconds (``exception="timeout"``). Its
-    method :meth:`wrong` rejects jobs that the queue cannot run. If all this takes a shell on the
+    method :meth:`wrong` rejects jobs that the queue cannot run. If that requires a shell on the
     nodes, use :class:`BatchExecutor`.
 
     A job is submitted at most once if the queue obeys two rules. The queue never has two batches

@@ -232,18 +232,18 @@ class QueueHooks(Executor):
         return False
 
     def faces(self) -> Iterable[str]:
-        """Return hosts that this machine must be reachable from, to find its address.
+        """Return hosts from which this machine must be reachable. They determine the machine's
+        address.
 
         Used if ``listen`` has no address. The queue's server comes first, then some nodes.
         """
         return ()
 
     def find_jobs(self, tag: str, age: float) -> Mapping[str, str]:
-        """Return a run's jobs in the queue: the queue's ids by our ids, read from names or
-        comments.
+        """Return a mapping from our ids of a run's jobs to the queue's ids.
 
-        A later controller calls this if records are missing. The argument ``age`` limits the search
-        to that many past seconds.
+        The ids are read from names or comments in the queue. A later controller calls this if
+        records are missing. The argument ``age`` limits the search to that many past seconds.
         """
         return {}
 
@@ -252,8 +252,9 @@ class QueueHooks(Executor):
         return {}
 
     def account(self, ids: Collection[str]) -> Iterable[QueueJob]:
-        """Return the accounting records of these jobs that are over. Called for jobs without other
-        information.
+        """Return the accounting records of ended jobs among these.
+
+        Called for jobs about which nothing else is known.
         """
         return ()
 

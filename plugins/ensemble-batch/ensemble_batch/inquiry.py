@@ -1,4 +1,4 @@
-"""Queries to a queue for the state of jobs and for gauges, and cancels.
+"""Requests to a queue other than submissions: queries about jobs and gauges, and cancels.
 
 One query covers all jobs. Queries are rare, but a query follows soon if a job is in doubt. Cancels
 are repeated until they take effect. Used by the threads of ``QueueExecutor`` that query and watch.

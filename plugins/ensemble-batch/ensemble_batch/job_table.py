@@ -25,7 +25,7 @@ class JobLife(JobEvents):
     when the job was submitted, by our clock (0 before that). ``counts_at`` (monotonic seconds) is
     when a reply without the job starts to count. A job that is ``barred`` can no longer start.
     ``restarts`` counts restarts by the queue. ``reported`` is a reported end that waits for the
-    queue's explanation, and ``heard`` is when it was reported, by our clock.
+    queue's explanation, and ``heard`` is when that end was reported, by our clock.
     """
 
     __slots__ = (
@@ -60,7 +60,8 @@ class JobLife(JobEvents):
         self.arrive(self.handed_at or now, now)
 
     def started(self, at: float, host: str, now: float, seconds: float = 0.0) -> None:
-        """Record that the job runs since ``at``, by its node's clock, which may be an hour off.
+        """Record that the job has been running since ``at``, by its node's clock, which may be an
+        hour off.
 
         The job has run for at least ``seconds``.
         """
@@ -128,8 +129,8 @@ class JobLife(JobEvents):
         self.end(row.status if kind is None else row.status or None, when, now)
 
     def gone(self, kind: str | None, note: str, status: int | None, now: float) -> None:
-        """Record that the job is over or unknown for the queue, while its wrapper has reported no
-        end.
+        """Record that the queue reports the job as over or unknown, while its wrapper has reported
+        no end.
         """
         if kind is None and status is not None:
             self.started(now, "", now)

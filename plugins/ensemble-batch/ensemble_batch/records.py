@@ -130,7 +130,7 @@ class Records:
         return path in self._emptied
 
     def send(self, sent: Sent) -> None:
-        """Record a batch that is about to be submitted, under the last of its names."""
+        """Record that a batch is about to be submitted under the last of its names."""
         self._write([_line("b", sent.key, sent.names[-1], sent.jobs, sent.at)])
 
     def accept(self, key: str, ids: Sequence[str]) -> None:

@@ -79,7 +79,7 @@ class ReportRun(QueueRun):
 
     def _facing(self) -> str:
         """Return this machine's address as seen by the queue's server, or by nodes if the server is
-        here.
+        local.
         """
         found = [address_towards(socket.gethostname())]
         for host in self.hooks.faces():

@@ -1,4 +1,4 @@
-"""Finds Flux's Python bindings, and explains why they are unusable if they are.
+"""Finds Flux's Python bindings, and explains problems with them.
 
 Each installation of Flux has its own bindings. They are built for one Python version but usually
 work with others; ``flux env`` prints their folder. That folder is used if ``import flux`` fails, so

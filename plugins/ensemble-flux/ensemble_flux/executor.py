@@ -129,8 +129,9 @@ class FluxExecutor(Executor):
 
     @property
     def on_stop(self) -> Literal["keep", "cancel"]:
-        """The default. In an instance that is itself a job, jobs would end with the instance's
-        allocation.
+        """The default for ``on_stop``.
+
+        It is ``cancel`` in an instance that is itself a job, because jobs end with that instance.
         """
         return "cancel" if self._loop is not None and self._loop.nested else "keep"
 

@@ -71,7 +71,7 @@ class Nodes:
 
     def alloc(self, job: int, resources: Mapping[str, Any]) -> None:
         """Record that a job uses these resources from now on. The argument ``job`` is the queue's
-        id.
+        id of the job.
         """
         if job in self._held:
             return

@@ -346,9 +346,9 @@ def serve(
 ) -> int:
     """Run each jobspec that is moved into FOLDER/new once.
 
-    Each is validated, run, and moved to FOLDER/done or FOLDER/failed with a text file that
-    describes the result. If the server was killed, the next one resumes its runs. Files that still
-    grow or whose names end with .part are ignored until they are complete.
+    Each jobspec is validated, run, and moved to FOLDER/done or FOLDER/failed with a text file that
+    describes the result. If the server was killed, the next server resumes its runs. Files that
+    still grow or whose names end with .part are ignored until they are complete.
     """
     from ensemble_jobspec.folder_server import Runs, Server
 

@@ -220,8 +220,8 @@ def _private(path: str, flags: int) -> int:
 def _make_folders(folder: Path) -> None:
     """Create the server's folders, accessible only to this user.
 
-    Raises :class:`UsageError` if that fails, or if other users can write to them: their files would
-    run as this user.
+    Raises :class:`UsageError` if that fails, or if other users can write to the folders: files of
+    other users would run as this user.
     """
     try:
         for name in ("", *_FOLDERS):

@@ -61,7 +61,7 @@ def _of_flux(extra: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def broker_words(nodes: int, flux: str) -> list[str]:
-    """Return the words that, before a command, make it run in a Flux instance on a job's nodes.
+    """Return the command prefix that runs a command in a Flux instance on a job's nodes.
 
     Each node has one broker. The brokers connect through Slurm's PMI-2; ``SLURM_MPI_TYPE`` selects
     another protocol.

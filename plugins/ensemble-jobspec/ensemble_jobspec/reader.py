@@ -44,8 +44,9 @@ def read(source: str | os.PathLike[str], form: Form | None = None) -> Workload:
 
 
 def read_jobspec(text: str, file: str, form: Form | None = None) -> Workload:
-    """Return the workload of a text. Messages call it ``file``. Raises the errors of
-    :func:`read`.
+    """Return the workload of a text. The argument ``file`` is the file's name in messages.
+
+    Raises the errors of :func:`read`.
     """
     document = read_document(text, file)
     faults = Faults(document)

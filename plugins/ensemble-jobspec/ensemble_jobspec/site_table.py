@@ -1,9 +1,11 @@
 """The site's table: maps each resource requirement to the executors' options that meet it here.
 
-requires:
-  "system.cpu.target=amd64":
-    slurm: {constraint: amd64}
-    kubernetes: {nodeSelector: {kubernetes.io/arch: amd64}}
+A file with a table::
+
+    requires:
+      "system.cpu.target=amd64":
+        slurm: {constraint: amd64}
+        kubernetes: {nodeSelector: {kubernetes.io/arch: amd64}}
 """
 
 from __future__ import annotations

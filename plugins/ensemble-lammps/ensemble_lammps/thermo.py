@@ -67,12 +67,13 @@ class ThermoReader:
     infinite. A row's clock is its step, if it has one. In addition to columns, rows contain the
     values of ``log_facts.FACTS``:
 
-    - in a row with such values: ``NonFinite``, the number of kept values that are not finite;
-    - at each warning ``Warnings`` and at each error ``Errors``, their numbers so far;
-    - at the end of each run ``LoopTime`` (seconds), ``LoopSteps``, ``StepsPerSecond``,
-      ``NsPerDay`` or ``TauPerDay``, ``Atoms`` (unless it is a column), ``Ranks``, and the numbers
-      of ``Errors`` and ``Warnings`` if not 0;
-    - at the end of the log ``WallTime`` (seconds).
+    - A row with kept values that are not finite contains ``NonFinite``, the number of these values.
+    - Each warning yields a row with ``Warnings``, and each error a row with ``Errors``: their
+      number so far.
+    - The end of each run yields a row with ``LoopTime`` (seconds), ``LoopSteps``,
+      ``StepsPerSecond``, ``NsPerDay`` or ``TauPerDay``, ``Atoms`` (unless it is a column),
+      ``Ranks``, and the numbers of ``Errors`` and ``Warnings`` if they are not 0.
+    - The end of the log yields a row with ``WallTime`` (seconds).
     """
 
     def __init__(

@@ -49,7 +49,7 @@ class Patience:
 
     - ``arrival``: for nodes to arrive or leave
     - ``drain``: for jobs to leave the nodes that will be removed
-    - ``settle``: time until a node that was already up before it could be counts as new
+    - ``settle``: how long a node that was already up before a growth must stay up to count as new
     """
 
     arrival: float = 600.0

@@ -1,7 +1,7 @@
-"""Mock of the service: keeps sizes within bounds, in memory. For ``--mock`` inside a Flux instance.
+"""Mock of the service, which keeps sizes within bounds, in memory.
 
-Without Flux, ``--mock`` uses the executor ``local`` with one core per node, where growing adds
-slots.
+Used for ``--mock`` inside a Flux instance. Without Flux, ``--mock`` uses the executor ``local``
+with one core per node, where growing adds slots.
 """
 
 from __future__ import annotations

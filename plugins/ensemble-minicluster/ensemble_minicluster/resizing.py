@@ -58,8 +58,8 @@ class Resizing:
         self._orders.put((request, delta, when_busy))
 
     def close(self) -> None:
-        """Wait a few seconds for open requests. A run that ends returns nodes with such a
-        request.
+        """Wait a few seconds for open requests, because a run that ends may have requested to
+        return nodes.
         """
         self._cluster.end()
         if self._thread is not None:

@@ -47,7 +47,7 @@ class Create:
 class Try:
     """Let the API server validate objects with a dry run.
 
-    The field ``given`` has those fields of the last object that the user wrote.
+    The field ``given`` has the fields of the last object that come from the user.
     """
 
     bodies: tuple[Object, ...]

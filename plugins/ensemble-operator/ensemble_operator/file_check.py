@@ -52,7 +52,7 @@ def _registry() -> Any:
 def errors_of(text: str, executor: str, name: str = "ensemble.yaml") -> list[EnsembleError]:
     """Return the mistakes of a file for the executor that will run it.
 
-    The messages call the file ``name``.
+    The argument ``name`` is the file's name in messages.
     """
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > _LARGEST:

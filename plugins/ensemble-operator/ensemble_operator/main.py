@@ -66,8 +66,8 @@ def crd_text() -> str:
 def check(files: tuple[str, ...]) -> int:
     """Check Ensembles and their ensemble files without a cluster.
 
-    Each is checked against the definition's schema and rules, and each ensemble file in it as by
-    'ensemble validate'. Exit code 2 if anything is wrong.
+    Each Ensemble is checked against the definition's schema and rules. Each ensemble file in it is
+    checked as by 'ensemble validate'. The exit code is 2 if anything is wrong.
     """
     errors: list[EnsembleError] = []
     for file in files:

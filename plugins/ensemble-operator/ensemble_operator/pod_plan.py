@@ -48,7 +48,7 @@ class Part:
 
     The field ``objects`` has the part's objects; the last one creates the pods. The flag ``runs``
     says whether the ensemble's run is in this part. The field ``container`` is the name of the
-    part's container, and ``given`` has those fields of the last object that the user wrote.
+    part's container, and ``given`` has the fields of the last object that come from the user.
     """
 
     name: str

@@ -142,9 +142,9 @@ class Ensemble:
 
 
 def problems(found: Object, old: Object | None = None) -> list[Problem]:
-    """Return the mistakes of an object by the schema and the rules.
+    """Return the places where an object violates the schema or the rules.
 
-    With ``old``, also return the mistakes of the change from ``old``.
+    With ``old``, also check the change from ``old``.
     """
     if found.get("apiVersion") != f"{GROUP}/{VERSION}" or found.get("kind") != KIND:
         said = f"{found.get('apiVersion')}, {found.get('kind')}"
@@ -161,8 +161,9 @@ def problems(found: Object, old: Object | None = None) -> list[Problem]:
 
 
 def _shape(value: Any, schema: Object, path: str) -> Iterator[Problem]:
-    """Return the mistakes of a value by the schema. Like ``kubectl apply``, report unknown fields
-    too.
+    """Return the places where a value violates the schema.
+
+    Like ``kubectl apply``, this check reports unknown fields.
     """
     if schema.get("x-kubernetes-int-or-string"):
         if isinstance(value, bool) or not isinstance(value, (int, str)):

@@ -1,4 +1,4 @@
-"""Holders of tokens: the clients of an Ensemble's service, each with the Secret that has its token.
+"""Holders of tokens: the clients of an Ensemble's service, each with the Secret of its token.
 
 The function ``wanted`` says whether a Secret is missing or wrong; ``credentials`` creates it.
 """
@@ -53,7 +53,7 @@ VIEWER = "viewer"
 
 @dataclass(frozen=True)
 class Holder:
-    """Holder of a token: its role and name at the service, and the Secret and key that have the
+    """Holder of a token: its role and name at the service, and the Secret and key that contain the
     token.
     """
 

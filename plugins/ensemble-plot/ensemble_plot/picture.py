@@ -59,7 +59,9 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """A rule fired at this place of a job's curve. ``y`` is nan if the curve had no value yet."""
+    """The firing of a rule at a place of a job's curve. ``y`` is nan if the curve had no value
+    yet.
+    """
 
     rule: str
     job: str
@@ -70,7 +72,7 @@ class Spot:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A rule fired at this time, but not at a row."""
+    """The firing of a rule at a time, but not at a row."""
 
     rule: str
     seq: int
@@ -160,8 +162,8 @@ def compose(
 
     If ``axis`` is ``None``, the horizontal axis of a variable is the rows' clock, if its rows have
     one. The mapping ``speaks`` has the names that each rule uses. A rule's marks are drawn in the
-    panels of these variables, or in all panels if there are none. The text ``state`` is shown
-    beside the title.
+    panels of the variables that it uses, or in all panels if it uses none of them. The text
+    ``state`` is shown beside the title.
     """
     panels = [_panel(history, variable, axis) for variable in variables]
     rules: dict[str, str] = {}

@@ -1,8 +1,8 @@
 """Reconnecting stream to the service, with backoff.
 
 Used by the member agent (``Member``) and by each controller with the executor ``remote``
-(``Steer``). When the stream breaks, messages in flight may or may not have arrived. Both ends find
-out from event numbers and call ids.
+(``Steer``). When the stream breaks, messages in flight may or may not have arrived. Event numbers
+and call ids tell both ends which messages arrived.
 """
 
 from __future__ import annotations

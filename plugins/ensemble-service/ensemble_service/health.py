@@ -1,7 +1,7 @@
-"""The standard gRPC health service (``grpc.health.v1``), with bounded memory: probes have no token.
+"""The standard gRPC health service (``grpc.health.v1``). Its memory is bounded.
 
-The service stores nothing that a caller sends. ``rpc_guard`` limits the messages and streams of
-callers without a token.
+Probes have no token, so the service stores nothing that a caller sends. ``rpc_guard`` limits the
+messages and streams of callers without a token.
 """
 
 from __future__ import annotations

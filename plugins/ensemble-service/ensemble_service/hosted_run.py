@@ -377,7 +377,7 @@ class HostedRun:
     def _overflow(self) -> None:
         """End the life because its events overflowed, so that the run must find its jobs again.
 
-        If the run is connected, an answer without a call tells the run.
+        A connected run learns of this from an answer that belongs to no call.
         """
         if self._broken and not self.outbox.life:
             self._end_life()

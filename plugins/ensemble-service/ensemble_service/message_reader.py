@@ -30,8 +30,9 @@ _MOST_READERS = 1_000
 
 
 class Messages:
-    """The messages of a call as they arrive. gRPC's own iterator keeps each message until the
-    next.
+    """The messages of a call as they arrive.
+
+    Unlike gRPC's own iterator, this class does not keep a message until the next one arrives.
     """
 
     def __init__(self, context: Any) -> None:
@@ -79,7 +80,9 @@ class MessageReader:
 
 
 class _Turns:
-    """The turns of one credential's messages, and the number of its queued and active messages."""
+    """Limit on the concurrently read messages of one credential, with the number of queued and
+    active ones.
+    """
 
     def __init__(self) -> None:
         self.places = asyncio.Semaphore(_AT_ONCE)

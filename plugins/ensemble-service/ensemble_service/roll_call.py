@@ -26,7 +26,10 @@ _log = logging.getLogger("ensemble.remote")
 
 
 class RollCall:
-    """One roll call. The condition ``news`` is notified of every change; its lock is held."""
+    """One roll call.
+
+    The condition ``news`` is notified of every change. Callers must hold its lock.
+    """
 
     def __init__(
         self,

@@ -293,9 +293,8 @@ class _Files:
 
 
 def _check_ticks(ensemble: Ensemble, text: str, file: str, until: float) -> None:
-    """Raise :class:`UsageError` if a heartbeat or interval ticks too often.
-
-    The number of ticks within a run's time limit counts.
+    """Raise :class:`UsageError` if a heartbeat or interval ticks too often within ``until``
+    seconds.
     """
     length = min(until, ensemble.limits.wall or until)
     periods = [

@@ -47,8 +47,8 @@ echo "{\\"energy\\": $(($1 * 10))}"
 class ChainSuite:
     """Tests of a batch script that starts or resumes a run (``--or-resume``).
 
-    Start the queue in a fixture, so that the environment selects it. Jobs run on this machine, as
-    this user, and one allocation runs at a time.
+    Start the queue in a fixture that sets the environment variables by which the executor finds it.
+    Jobs run on this machine, as this user, and one allocation runs at a time.
     """
 
     #: Folder with the script and the study.

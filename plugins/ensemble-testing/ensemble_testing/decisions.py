@@ -157,8 +157,8 @@ class Decisions:
 class DecisionSuite:
     """Tests of the executor with the name ``executor``.
 
-    Start the queue in a fixture, so that the environment selects it. Jobs must run on this machine
-    or share its files, as this user.
+    Start the queue in a fixture that sets the environment variables by which the executor finds it.
+    Jobs must run on this machine or share its files, as this user.
     """
 
     #: The executor's name, and other options of ``ensemble run``.

@@ -211,8 +211,8 @@ class ExecutorContract(JobFieldsContract, LeavingContract):
         assert any("start" not in session.names(job) for job in jobs)
 
     def test_no_more_jobs_run_at_once_than_there_are_slots(self, session: Session) -> None:
-        """The last job is over before the first check, so without a limit earlier jobs would have
-        started.
+        """The last job is over before the first check. Without a limit, earlier jobs would have
+        started by then.
         """
         slots = self.slots_of(session)
         jobs = [session.job(*self.lasting) for _ in range(max(self.many, (slots or 0) + 2))]

@@ -1,4 +1,4 @@
-"""Contract suite for generators, and a driver that calls a generator to its end."""
+"""Contract suite for generators, and a driver that calls a generator until it is exhausted."""
 
 from __future__ import annotations
 

@@ -67,8 +67,8 @@ class StopSuite:
     equal those of an uninterrupted run. Three jobs run at a time, or fewer if the queue has fewer
     slots.
 
-    Start the queue in a fixture, so that the environment selects it. Jobs must run on this machine
-    or share its files, as this user.
+    Start the queue in a fixture that sets the environment variables by which the executor finds it.
+    Jobs must run on this machine or share its files, as this user.
 
     Attributes
     ----------

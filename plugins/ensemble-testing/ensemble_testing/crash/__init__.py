@@ -53,8 +53,8 @@ def read_rounds(command: Sequence[str], timeout: float | None = None) -> list[di
 class CrashSuite:
     """Tests of the executor with the name ``executor``, which must support ``reattach``.
 
-    Start the queue in a fixture, so that the environment selects it. Jobs must run on this machine,
-    as this user, in their run's folder.
+    Start the queue in a fixture that sets the environment variables by which the executor finds it.
+    Jobs must run on this machine, as this user, in their run's folder.
     """
 
     #: The executor's name, and other options of ``ensemble run``.

@@ -83,7 +83,9 @@ def _appending(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _pausing(pause: float) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that makes writes collect more or fewer events for the next write."""
+    """Return a decorator that adds a pause after each write, so that more events gather for the
+    next.
+    """
 
     def paused(original: Callable[..., None]) -> Callable[..., None]:
         def write(*given: Any) -> None:

@@ -151,9 +151,9 @@ class ScriptedQueue(VirtualExecutor):
         return self._state.metrics.counts[group]["submitted"]
 
     def held(self, name: str) -> str:
-        """Return how many jobs of this name (a job or a group) are held, and by what, in brackets.
+        """Return a text in brackets that says how many jobs of a name are held, and by what.
 
-        The text is empty if none is held.
+        The name is a job or a group. The text is empty if no job is held.
         """
         state, group = self._state, name if name in self._state.table.groups else group_of(name)
         standing = state.table.groups.get(group)
