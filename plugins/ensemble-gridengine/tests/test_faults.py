@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import pytest
 from ensemble_batch import pace
 from ensemble_gridengine.executor import GridEngineExecutor
-from ensemble_testing import FaultSuite, Session
+from ensemble_testing import FaultSuite, Session, wait_until
 
 from ensemble_core import Executor
 
@@ -56,3 +56,16 @@ class TestGridEngine(FaultSuite):
                 session.run(*jobs)
             self.check(session, *jobs, told=(0,))
             assert (self.folder / "qsub.calls").read_text().count("\n") == 3
+
+    def test_a_job_that_grid_engine_restarts_fails_and_runs_once(self, session: Session) -> None:
+        # Its wrapper can no longer report.
+        begin = f"echo $ENSEMBLE_JOB_ID >> {self.ran_in}; kill -STOP $PPID; sleep 600"
+        job = session.job("sh", "-c", begin)
+        session.submit(job)
+        session.wait_for(job, "start")
+        wait_until(self.ran_in.exists)
+        self.cluster.run("qmod", "-f", "-rj", session.context(job, "submit")["queue_id"])
+        session.wait_clean(job)
+        assert session.exception(job) == "node-failure"
+        assert session.context(job, "finish")["status"] != 0
+        assert self.ran_in.read_text().split() == [job.id]

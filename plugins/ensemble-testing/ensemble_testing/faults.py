@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import shutil
 import time
 from collections.abc import Collection, Iterator, Mapping
@@ -14,7 +15,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from ensemble_batch import Records, Sent, pace
+from ensemble_batch import BatchExecutor, Records, Sent, pace
+from ensemble_batch.shared_folder import SharedFolder
 
 from ensemble_core.errors import ExecutorError
 from ensemble_core.model.jobs import Job
@@ -399,6 +401,28 @@ class FaultSuite:
         assert any("is writable again" in text for text in session.problems())
         assert sorted(self.ran_in.read_text().split()) == sorted(job.id for job in jobs)
         assert len(session.problems()) == 2
+
+    def test_a_job_whose_node_has_no_way_back_ends_once(
+        self, session: Session, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its node neither sees the run's folder nor reaches the controller."""
+        if not isinstance(session.executor, BatchExecutor):
+            pytest.skip("its jobs do not report")
+        script = SharedFolder.script
+
+        def unseen(folder: SharedFolder, key: str, text: bytes) -> str:
+            text = text.replace(os.fsencode(folder.folder), b"/nowhere")
+            return script(folder, key, re.sub(rb"(?m)^_ens_port=.*", b"_ens_port=9", text))
+
+        monkeypatch.setattr(SharedFolder, "script", unseen)
+        session.run(job := self.counted(session))
+        good = [e.context.get("status") for e in session.of(job) if e.name == "finish"] == [0]
+        if session.executor.claims:  # without a claim it must not run
+            assert not self.ran_in.exists()
+            assert not good
+        else:  # the queue knows how it ended
+            assert self.ran_in.read_text().split() == [job.id]
+            assert good
 
     @pytest.mark.parametrize("off", [3600.0, -3600.0])
     def test_a_clock_that_is_an_hour_off_changes_no_order_and_no_length(
