@@ -87,11 +87,12 @@ class BatchExecutor(QueueExecutor):
 
     def _reading(self, polled: QueueRun) -> None:
         wait = pace.READ
+        longest = pace.READ_LATER if self._listener is None else pace.READ_RARELY
         while True:
             with polled.lock:
                 polled.lock.wait_for(lambda: polled.closed or polled.lives, 60.0)
                 if polled.closed:
                     return
-                wait = pace.READ if polled.read() else min(pace.READ_LATER, wait * 1.5)
+                wait = pace.READ if polled.read() else min(longest, wait * 1.5)
                 polled.publish()
                 polled.lock.wait_for(lambda: polled.closed, wait)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 #: Time in which jobs gather before a batch is submitted.
 GATHER = 0.02
-#: Interval between reads of wrappers' files: while reports arrive, and otherwise.
-READ, READ_LATER = 0.1, 1.0
+#: Interval between reads of wrappers' files: while reports arrive; otherwise; and if wrappers also
+#: report over the network.
+READ, READ_LATER, READ_RARELY = 0.1, 0.3, 1.0
 #: Delays until the next query. ``SOON``: after a cancel, or if one reply omits a job.
 #: ``SOON_AGAIN``: if two replies omit it, if it is being cancelled, or if a batch may be missing.
 #: ``AWAY``: if the queue is unreachable.
