@@ -1,1 +1,3 @@
-"""Executor ``local``: runs jobs as processes of this machine. A plugin; nothing imports it."""
+"""Executor ``local``, which runs jobs as processes of this machine.
+
+It is a plugin, so no other package of the core imports it."""

@@ -1,6 +1,6 @@
 """Event log: timestamps events, writes them to the ledger, then sends them to the controller.
 
-Timestamps strictly increase. Events are encoded once, as lines for both the ledger and the
+Timestamps strictly increase. Each event is encoded once, as a line for both the ledger and the
 controller. The supervisor's loop owns one :class:`EventLog`.
 """
 
@@ -17,7 +17,7 @@ from ensemble_core.model.events import Event, Problem, ResizeOutcome, Resources
 
 __all__ = ["Deliver", "EventLog"]
 
-#: Sends event lines to the controller.
+#: Function that sends event lines to the controller.
 Deliver = Callable[[Sequence[bytes]], None]
 
 
@@ -25,8 +25,8 @@ class EventLog:
     """Log of one supervisor's events.
 
     ``deliver`` is called with events of jobs that the controller knows (``LocalJob.reported``), and
-    with events that do not belong to a job. While ``failing``, the ledger cannot be written and no
-    job may start.
+    with events that do not belong to a job. While ``failing`` is true, the ledger cannot be
+    written, and no job may start.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class EventLog:
         self.gauges: Mapping[str, float] = slots.gauges()
         self._slots = slots
         self._occupied = slots.occupied()
-        # In whole microseconds: formatting a float takes ten times as long.
+        # The time is in whole microseconds: to format a float takes ten times as long.
         self._last = 0 if ledger is None else int(ledger.newest * 1e6) + 1
         self._lines: list[bytes] = []
 
@@ -56,7 +56,7 @@ class EventLog:
         return self._last
 
     def add(self, record: LocalJob, *events: str) -> None:
-        """Add simultaneous events of a job, each encoded by ``protocol.encode_context``."""
+        """Add simultaneous events of a job, which ``protocol.encode_context`` has encoded."""
         head, now = record.head, self._tick()
         text = ""
         for event in events:
@@ -85,7 +85,7 @@ class EventLog:
     def answer(
         self, request: str, outcome: Literal["granted", "denied"], reason: str, again: bool
     ) -> None:
-        """Add the outcome of a resize; ``again``: the request was answered before."""
+        """Add the outcome of a resize. With ``again``, the request was answered before."""
         # Add the gauges before the answer, because the answer may end the run.
         self.add_gauges()
         event = ResizeOutcome(self.now(), request, outcome, self._slots.size, reason)
@@ -105,9 +105,9 @@ class EventLog:
                 self.add_event(Resources(self.now(), values))
 
     def flush(self, *, publishing: bool = False) -> bool:
-        """Write new events to the ledger; return True if all are written.
+        """Write new events to the ledger. Return True if all events are written.
 
-        ``publishing``: the events are sent to the controller next.
+        With ``publishing``, the events are sent to the controller next.
         """
         ledger = self.ledger
         if ledger is None:

@@ -1,4 +1,4 @@
-"""Lifecycle of a job from its start to ``clean``: time limit, exit of tasks, release of slots.
+"""Lifecycle of a job from its start to ``clean``: its time limit, exited tasks, released slots.
 
 The supervisor's loop owns one :class:`JobLifecycle`. The starter, the terminator and the request
 handler use it to end jobs.
@@ -21,10 +21,10 @@ from ensemble_core.local.terminator import Terminator, Token
 
 __all__ = ["JobLifecycle"]
 
-#: Seconds between checks for dead orphans of running jobs.
+#: Number of seconds between checks for dead orphans of running jobs.
 _TIDY = 30.0
 
-#: Wait statuses of a job killed by SIGKILL, and of a shell whose command was killed by it.
+#: Wait statuses of a job that SIGKILL killed, and of a shell whose command SIGKILL killed.
 _KILLED = (signal.SIGKILL, (128 + signal.SIGKILL) << 8)
 
 #: Events that are the same for each job.
@@ -96,7 +96,7 @@ class JobLifecycle:
         if record.reason != "task" or not record.statuses:
             record.statuses.append(status)
         if record.live:
-            # Other tasks of the job may wait for this one forever.
+            # Other tasks of the job may wait for this task forever.
             if os.WIFSIGNALED(status) and not record.reason and record.started:
                 record.reason = "task"
                 record.timers.append(
@@ -144,8 +144,8 @@ class JobLifecycle:
             self._poller.at(time.monotonic() + _TIDY, self._tidy)
 
     def leave(self, record: LocalJob, note: str = "", *first: str) -> None:
-        """Release the slots of a job without processes. Add the events ``first``, then its last
-        events."""
+        """Release the slots of a job without processes. Add the events ``first``, then the job's
+        last events."""
         lost = self.lost.pop(record, "")
         if record.inherited:
             self._tree.forget(record.job.id)
@@ -171,7 +171,7 @@ class JobLifecycle:
         self.clean(record, *first)
 
     def clean(self, record: LocalJob, *first: str) -> None:
-        """Mark a job as over; add its events ``first`` and ``clean``."""
+        """Mark a job as over. Add the events in ``first``, and the event ``clean``."""
         record.over = True
         record.stop_timers()
         name = record.job.id

@@ -1,11 +1,11 @@
-"""Launch of a job's processes: environment, folder, command, output, spawn.
+"""Launch of a job's processes: prepares environment, folder, command and output, and spawns.
 
 The supervisor's thread owns one :class:`Launcher`. To start a job, the launcher changes this
 process's working directory to the job's folder and calls ``posix_spawn``, which does not copy this
 process.
 
-A permanent error raises :class:`LaunchError`. A transient one (no process or file descriptor left)
-raises :class:`Busy`; the same launch may be retried.
+A permanent error raises :class:`LaunchError`. A transient error (no process or file descriptor
+left) raises :class:`Busy`, after which the same launch may be retried.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from ensemble_core.plugin.executor import Run
 
 __all__ = ["LINEAGE", "Busy", "LaunchError", "Launcher", "Prepared"]
 
-#: The jobs that a process descends from, ``TAG:JOB`` separated by spaces, outermost first; a run
-#: may itself be a job. It identifies a job's processes.
+#: Variable that identifies a job's processes. It lists the jobs from which a process descends, as
+#: ``TAG:JOB`` separated by spaces, outermost first. (A run may itself be a job.)
 LINEAGE = b"ENSEMBLE_LINEAGE"
 
 #: Seconds by which a file server's clock may be behind.
@@ -36,15 +36,16 @@ _MOST_FOUND = 1000
 _SHORT = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY})
 #: Signals that Python handles and that jobs must have at their defaults.
 _RESET = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGQUIT)
-#: Variables of an outer MPI launcher. With these, an MPI program would look for its server.
+#: Beginnings of variables of an outer MPI launcher. With such variables, an MPI program would look
+#: for the launcher's server.
 _OUTER_LAUNCHER = ("PMI_", "PMI2_", "PMIX_", "OMPI_COMM_WORLD_", "HYDI_", "FLUX_TASK_")
 
 
 class LaunchError(Exception):
     """Error: a job cannot be started. ``note`` is for the user.
 
-    ``kind`` is the type of the job's exception (``exec``, ``workdir``, ``output``), ``code`` the
-    exit code with which a shell would report it.
+    ``kind`` is the type of the job's exception (``exec``, ``workdir``, ``output``). ``code`` is the
+    exit code with which a shell would report the error.
     """
 
     def __init__(self, note: str, kind: str = "exec", code: int = 126) -> None:
@@ -62,7 +63,7 @@ class Busy(Exception):
 class Prepared:
     """The parts of a job's launch that its tasks share.
 
-    ``kept`` are the output files in the run's folder. They are removed if they are empty.
+    ``kept`` lists the output files in the run's folder. They are removed if they are empty.
     """
 
     path: bytes
@@ -86,6 +87,7 @@ class Prepared:
 
 def _above_standard(fd: int) -> int:
     """Return the descriptor, moved to 3 or above if 0, 1 or 2 was closed and reused."""
+
     if fd > 2:
         return fd
     try:
@@ -99,10 +101,10 @@ def _reason(error: OSError) -> str:
 
 
 class Launcher:
-    """Launcher of the tasks of one run. It changes the process's working directory.
+    """Launches the tasks of one run. It changes the process's working directory.
 
     ``began`` is the time at which the run's first supervisor started (seconds since the epoch), or
-    ``None`` if this is the first one. Files written since then are not emptied.
+    ``None`` if this supervisor is the first. Files that were written since then are not emptied.
     """
 
     def __init__(
@@ -138,7 +140,7 @@ class Launcher:
     def prepare(self, job: Job, gpus_configured: bool) -> Prepared:
         """Return a job's folder, command, environment and open output files.
 
-        Raises :class:`LaunchError` or :class:`Busy`, without leaving files open.
+        Raises :class:`LaunchError` or :class:`Busy`; no file stays open then.
         """
         if not job.command or not job.command[0]:
             raise LaunchError("the command is empty", code=127)
@@ -165,9 +167,9 @@ class Launcher:
         return Prepared(path, words, environment, workdir, out_path, err_path, kept, out, err)
 
     def spawn(self, job: Job, prepared: Prepared, rank: int, gpus: Sequence[str]) -> int:
-        """Start one task in its own session; return its process id.
+        """Start one task in a separate session. Return its process id.
 
-        ``gpus`` are those of this task. Raises :class:`LaunchError` or :class:`Busy`.
+        ``gpus`` lists the GPUs of this task. Raises :class:`LaunchError` or :class:`Busy`.
         """
         environment = prepared.environment
         environment[b"ENSEMBLE_TASK_RANK"] = b"%d" % rank
@@ -178,7 +180,7 @@ class Launcher:
             try:
                 return self._spawn(prepared.path, prepared.words, environment, prepared)
             except (FileNotFoundError, PermissionError):
-                # The cached program may have been removed; search the PATH again.
+                # The cached program may have been removed, so search the PATH again.
                 self._found.clear()
                 path = self._resolve(job.command[0], environment, prepared.workdir)
                 if path == prepared.path:
@@ -233,7 +235,8 @@ class Launcher:
         return LaunchError(f"{name}: cannot be run: {_reason(error)}")
 
     def _enter(self, workdir: str) -> None:
-        """Change this process's working directory to the folder; create it if it is missing."""
+        """Change this process's working directory to the folder, which is created if it is
+        missing."""
         if workdir == self._here and workdir == self._folder:
             return
         try:
@@ -281,7 +284,7 @@ class Launcher:
         return environment
 
     def _resolve(self, name: str, environment: Mapping[bytes, bytes], workdir: str) -> bytes:
-        """Return the program's path, searched on the job's ``PATH`` as by a shell."""
+        """Search the program on the job's ``PATH`` as a shell does, and return its path."""
         search = environment.get(b"PATH", os.fsencode(os.defpath))
         found = self._found.get((name, search))
         if found is not None:
@@ -344,7 +347,7 @@ class Launcher:
     def _open(self, path: str, kept: bool) -> int:
         """Open an output file for appending. Empty it if this run opens it for the first time.
 
-        This removes output of earlier runs, and jobs may share a file. Devices and pipes are not
+        This removes output of earlier runs, but lets jobs share a file. Devices and pipes are not
         emptied.
         """
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY
@@ -352,7 +355,7 @@ class Launcher:
         if kept or (mark not in self._written and not self._written_since(path)):
             flags |= os.O_TRUNC
         if not kept:
-            flags |= os.O_NONBLOCK  # a named pipe without a reader must not block all jobs
+            flags |= os.O_NONBLOCK  # otherwise, a named pipe without a reader would block all jobs
         try:
             try:
                 fd = os.open(path, flags, 0o666)

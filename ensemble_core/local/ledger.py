@@ -1,24 +1,27 @@
 """Ledger: the supervisor's write-ahead log of all events of a run's local jobs.
 
-A file of JSON lines in the run's state folder, each after its CRC-32 in eight hexadecimal digits.
-The supervisor's thread owns one :class:`Ledger`. Opening it reads the events of earlier
-supervisors. Besides the events of jobs (see ``protocol``), there are these lines:
+The ledger is a file of JSON lines in the run's state folder. Each line begins with the CRC-32 of
+the rest, in eight hexadecimal digits. The supervisor's thread owns one :class:`Ledger`, which reads
+the events of earlier supervisors when it is opened. Besides the events of jobs (see ``protocol``),
+there are these lines:
 
 - ``["v",FORMAT,TAG,BEGAN]``: the first line, without a checksum, so that every version can read it;
 - ``["k",HOST,BOOT,PID]``: a supervisor started;
-- ``["u",ID]``: the system was too busy to spawn the job's process, which is tried again later;
-  ``["l",ID]``: that is about to happen (before the first try, the event ``alloc`` says so);
+- ``["u",ID]``: the system was too busy to spawn the job's process; the spawn is retried later;
+- ``["l",ID]``: the spawn is about to be retried (before the first try, there is the event
+  ``alloc``);
 - ``["z",TIME,REQUEST,OUTCOME,SIZE,REASON]``: a resize was answered;
-- ``["f",[ID,…]]``: forget these jobs; ``["t",TIME]``: the newest time of forgotten events.
+- ``["f",[ID,…]]``: forget these jobs;
+- ``["t",TIME]``: the newest time of forgotten events.
 
-A truncated last line is ignored. If most of the file is forgotten, it is compacted. Lines of format
-1 have no checksum; they are accepted before the first line with one.
+A truncated last line is ignored. If most of the file is about forgotten jobs, it is compacted.
+Lines of format 1 have no checksum; they are accepted before the first line that has one.
 
-Durability: all writes survive the process. An event of a waiting job and the answer of a resize are
-synced before they are sent to the controller, so they also survive a power cut (``Ledger.keep``).
-Events of started jobs are not synced, because no job survives a power cut. Therefore, if the run's
-journal has newer events of a job than the ledger, the job has started. A job that waits according
-to the ledger may be over according to the journal.
+Durability: all writes survive the process. Events of waiting jobs and answers to resizes are synced
+before they are sent to the controller, so they also survive a power cut (``Ledger.keep``). Events
+of started jobs are not synced, because no job survives a power cut. Therefore, if the run's journal
+has newer events of a job than the ledger, the job has started. A job that waits according to the
+ledger may be over according to the journal.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ from ensemble_core.local.protocol import decode, line, line_job
 __all__ = ["Ledger", "boot"]
 
 NAME, LOCK = "local.log", "local.lock"
-#: Version of the file format; 1 had no checksums.
+#: Version of the file format. Version 1 had no checksums.
 FORMAT = 2
 #: Smallest file size that is worth compacting.
 SMALL = 4 << 20
@@ -45,12 +48,12 @@ SMALL = 4 << 20
 RETRY = 1.0
 #: Seconds to wait for the lock.
 _LOCK_WAIT = 2.0
-#: Answered resize requests that are remembered; a run only repeats its last one.
+#: Maximum number of answered resize requests that are remembered. A run repeats only its last one.
 _REQUESTS = 1000
 
 
 def boot() -> str:
-    """Return the machine's boot id, which changes at each boot; empty if unknown."""
+    """Return the machine's boot id, which changes at each boot. It is empty if unknown."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read().strip()
@@ -71,7 +74,7 @@ def _words(error: OSError) -> str:
 
 
 def _locked(fd: int) -> bool:
-    """Take the lock; a supervisor that is just exiting may hold it for a moment."""
+    """Take the lock, which a supervisor that is just exiting may hold for a moment."""
     deadline = time.monotonic() + _LOCK_WAIT
     while True:
         try:
@@ -89,11 +92,12 @@ def _locked(fd: int) -> bool:
 class Ledger:
     """One run's ledger, open for appending. Raises :class:`ExecutorError` if that fails.
 
-    - ``past``: jobs that were not over when the ledger was opened.
-    - ``newest``: time of the newest event.
-    - ``size``: slots after the last resize; ``requests``: outcomes of resizes.
-    - ``began``: when the run's first supervisor opened the ledger; ``None`` if this is the first.
-    - ``rebooted``: the machine was rebooted since the last supervisor.
+    - ``past``: the jobs that were not over when the ledger was opened.
+    - ``newest``: the time of the newest event.
+    - ``size``: the number of slots after the last resize; ``requests``: the outcomes of resizes.
+    - ``began``: when the run's first supervisor opened the ledger, or ``None`` if this supervisor
+      is the first.
+    - ``rebooted``: whether the machine was rebooted since the last supervisor.
     - ``failing``: why the ledger currently cannot be written.
     """
 
@@ -110,11 +114,11 @@ class Ledger:
         self._tag = tag
         self._sizes: dict[str, int] = {}
         self._buffer: list[bytes] = []
-        #: The part of a partial write that is still to be written.
+        #: The part of an incomplete write that must still be written.
         self._unwritten = b""
         self._format = FORMAT
         self._to_keep = False
-        #: True until the folder is synced; before that, a power cut could lose the file's name.
+        #: True until the folder is synced. Before that, a power cut could lose the file's name.
         self._nameless = True
         self._retry = 0.0
         self._total = self._dead = 0
@@ -187,7 +191,7 @@ class Ledger:
         if supervisor is None:
             return
         _, host, start, *_ = supervisor
-        # The host name may have changed; compare the boot id and the PID namespace as well.
+        # The host name may have changed, so also compare the boot id and the PID namespace.
         same = bool(start) and [start, *supervisor[4:]] == [
             self._supervisor[2],
             self._supervisor[4],
@@ -258,7 +262,7 @@ class Ledger:
     # Writing.
 
     def add(self, job: str, text: bytes) -> None:
-        """Add an event of a job; the next successful :meth:`flush` writes it."""
+        """Add an event of a job. The next successful :meth:`flush` writes it."""
         self._buffer.append(text)
         self._sizes[job] = self._sizes.get(job, 0) + len(text)
 
@@ -270,7 +274,7 @@ class Ledger:
         self.add(job, line(["u", job]))
 
     def answered(self, when: float, request: str, outcome: str, size: int, reason: str) -> None:
-        """Record the answer of a resize."""
+        """Record the answer to a resize."""
         self.size = size
         self._remember(request, outcome)
         self._buffer.append(line(["z", when, request, outcome, size, reason]))
@@ -281,10 +285,10 @@ class Ledger:
         self._to_keep = True
 
     def flush(self, newest: float = 0.0, *, publishing: bool = False) -> bool:
-        """Write added lines, up to the time ``newest``; return True if all are written.
+        """Write the added lines, up to the time ``newest``. Return True if all lines are written.
 
-        ``publishing``: the lines are sent to the controller next, so sync them if :meth:`keep` was
-        called.
+        With ``publishing``, the lines are sent to the controller next, so sync them if :meth:`keep`
+        was called.
         """
         self.newest = max(self.newest, newest)
         sync = publishing and self._to_keep
@@ -335,7 +339,7 @@ class Ledger:
                 yield text
 
     def _lines(self) -> Iterator[bytes]:
-        """Yield all lines so far without their checksums; skip damaged ones."""
+        """Yield all lines so far without their checksums. Skip damaged lines."""
         torn = b""
         with open(self.path, "rb") as file:
             for raw in file:
@@ -381,7 +385,7 @@ class Ledger:
                 os.close(fd)
                 raise
         except OSError:
-            # No space for both: keep the old one and retry when it has grown.
+            # If there is no space for both files, keep the old one and retry when it has grown.
             self._not_before = self._total + SMALL
             with contextlib.suppress(OSError):
                 os.unlink(fresh)

@@ -1,4 +1,4 @@
-"""Lines of the ledger: checksums, and the state of a job from its lines. Used by ``ledger``."""
+"""Lines of the ledger: their checksums, and the state of a job according to them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["LedgerJob", "checked", "newer", "with_checksum"]
 
 
 class LedgerJob:
-    """State of an unfinished job, from the ledger.
+    """State of an unfinished job according to the ledger.
 
-    ``launched``: the job's processes were spawned, or were about to be. ``pids`` are the process
-    ids of its tasks at the time when the machine had been up for ``up`` seconds. ``newest`` is the
-    time of its newest event.
+    ``launched`` says whether the job's processes were spawned, or were about to be. ``pids`` has
+    the process ids of the job's tasks when the machine had been up for ``up`` seconds. ``newest``
+    is the time of the job's newest event.
     """
 
     __slots__ = ("data", "fatal", "gpus", "launched", "names", "newest", "pids", "started", "up")
@@ -55,7 +55,7 @@ def with_checksum(text: bytes) -> bytes:
 
 
 def checked(raw: bytes, plain: bool) -> bytes:
-    """Return a line of the file without its checksum; ``plain`` also accepts one without.
+    """Return a line of the file without its checksum. With ``plain``, accept a line that has none.
 
     Raises ``ValueError`` if the line is damaged.
     """
@@ -68,7 +68,8 @@ def checked(raw: bytes, plain: bool) -> bytes:
 
 
 def newer(raw: bytes, wanted: Mapping[str, float]) -> bool:
-    """Return True if a line is a wanted job's event after the given time."""
+    """Return True if a line is an event of a job in ``wanted`` that is newer than the job's
+    time."""
     try:
         text = raw.decode("ascii")
         name = line_job(text)

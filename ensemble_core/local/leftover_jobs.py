@@ -1,8 +1,8 @@
-"""Leftover jobs of a run without a readable journal: counts and ends them from the executor's
-files.
+"""Leftover jobs of a run without a readable journal: counts and ends them.
 
-Connects to the supervisor if it is alive; otherwise the ledger shows which jobs had started. Called
-through the executor's record by commands that cannot read a run's journal.
+This module uses the executor's files. It connects to the supervisor if that is alive; otherwise,
+the ledger shows which jobs had started. Commands that cannot read a run's journal call this module
+through the executor's record.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ _ENDING = 120.0
 
 
 def leftover_jobs(tag: str, state: Path, ending: Executor | None) -> int:
-    """Return how many jobs of the run may be alive. End them if an (unopened) executor is given.
+    """Return how many jobs of the run may be alive. End the jobs if an (unopened) executor is
+    given.
 
-    Raises :class:`ExecutorError` if they do not end.
+    Raises :class:`ExecutorError` if the jobs do not end.
     """
     supervisor = _supervisor(tag, state)
     waiting, begun = _unfinished(state / NAME)
@@ -61,7 +62,7 @@ def _tell_to_end(tag: str, state: Path, supervisor: int) -> None:
 
 
 def _supervisor(tag: str, state: Path) -> int:
-    """Return the process id of the run's supervisor; 0 if this user has none."""
+    """Return the process id of the run's supervisor, or 0 if this user has no such process."""
     with socket.socket(socket.AF_UNIX) as sock:
         try:
             sock.connect("\0" + address(tag, state if (state / SECRET).exists() else None))
@@ -72,7 +73,7 @@ def _supervisor(tag: str, state: Path) -> int:
 
 
 def _unfinished(ledger: Path) -> tuple[int, int]:
-    """Return how many jobs of a ledger wait, and how many may still run on this machine."""
+    """Return how many jobs in a ledger wait, and how many may still run on this machine."""
     jobs: dict[str, bool] = {}
     try:
         lines = ledger.read_bytes().splitlines(keepends=True)

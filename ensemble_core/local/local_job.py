@@ -17,7 +17,7 @@ __all__ = ["ActiveJobs", "LocalJob", "Phase", "describe"]
 
 
 class Phase(enum.IntEnum):
-    """Progress of the termination of a job's processes."""
+    """Stage that the termination of a job's processes has reached."""
 
     NONE = 0
     TERM = 1
@@ -27,14 +27,14 @@ class Phase(enum.IntEnum):
 class LocalJob:
     """A job and its processes.
 
-    - ``live``: tasks that have not been reaped.
+    - ``live``: the tasks that have not been reaped.
     - ``signalled``: other processes of the job that were signalled and have not ended.
-    - ``spared``: processes that cannot be ended.
+    - ``spared``: the processes that cannot be ended.
     - ``ends``: the monotonic time by which the job must be over.
-    - ``reported``: the current controller gets its events.
-    - ``allotted``: its ``alloc`` was reported.
-    - ``inherited``: an earlier supervisor started it. Its processes are not our children, so its
-      exit status cannot be known.
+    - ``reported``: whether the current controller gets the job's events.
+    - ``allotted``: whether the job's ``alloc`` was reported.
+    - ``inherited``: whether an earlier supervisor started the job. The job's processes are then not
+      our children, so its exit status cannot be known.
     """
 
     __slots__ = (
@@ -88,16 +88,17 @@ class LocalJob:
         self.timers: list[PollerTimer] = []
 
     def status(self) -> int:
-        """Return the job's wait status: that of the task with the highest exit code.
+        """Return the job's wait status, which is that of the task with the highest exit code.
 
-        Tasks that were ended because a signal killed another one do not count.
+        Tasks that were ended because a signal killed another task do not count.
         """
         return max(self.statuses, key=_code)
 
     def signal(self, number: int) -> None:
         """Signal the process groups of the live tasks.
 
-        The ids of tasks that are not reaped cannot be reused, so no other process is hit.
+        While a task is not reaped, its process id cannot be reused, so no other process gets the
+        signal.
         """
         for pid in self.live:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -121,7 +122,7 @@ class ActiveJobs:
 
 
 def _code(status: int) -> int:
-    """Return a wait status as a shell reports it: for a signal, 128 plus its number."""
+    """Return a wait status as a shell reports it, which is 128 plus the number for a signal."""
     return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 

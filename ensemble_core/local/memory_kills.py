@@ -1,8 +1,8 @@
 """Out-of-memory kills: detects whether the kernel sent a SIGKILL because memory ran out.
 
-A parent process cannot find out why a child got SIGKILL. But the kernel counts out-of-memory kills:
-for the cgroup of the supervisor and its jobs, or else for the machine. A job that was killed while
-the count grew counts as out of memory. Used by the lifecycle of local jobs.
+A parent process cannot find out why a child got SIGKILL. But the kernel counts out-of-memory kills,
+either for the cgroup of the supervisor and its jobs, or else for the machine. A job that was killed
+while this count grew is reported as out of memory. Used by the lifecycle of local jobs.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 
 __all__ = ["MemoryKills"]
 
-#: A SIGKILL within this many seconds after a counted kill also counts as out of memory, because
-#: the kernel may kill several processes at once.
+#: A SIGKILL within this many seconds after a counted kill also means out of memory, because the
+#: kernel may kill several processes at once.
 _SAME = 1.0
 _COUNT = re.compile(rb"^oom_kill (\d+)$", re.MULTILINE)
 
@@ -31,12 +31,12 @@ def _counters(root: Path) -> Iterator[Path]:
             elif "memory" in controllers.split(","):
                 folder = root / "sys/fs/cgroup/memory"
                 yield folder / place.lstrip("/") / "memory.oom_control"
-                yield folder / "memory.oom_control"  # the path in a container
+                yield folder / "memory.oom_control"  # this is the path in a container
     yield root / "proc/vmstat"
 
 
 class MemoryKills:
-    """Counter of out-of-memory kills. ``root`` is the folder of ``proc`` and ``sys``."""
+    """Detects out-of-memory kills. ``root`` is the folder that contains ``proc`` and ``sys``."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._path: Path | None = None

@@ -1,8 +1,8 @@
-"""Poller: waits for ends of processes, timers, sockets and other threads at once, with epoll.
+"""Poller: waits for processes, timers, sockets and other threads at the same time, with epoll.
 
 The supervisor's thread sleeps in :meth:`Poller.wait` until a watched process has ended (its pidfd
 becomes readable), a timer is due, a socket is ready, or another thread calls :meth:`Poller.wake`.
-Without a pidfd for a process, a thread waits for it instead.
+If no pidfd is available for a process, a thread waits for that process instead.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Poller", "PollerTimer"]
 
 T = TypeVar("T")
 
-#: Cancelled timers are removed only if there are more timers than this.
+#: Cancelled timers are removed only if there are more timers than this number.
 _FEW = 1024
 
 
@@ -57,7 +57,7 @@ class Poller(Generic[T]):
         self._open = True
 
     def close(self) -> None:
-        """Close all descriptors. Callable once the owner no longer waits."""
+        """Close all descriptors. Call this only when the owner no longer waits."""
         for fd in self._watched:
             os.close(fd)
         self._watched.clear()
@@ -68,7 +68,7 @@ class Poller(Generic[T]):
             os.close(self._write)
 
     def wake(self) -> None:
-        """End the current or next :meth:`wait`. Callable from any thread."""
+        """End the current or next :meth:`wait`. Any thread may call this."""
         with self._lock:
             if self._open and not self._awake:
                 self._awake = True
@@ -87,7 +87,7 @@ class Poller(Generic[T]):
         self.watch_fd(fd, token)
 
     def watch_fd(self, fd: int, token: T) -> None:
-        """Watch the process of a pidfd, like :meth:`watch`; takes ownership of the descriptor."""
+        """Watch the process of a pidfd, like :meth:`watch`. The poller then owns the descriptor."""
         try:
             self._epoll.register(fd, select.EPOLLIN)
         except BaseException:
@@ -98,7 +98,8 @@ class Poller(Generic[T]):
     def on_ready(self, fd: int, call: Callable[[], None], writable: bool = False) -> None:
         """Make a call on the waiting thread whenever this descriptor is readable (or writable).
 
-        The caller keeps the descriptor. A further call for it replaces the first.
+        The caller still owns the descriptor. A later call for the same descriptor replaces the
+        first.
         """
         known = fd in self._calls
         self._calls[fd] = call
@@ -128,9 +129,9 @@ class Poller(Generic[T]):
         return timer
 
     def wait(self, at_once: bool = False) -> list[T]:
-        """Sleep until there is something to do; return the tokens of ended processes.
+        """Sleep until there is something to do. Return the tokens of ended processes.
 
-        With ``at_once``, return immediately.
+        With ``at_once``, do not sleep.
         """
         timers = self._timers
         while timers and timers[0][2].call is None:
@@ -151,8 +152,8 @@ class Poller(Generic[T]):
                 self._calls[fd]()
             elif fd in self._watched:
                 ended.append(self._watched.pop(fd))
-                # Unregister the descriptor before closing it: a process that is just being spawned
-                # may hold a copy, which would keep the entry alive.
+                # Unregister the descriptor before closing it. A process that is just being spawned
+                # may hold a copy, which would otherwise keep the entry alive.
                 self._epoll.unregister(fd)
                 os.close(fd)
         while self._ended:

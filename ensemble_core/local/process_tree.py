@@ -1,17 +1,17 @@
 """Process tree: finds all processes of a job, even detached ones.
 
 The supervisor is a *child subreaper* (``prctl(2)``): it becomes the parent of all orphaned
-descendants, instead of init. So all processes of jobs, and no others, stay below it in the tree. A
-:class:`ProcessTree` assigns each process to a job, in this order:
+descendants, instead of init. So all processes of jobs, and no others, stay below the supervisor in
+the tree. A :class:`ProcessTree` assigns each process to a job by these rules, in this order:
 
-1. by its ancestors: it descends from a task of the job;
-2. by its session or process group: a task of the job has the same;
+1. by its ancestors: the process descends from a task of the job; 2. by its session or process
+  group: a task of the job has the same one;
 3. by its environment, if ``ENSEMBLE_LINEAGE`` names the job;
-4. otherwise, of the jobs that ran when the process was first seen, it belongs to the one that ends
-   last.
+4. otherwise, the process belongs to that job which ends last, of all jobs that ran when the process
+  was first seen.
 
-Jobs of an earlier supervisor are not below this one in the tree. The ledger has their tasks, and
-rules 1 to 3 find their processes. Used by the supervisor's thread only.
+Jobs of an earlier supervisor are not below the present supervisor in the tree. The ledger lists
+their tasks, and rules 1 to 3 find their processes. Only the supervisor's thread uses this module.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ J = TypeVar("J")
 
 
 def become_subreaper() -> bool:
-    """Let orphans become children of this process; return False if that is not supported."""
+    """Let orphans become children of this process. Return False if that is not supported."""
     try:
         prctl = ctypes.CDLL(None, use_errno=True).prctl
     except (OSError, AttributeError):
@@ -63,7 +63,7 @@ class _Entry:
 
 
 def _entry(pid: int | str) -> _Entry | None:
-    """Return a process's entry; ``None`` if it no longer exists."""
+    """Return the entry of a process, or ``None`` if the process no longer exists."""
     try:
         fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -89,7 +89,7 @@ def _environ(pid: int) -> list[bytes]:
 
 
 def pin(process: Process) -> int | None:
-    """Return a pidfd of exactly this process; ``None`` if it no longer exists.
+    """Return a pidfd of exactly this process, or ``None`` if the process no longer exists.
 
     Raises ``OSError`` if no pidfd is available.
     """
@@ -108,7 +108,7 @@ def pin(process: Process) -> int | None:
 
 @dataclass(slots=True)
 class _Orphan(Generic[J]):
-    """An adopted process with its job, or with the candidates if its job is not known yet."""
+    """An adopted process with its job, or with the candidates while its job is not known."""
 
     born: int
     job: J | None
@@ -118,8 +118,8 @@ class _Orphan(Generic[J]):
 class ProcessTree(Generic[J]):
     """The processes of jobs. ``J`` is the type that represents a job; it must be hashable.
 
-    ``of_task`` maps a task's process id to its job, until no process of the job is left.
-    ``of_name`` returns the job with an id, ``running`` all running jobs.
+    ``of_task`` maps a task's process id to the task's job, until no process of the job is left.
+    ``of_name`` returns the job with a given id, and ``running`` returns all running jobs.
     """
 
     def __init__(
@@ -135,14 +135,14 @@ class ProcessTree(Generic[J]):
         self._running = running
         self._me = os.getpid()
         self._orphans: dict[int, _Orphan[J]] = {}
-        #: Jobs of an earlier supervisor; and their tasks, each with a time (in ticks) at which it
-        #: existed.
+        #: The jobs of an earlier supervisor, and their tasks, each with a time (in ticks) at which
+        #: the task existed.
         self._inherited: dict[str, J] = {}
         self._leaders: dict[int, tuple[J, float]] = {}
         try:
             # The kernel gives orphans to the first thread, while tasks are children of other
-            # threads. So without orphans this list of children is empty, and reading it takes one
-            # system call.
+            # threads. So without orphans, this list of children is empty, and one system call is
+            # enough to read it.
             self._list = os.open(f"/proc/self/task/{self._me}/children", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             self._list = -1
@@ -158,7 +158,8 @@ class ProcessTree(Generic[J]):
     def set_inherited(self, name: str, job: J, pids: Sequence[int], up: float) -> None:
         """Search the whole process table for a job of an earlier supervisor.
 
-        ``pids`` were its tasks when the machine had been up for ``up`` seconds.
+        ``pids`` has the process ids of the job's tasks when the machine had been up for ``up``
+        seconds.
         """
         self._inherited[name] = job
         ticks = (up + 1.0) * os.sysconf("SC_CLK_TCK")
@@ -183,7 +184,7 @@ class ProcessTree(Generic[J]):
             text += piece
 
     def left_behind(self, over: Iterable[J]) -> set[J]:
-        """Return which of these jobs, whose tasks have all ended, still have live orphans.
+        """Return those of these jobs that still have live orphans. All their tasks have ended.
 
         Reap dead orphans.
         """
@@ -227,7 +228,7 @@ class ProcessTree(Generic[J]):
         return orphans
 
     def _assign(self, seen: _Entry) -> _Orphan[J] | None:
-        """Assign an orphan to its job; return ``None`` if it belongs to no job of ours."""
+        """Assign an orphan to its job. Return ``None`` if it belongs to no job of this run."""
         for number in (seen.session, seen.group):
             job = self._of_task.get(number)
             if job is not None:
@@ -236,7 +237,7 @@ class ProcessTree(Generic[J]):
             return None
         name = self._named(seen.pid)
         job = None if name is None else self._of_name(name)
-        # If no job has this name (it may be over), all running jobs are candidates.
+        # If no job has this name, because the job may be over, all running jobs are candidates.
         return _Orphan(seen.born, job, set() if job else set(self._running()))
 
     def _named(self, pid: int) -> str | None:
@@ -270,7 +271,7 @@ class ProcessTree(Generic[J]):
     def members(self) -> dict[J, list[Process]]:
         """Return all live processes of all jobs, except the tasks.
 
-        Reads the whole process table; used for jobs that are being ended.
+        This reads the whole process table. It is used for jobs that are being ended.
         """
         orphans = self._scan_orphans()
         table: dict[int, _Entry] = {}
@@ -304,7 +305,7 @@ class ProcessTree(Generic[J]):
                         orphan = self._assign(seen)
                     found = orphan.job if orphan is not None else None
                     break
-                # Its parent ended during the scan.
+                # The parent of the process ended during the scan.
                 if seen.parent not in table:
                     orphan = self._assign(seen)
                     found = orphan.job if orphan is not None else None

@@ -1,11 +1,11 @@
 """Protocol between controller and supervisor, and format of the supervisor's ledger: JSON lines.
 
-These functions are used at both ends of the connection and for the ledger. They do no I/O.
-``model.codec`` encodes the fields of jobs and events. A job's event is
+The functions in this module are used at both ends of the connection and for the ledger. They do no
+I/O. ``model.codec`` encodes the fields of jobs and events. The line of a job's event is
 ``["e",ID,TIME,NAME,CONTEXT,A,B,MORE]``, without missing items at the end. ``A`` and ``B`` are for
-the ledger: the job for ``submit``, the uptime and the process ids for ``start``. ``MORE`` has
-further fields of the event. Other events are ``["o",{...}]``. The id comes first, so that lines can
-be filtered without decoding them.
+the ledger: for ``submit``, ``A`` is the job; for ``start``, they are the uptime and the process
+ids. ``MORE`` has further fields of the event. The lines of other events are ``["o",{...}]``. The id
+comes first, so that lines can be filtered without being decoded.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ __all__ = [
     "to_job",
 ]
 
-#: Version of the protocol; a supervisor may be older than its controller.
+#: Version of the protocol, because a supervisor may be older than its controller.
 VERSION = 1
-#: The fields of a job in this version of Ensemble. A supervisor rejects a controller whose jobs
-#: have other fields, because it would ignore them.
+#: The fields of a job in this version of Ensemble. If a controller's jobs have other fields, the
+#: supervisor rejects the controller, because it would ignore these fields.
 JOB_FIELDS = layout(Job).names
 
 _quote: Callable[[str], str] = json.encoder.encode_basestring_ascii
@@ -80,7 +80,7 @@ def to_job(data: Mapping[str, Any]) -> Job:
 
 
 def encode_event(event: Event, extra: tuple[object, ...] = ()) -> bytes:
-    """Return an event as a line; ``extra`` as for :func:`encode_context`."""
+    """Return an event as a line. :func:`encode_context` describes ``extra``."""
     if not isinstance(event, JobEvent):
         return line(["o", event.compact()])
     if _MORE:
@@ -100,7 +100,7 @@ def event_head(job: str) -> str:
 
 
 def encode_context(name: str, context: Mapping[str, Any] = NOTHING, *extra: object) -> str:
-    """Return a job's event as text, without job and time; ``extra`` is for the ledger only."""
+    """Return a job's event as text, without job and time. ``extra`` is for the ledger only."""
     values = ",".join([f"{_quote(key)}:{_plain(value)}" for key, value in context.items()])
     text = f'"{name}",{{{values}}}'
     for item in extra:
@@ -110,12 +110,13 @@ def encode_context(name: str, context: Mapping[str, Any] = NOTHING, *extra: obje
 
 @lru_cache(maxsize=1024)
 def encode_value(name: str, key: str, value: int) -> str:
-    """Return :func:`encode_context` for one value, cached because jobs often have the same."""
+    """Return :func:`encode_context` for one value. Results are cached, because values recur
+    often."""
     return encode_context(name, {key: value})
 
 
 def _plain(value: object) -> str:
-    """Return a value as JSON, with fast paths for the common types of contexts."""
+    """Return a value as JSON, with fast paths for types that are common in contexts."""
     kind = type(value)
     if kind is str:
         return _quote(cast(str, value))
@@ -138,20 +139,20 @@ def to_event(message: list[Any]) -> Event:
 
 
 def line_job(text: str) -> str | None:
-    """Return the job of an event's line; ``None`` for other lines."""
+    """Return the job in the line of an event; ``None`` for other lines."""
     if not text.startswith('["e","'):
         return None
     return _SCAN(text, 6)[0]
 
 
 def line_time(text: str) -> float:
-    """Return the time of a job's event."""
+    """Return the time in the line of a job's event."""
     begin = _SCAN(text, 6)[1] + 1
     return float(text[begin : text.index(",", begin)])
 
 
 class Splitter:
-    """Splitter of a stream that arrives in pieces into messages."""
+    """Splits a stream that arrives in pieces into messages."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
@@ -164,6 +165,6 @@ class Splitter:
             return []
         whole = b"".join((*self._pieces, piece[:end]))
         self._pieces = [piece[end + 1 :]] if end + 1 < len(piece) else []
-        # Parse all messages in one call, because a call costs as much as parsing a short message.
+        # Parse all messages in one call, because a call costs as much as to parse a short message.
         messages: list[Any] = decode("[" + whole.decode("ascii").replace("\n", ",") + "]")
         return messages

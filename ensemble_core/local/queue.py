@@ -1,7 +1,7 @@
 """Queue of the local executor: chooses the waiting job that starts next.
 
-Jobs start by urgency, then first in, first out. If the first one does not fit yet, it is the
-*head*, and others may pass it without starving it:
+Jobs start by urgency, then first in, first out. If the first job does not fit yet, it is the
+*head*, and others may pass it, but without starving it:
 
 - If every running job has a time limit, the head gets a reservation: the time by which enough
   running jobs must have ended. Another job may pass if its time limit ends before then, or if it
@@ -11,8 +11,8 @@ Jobs start by urgency, then first in, first out. If the first one does not fit y
 
 A job that needs more slots than exist now cannot be the head.
 
-Jobs of the same shape (urgency, cores, GPUs) share a line, so a choice costs time per shape, not
-per job. No locks: the supervisor's thread owns the queue.
+Jobs of the same shape (urgency, cores, GPUs) share a line, so the cost of a choice depends on the
+number of shapes, not of jobs. The queue has no locks, because the supervisor's thread owns it.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ __all__ = ["Holder", "Queue", "Waiting"]
 
 BYPASS_FACTOR = 2
 BYPASS_LEAST = 8
-#: Number of jobs per line that are checked for a short time limit.
+#: Number of jobs in each line that are checked for a short time limit.
 BACKFILL_DEPTH = 100
 
 
 class Waiting(Protocol):
-    """A job that waits in the queue. ``over``: the job must not be started any more."""
+    """A job that waits in the queue. If ``over`` is true, the job must not be started."""
 
     job: Job
     number: int
@@ -43,7 +43,7 @@ class Waiting(Protocol):
 
 
 class Holder(Protocol):
-    """A running job; ``ends`` is the monotonic time by which it must be over, or ``None``."""
+    """A running job. ``ends`` is the monotonic time by which the job must be over, or ``None``."""
 
     job: Job
     ends: float | None
@@ -53,7 +53,7 @@ _Shape = tuple[int, int, int]
 
 
 class Queue:
-    """The waiting jobs. ``choose`` returns those that may start, one at a time.
+    """The waiting jobs. ``choose`` returns the jobs that may start, one at a time.
 
     Jobs of urgency 0 are held, as in Flux: they wait until they are cancelled.
     """
@@ -62,7 +62,7 @@ class Queue:
         self._lines: dict[_Shape, deque[Waiting]] = {}
 
     def __bool__(self) -> bool:
-        """Return True if jobs wait, except held ones."""
+        """Return True if jobs wait that are not held."""
         return bool(self._lines)
 
     def add(self, entry: Waiting) -> None:
@@ -76,7 +76,8 @@ class Queue:
         line.append(entry)
 
     def _heads(self, slots: Slots) -> list[tuple[int, int, _Shape]]:
-        """Return the first jobs of all lines in order, without those that need more slots."""
+        """Return the first jobs of all lines in order, without jobs that need more slots than
+        exist."""
         heads: list[tuple[int, int, _Shape]] = []
         for shape, line in list(self._lines.items()):
             while line and line[0].over:
@@ -89,14 +90,14 @@ class Queue:
         return heads
 
     def head(self, slots: Slots) -> Job | None:
-        """Return the next job, or ``None`` if none waits."""
+        """Return the next job, or ``None`` if no job waits."""
         heads = self._heads(slots)
         return self._lines[heads[0][2]][0].job if heads else None
 
     def choose(
         self, slots: Slots, running: Iterable[Holder], now: float, grace: float
     ) -> Waiting | None:
-        """Remove and return a job that may start now; ``None`` if none may."""
+        """Remove and return a job that may start now. Return ``None`` if no job may."""
         lines = self._lines
         if not lines or slots.used >= slots.size:
             return None
@@ -144,10 +145,9 @@ def _in_time(line: deque[Waiting], limit: float) -> Waiting | None:
 def _reservation(
     head: Waiting, slots: Slots, running: Iterable[Holder]
 ) -> tuple[float, int, int] | None:
-    """Return the latest time at which the head can start, and the numbers of cores and GPUs that
-    are still free then.
+    """Return the latest time at which the head can start, and the cores and GPUs still free then.
 
-    ``None`` if a running job has no time limit.
+    Return ``None`` if a running job has no time limit.
     """
     ends: list[tuple[float, int, int]] = []
     for holder in running:

@@ -1,10 +1,10 @@
 """Recovery of jobs of an earlier supervisor, from the ledger.
 
-A job that was never about to be spawned is queued again once a controller confirms that it is not
-over (``request_handler``). A job that was about to be spawned, or ran, is *inherited*: the
-supervisor waits for its processes and then reports it as lost, because its exit status is unknown.
-If the supervisor was killed just before the spawn, the job may not have run; it is lost, too,
-rather than run twice. Called once, by the loop.
+A job that was never about to be spawned is queued again, once a controller confirms that it is not
+over (``request_handler``). A job that was about to be spawned, or had started, is *inherited*: the
+supervisor waits until its processes have ended and then reports the job as lost, because its exit
+status is unknown. If the supervisor was killed just before the spawn, the job may not have run.
+Such a job is also reported as lost, so that no job runs twice. Called once, by the loop.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from ensemble_core.model.jobs import Job
 
 __all__ = ["LINES_LOST", "past_records", "why_lost"]
 
-#: Events of a job that has not started; any other event shows that it has.
+#: Events of a job that has not started. Any other event shows that the job has started.
 _BEFORE = frozenset({"submit", "validate", "depend", "priority", "exception"})
-#: The note of a job if the journal has newer events of it than the ledger.
+#: The note of a job of which the journal has newer events than the ledger.
 LINES_LOST = (
     "the ledger of this machine lost its newest lines (a power cut, or a full disk): the job has "
     "started, and whether it finished cannot be known"
@@ -32,7 +32,7 @@ def past_records(ledger: Ledger) -> Iterator[tuple[LocalJob, LedgerJob]]:
     """Yield a record for each unfinished job, in the order of submission."""
     past, ledger.past = ledger.past, {}
     for number, (name, what) in enumerate(past.items()):
-        if what.data is None:  # the line of its submit was damaged
+        if what.data is None:  # the line of the submit was damaged
             job = Job(id=name, group="", index=0, command=())
         else:
             job = to_job(what.data)
@@ -49,7 +49,7 @@ def past_records(ledger: Ledger) -> Iterator[tuple[LocalJob, LedgerJob]]:
 
 
 def why_lost(ledger: Ledger, what: LedgerJob) -> str:
-    """Return the note of an inherited job whose processes are gone."""
+    """Return the note of an inherited job whose processes have ended."""
     if ledger.rebooted:
         note = "the machine was restarted while the job ran"
     elif what.data is None:

@@ -1,7 +1,7 @@
-"""Requests of controllers, carried out by the supervisor's loop: submit, cancel, resize, reattach …
+"""Handler of controllers' requests in the supervisor: submit, cancel, resize, reattach …
 
-The loop owns one :class:`RequestHandler` and calls :meth:`RequestHandler.handle` once a turn.
-Requests are carried out in order.
+The supervisor's loop owns one :class:`RequestHandler` and calls :meth:`RequestHandler.handle` once
+a turn. Requests are carried out in order.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ Request = (
     | tuple[Literal["call"], Callable[[], None]]
 )
 
-#: Submitted jobs accepted per turn, so that a large submit does not delay the start of others.
+#: Maximum number of submitted jobs that are accepted per turn, so that a large submit does not
+#: delay the start of other jobs.
 _INTAKE = 500
 #: Seconds for which a closing controller waits for jobs that are being killed.
 _CLOSE_WAIT = 5.0
@@ -49,7 +50,8 @@ _VALIDATE, _DEPEND = encode_context("validate"), encode_context("depend")
 
 
 class RequestHandler:
-    """Queue of requests. Only :meth:`add` may be called from other threads than the loop's."""
+    """Queues and carries out requests. Only :meth:`add` may be called from other threads than the
+    loop's."""
 
     def __init__(
         self,
@@ -76,8 +78,9 @@ class RequestHandler:
         self._left: Callable[[], None] | None = None
         self._last_call: PollerTimer | None = None
         self._numbers = itertools.count()
-        #: Jobs that waited when an earlier supervisor ended, until a controller confirms that they
-        #: are not over: a power cut may lose lines of the ledger, but not of the journal.
+        #: Jobs that waited when an earlier supervisor ended. They are held until a controller
+        #: confirms that they are not over, because a power cut may lose lines of the ledger, but
+        #: not of the journal.
         self.held: dict[str, tuple[LocalJob, LedgerJob]] = {}
 
     def add(self, request: Request) -> None:
@@ -140,7 +143,7 @@ class RequestHandler:
     def wait(self, record: LocalJob, told: Set[str], *first: str) -> None:
         """Queue a job, or end it if it can never run.
 
-        ``told`` are the names of the job's events so far. ``first`` are new events of the job,
+        ``told`` has the names of the job's events so far. ``first`` has new events of the job,
         which are reported before later ones.
         """
         job = record.job
@@ -184,7 +187,7 @@ class RequestHandler:
             self._lifecycle.end(record, "cancel", note)
 
     def _cancel_all(self, note: str) -> None:
-        """Cancel all jobs; at the second request, kill them without grace."""
+        """Cancel all jobs. At the second request, kill them without a grace period."""
         for name, record in list(self._active.records.items()):
             if record.phase is Phase.NONE:
                 self._cancel(name, note)
@@ -194,10 +197,10 @@ class RequestHandler:
     def _resize(self, request: str, delta: int, when_busy: WhenBusy) -> None:
         slots = self._slots
         done = None if self._ledger is None else self._ledger.requests.get(request)
-        if done is not None:  # the controller repeats the request because it did not get the answer
+        if done is not None:  # the controller did not get the answer and repeats the request
             self._log.answer(request, "denied" if done == "denied" else "granted", "", True)
             return
-        # No job is ended for a resize: a slot in use is kept, or removed when its job ends.
+        # No job is ended for a resize: a slot in use is kept, or is removed when its job ends.
         spared = 0
         if when_busy == "skip" and delta < 0:
             spared = max(0, -delta - max(0, slots.free))
@@ -239,9 +242,9 @@ class RequestHandler:
         """Queue those held jobs that are not over according to the journal.
 
         ``jobs`` maps each unfinished job to the time of its newest event in the journal. If the
-        journal has newer events than the ledger, the job has started: it is lost, so that it does
-        not run twice. A job without an event in the journal and without a submit in the ledger was
-        never submitted.
+        journal has newer events than the ledger, the job has started. It is reported as lost, so
+        that it does not run twice. A job without an event in the journal and without a submit in
+        the ledger was never submitted.
         """
         held, self.held = self.held, {}
         for name, (record, past) in held.items():
@@ -256,7 +259,8 @@ class RequestHandler:
                 self.wait(record, past.names)
 
     def _close(self, left: Callable[[], None]) -> None:
-        """Handle the controller's exit: kill jobs that are being ended; others continue."""
+        """Handle the controller's exit: kill the jobs that are being ended, and continue the
+        others."""
         running = self._active.running
         self._leaving = [record for record in running if record.phase is not Phase.NONE]
         for record in self._leaving:

@@ -1,9 +1,9 @@
 """Slots that several runs of this machine share through a file.
 
 Each supervisor locks one byte of the file for each core and GPU that its jobs hold, so the slots of
-a killed supervisor are free at once. The file lists the waiting runs with the time at which each
-last got a slot. The run that has waited longest goes first, and is woken when slots become free.
-One supervisor chooses at a time. A run alone may use all slots.
+a killed supervisor are free at once. The file lists the waiting runs, each with the time at which
+it last got a slot. The run that has waited longest goes first; it is woken when slots become free.
+Only one supervisor chooses at a time. A run that is alone may use all slots.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from ensemble_core.model.jobs import Job
 
 __all__ = ["SharedSlots"]
 
-#: The first byte that stands for a core, the first that stands for a GPU (both far beyond the
-#: file's content), and the byte that a supervisor locks while it chooses.
+#: Positions of the first byte that stands for a core, of the first byte that stands for a GPU, and
+#: of the byte that a supervisor locks while it chooses. All are far beyond the file's content.
 _CORES, _GPUS, _TURN = 1 << 28, 1 << 29, 1 << 27
-#: How many jobs may pass a waiting run whose job does not fit: the least number, and the number
-#: for each core.
+#: How many jobs may pass a waiting run whose job does not fit: the minimum, and the number for each
+#: core.
 _PASS_LEAST, _PASS_FACTOR = 8, 2
-#: Seconds to wait for a run that was woken; its supervisor may be suspended.
+#: Seconds to wait for a run that was woken, because its supervisor may be suspended.
 _PATIENCE = 10.0
 
 
 @dataclass(slots=True)
 class _WaitingRun:
-    """A waiting run: the name of its socket, the time since which it waits (monotonic seconds),
-    what its next job needs, and how often others have passed it."""
+    """A waiting run: the name of its socket, the time since which it has waited (monotonic
+    seconds), the needs of its next job, and how often other runs have passed it."""
 
     name: str
     since: float
@@ -64,7 +64,7 @@ class SharedSlots(Slots):
         self._socket.bind("\0" + self._name)
         self.wake_fd = self._socket.fileno()
         self._held: list[int] = []
-        #: Set while this run chooses: the bytes of free cores, and the other waiting runs.
+        #: The bytes of free cores, and the other waiting runs. Both are set while this run chooses.
         self._free: list[int] = []
         self._waiting_runs: list[_WaitingRun] = []
         self._since = 0.0
@@ -87,7 +87,7 @@ class SharedSlots(Slots):
             with self._reserving():
                 yield
             job = next_job()
-            # A run that has reached its own limit does not wait for slots of others.
+            # A run that has reached its own limit does not wait for slots of other runs.
             self.waiting = job is not None and super().fits(job.cores, job.gpus)
             if job is not None and self.waiting:
                 passed = mine.passed if mine is not None and mine.since == self._since else 0
@@ -100,7 +100,7 @@ class SharedSlots(Slots):
 
     @contextlib.contextmanager
     def _reserving(self) -> Iterator[None]:
-        """Lock all free slots, and unlock the untaken ones afterwards."""
+        """Lock all free slots, and afterwards unlock those that were not taken."""
         self._free = [byte for byte in self._cores() if self._lock(byte)]
         self.others = max(0, self.size - len(self._held) - len(self._free))
         away = [gpu for gpu in self.free_gpus if not self._lock(self._gpu(gpu))]
@@ -121,7 +121,7 @@ class SharedSlots(Slots):
         return not any(self._goes_first(run) for run in list(self._waiting_runs))
 
     def _goes_first(self, run: _WaitingRun) -> bool:
-        """Wake a waiting run that comes first; return True if this run has to wait for it."""
+        """Wake a run that goes first. Return True if this run has to wait for it."""
         if run.since >= self._since:
             return False
         fits = run.cores <= len(self._free) and run.gpus <= len(self.free_gpus)
@@ -166,7 +166,7 @@ class SharedSlots(Slots):
     # -- wakeups -------------------------------------------------------------------------------
 
     def _wake(self, name: str) -> bool:
-        """Wake another run's supervisor; return False if it no longer exists."""
+        """Wake the supervisor of another run. Return False if it no longer exists."""
         try:
             self._socket.sendto(b"!", "\0" + name)
         except ConnectionRefusedError:
@@ -176,7 +176,7 @@ class SharedSlots(Slots):
         return True
 
     def on_wake(self) -> None:
-        """Discard pending wakeups; the next turn chooses."""
+        """Discard pending wakeups, because the next turn chooses."""
         with contextlib.suppress(OSError):
             while self._socket.recv(64):
                 pass
@@ -195,7 +195,7 @@ class SharedSlots(Slots):
 
     def _cores(self) -> list[int]:
         """Return the bytes of the cores that this run does not hold. The highest come first,
-        because runs with fewer slots can only use the lowest."""
+        because runs with fewer slots can use only the lowest."""
         every = range(_CORES + self.size - 1, _CORES - 1, -1)
         return [byte for byte in every if byte not in self._held]
 
@@ -203,13 +203,13 @@ class SharedSlots(Slots):
         return _GPUS + self.gpus.index(gpu)
 
     def _read(self) -> list[_WaitingRun]:
-        with contextlib.suppress(OSError, ValueError, TypeError):  # just being written
+        with contextlib.suppress(OSError, ValueError, TypeError):  # the file is just being written
             data = os.pread(self._file, 1 << 20, 0)
             return [_WaitingRun(**run) for run in json.loads(data or b"[]")]
         return []
 
     def _write(self) -> None:
         data = json.dumps([asdict(run) for run in self._waiting_runs]).encode()
-        with contextlib.suppress(OSError):  # disk full: waiting supervisors poll anyway
+        with contextlib.suppress(OSError):  # if the disk is full, waiting supervisors poll anyway
             os.pwrite(self._file, data, 0)
             os.ftruncate(self._file, len(data))

@@ -1,7 +1,7 @@
 """Slots: the cores and GPUs of this machine that jobs hold.
 
 The supervisor's thread takes slots for each job and gives them back when no process of the job is
-left. No locks: one thread owns them.
+left. There are no locks, because only this thread uses the slots.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Slots", "machine_cores", "visible_gpus"]
 
 
 def _quota(folder: Path) -> float | None:
-    """Return a cgroup's CPU quota in cores; ``None`` without a limit."""
+    """Return a cgroup's CPU quota in cores, or ``None`` without a limit."""
     try:
         quota, _, period = (folder / "cpu.max").read_text().strip().partition(" ")
     except OSError:
@@ -54,7 +54,7 @@ def _group_quota(root: Path) -> float | None:
             continue
         parts = [part for part in path.split("/") if part not in ("", "..")]
         for mount in mounts:
-            # In a container the path may not be visible; the limit is then on the mount itself.
+            # In a container, the path may not be visible; the limit is then on the mount itself.
             for depth in range(len(parts), -1, -1):
                 cores = _quota(root.joinpath(mount, *parts[:depth]))
                 if cores is not None:
@@ -63,10 +63,10 @@ def _group_quota(root: Path) -> float | None:
 
 
 def machine_cores(root: Path = Path("/")) -> int:
-    """Return the cores that this process may use: its CPU affinity or, if lower, its cgroup's
-    quota.
+    """Return the number of cores that this process may use.
 
-    A quota of 1.5 cores counts as 1; the result is at least 1.
+    It is given by the CPU affinity or, if lower, by the cgroup's quota. A quota of 1.5 cores counts
+    as 1. The result is at least 1.
     """
     cores = len(os.sched_getaffinity(0))
     quota = _group_quota(root)
@@ -78,8 +78,8 @@ def machine_cores(root: Path = Path("/")) -> int:
 def visible_gpus(count: int | None, environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return the names of the GPUs for jobs, as in ``CUDA_VISIBLE_DEVICES``.
 
-    If ``count`` is ``None``, return all GPUs that the variable lists, or none if it is not set.
-    Raises :class:`UsageError` if the variable lists fewer than ``count``.
+    If ``count`` is ``None``, return all GPUs in this variable, or no GPUs if it is not set. Raises
+    :class:`UsageError` if the variable has fewer than ``count`` GPUs.
     """
     text = environment.get("CUDA_VISIBLE_DEVICES")
     listed = None if text is None else [word.strip() for word in text.split(",") if word.strip()]
@@ -104,8 +104,8 @@ _ALONE = contextlib.nullcontext()
 class Slots:
     """Cores and GPUs, and which of them are free.
 
-    ``size`` may change between ``smallest`` and ``largest``. After it shrank, more may be in use;
-    ``free`` is then 0 until enough jobs have ended.
+    ``size`` may change between ``smallest`` and ``largest``. When it shrinks, more slots than
+    ``size`` may be in use; ``free`` is then 0 until enough jobs have ended.
     """
 
     def __init__(self, size: int, smallest: int, largest: int, gpus: Sequence[str] = ()) -> None:
@@ -115,7 +115,8 @@ class Slots:
         self.used = 0
         #: Cores that other runs held at the last check, if slots are shared.
         self.others = 0
-        #: True while this run waits for slots of other runs; and the descriptor that wakes it.
+        #: ``waiting``: whether this run waits for slots of other runs. ``wake_fd``: the
+        #: descriptor that wakes it.
         self.waiting = False
         self.wake_fd = -1
         self.gpus = tuple(gpus)
@@ -137,14 +138,14 @@ class Slots:
         return _ALONE
 
     def on_wake(self) -> None:
-        """Handle a wakeup: another run has released slots."""
+        """Handle a wakeup, which means that another run has released slots."""
 
     def fits(self, cores: int, gpus: int) -> bool:
         """Return True if a job of this size could start now."""
         return cores <= self.size - self.used and gpus <= len(self.free_gpus)
 
     def take(self, cores: int, gpus: int) -> tuple[str, ...]:
-        """Take cores and GPUs; return the names of the GPUs."""
+        """Take cores and GPUs. Return the names of the GPUs."""
         self.used += cores
         taken = tuple(self.free_gpus[:gpus])
         del self.free_gpus[:gpus]
@@ -166,7 +167,7 @@ class Slots:
             self.free_gpus.sort(key=self.gpus.index)
 
     def never(self, job: Job) -> str | None:
-        """Return why this job can never start here, and what to do; ``None`` if it can."""
+        """Return why this job can never start here, and what to do, or ``None`` if it can start."""
         if job.cores > self.largest:
             per = f" of {job.cores_per_task} cores" if job.cores_per_task != 1 else ""
             had = f"{self.largest} here" if self.largest == self.size else f"{self.largest} at most"
@@ -185,7 +186,7 @@ class Slots:
         return None
 
     def resize(self, delta: int) -> int:
-        """Change the size by ``delta`` within the bounds; return the actual change."""
+        """Change the size by ``delta`` within the bounds. Return the actual change."""
         size = min(max(self.size + delta, self.smallest), self.largest)
         change = size - self.size
         self.size = size
@@ -197,7 +198,7 @@ class Slots:
         self.size = min(max(self.size, smallest), largest)
 
     def occupied(self) -> tuple[int, int, int]:
-        """Return the values that :meth:`gauges` depends on; cheap to compare."""
+        """Return the values on which :meth:`gauges` depends, because these are cheap to compare."""
         return self.size, self.used + self.others, len(self.free_gpus)
 
     def gauges(self) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """Starter: starts the jobs that may start, and retries if the system lacks resources.
 
-The supervisor's loop owns one :class:`Starter` and calls :meth:`Starter.turn` once a turn. Before
-a job is spawned, the ledger records that, so that no later supervisor starts the job again.
+The supervisor's loop owns one :class:`Starter` and calls :meth:`Starter.turn` once a turn. Before a
+job is spawned, the ledger records the spawn, so that no later supervisor starts the job again.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from ensemble_core.model.jobs import Job
 
 __all__ = ["Starter", "uptime"]
 
-#: Backoff after failed spawns, in seconds: first and longest wait, and the time after which the job
-#: fails.
+#: Backoff after failed spawns, in seconds: the first wait, the longest wait, and the time after
+#: which the job fails.
 _RETRY_FIRST, _RETRY_LONGEST, _RETRY_LIMIT = 0.02, 2.0, 600.0
 
 
-#: Seconds between polls of slots held by others.
+#: Seconds between polls of slots that other runs hold.
 _LOOK = 1.0
 
 
@@ -38,8 +38,8 @@ def uptime() -> float:
 
 
 class Starter:
-    """Starter of jobs. It calls ``started`` with each started job, ``leave`` with each failed
-    one."""
+    """Starts jobs. It calls ``started`` with each started job, and ``leave`` with each job that
+    cannot be started."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class Starter:
             self._log.ledger.about_to_spawn(record.job.id)
 
     def stop_waiting(self, record: LocalJob) -> None:
-        """Stop retrying a job that is being ended, so that others can start."""
+        """Stop retrying a job that is being ended, so that other jobs can start."""
         if self._stalled is record:
             self._stalled = None
 
@@ -146,7 +146,7 @@ class Starter:
         except LaunchError as error:
             self._refuse(record, error)
             return
-        except Exception as error:  # an error of one job must not affect others
+        except Exception as error:  # an error in one job must not affect others
             self._refuse(record, LaunchError(f"{type(error).__name__}: {error}"))
             return
         prepared.close()
@@ -156,7 +156,7 @@ class Starter:
         self._started(record)
 
     def _put_off(self, record: LocalJob, why: str) -> None:
-        """Retry later, when the system may have resources again. Other jobs wait as well."""
+        """Retry a job later, when the system may have resources again. Other jobs wait as well."""
         now = time.monotonic()
         if not record.delay:
             record.since = now

@@ -1,9 +1,10 @@
 """Supervisor: the parent process of local jobs, which survives the controller.
 
-``supervisor_client`` starts it with one end of a socket as standard input, for the first
-controller. Later controllers connect to a listening socket (``supervisor_client.address``). There
-is one controller at a time. If it leaves or dies, jobs continue, and the supervisor exits after the
-last one. At SIGTERM or SIGINT it cancels all jobs; at a second signal it kills them.
+``supervisor_client`` starts the supervisor with one end of a socket as standard input, for the
+first controller. Later controllers connect to a listening socket (``supervisor_client.address``).
+There is only one controller at a time. If it leaves or dies, jobs continue, and the supervisor
+exits after the last job. At SIGTERM or SIGINT, the supervisor cancels all jobs; at a second signal,
+it kills them.
 
 Messages are JSON lines (``protocol``). The controller begins with ``["hello",{...}]``, and the
 supervisor answers ``["hello",{...}]`` or ``["refused",{...}]`` (an error's fields). Requests are:
@@ -44,14 +45,14 @@ from ensemble_core.plugin.executor import Run
 
 __all__ = ["main", "peer"]
 
-#: Seconds in which a new connection must send its hello.
+#: Seconds within which a new connection must send its hello.
 _PATIENCE = 30.0
 _SET_NAME = 15
 _PIECE = 1 << 18
 
 
 def peer(sock: socket.socket) -> tuple[int, int]:
-    """Return the process id and user id of a socket's peer."""
+    """Return the process id and user id of the process at the other end of a socket."""
     data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid, uid, _ = struct.unpack("3i", data)
     return pid, uid
@@ -71,7 +72,7 @@ class Connection:
         self._unsent: list[bytes] = []
 
     def read(self) -> bool:
-        """Read what has arrived; return False at the end of the connection."""
+        """Read what has arrived. Return False at the end of the connection."""
         while True:
             try:
                 piece = self.sock.recv(_PIECE)
@@ -88,7 +89,8 @@ class Connection:
                 return False  # the sender is not a controller
 
     def send(self, texts: Sequence[bytes]) -> bool:
-        """Send lines without blocking; return True if :meth:`send_rest` must send some later."""
+        """Send lines without blocking. Return True if :meth:`send_rest` must send the rest
+        later."""
         self._unsent.extend(texts)
         return self.send_rest()
 
@@ -103,13 +105,13 @@ class Connection:
             self._unsent = [bytes(data)]
             return True
         except OSError:
-            pass  # the controller has disconnected, which reading reports, too
+            pass  # the controller has disconnected, which reading also reports
         self._unsent.clear()
         return False
 
 
 class Supervisor:
-    """Server of controllers: accepts one at a time and passes its requests to the loop."""
+    """Accepts controllers, one at a time, and passes their requests to the loop."""
 
     def __init__(self, hello: Mapping[str, Any], listener: socket.socket) -> None:
         self._tag: str = hello["tag"]
@@ -140,7 +142,7 @@ class Supervisor:
         connection = Connection(first, splitter, self._on_message)
         self._loop.take(("call", lambda: self._welcome(connection, hello)))
         for number in (signal.SIGTERM, signal.SIGINT):
-            # If a signal is ignored, jobs must ignore it, too.
+            # If a signal is ignored, jobs must also ignore it.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._on_signal)
         self._loop.start()
@@ -155,7 +157,7 @@ class Supervisor:
     def _may_end(self) -> bool:
         if self._must_end:
             return True
-        # Do not exit yet: unwritten events would be lost with this process.
+        # If events are unwritten, do not exit yet: they would be lost with this process.
         return self._controller is None and not self._guests and not self._loop.log.failing
 
     def _close_listener(self) -> None:
@@ -230,12 +232,12 @@ class Supervisor:
             self._wait_for(self._controller, True)
 
     def _welcome(self, guest: Connection, hello: Mapping[str, Any]) -> None:
-        """Accept a controller, once all requests of an earlier one are done."""
+        """Accept a controller, once all requests of an earlier controller are done."""
         if self._controller is not None and not self._controller.read():
             self._disconnect()
         if guest.sock.fileno() < 0:
             return
-        if self._loop.waiting:  # the earlier controller's requests
+        if self._loop.waiting:  # requests of the earlier controller are not done
             self._loop.take(("call", lambda: self._welcome(guest, hello)))
             return
         first = guest not in self._guests
@@ -289,7 +291,7 @@ class Supervisor:
         return None
 
     def _resize(self, hello: Mapping[str, Any]) -> None:
-        """Use the new controller's bounds; keep a size that a resize has set."""
+        """Use the bounds of the new controller, but keep a size that a resize has set."""
         slots = self._loop.slots
         size, smallest, largest = hello["slots"]
         if size != self._size and (self._ledger is None or self._ledger.size is None):
@@ -302,12 +304,12 @@ class Supervisor:
         self._loop.log.add_gauges()
 
     def _watch_controller(self, guest: Connection) -> None:
-        """Watch the controller's process, because a fork of it may keep the connection open after
-        its death."""
+        """Watch the process of the controller, because a fork of this process may keep the
+        connection open after its death."""
         try:
             self._pidfd = os.pidfd_open(guest.pid)
         except (OSError, AttributeError):
-            return  # In another container; the end of the connection is probably enough.
+            return  # It is in another container. The end of the connection is probably enough.
 
         def ended() -> None:
             guest.read()
@@ -332,7 +334,8 @@ class Supervisor:
         """Let the controller leave, because the jobs that it wanted to end are over."""
         self._send([line(["bye"])])
         if not self._loop.busy and not self._loop.log.failing and not self._guests:
-            # Close it before the controller disconnects, because the next one starts a supervisor.
+            # Close the listener before the controller disconnects, because the next controller then
+            # starts a new supervisor.
             self._close_listener()
         self._disconnect()
 
@@ -368,7 +371,7 @@ def _inherited_socket() -> socket.socket:
     keep = {0, 1, 2, sock.fileno()}
     for name in os.listdir("/proc/self/fd"):
         if int(name) not in keep:
-            with contextlib.suppress(OSError):  # the descriptor with which the folder was listed
+            with contextlib.suppress(OSError):  # the descriptor used to list the folder
                 os.close(int(name))
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
@@ -379,10 +382,11 @@ def _inherited_socket() -> socket.socket:
 
 
 def _hello(sock: socket.socket, splitter: Splitter) -> Mapping[str, Any] | None:
-    """Return the controller's first message; ``None`` if it has ended.
+    """Return the controller's first message, or ``None`` if the controller has ended.
 
-    Without a timeout, because loading plugins on a busy machine may take minutes. A controller's
-    fork (a process pool of custom code) may keep the socket open, so its process is watched, too.
+    There is no timeout, because to load plugins on a busy machine may take minutes. A fork of the
+    controller (a process pool of custom code) may keep the socket open, so the controller's process
+    is also watched.
     """
     poll = select.poll()
     poll.register(sock, select.POLLIN)
@@ -435,7 +439,7 @@ def main() -> None:
                 hint="run on Linux 3.4 or later, with prctl allowed",
                 code="no-subreaper",
             )
-        # Thousands of waiting jobs are not garbage: collect less often.
+        # Thousands of waiting jobs are not garbage, so collect less often.
         gc.freeze()
         gc.set_threshold(50_000, 20, 20)
         supervisor = Supervisor(hello, listener)

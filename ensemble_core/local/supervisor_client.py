@@ -1,7 +1,7 @@
-"""Client of the supervisor: finds or starts it, sends requests, and receives events.
+"""Client of the supervisor: finds or starts the supervisor, sends requests, and receives events.
 
 The local executor opens one :class:`SupervisorClient`, whose thread passes the supervisor's events
-to the run. The messages are described in ``supervisor``.
+to the run. The module ``supervisor`` describes the messages.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ensemble_core.plugin.executor import Emit, Run, job_environment
 
 __all__ = ["StartedSupervisor", "SupervisorClient", "address"]
 
-#: Jobs in one message, so that a large submit does not block the supervisor.
+#: Maximum number of jobs in a message, so that a large submit does not block the supervisor.
 _BATCH = 500
 #: Timeouts in seconds: for the supervisor's answer, for sending a request, and for closing.
 _OPENING, _SENDING, _CLOSING = 120.0, 60.0, 15.0
@@ -38,8 +38,8 @@ _LOG = "keeper.log"
 #: File in the run's folder with the secret part of the socket's name.
 SECRET, _SECRET_SIZE = "keeper.name", 24
 
-#: The supervisor's program. It forks, so that it never becomes our zombie, and runs without
-#: ``site`` and the user's start-up files.
+#: The program of the supervisor. It forks, so that it never becomes a zombie of this process, and
+#: runs without ``site`` and the user's start-up files.
 _PROGRAM = """\
 import os
 if os.fork(): os._exit(0)
@@ -53,9 +53,10 @@ main()
 def address(tag: str, state: Path | None, *, anew: bool = False) -> str:
     """Return the name of the supervisor's socket, in the abstract namespace.
 
-    Any user may take any name there, so the name contains a secret from the run's folder (``anew``:
-    a new secret). For a run that is not kept, or that an earlier version may have started, the name
-    is derived from the tag. Raises :class:`ExecutorError`.
+    Any user may take any name there, so the name contains a secret from the run's folder. With
+    ``anew``, a new secret is created. If the run is not kept, or if an earlier version may have
+    started it, the name is derived from the tag. Raises :class:`ExecutorError` if the secret cannot
+    be read or created.
     """
     mark = ""
     if state is not None:
@@ -76,8 +77,8 @@ def address(tag: str, state: Path | None, *, anew: bool = False) -> str:
 
 
 def _secret(state: Path, *, anew: bool) -> str:
-    """Return the run's secret, and create it if it is missing; empty for an older run without
-    one."""
+    """Return the run's secret, which is created if it is missing. It is empty for an older run that
+    has none."""
     state.mkdir(parents=True, exist_ok=True)
     begun = not anew and (state / LEDGER).exists()
     flags = os.O_RDWR | os.O_CLOEXEC | (0 if begun else os.O_CREAT)
@@ -98,8 +99,8 @@ def _secret(state: Path, *, anew: bool) -> str:
 class SupervisorClient:
     """Connection to the run's supervisor. ``hello`` is the first message.
 
-    :meth:`open` raises :class:`ExecutorError` if the supervisor cannot be started or rejects us.
-    ``lost`` is the reason why the connection ended; ``ids`` are the unfinished jobs.
+    :meth:`open` raises :class:`ExecutorError` if the supervisor cannot be started or rejects the
+    connection. ``lost`` is the reason why the connection ended. ``ids`` has the unfinished jobs.
     """
 
     def __init__(self, run: Run, emit: Emit, hello: Mapping[str, Any]) -> None:
@@ -124,7 +125,7 @@ class SupervisorClient:
     # Opening.
 
     def open(self, started: StartedSupervisor | None = None) -> None:
-        """Connect to the run's supervisor, or to ``started``, which was started for it."""
+        """Connect to the run's supervisor, or to ``started``, which was started for this run."""
         deadline = time.monotonic() + _OPENING
         while True:
             try:
@@ -147,7 +148,7 @@ class SupervisorClient:
                 raise
             if answer is not None:
                 break
-            # The supervisor has just ended, or another controller has started one first.
+            # The supervisor has just ended, or another controller has started a supervisor first.
             self._hang_up()
             if time.monotonic() > deadline:
                 raise _no_answer()
@@ -199,7 +200,7 @@ class SupervisorClient:
         return sock
 
     def _greet(self, deadline: float) -> Mapping[str, Any] | None:
-        """Send the hello; return the answer, or ``None`` if the supervisor has ended."""
+        """Send the hello. Return the answer, or ``None`` if the supervisor has ended."""
         started, self._started = self._started, None
         try:
             self._sock.settimeout(max(0.1, deadline - time.monotonic()))
@@ -230,7 +231,7 @@ class SupervisorClient:
     # Requests.
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        """Send jobs. Raises :class:`ExecutorError` if none of them can have arrived."""
+        """Send jobs. Raises :class:`ExecutorError` if certainly none of them has arrived."""
         for begin in range(0, len(jobs), _BATCH):
             batch = jobs[begin : begin + _BATCH]
             text = line(["submit", [encode_job(job) for job in batch]])
@@ -238,7 +239,7 @@ class SupervisorClient:
             self.ids.update(names)
             if not self._send(text):
                 if begin:
-                    return  # some have arrived; an event reports the lost supervisor
+                    return  # some jobs may have arrived; an event reports the lost supervisor
                 self.ids.difference_update(names)
                 raise self.broken()
 
@@ -248,7 +249,7 @@ class SupervisorClient:
             raise self.broken()
 
     def reattach(self, jobs: Mapping[str, float]) -> dict[str, bool]:
-        """Return which of these jobs the supervisor knows; their events follow."""
+        """Return which of these jobs the supervisor knows. Events of these jobs follow."""
         self.ask("reattach", dict(jobs))
         try:
             answer = self._answers.get(timeout=_OPENING)
@@ -272,13 +273,13 @@ class SupervisorClient:
         return f"running jobs have ENSEMBLE_RUN={self._run.tag} in their environment"
 
     def _send(self, text: bytes) -> bool:
-        """Send a text; return False if that failed. The supervisor ignores a partial one."""
+        """Send a text. Return False if that failed. The supervisor ignores an incomplete text."""
         if self.lost is not None:
             return False
         try:
             self._sock.sendall(text)
         except OSError:
-            # An error or a timeout: the listening thread then reports the supervisor as lost.
+            # After an error or a timeout, the listening thread reports the supervisor as lost.
             with contextlib.suppress(OSError):
                 self._sock.shutdown(socket.SHUT_RDWR)
             return False
@@ -322,7 +323,7 @@ class SupervisorClient:
         self._answers.put(None)
 
     def close(self) -> None:
-        """Disconnect, after the jobs that are being ended are over."""
+        """Disconnect as soon as the jobs that are being ended are over."""
         self._leaving = True
         self._send(line(["close"]))
         self._thread.join(_CLOSING)
@@ -333,9 +334,10 @@ class SupervisorClient:
 
 
 class StartedSupervisor:
-    """A new supervisor and the socket to it. It exits if the socket is closed before the hello.
+    """A new supervisor and the socket to it.
 
-    Raises :class:`ExecutorError` if it cannot be started.
+    The supervisor exits if the socket is closed before the hello. Raises :class:`ExecutorError` if
+    the supervisor cannot be started.
     """
 
     def __init__(self, tag: str, state: Path | None, name: str = "") -> None:
@@ -397,7 +399,7 @@ class StartedSupervisor:
 
 
 def _command(tag: str, name: str) -> list[str]:
-    # -I ignores all variables of Python, but PYTHONHOME may be needed to find its library.
+    # -I ignores all variables of Python, but Python may need PYTHONHOME to find its library.
     isolated = "-s" if "PYTHONHOME" in os.environ else "-I"
     program = _PROGRAM.format(home=str(Path(__file__).resolve().parents[2]))
     return [sys.executable, isolated, "-S", "-c", program, tag, name]

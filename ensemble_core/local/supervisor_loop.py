@@ -100,16 +100,16 @@ class SupervisorLoop:
         self._thread.start()
 
     def post(self, request: Request) -> None:
-        """Queue a request. Callable from any thread."""
+        """Queue a request. Any thread may call this."""
         self._requests.add(request)
         self.poller.wake()
 
     def take(self, request: Request) -> None:
-        """Queue a request on the loop's thread; it is handled in the same turn."""
+        """Queue a request on the loop's thread. The request is handled in the same turn."""
         self._requests.add(request)
 
     def join(self) -> None:
-        """Wait for the thread's end and close its descriptors."""
+        """Wait until the thread ends, and close its descriptors."""
         self._thread.join()
         self.close()
 
@@ -142,7 +142,7 @@ class SupervisorLoop:
                 self._recover(self._ledger)
             while self.busy or not self._may_end():
                 self._turn()
-        except Exception as error:  # always tell the controller that no more events will come
+        except Exception as error:  # always inform the controller that no more events will come
             traceback.print_exc(file=sys.stderr)
             for record in self.active.running:
                 record.signal(signal.SIGKILL)
@@ -174,9 +174,9 @@ class SupervisorLoop:
             self.poller.at(time.monotonic() + RETRY, self._retry)
 
     def _publish(self) -> None:
-        """Publish events; while jobs wait for slots, do so only every ``_GATHER`` seconds.
+        """Publish events, but only every ``_GATHER`` seconds while jobs wait for slots.
 
-        The delay costs nothing, because a reaction to the events could not start a job now.
+        The delay does no harm, because a reaction to the events could not start a job now.
         """
         if self._queue and not self._requests.accepting_jobs and self.log.unpublished:
             now = time.monotonic()
@@ -190,10 +190,10 @@ class SupervisorLoop:
 
     def _publish_now(self) -> None:
         self._publish_due = False
-        self._next_publish = 0.0  # no timer needed: this turn publishes
+        self._next_publish = 0.0  # no timer is needed, because this turn publishes
 
     def _retry(self) -> None:
-        self._retrying = False  # no timer needed: this turn writes
+        self._retrying = False  # no timer is needed, because this turn writes
 
     # Jobs of an earlier supervisor.
 
@@ -240,14 +240,14 @@ class SupervisorLoop:
         grace: float,
         deliver: Deliver,
     ) -> None:
-        """Serve a new controller, which has not asked for any job yet."""
+        """Serve a new controller, which has not requested any job yet."""
         self.log.clock = run.clock
         self.log.deliver = deliver
         self._terminator.grace = grace
         self._launcher.serve(run, environment, folder)
 
     def controller_left(self) -> None:
-        """Keep events in the ledger only, after the controller has disconnected."""
+        """Write events only to the ledger, because the controller has disconnected."""
         self.log.publish()
         self.log.deliver = lambda lines: None
         for record in self.active.records.values():

@@ -1,8 +1,8 @@
 """Terminator: ends all processes of a job with SIGTERM, and SIGKILL after a grace period.
 
 The supervisor's thread calls it when a job is cancelled, exceeds its time limit, or exits and
-leaves processes behind. For jobs of an earlier supervisor, the terminator
-only waits. It calls ``done`` once no process of the job is left.
+leaves processes behind. For jobs of an earlier supervisor that are not to be ended, it only waits.
+It calls ``done`` once no process of the job is left.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from ensemble_core.local.process_tree import Process, ProcessTree, pin
 
 __all__ = ["Terminator", "Token"]
 
-#: A watched process: its job and the process; ``born`` is -1 for a task.
+#: A watched process, with its job. For a task, ``born`` is -1.
 Token = tuple[LocalJob, Process]
 
-#: The signal of each phase; 0 only checks the permission.
+#: The signal of each phase. Signal 0 only checks the permission.
 _SIGNALS = {Phase.NONE: 0, Phase.TERM: signal.SIGTERM, Phase.KILL: signal.SIGKILL}
-#: Rounds of reading the process table and signalling new processes, before a short pause.
+#: Maximum number of rounds (read the process table and signal new processes) before a short pause.
 _ROUNDS = 20
 #: Seconds to wait after SIGKILL for processes other than tasks.
 _GIVE_UP = 60.0
@@ -33,7 +33,7 @@ _LOOK_AGAIN = 0.05
 
 
 class Terminator:
-    """Terminator of jobs. ``grace`` is in seconds."""
+    """Terminates jobs. ``grace`` is in seconds."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Terminator:
         self._poller = poller
         self.grace = grace
         self._done = done
-        #: Jobs whose processes are searched at the end of this turn.
+        #: Jobs whose processes must be searched at the end of this turn.
         self._due: dict[LocalJob, None] = {}
 
     def wait_for_end(self, record: LocalJob) -> None:
@@ -58,7 +58,7 @@ class Terminator:
         if record.phase is not Phase.NONE:
             return
         record.phase = Phase.TERM
-        record.signalled.clear()  # an inherited job's processes were only watched so far
+        record.signalled.clear()  # so far, the processes of an inherited job were only watched
         record.signal(signal.SIGTERM)
         self._due[record] = None
         record.timers.append(
@@ -66,7 +66,7 @@ class Terminator:
         )
 
     def end_now(self, record: LocalJob) -> None:
-        """Start ending a job; if it is being ended already, kill it."""
+        """Start ending a job. If it is being ended already, kill it."""
         if record.phase is Phase.TERM:
             self._kill(record)
         else:
@@ -88,7 +88,7 @@ class Terminator:
     def member_ended(self, record: LocalJob, process: Process) -> None:
         """Handle the end of a process that was signalled."""
         record.signalled.pop(process.pid, None)
-        # Reap the process if it is our child; otherwise its parent does.
+        # Reap the process if it is our child; otherwise, its parent does.
         with contextlib.suppress(ChildProcessError):
             os.waitpid(process.pid, os.WNOHANG)
         if not record.signalled:
@@ -136,7 +136,7 @@ class Terminator:
         return f"these processes could not be ended (no permission, or no reaction): {pids}"
 
     def _signal(self, record: LocalJob, process: Process) -> bool:
-        """Signal a process and watch it; return True if it exists and is new."""
+        """Signal a process and watch it. Return True if the process exists and is new."""
         if process in record.spared:
             return False
         number = _SIGNALS[record.phase]
@@ -146,7 +146,7 @@ class Terminator:
         try:
             fd = pin(process)
         except OSError:
-            # Without a pidfd: signal by number, and check again later.
+            # Without a pidfd, signal the process by number, and check it again later.
             self._send(record, process, number, lambda sent: os.kill(process.pid, sent))
             self._look_again(record)
             return not known
@@ -163,7 +163,8 @@ class Terminator:
     def _send(
         self, record: LocalJob, process: Process, number: int, send: Callable[[int], None]
     ) -> bool:
-        """Signal a process; return False if it does not exist or the system does not allow it."""
+        """Signal a process. Return False if it does not exist or the system does not allow the
+        signal."""
         try:
             send(number)
             if number == signal.SIGTERM:
