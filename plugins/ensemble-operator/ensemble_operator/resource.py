@@ -261,14 +261,6 @@ def _unfit(spec: Object) -> Iterator[Problem]:
                 f"{', '.join(filter(None, names)) or 'none with a name'}",
             )
             continue
-        for at, each in enumerate(containers):
-            for volume in each.get("volumes") or {}:
-                if not _LABEL.fullmatch(volume):
-                    yield Problem(
-                        f"{path}.minicluster.spec.containers[{at}].volumes",
-                        f"{volume!r} is not a valid volume name: use at most 63 lower-case "
-                        f"letters, digits and dashes, and no dash at either end",
-                    )
         chosen = _container(member)
         if containers[chosen].get("command"):
             yield Problem(
@@ -281,6 +273,8 @@ def _unfit(spec: Object) -> Iterator[Problem]:
                 f"{path}.minicluster.spec.containers[{chosen}].image",
                 "the container that runs the ensemble must have an image",
             )
+        for place, text in _silently_ignored(member["minicluster"]["spec"], chosen):
+            yield Problem(f"{path}.minicluster.spec.{place}", text)
         if (member.get("resize") == "HPA") != ("autoscaling" in member):
             yield Problem(
                 f"{path}.autoscaling", "is needed for 'resize: HPA', and allowed only with it"
@@ -290,6 +284,44 @@ def _unfit(spec: Object) -> Iterator[Problem]:
         yield Problem(
             "spec.install.requirements", "is needed for 'method: Pip', and allowed only with it"
         )
+
+
+def _silently_ignored(spec: Object, chosen: int) -> Iterator[tuple[str, str]]:
+    """Return fields for which the Flux Operator creates no pods and only logs why."""
+    for index, each in enumerate(spec["containers"]):
+        path, commands = f"containers[{index}]", each.get("commands") or {}
+        if index != chosen and each.get("runFlux"):
+            yield f"{path}.runFlux", "only the container that runs the ensemble may have 'runFlux'"
+        if index != chosen and not each.get("name"):
+            yield f"{path}.name", "every container but the one that runs the ensemble needs a name"
+        if each.get("batch") and (index == chosen or each.get("launcher")):
+            yield f"{path}.batch", "cannot be combined with 'launcher', which a run needs"
+        if index == chosen and commands.get("script"):
+            yield f"{path}.commands.script", "the container that runs the ensemble has no script"
+        yield from _volume_problems(path, each)
+    for index, each in enumerate(spec.get("services") or ()):
+        path, commands = f"services[{index}]", each.get("commands") or {}
+        if not each.get("name"):
+            yield f"{path}.name", "every service container needs a name"
+        for key in ("pre", "brokerPre", "workerPre"):
+            if commands.get(key):
+                yield f"{path}.commands.{key}", "service containers have no commands"
+        yield from _volume_problems(path, each)
+    if spec.get("backoffLimit", 0) < 0:
+        yield "backoffLimit", "must not be negative"
+
+
+def _volume_problems(path: str, container: Object) -> Iterator[tuple[str, str]]:
+    for name, volume in (container.get("volumes") or {}).items():
+        if not _LABEL.fullmatch(name):
+            text = (
+                f"{name!r} is not a valid volume name: use at most 63 lower-case "
+                f"letters, digits and dashes, and no dash at either end"
+            )
+            yield f"{path}.volumes", text
+        has_path = any(volume.get(key) for key in ("path", "secretName", "configMapName"))
+        if not has_path and (volume.get("claimName") or volume.get("hostPath")):
+            yield f"{path}.volumes.{name}.path", "a claim or a hostPath needs a path"
 
 
 #: MiniCluster fields that grant more than an Ensemble needs, each with what it grants.

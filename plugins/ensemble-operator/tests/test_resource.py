@@ -74,6 +74,9 @@ def test_every_list_has_a_bound_and_every_object_is_structural() -> None:
     walk(definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"], "")
 
 
+RUNS_FLUX: Object = {"image": "a", "runFlux": True}
+SERVICE: Object = {"image": "b", "name": "b", "commands": {"pre": "true"}}
+CLAIM: Object = {"claimName": "data"}
 BAD: dict[str, tuple[Object, str]] = {
     "no members": (ensemble() | {"spec": {"members": []}}, "spec.members"),
     "members missing": (ensemble() | {"spec": {}}, "spec.members: is required"),
@@ -115,6 +118,37 @@ BAD: dict[str, tuple[Object, str]] = {
         "would never run",
     ),
     "a container that is not there": (ensemble(member(container="x")), "unknown container 'x'"),
+    "a container without a name": (
+        ensemble(member(spec={"containers": [{"image": "a"}, {"image": "b"}]})),
+        "containers[1].name: every container but the one that runs the ensemble needs a name",
+    ),
+    "two containers with Flux": (
+        ensemble(
+            member(spec={"containers": [RUNS_FLUX, {**RUNS_FLUX, "name": "b"}]}),
+        ),
+        "containers[1].runFlux: only the container that runs the ensemble",
+    ),
+    "a batch": (
+        ensemble(member(spec={"containers": [{"image": "a", "batch": True}]})),
+        "containers[0].batch: cannot be combined with 'launcher'",
+    ),
+    "a script": (
+        ensemble(member(spec={"containers": [{"image": "a", "commands": {"script": "lmp"}}]})),
+        "containers[0].commands.script: the container that runs the ensemble has no script",
+    ),
+    "a service without a name": (
+        ensemble(member(spec={"containers": [{"image": "a"}], "services": [{"image": "b"}]})),
+        "services[0].name: every service container needs a name",
+    ),
+    "a service with commands": (
+        ensemble(member(spec={"containers": [{"image": "a"}], "services": [SERVICE]})),
+        "services[0].commands.pre: service containers have no commands",
+    ),
+    "a claim without a path": (
+        ensemble(member(spec={"containers": [{"image": "a", "volumes": {"v": CLAIM}}]})),
+        "containers[0].volumes.v.path: a claim or a hostPath needs a path",
+    ),
+    "a negative limit": (ensemble(member(spec={"backoffLimit": -1})), "must not be negative"),
     "no image": (ensemble(member(spec={"containers": [{}]})), "must have an image"),
     "an autoscaler without its metrics": (
         ensemble(member(resize="HPA")),

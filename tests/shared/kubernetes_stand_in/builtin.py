@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .kinds import Kind
+from .quantities import amount, store_canonically
 from .refusals import Refusal, invalid
 
 __all__ = ["check"]
 
 Object = Mapping[str, Any]
-_QUANTITY = re.compile(r"([+-]?[0-9.]+)([eE][-+]?[0-9]+|[KMGTPE]i|[numkMGTPE])?")
 
 
 def check(kind: Kind, found: Object) -> None:
-    """Raise the API server's refusal of an object: 400 of what it cannot decode, 422 of the rest."""
-    if kind.kind == "PersistentVolumeClaim":
-        requests = (found["spec"].get("resources") or {}).get("requests") or {}
-        for each in requests.values():
-            if not _QUANTITY.fullmatch(str(each)):
-                raise Refusal(
-                    400,
-                    f'{kind.kind} in version "v1" cannot be handled as a {kind.kind}: quantities '
-                    "must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'",
-                )
+    """Raise the API server's refusal of an object: 400 of what it cannot decode, 422 of the rest.
+
+    Quantities get their canonical form.
+    """
+    try:
+        if kind.kind == "PersistentVolumeClaim":
+            requests = (found["spec"].get("resources") or {}).get("requests") or {}
+            for each in requests.values():
+                amount(str(each))
+        if kind.kind in ("Pod", "Job"):
+            store_canonically(found.get("spec"))
+    except ValueError:
+        raise Refusal(
+            400,
+            f'{kind.kind} in version "v1" cannot be handled as a {kind.kind}: quantities '
+            "must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'",
+        ) from None
     if kind.kind == "HorizontalPodAutoscaler":
         wrong = list(_autoscaler(found["spec"]))
         if wrong:

@@ -18,12 +18,12 @@ import threading
 import time
 import urllib.request
 from collections.abc import Mapping
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 from .jobs import INDEX
 from .node import _POD, _Api, _kill_all
+from .quantities import amount
 from .server import Cluster
 from .store import now
 
@@ -187,7 +187,7 @@ class _Pod:
         self.job = self.labels.get("job-name", "")
         (self.container,) = spec["containers"]
         resources = self.container.get("resources", {})
-        self.cores = int(Decimal(resources.get("requests", {}).get("cpu", "0")))
+        self.cores = amount(resources.get("requests", {}).get("cpu", "0"))
         self.gpus = bool(resources.get("limits"))
         self.apart = "podAntiAffinity" in (spec.get("affinity") or {})
         self.started = self.told = self.over = self.leaving = False

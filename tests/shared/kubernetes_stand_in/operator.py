@@ -72,7 +72,7 @@ class Operator:
         if found["metadata"].get("deletionTimestamp"):
             return
         # Silently: no event, nothing in the status, and spec.size stays as wrong as it is.
-        if size < 1 or (most and most < size) or (least and least > size):
+        if size < 1 or (most and most < size) or (least and least > size) or not _is_valid(spec):
             return
         namespace, name = found["metadata"]["namespace"], found["metadata"]["name"]
         maximum = status.get("maximumSize") or max(size, most)
@@ -138,6 +138,30 @@ class Operator:
             {**found, "status": status},
             part="status",
         )
+
+
+def _is_valid(spec: Object) -> bool:
+    """Return the result of ``MiniCluster.Validate``, whose reasons are only in the log."""
+    containers, services = spec["containers"], spec.get("services") or ()
+    runners = [each for each in containers if each.get("runFlux") or len(containers) == 1]
+    commands = ("pre", "brokerPre", "workerPre")
+    volumes = [v for c in (*containers, *services) for v in (c.get("volumes") or {}).values()]
+    return (
+        len(runners) == 1
+        and all(each.get("name") for each in containers if each not in runners)
+        and not any(each.get("launcher") and each.get("batch") for each in containers)
+        and not any(r.get("command") and r.get("commands", {}).get("script") for r in runners)
+        and all(each.get("name") for each in services)
+        and not any(each.get("commands", {}).get(key) for each in services for key in commands)
+        and spec.get("backoffLimit", 0) >= 0
+        and all(
+            v.get("secretName")
+            or v.get("configMapName")
+            or v.get("path")
+            or not (v.get("claimName") or v.get("hostPath"))
+            for v in volumes
+        )
+    )
 
 
 def _is_minicluster(job: Object) -> bool:

@@ -58,6 +58,18 @@ def version(found: dict[str, Any]) -> str:
     return str(found["metadata"]["resourceVersion"])
 
 
+def test_quantities_are_stored_in_canonical_form(place: Place) -> None:
+    given = {"cpu": "1000", "memory": "1024Mi", "example.com/a": "1e3"}
+    container = {"name": "c", "image": _IMAGE, "resources": {"requests": given, "limits": given}}
+    pod = {"containers": [container], "restartPolicy": "Never"}
+    body = {"metadata": {"name": "j"}, "spec": {"suspend": True, "template": {"spec": pod}}}
+    path = place.path.replace("flux-framework.org/v1alpha2", "batch/v1")
+    found = place.talk.ok("POST", path.replace("miniclusters", "jobs"), body)
+    (made,) = found["spec"]["template"]["spec"]["containers"]
+    stored = {"cpu": "1k", "memory": "1Gi", "example.com/a": "1e3"}
+    assert made["resources"] == {"requests": stored, "limits": stored}
+
+
 # -- the definition ----------------------------------------------------------------------------------
 
 

@@ -120,7 +120,8 @@ def test_workers_find_their_broker_after_a_container_of_the_user_has_ended(
     make: Make, tmp_path: Path
 ) -> None:
     """A pod is never ready once one of its containers has ended."""
-    containers = [{"image": "any", "runFlux": True}, {"image": "any", "command": "true"}]
+    ends = {"name": "ends", "image": "any", "command": "true"}
+    containers = [{"image": "any", "runFlux": True}, ends]
     scene = make(seconds=3, cluster={"size": 2, "containers": containers})
     wait_until(lambda: scene.node.joined("study-0") == ["study-0-1"])
     assert not is_ready(pods(scene)["0"])
