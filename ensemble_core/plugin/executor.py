@@ -258,8 +258,11 @@ class Executor(ABC):
 
     @property
     def on_stop(self) -> Literal["keep", "cancel"]:
-        """What a stop does with the jobs if the file does not say: by default, they are kept if the
-        executor can ``detach`` and ``reattach``, and cancelled otherwise."""
+        """The effect of a stop on the jobs if the file does not specify it.
+
+        By default, jobs are kept if the executor can ``detach`` and ``reattach``; otherwise, they
+        are cancelled.
+        """
         return "keep" if {"detach", "reattach"} <= self.capabilities else "cancel"
 
     @property

@@ -238,7 +238,7 @@ class Runtime:
 
     @property
     def on_stop(self) -> Literal["end", "cancel", "keep"]:
-        """What a stop does with the jobs, according to the file or else to the executor.
+        """The effect of a stop on the jobs, according to the file or else to the executor.
 
         A run without a journal cannot be resumed, so a stop ends it.
         """
