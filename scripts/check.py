@@ -48,10 +48,11 @@ MORE_TOOLS: dict[str, tuple[str, ...]] = {
     "ensemble-gest": ("numpy",),
     "ensemble-lammps": ("numpy",),
 }
-#: Processes per part, and concurrent parts: tests mostly wait.
+#: Processes for the tests of a slow part, and concurrent parts: tests mostly wait.
 WORKERS = min(4, len(os.sched_getaffinity(0)))
-PARTS_AT_ONCE = 3
-#: Slow parts, the slowest first, so that they start early.
+PARTS_AT_ONCE = 5
+#: Slow parts, the slowest first, so that they start early. The other parts have one process: each
+#: further one imports and collects all tests again.
 LONGEST = (
     "core",
     "checkout",
@@ -63,10 +64,6 @@ LONGEST = (
     "ensemble-kubernetes",
     "ensemble-minicluster",
     "ensemble-dashboard",
-    "ensemble-batch",
-    "ensemble-lammps",
-    "ensemble-plot",
-    "ensemble-jobspec",
 )
 #: The last line of pytest, with or without its frame.
 CLOSING = re.compile(r"^=* ?((?:\d+ [a-z]+(?:, )?)+ in [\d.]+s.*?|no tests ran in .*?) ?=*$")
@@ -164,9 +161,10 @@ def pytest(name: str, programs: Path, where: Path, *arguments: str) -> None:
     report = BUILD / f"{name}.xml"
     report.parent.mkdir(parents=True, exist_ok=True)
     env = {**environment(programs), "ENSEMBLE_DIST": str(DIST), "UV": str(UV)}
+    workers = WORKERS if name in LONGEST else 0  # 0: in the process of pytest itself
     code, lines = show(
         programs / "pytest", "-q", "-r", "fE", "-p", "no:cacheprovider", f"--junitxml={report}",
-        "-n", str(WORKERS), "--dist", "worksteal", *arguments,
+        "-n", str(workers), "--dist", "worksteal", *arguments,
         env=env, cwd=where,
     )  # fmt: skip
     endings = [match[1] for line in lines if (match := CLOSING.match(line))]
