@@ -23,6 +23,8 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, TypeVar, cast, get_args, get_origin, get_type_hints
 
+from ensemble_core.model.value import Value
+
 __all__ = ["NOTHING", "Record", "dumps", "layout", "quick_to_make"]
 
 #: The default of fields that are mappings.
@@ -77,43 +79,16 @@ def _layout(cls: type[Any]) -> Layout:
 layout = cast(Callable[[type[Any]], Layout], cache(_layout))
 
 
-def _values_of(cls: type[Any]) -> tuple[tuple[str, ...], Callable[[Any], Any]]:
-    names = tuple(item.name for item in fields(cls))
-    return names, attrgetter(*names) if names else lambda record: ()
-
-
-#: Function that returns the names of a class's fields, and a function that reads their values.
-_values = cast(
-    Callable[[type[Any]], tuple[tuple[str, ...], Callable[[Any], Any]]], cache(_values_of)
-)
-
-
-class Record:
+class Record(Value):
     """Base of frozen dataclasses that can be converted to plain data and back.
 
-    The module's docstring describes the forms. Subclasses in the core inherit comparison, hash and
-    repr (``eq=False, repr=False``), because every process has to compile those that ``dataclass``
-    generates.
+    The module's docstring describes the forms.
     """
 
     __slots__ = ()
     #: The subclasses by their ``type``, if this class is the base of several. (``slots=True``
     #: creates every class twice; the second one counts.)
     kinds: ClassVar[Mapping[str, type[Any]]]
-
-    def __repr__(self) -> str:
-        values = ", ".join(f"{name}={getattr(self, name)!r}" for name in _values(type(self))[0])
-        return f"{type(self).__qualname__}({values})"
-
-    def __eq__(self, other: object) -> bool:
-        if type(other) is not type(self):
-            return NotImplemented
-        _, values = _values(type(self))
-        return (values(self),) == (values(other),)
-
-    def __hash__(self) -> int:
-        _, values = _values(type(self))
-        return (values(self),).__hash__()
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as plain data for JSON; :meth:`from_dict` reads it back."""

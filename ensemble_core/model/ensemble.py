@@ -12,6 +12,7 @@ from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.rules import BoundAction, BoundRule
 from ensemble_core.model.tables import Table
+from ensemble_core.model.value import Value
 
 if TYPE_CHECKING:
     from ensemble_core.model.generators import GeneratorSpec
@@ -28,8 +29,8 @@ def amount(number: float) -> str:
     return f"{number:.4g}" if abs(number) < 100 else f"{number:.2f}".rstrip("0").rstrip(".")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Limits(Value):
     """Limits of a run; ``None`` means no limit.
 
     - ``jobs``: the number of attempts submitted in the whole run;
@@ -70,8 +71,8 @@ def _refused(spec: Mapping[str, Any], name: str = "") -> Any:
     raise EnsembleError("this ensemble has no binder: rules and actions cannot be added to its run")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Binder:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Binder(Value):
     """Functions that check and bind specifications that arrive during the run.
 
     All three functions are pure and raise :class:`~ensemble_core.errors.EnsembleError`. ``rule``
@@ -86,8 +87,8 @@ class Binder:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlgorithmInstance:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class AlgorithmInstance(Value):
     """One entry under ``use:``: rules that are enabled and disabled together.
 
     ``algorithm`` is the algorithm that made the rules, or empty if the file lists the rules.
@@ -101,8 +102,8 @@ class AlgorithmInstance:
     enabled: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ensemble:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Ensemble(Value):
     """A checked ensemble file.
 
     ``heartbeat`` is the interval in seconds, or 0 for none. ``statistics`` holds all statistics by

@@ -20,6 +20,7 @@ from ensemble_core.model.compiler import refused
 from ensemble_core.model.conditions import Condition
 from ensemble_core.model.expressions import called
 from ensemble_core.model.jobs import Job
+from ensemble_core.model.value import Value
 
 __all__ = [
     "ALL",
@@ -65,8 +66,8 @@ def attempt_fields(job: Job) -> dict[str, Any]:
     return {**own, **job.parameters}
 
 
-@dataclass(frozen=True)
-class Filter:
+@dataclass(frozen=True, eq=False, repr=False)
+class Filter(Value):
     """A parsed filter. ``names`` lists the fields that it uses.
 
     ``not_nan`` lists the fields for which nan counts as a missing value: all fields except the

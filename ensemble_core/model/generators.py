@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.sweeps import Range
+from ensemble_core.model.value import Value
 
 if TYPE_CHECKING:
     from ensemble_core.model.conditions import Condition
@@ -49,8 +50,8 @@ _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
 _SLACK = 1e-9
 
 
-@dataclass(frozen=True, kw_only=True)
-class Variable:
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Variable(Value):
     """A variable of a study: one of ``values``, or a number from ``low`` to ``high`` inclusive.
 
     If ``log`` is true, the logarithm is sampled uniformly. With a ``step``, the values are ``low``,
@@ -122,8 +123,8 @@ class Variable:
         return (value - self.low) / (self.high - self.low)
 
 
-@dataclass(frozen=True, slots=True)
-class Constraint:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Constraint(Value):
     """A constraint on a result: ``sign`` (``<``, ``<=``, ``>``, ``>=``) and a number."""
 
     sign: str
@@ -138,8 +139,8 @@ class Constraint:
         return value - self.bound if self.sign.startswith("<") else self.bound - value
 
 
-@dataclass(frozen=True, kw_only=True)
-class Vocs:
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Vocs(Value):
     """The problem of a generator: variables, objectives and constraints (VOCS, as in gest-api).
 
     Objectives and constraints are names under the group's ``result``. If ``prunes`` is true, the
@@ -308,8 +309,8 @@ class Prune(NamedTuple):
     step: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GeneratorSpec:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class GeneratorSpec(Value):
     """A checked entry under ``generators:``.
 
     ``build`` creates the generator. ``classes`` lists the import paths in its options, which are

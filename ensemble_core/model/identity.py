@@ -17,6 +17,7 @@ from typing import Any
 from ensemble_core.model.codec import dumps
 from ensemble_core.model.jobs import Job, JobGroup
 from ensemble_core.model.placeholders import fill
+from ensemble_core.model.value import Value
 
 __all__ = ["Source", "identity_of", "parts_of", "short", "written"]
 
@@ -38,8 +39,8 @@ def short(value: object) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Source(Value):
     """The parts of an identity that all jobs of a group share, as plain data."""
 
     parts: Mapping[str, Any]

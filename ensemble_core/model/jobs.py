@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ensemble_core.model.codec import NOTHING, Record
 from ensemble_core.model.placeholders import fill
 from ensemble_core.model.sweeps import GivenBy
+from ensemble_core.model.value import Value
 
 if TYPE_CHECKING:
     from ensemble_core.model.expressions import Expression
@@ -75,7 +76,7 @@ class JobState(enum.IntEnum):
         return self < JobState.RUN
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Job(Record):
     """One submission of a job group, as an executor receives it.
 
@@ -175,8 +176,8 @@ _TEXTS = ("workdir", "stdout", "stderr")
 _REPLICA = re.compile(r"\{replica[:}]")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobGroup:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class JobGroup(Value):
     """An entry under ``jobs:``. :meth:`jobs` expands it into the jobs of one submit.
 
     ``parameters`` is a sweep, with ``count`` jobs for each combination of values. ``points`` has

@@ -10,6 +10,7 @@ from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.conditions import Condition
 from ensemble_core.model.expressions import worked_out
 from ensemble_core.model.placeholders import FIELD_PLACEHOLDER, JOB_PLACEHOLDER
+from ensemble_core.model.value import Value
 
 __all__ = ["LITERAL_FIELDS", "RetryPolicy", "changed_fields"]
 
@@ -17,8 +18,8 @@ __all__ = ["LITERAL_FIELDS", "RetryPolicy", "changed_fields"]
 LITERAL_FIELDS = frozenset({"observe", "points"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetryPolicy:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class RetryPolicy(Value):
     """A group's ``retry``: if ``when`` holds for a failed attempt, the job is submitted again.
 
     Each index is retried at most ``times`` times, after ``wait`` (seconds or an expression), with

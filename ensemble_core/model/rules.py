@@ -15,6 +15,7 @@ from ensemble_core.errors import Location
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.conditions import Condition
 from ensemble_core.model.placeholders import filled_message
+from ensemble_core.model.value import Value
 
 if TYPE_CHECKING:  # keeps `ensemble validate` fast
     from ensemble_core.model.decisions import Decision, WhenBusy
@@ -135,8 +136,8 @@ class Rule(_Spec):
         return Action(action[0] if isinstance(action, list) else action)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trigger:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Trigger(Value):
     """The events that make a rule check its condition, built by a plugin from the rule's options.
 
     Exactly one of these fields says what triggers the rule:
@@ -358,8 +359,8 @@ class Firing(Protocol):
 Plan = Callable[[Firing, Mapping[str, Any]], "Iterable[Decision]"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BoundAction:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class BoundAction(Value):
     """A checked action.
 
     If ``plan`` is ``None``, the action runs outside the engine's thread: the engine's decision is a
@@ -422,8 +423,8 @@ class BoundSpec(dict[str, Any]):
         return dict, (dict(self),)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BoundRule:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class BoundRule(Value):
     """A checked, immutable rule. The engine keeps its counters elsewhere.
 
     - ``repetitions``: how often the rule may fire; with ``each``, how often it may fire for each

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import overload
 
+from ensemble_core.model.value import Value
+
 __all__ = ["GivenBy", "Range", "by_count", "by_step", "rounded"]
 
 #: Tolerance in steps: the end of a range belongs to the range if it is this close to a step.
@@ -29,8 +31,8 @@ def rounded(value: float) -> float:
     return value if isinstance(value, int) else float(f"{value:.12g}") + 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class GivenBy:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class GivenBy(Value):
     """Placeholder for a parameter's values that a function of ``custom:`` computes at each submit.
 
     The placeholder is the only item of the parameter's values.

@@ -12,6 +12,7 @@ from typing import Any
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.conditions import Condition
 from ensemble_core.model.expressions import Expression, index_label
+from ensemble_core.model.value import Value
 
 __all__ = ["MOST_PIVOT_VALUES", "NOWHERE", "OWN_NAMES", "Table", "table_column", "value_order"]
 
@@ -24,8 +25,8 @@ OWN_NAMES = ("index", "duration", "attempt", "replica", "reused")
 MOST_PIVOT_VALUES = 200
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Table(Value):
     """A table over the done jobs of group ``of`` that pass the filter ``only``.
 
     Without ``by``, the table has a row for each job; with ``by``, it has a row for each combination

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from ensemble_core.errors import ExecutorError
 from ensemble_core.model.causes import Cause
 from ensemble_core.model.jobs import Job
+from ensemble_core.model.value import Value
 
 if TYPE_CHECKING:  # not needed to check a file, which must be fast
     from ensemble_core.model.decisions import WhenBusy
@@ -80,8 +81,8 @@ def wrong_command(job: Job) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Run(Value):
     """The run for which an executor works.
 
     ``tag`` is the run's unique name. An executor attaches the tag to each of its jobs in the queue,

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ensemble_core.errors import Location
+from ensemble_core.model.value import Value
 
 __all__ = ["AlgorithmPlugin", "AlgorithmView", "Fragment", "SourcePlugin", "SourceView"]
 
@@ -21,8 +22,8 @@ _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 Schema = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fragment:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Fragment(Value):
     """Job groups, rules and statistics in the format of an ensemble file, as plain data.
 
     The job groups replace the entry that they came from. The rules are added after those of the
@@ -45,8 +46,8 @@ class Fragment:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceView:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class SourceView(Value):
     """The parts of an ensemble that a source may read.
 
     ``read`` returns the text of a file whose path is relative to the ensemble file; the run keeps
@@ -60,8 +61,8 @@ class SourceView:
     capabilities: frozenset[str] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourcePlugin:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class SourcePlugin(Value):
     """The record of a source, which expands entries under ``jobs:`` that have its name as a key.
 
     ``options`` is a JSON Schema of the entry. The properties of this schema are the allowed keys,
@@ -79,8 +80,8 @@ class SourcePlugin:
     options: Schema = field(default_factory=lambda: _NOTHING)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlgorithmView:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class AlgorithmView(Value):
     """The parts of an ensemble that an algorithm may read.
 
     ``instance`` is the name of the instance to build. ``groups`` has the file's job groups by name.
@@ -94,8 +95,8 @@ class AlgorithmView:
     capabilities: frozenset[str] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlgorithmPlugin:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class AlgorithmPlugin(Value):
     """The record of an algorithm: rules under a name, with options.
 
     ``objective`` states the algorithm's goal in one line. ``options`` is a JSON Schema of ``with``.

@@ -10,11 +10,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from ensemble_core.model.value import Value
+
 __all__ = ["Observer", "Row"]
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Row(Value):
     """Values that an observer read at one moment, by variable. ``clock`` is their time or step.
 
     A value may be nan or infinite if the output says so. Statistics skip such a value, and

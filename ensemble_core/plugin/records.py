@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from ensemble_core.metrics.series import Statistic, StatisticSpec, TimedStatistic
 from ensemble_core.model.jobs import Job
 from ensemble_core.model.rules import Action, Plan, Rule, Trigger
+from ensemble_core.model.value import Value
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,8 +46,8 @@ About = Literal["run", "job", "job-begun", "job-ended", "job-failed"]
 ABOUT: tuple[About, ...] = get_args(About)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutorPlugin:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class ExecutorPlugin(Value):
     """The record of an executor.
 
     ``options`` is a JSON Schema of the options that ``--option KEY=VALUE`` and ``--slots`` set.
@@ -80,8 +81,8 @@ class ExecutorPlugin:
     render: Callable[[Job, Mapping[str, Any]], Rendered] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TriggerPlugin:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class TriggerPlugin(Value):
     """The record of a trigger.
 
     ``options`` is a JSON Schema of additional keys for rules with this trigger, besides
@@ -113,8 +114,8 @@ class TriggerPlugin:
     about: About = "job"
 
 
-@dataclass(frozen=True, slots=True)
-class CallContext:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class CallContext(Value):
     """The arguments of a slow action's ``run``.
 
     ``options`` has the action's checked options. ``event`` is the event that triggered the rule,
@@ -146,8 +147,8 @@ class CallContext:
 Outcome = Action | Rule | Iterable[Action | Rule] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActionPlugin:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class ActionPlugin(Value):
     """The record of an action, with exactly one of ``run`` and ``plan``.
 
     ``run`` may be slow (write a file, send a mail, make a remote call). It is called outside the
@@ -187,8 +188,8 @@ class ActionPlugin:
     simulates: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatisticPlugin:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class StatisticPlugin(Value):
     """The record of a statistic, which is a streaming reducer: ``NAME.GROUP-VARIABLE``.
 
     ``build`` is called with the checked ``options`` (which the file sets under ``statistics:``) and
@@ -231,8 +232,8 @@ class StatisticPlugin:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObserverPlugin:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class ObserverPlugin(Value):
     """The record of an observer, a reader of jobs' output: ``observe: {NAME: {OPTION: …}}``.
 
     ``build`` is called with the job and the checked options, and returns the observer.
@@ -251,8 +252,8 @@ class ObserverPlugin:
     unasked: Callable[[Mapping[str, Any]], Mapping[str, str]] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResizerPlugin:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class ResizerPlugin(Value):
     """The record of a resizer, which changes the sizes of members of the ensemble service.
 
     ``options`` is a JSON Schema of the options that ``ensemble-server start --option KEY=VALUE``
@@ -266,8 +267,8 @@ class ResizerPlugin:
     options: Schema = field(default_factory=lambda: _NOTHING)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GeneratorPlugin:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class GeneratorPlugin(Value):
     """The record of a generator, which chooses points: ``generators: [{use: NAME, with: {…}}]``.
 
     ``build`` is called outside the engine's thread, with the problem (:class:`Vocs`) and the

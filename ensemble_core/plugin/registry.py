@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 from ensemble_core.errors import PluginError, closest
+from ensemble_core.model.value import Value
 from ensemble_core.plugin.entry_points import normalize
 
 if TYPE_CHECKING:
@@ -68,8 +69,8 @@ KINDS: tuple[Kind, ...] = (
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedPlugin:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class LoadedPlugin(Value):
     """A plugin that was found, working or broken.
 
     ``name`` is the name of the plugin's entry point (for a file: the stem). ``module`` is the

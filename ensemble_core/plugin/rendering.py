@@ -10,12 +10,13 @@ import shlex
 from dataclasses import dataclass
 
 from ensemble_core.model.jobs import Job
+from ensemble_core.model.value import Value
 
 __all__ = ["Rendered", "shell_line"]
 
 
-@dataclass(frozen=True, slots=True)
-class Rendered:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Rendered(Value):
     """A job in the form that its queue would receive: ``text`` of a ``media_type``
     (``application/json``, ``text/x-shellscript`` …)."""
 

@@ -11,11 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from ensemble_core.model.value import Value
+
 __all__ = ["Resized", "Resizer"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resized:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Resized(Value):
     """The answer to a resize request, in nodes.
 
     ``before`` is the current size, ``asked`` is the requested size, and ``granted`` is the new

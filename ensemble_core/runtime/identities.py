@@ -19,17 +19,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ensemble_core.engine.records import JobRecord
 from ensemble_core.errors import EnsembleError
-from ensemble_core.journal.earlier_jobs import EarlierJob, EarlierJobs
 from ensemble_core.model.codec import NOTHING, dumps
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import Event, Identified, JobEvent, LookedUp, Observed, Problem
 from ensemble_core.model.identity import Source, identity_of, parts_of, short, written
 from ensemble_core.model.jobs import Job, JobGroup
 from ensemble_core.model.placeholders import fill
+
+if TYPE_CHECKING:  # needed only if jobs are reused
+    from ensemble_core.journal.earlier_jobs import EarlierJob, EarlierJobs
 
 __all__ = [
     "Identities",
@@ -286,6 +288,8 @@ class Identities:
 
     def _reopened(self) -> EarlierJobs:
         """Return the jobs of those earlier runs that still exist."""
+        from ensemble_core.journal.earlier_jobs import EarlierJobs
+
         earlier = EarlierJobs(self._served, files=self._files)
         for folder in self._folders:
             try:

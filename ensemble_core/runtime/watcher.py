@@ -12,6 +12,7 @@ from typing import Literal
 from ensemble_core.engine.report import Report
 from ensemble_core.model.decisions import Decision
 from ensemble_core.model.events import Event
+from ensemble_core.model.value import Value
 
 __all__ = ["Outcome", "Watcher"]
 
@@ -35,8 +36,8 @@ class Watcher:
         """Receive the state of the run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Outcome(Value):
     """How a controller ended or left a run. ``seconds`` is the duration.
 
     ``natural`` is true if the run ended because nothing more could happen, ``over`` if nothing is

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ensemble_core.errors import EnsembleError, UsageError, call_plugin, did_you_mean, plugin_raised
+from ensemble_core.model.value import Value
 
 if TYPE_CHECKING:
     from ensemble_core.model.ensemble import Ensemble
@@ -41,8 +42,8 @@ _WORDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ExecutorChoice:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ExecutorChoice(Value):
     """The executor of a run: its name, its record, its options, and why it was chosen."""
 
     name: str
