@@ -8,4 +8,5 @@ from ensemble_testing import StopSuite
 class TestLocal(StopSuite):
     executor = "local"
     options = ("--slots", "3")
+    slots = 3
     on_stop = "cancel"  # who interrupts a run here wants the processors back

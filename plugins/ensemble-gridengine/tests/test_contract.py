@@ -65,6 +65,7 @@ class TestStops(StopSuite):
     executor = "gridengine"
     options = OPTIONS
     on_stop = "keep"
+    slots = 8
 
 
 @pytest.mark.timeout(600)

@@ -54,6 +54,7 @@ class TestRemoteDecisions(Remote, DecisionSuite): ...
 
 class TestRemoteStops(Remote, StopSuite):
     on_stop = "keep"
+    slots = 8
 
 
 @pytest.mark.timeout(240 + 60 * seed_and_rounds(2)[1])

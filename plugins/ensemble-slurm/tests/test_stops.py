@@ -23,6 +23,7 @@ class TestSlurm(StopSuite):
     executor = "slurm"
     on_stop = "keep"
     options = ("-o", "look=1", "-o", "rate=50")
+    slots = 8
 
 
 @pytest.mark.checkout
