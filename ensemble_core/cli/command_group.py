@@ -1,8 +1,8 @@
-"""Command group of ``ensemble`` and of plugins' own programs: turns errors into messages and exit
-codes.
+"""Command group of ``ensemble`` and of plugins' own programs.
 
-Exit codes: 0 success; 1 the run or its jobs failed; 2 wrong command line or file; 70 internal error
-in Ensemble or a plugin; 128 + N ended by signal N; any other comes from a rule's ``terminate``.
+It turns errors into messages and exit codes. Exit code 0 means success; 1, that the run or its jobs
+failed; 2, an invalid command line or file; 70, an internal error in Ensemble or a plugin; 128 + N,
+that signal N ended the command. Any other exit code comes from a rule's ``terminate``.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class CommandGroup(click.Group):
             return run(args, prog_name, complete_var, standalone_mode=False, **extra)
         _open_closed_streams()
         fault: Exception | None = None
-        # Most objects made at the start, such as modules, live until the end.
+        # Most objects that are created at the start, such as modules, live until the end.
         gc.set_threshold(50_000, 20, 20)
         CommandGroup.is_program = True
         try:
@@ -93,14 +93,14 @@ class CommandGroup(click.Group):
                 code = 141
             else:
                 fault = error
-        except Exception as error:  # last resort: a message instead of a traceback
+        except Exception as error:  # as a last resort, print a message instead of a traceback
             fault = error
         finally:
             CommandGroup.is_program = False
         if fault is not None:
             code = 130 if interrupted(fault) else FAULT
         if code == 130 and threading.current_thread() is threading.main_thread():
-            # The command is done: a late Ctrl-C must not change its exit code.
+            # The command is done, so a late Ctrl-C must not change its exit code.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         if fault is not None:
             _tell_fault(fault, silent=code == 130)
@@ -110,8 +110,9 @@ class CommandGroup(click.Group):
 def _end_at_ctrl_c(ctx: click.Context) -> None:
     """Let Ctrl-C end the process at once while ``ctx`` is open.
 
-    Python may drop a ``KeyboardInterrupt`` raised inside an import and leave the import lock held.
-    The command would then continue, and its first thread that imports a module would block forever.
+    Python may drop a ``KeyboardInterrupt`` that is raised during an import, and leave the import
+    lock held. The command would then continue, and its first thread that imports a module would
+    block forever.
     """
     before = signal.getsignal(signal.SIGINT)
     in_main_thread = threading.current_thread() is threading.main_thread()
@@ -123,13 +124,13 @@ def _end_at_ctrl_c(ctx: click.Context) -> None:
 def _open_closed_streams() -> None:
     """Open standard streams that were closed (``>&-``).
 
-    Otherwise the next opened files, such as a job's output, would get their descriptors.
+    Otherwise, the files that are opened next, such as a job's output, would get their descriptors.
     """
     for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # uses this descriptor, the lowest free one
+            os.open(os.devnull, os.O_RDWR)  # this takes the lowest free descriptor
         if getattr(sys, name) is None:
             mode = "w" if descriptor else "r"
             stream = open(descriptor, mode, closefd=False, encoding="utf-8")  # noqa: SIM115
@@ -137,7 +138,7 @@ def _open_closed_streams() -> None:
 
 
 def _tell_fault(error: Exception, *, silent: bool) -> None:
-    """Report an internal error and save its traceback to a file; if ``silent``, only save it."""
+    """Report an internal error and save its traceback to a file. If ``silent``, only save it."""
     import tempfile
     import traceback
 

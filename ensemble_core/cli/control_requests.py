@@ -1,6 +1,6 @@
-"""Sender of control requests (submit, set, enable, disable, stop, cancel) to a live run.
+"""Sends control requests (submit, set, enable, disable, stop, cancel) to a live run.
 
-Requests go through the run's folder, because its controller may be on another machine.
+Requests go through the run's folder, because the controller may be on another machine.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LOOK = 0.2
 
 
 def request(run: str, state: str | None, as_json: bool, action: Mapping[str, Any]) -> int:
-    """Send an action to the run and print its decisions; return 1 if there were none."""
+    """Send an action to the run and print its decisions. Return 1 if there are no decisions."""
     from ensemble_core.journal.request_files import ask, requester
     from ensemble_core.journal.run_store import find, state_folder
 
@@ -73,7 +73,7 @@ def wait_for_controller_exit(lock: Lock) -> None:
 def given_values(texts: Sequence[str], example: str, origin: str = "") -> dict[str, Any]:
     """Return the values of ``NAME=VALUE`` texts, parsed as in a file.
 
-    ``origin`` is the option that they were given with. Raises :class:`UsageError`.
+    ``origin`` is the option with which the texts were given. Raises :class:`UsageError`.
     """
     from ensemble_core.config.reader import read_value
 
@@ -112,5 +112,5 @@ def switch_command(word: str) -> click.Command:
 
 
 def say(as_json: bool, told: Mapping[str, Any], text: str) -> None:
-    """Print the outcome of a request: a text for people, or ``told`` as JSON."""
+    """Print the outcome of a request, as a text for people or as ``told`` in JSON."""
     click.echo(to_json(told) if as_json else text)

@@ -1,7 +1,7 @@
-"""Entry point of the installed ``ensemble`` script. Imports almost nothing itself.
+"""Entry point of the installed ``ensemble`` script, which itself imports almost nothing.
 
-While the command line is imported, Ctrl-C ends the process with exit code 130 and one line. A
-``KeyboardInterrupt`` would print a traceback there, or be dropped by the interpreter.
+While the command line is being imported, Ctrl-C ends the process with exit code 130 and one line.
+Otherwise, a ``KeyboardInterrupt`` would print a traceback, or the interpreter would drop it.
 """
 
 import _signal  # type: ignore[import-not-found]  # ``signal`` imports ``enum``

@@ -1,5 +1,8 @@
-"""Formatter of errors and warnings as text (what, where, source line with a caret, cause, hint) or
-as JSON."""
+"""Formats errors and warnings as text or as JSON.
+
+The text says what is wrong, and where, shows the source line with a caret, and ends with the cause
+and the hint.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ _LARGEST = 4_000_000
 
 
 def flatten(error: EnsembleError) -> tuple[EnsembleError, ...]:
-    """Return the single errors that this error consists of."""
+    """Return the single errors of which this error consists."""
     return error.errors or (error,) if isinstance(error, FileErrors) else (error,)
 
 
@@ -60,7 +63,8 @@ def format_error(
 
 
 def _excerpt(where: Location, look: TextStyle, sources: dict[str, list[str]]) -> list[str]:
-    """Return the offending line and a caret below its column; empty if the file cannot be read."""
+    """Return the offending line and a caret below its column, or nothing if the file is
+    unreadable."""
     if where.line < 1 or not where.quoted:
         return []
     if where.file not in sources:
@@ -107,8 +111,7 @@ def errors_as_json(as_json: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def usage_errors() -> Iterator[None]:
-    """Context manager that gives errors raised inside exit code 2: they come from the command
-    line."""
+    """Context manager in which errors get exit code 2, because they come from the command line."""
     try:
         yield
     except EnsembleError as error:

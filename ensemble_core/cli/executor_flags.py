@@ -1,8 +1,8 @@
-"""Flags of ``run``, ``resume`` and ``cancel`` that stand for options of executors.
+"""Flags of ``run``, ``resume`` and ``cancel`` that set options of executors.
 
-A schema marks an option with ``x-ensemble-flag`` (see ``plugin.hookspecs``). If several executors
-have the flag, the chosen one gets its value. Plugins are loaded only if the command line has an
-unknown flag, for shell completion, and for ``--help``.
+The schema of such an option has ``x-ensemble-flag`` (see ``plugin.hookspecs``). If several
+executors have the flag, the chosen executor gets its value. Plugins are loaded only if the command
+line has an unknown flag, for shell completion, and for ``--help``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CommandWithFlags", "given_flags"]
 
-#: Keys of a context's ``meta``: the arguments, the available flags, the given flags.
+#: Keys in a context's ``meta`` for the arguments, the available flags, and the given flags.
 _ARGUMENTS, _FLAGS, _GIVEN = (f"ensemble.flags.{name}" for name in ("arguments", "all", "given"))
 _TYPES = {"integer": int, "number": float}
 
@@ -67,15 +67,15 @@ class CommandWithFlags(click.Command):
             own = {name for each in super().get_params(ctx) for name in each.opts}
         try:
             registry = load_plugins(_plugin_files(ctx.meta.get(_ARGUMENTS, [])), warn=False)
-        except EnsembleError:  # the file is broken; the command reports that when it loads the file
+        except EnsembleError:  # broken: the command reports that when it loads the file
             registry = load_plugins((), warn=False)
-        # The command's own option wins; -o reaches the executor's.
+        # The command's own option takes precedence; -o sets the executor's.
         flags = _flags(registry, str(self.name))
         ctx.meta[_FLAGS] = [flag for flag in flags if not own & set(flag.opts)]
 
 
 class _Flag(click.Option):
-    """A flag with the option's schema for each executor."""
+    """A flag, with the schema of the option in each executor."""
 
     def __init__(self, option: str, schemas: Mapping[str, Mapping[str, Any]]) -> None:
         marks = {name: _mark(schema) for name, schema in schemas.items()}
@@ -103,7 +103,7 @@ class _Flag(click.Option):
 
     @property
     def section(self) -> str:
-        """Heading of the flag in ``--help``."""
+        """The heading under which ``--help`` shows the flag."""
         several = "s" if len(self.executors) > 1 else ""
         return f"Options of executor{several} {', '.join(self.executors)}"
 
@@ -113,9 +113,9 @@ def _keep(ctx: click.Context, flag: click.Parameter, value: Any) -> None:
         return
     assert isinstance(flag, _Flag)
     if flag.path:
-        if not value.strip():  # an unset shell variable: reject it instead of guessing
+        if not value.strip():  # probably an unset shell variable: reject it instead of guessing
             raise click.BadParameter("the file name is empty", ctx, flag)
-        # Absolute, because a run may be resumed from another folder.
+        # Make the path absolute, because a run may be resumed from another folder.
         value = os.path.abspath(os.path.expanduser(value))
     ctx.meta.setdefault(_GIVEN, {})[flag.option] = value
 
@@ -123,8 +123,8 @@ def _keep(ctx: click.Context, flag: click.Parameter, value: Any) -> None:
 def given_flags(record: ExecutorPlugin, before: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the flags on the command line as options of this executor.
 
-    They replace the run's options so far (``before``). Raises :class:`UsageError` for a flag that
-    only other executors have.
+    The flags replace options that the run had ``before``. Raises :class:`UsageError` for a flag
+    that only other executors have.
     """
     ctx = click.get_current_context()
     given: dict[str, Any] = ctx.meta.get(_GIVEN, {})
@@ -141,7 +141,7 @@ def given_flags(record: ExecutorPlugin, before: Mapping[str, Any] | None = None)
 
 
 def _flags(registry: Registry, command: str) -> Iterator[_Flag]:
-    """Return the flags that a command accepts, grouped by executor."""
+    """Yield the flags that a command accepts, grouped by executor."""
     found: dict[str, dict[str, Mapping[str, Any]]] = {}
     for name in registry.executors.names:
         for option, schema in registry.executors[name].options.get("properties", {}).items():

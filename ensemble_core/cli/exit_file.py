@@ -1,6 +1,7 @@
-"""Exit code in a file, for a pod or batch job that restarts a run with the same command.
+"""File with the exit code, for a pod or batch job that restarts a run with the same command.
 
-An exit code alone does not tell a finished run from one that should be restarted. Used by ``run``.
+From an exit code alone, the caller cannot tell whether a run has finished or should be restarted.
+Used by ``run``.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ def record_exit_code(
     """Context manager that yields a function that writes the exit code to ``file``.
 
     The function writes only if the exit code is final: the run has ended, was stopped by something
-    other than a signal, or its file or command line is wrong. The context manager first empties
-    ``file``; if it is ``None``, nothing is written.
+    other than a signal, or has an invalid file or command line. The context manager first empties
+    ``file``. If ``file`` is ``None``, nothing is written.
     """
     if file is None:
         yield lambda code: None

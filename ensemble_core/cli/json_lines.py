@@ -1,7 +1,7 @@
 """Encoder of ``--json`` lines: one JSON object per line.
 
 Values that JSON cannot express are converted, never dropped: numbers that are not finite become
-``null``, other objects become text. Called by the output thread.
+``null``, and other objects become text. Called by the output thread.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def to_json(data: Mapping[str, Any]) -> str:
 
 
 def _json_value(value: object, depth: int = 0) -> object:
-    """Return a value as JSON can express it."""
+    """Convert a value to one that JSON can express."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):

@@ -16,7 +16,7 @@ from ensemble_core.cli.command_group import CommandGroup
 
 __all__ = ["COMMANDS", "main"]
 
-#: Subcommands (module and function have the same name) with their help texts.
+#: Subcommands, each with its help text. A module and its function have the subcommand's name.
 COMMANDS: dict[str, str] = {
     "init": "Create a small commented study: study.yaml and a program.",
     "run": "Run an ensemble file.",
@@ -48,12 +48,13 @@ COMMANDS: dict[str, str] = {
 
 
 class EnsembleGroup(CommandGroup):
-    """Commands of the core, imported when called, and of plugins."""
+    """Group of the core's commands, which are imported when called, and of plugins' commands."""
 
     handle_signals = frozenset({"run", "resume"})
 
     def commands_of_plugins(self) -> dict[str, str]:
-        """Return the plugins' commands with their help texts, and who claims an ambiguous name."""
+        """Return the commands of plugins with their help texts. For an ambiguous name, the text
+        says who claims it."""
         from ensemble_core.cli.plugin_commands import find_commands, summary_of
 
         found = find_commands(COMMANDS)

@@ -1,5 +1,7 @@
-"""Options and arguments that several commands share, and helpers that load plugins and stored
-runs."""
+"""Options and arguments that several commands share.
+
+The module also has functions that load plugins and stored runs.
+"""
 
 from __future__ import annotations
 
@@ -55,8 +57,8 @@ def plugin_option(function: _F) -> _F:
 class Display(NamedTuple):
     """How a run is displayed.
 
-    ``progress`` is ``None`` if not given. ``show`` is a results table to keep in view; ``metrics``
-    prints all metrics at the end.
+    ``progress`` is ``None`` if the option is not given. ``show`` is a results table that stays in
+    view. With ``metrics``, all metrics are printed at the end.
     """
 
     debug: bool = False
@@ -70,7 +72,7 @@ class Display(NamedTuple):
 def display_options(function: Callable[..., int]) -> Callable[..., int]:
     """Add ``--debug``, ``--quiet``, ``--json``, ``--progress``, ``--show`` and ``--metrics``.
 
-    The command gets them as ``display``. With ``--json``, its errors are printed as JSON too.
+    The command gets these options as ``display``. With ``--json``, errors are also printed as JSON.
     """
 
     @wraps(function)
@@ -128,7 +130,7 @@ def allow_idle_option(function: _F) -> _F:
 
 
 def wall_option(function: _F) -> _F:
-    """Add ``--wall DURATION``; the command gets seconds."""
+    """Add ``--wall DURATION``. The command gets seconds."""
 
     def read(ctx: click.Context, parameter: click.Parameter, given: str | None) -> float | None:
         from ensemble_core.errors import EnsembleError
@@ -163,7 +165,7 @@ def executor_option(function: _F) -> _F:
 
 
 def key_value_option(what: str) -> Callable[[_F], _F]:
-    """Add ``-o KEY=VALUE``, which may be repeated; pass ``options`` to ``read_options``."""
+    """Add ``-o KEY=VALUE``, which may be repeated. Pass ``options`` to ``read_options``."""
     return click.option("-o", "--option", "options", metavar="KEY=VALUE", multiple=True, help=what)
 
 
@@ -179,7 +181,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 def complete_runs(
     ctx: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Return the runs that a shell may complete to, newest first."""
+    """Return the runs that match an incomplete name, newest first, for shell completion."""
     from click.shell_completion import CompletionItem
 
     from ensemble_core.errors import EnsembleError
@@ -209,8 +211,8 @@ run_argument = click.argument("run", metavar="RUN", shell_complete=complete_runs
 def kept_run_options(*, salvage: bool = False) -> Callable[[_F], _F]:
     """Add RUN, ``--state`` and ``--json`` to a command that reads a stored run.
 
-    The command gets the opened run as ``kept``, and ``as_json``. With ``salvage``, a damaged run is
-    opened as far as possible.
+    The command gets the arguments ``kept`` (the opened run) and ``as_json``. With ``salvage``, a
+    damaged run is opened as far as possible.
     """
 
     def decorate(function: _F) -> _F:
@@ -229,17 +231,17 @@ def kept_run_options(*, salvage: bool = False) -> Callable[[_F], _F]:
 
 
 def load_plugins(files: Sequence[str], *, warn: bool = True) -> Registry:
-    """Load the installed plugins and those in ``files``; report each problem once."""
+    """Load the installed plugins and those in ``files``. Report each problem once."""
     from ensemble_core.plugin.discovery import discover
 
-    # Execute a file only once, even if its flags were read before.
+    # Execute a plugin file only once, even if its flags were read before.
     ctx = click.get_current_context(silent=True)
     loaded = {} if ctx is None else ctx.meta.setdefault("ensemble.plugins", {})
     registry = loaded.get(tuple(files)) or discover(files)
     loaded[tuple(files)] = registry
     if CommandGroup.is_program and not files and not gc.get_freeze_count():
-        # Modules live until the end, so the garbage collector need not scan them. Objects of user
-        # code are still collected: an open file may have to be closed.
+        # Modules live until the end, so the garbage collector need not scan them. Later objects of
+        # user code are still collected, because an open file may have to be closed.
         gc.freeze()
     for text in registry.warnings if warn else ():
         print_warning(text)

@@ -1,4 +1,4 @@
-"""Writer of tables to Parquet files, in batches. Needs pyarrow."""
+"""Writes tables to Parquet files, in batches. This needs pyarrow."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ensemble_core.display.column_types import Batch, as_kind, column_kind, impo
 
 __all__ = ["write_parquet"]
 
-#: Arrow types by kind of value in job rows.
+#: Types by kind of value in job rows.
 _TYPES: dict[str, type] = {"i": int, "f": float, "b": bool, "s": str}
 
 
@@ -26,9 +26,9 @@ def write_parquet(
 ) -> None:
     """Write a table as Parquet.
 
-    ``known`` has the types of some columns; others are inferred from the first rows. If a later row
-    does not fit, the file is written again. Raises :class:`UsageError` if pyarrow is missing,
-    ``OSError`` if the file cannot be written.
+    ``known`` has the types of some columns; the other types are inferred from the first rows. If a
+    later row does not fit, the file is written again. Raises :class:`UsageError` if pyarrow is
+    missing, and ``OSError`` if the file cannot be written.
     """
     arrow = imported("pyarrow", "Parquet")
     parquet = imported("pyarrow.parquet", "Parquet")
@@ -54,7 +54,8 @@ def write_parquet(
 
 
 def _fitting(values: Sequence[Any], kind: type, seen: set[type]) -> Sequence[Any]:
-    """Return the values in the column's type. Raises :class:`_WiderType` if they need another."""
+    """Convert the values to the column's type. Raises :class:`_WiderType` if they need another
+    type."""
     there = set(map(type, values))
     there.discard(type(None))
     if int in there and not all(type(v) is not int or in_64_bits(v) for v in values):

@@ -1,8 +1,8 @@
 """Commands of plugins: entry points of the group ``ensemble.commands``.
 
-Names follow ``plugin.registry``: the core's commands win, and if two distributions claim a name,
-``ensemble DISTRIBUTION:NAME`` chooses. Listing imports nothing: ``ensemble --help`` shows the first
-line of the module's docstring.
+Names are resolved as in ``plugin.registry``: the core's commands take precedence, and if two
+distributions claim a name, ``ensemble DISTRIBUTION:NAME`` selects one. To list commands imports
+nothing: ``ensemble --help`` shows the first line of the module's docstring.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["GROUP", "find_commands", "listed_commands", "load_command", "summary
 GROUP = "ensemble.commands"
 
 _DOCSTRING = re.compile(r"""(?:\s*#[^\n]*\n)*\s*[rRuU]?(\"""|'''|"|')\s*(.*?)\s*(?:\1|\n|$)""")
-#: Characters read to find a module's docstring.
+#: Number of characters that are read to find a module's docstring.
 _HEAD = 4096
 
 
@@ -48,7 +48,8 @@ def _provider(point: EntryPoint, error: str | None = None) -> LoadedPlugin:
 
 
 def listed_commands() -> list[LoadedPlugin]:
-    """Return each plugin command for ``plugins list``; ``error`` says why one does not work."""
+    """Return each plugin command for ``plugins list``. Its ``error`` says why it does not work, if
+    so."""
     listed = []
     for point in entry_points(GROUP):
         try:
@@ -87,7 +88,8 @@ def load_command(point: EntryPoint) -> click.Command:
 
 
 def summary_of(point: EntryPoint) -> str:
-    """Return the first docstring line of a command's module without importing it."""
+    """Return the first line of the docstring of a command's module, without importing the
+    module."""
     top, *inner = point.module.split(".")
     try:
         spec = PathFinder.find_spec(top, sys.path)

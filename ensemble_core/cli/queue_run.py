@@ -1,4 +1,4 @@
-"""A displayed run on a queue: the part of ``ensemble run`` after text and executor are known.
+"""A displayed run on a queue: the second part of ``ensemble run``, given the text and executor.
 
 Also used by plugins' commands that generate an ensemble file.
 """
@@ -36,7 +36,7 @@ def resume_instead(
 ) -> int | None:
     """Resume an existing run if ``--tag TAG --or-resume`` names one, and return its exit code.
 
-    Returns ``None`` if there is no such run. Raises :class:`UsageError` for an unusable tag.
+    Return ``None`` if the run does not exist. Raises :class:`UsageError` for an unusable tag.
     """
     if tag is None and not or_resume:
         return None
@@ -72,12 +72,13 @@ def run_text(
 ) -> int:
     """Run an ensemble file's text on the chosen executor and return the exit code.
 
-    ``file`` is where the text comes from; its folder is ``{here}``. ``folder`` is for the jobs'
-    output. ``wall``: stop the run after this many seconds. Without ``tag`` one is generated.
-    ``made``: the text was generated from ``file``, so a resume uses the text and does not compare
-    it with the file. ``allow_idle`` accepts a file in which no rule can fire first. ``ended`` is
-    called with the tag after the run. ``reuse`` names earlier runs whose jobs are reused. Raises
-    :class:`EnsembleError` for problems found before the run begins.
+    ``file`` is the file from which the text comes; its folder is ``{here}``. ``folder`` is for the
+    jobs' output. With ``wall``, the run is stopped after this number of seconds. Without ``tag``, a
+    tag is generated. If ``made`` is true, the text was generated from ``file``, so a resume uses
+    the text and does not compare it with the file. ``allow_idle`` accepts a file in which no rule
+    can fire first. ``ended`` is called with the tag after the run. ``reuse`` lists earlier runs
+    whose jobs are reused. Raises :class:`EnsembleError` for problems that are found before the run
+    begins.
     """
     ensemble = config.load_text(
         text,

@@ -1,4 +1,4 @@
-"""Tables shown for a run: a results table while it is active, and all metrics at its end."""
+"""Tables that a run shows: a results table while it is active, and all metrics at its end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHARE = 0.02
 
 
 def check_table(ensemble: Ensemble, name: str | None) -> None:
-    """Raise :class:`UsageError` if the ensemble has no such table."""
+    """Raise :class:`UsageError` if the ensemble has no table with this name."""
     if not (name is None or name in ensemble.tables):
         raise no_such("the file", "table", name, ensemble.tables, "the file has no 'results:'")
 
@@ -36,7 +36,7 @@ def metric_lines(engine: Engine) -> list[str]:
 
 
 class ResultsTable:
-    """A results table, refreshed on the engine's thread; less often if computing it takes long."""
+    """A results table, which is refreshed on the engine's thread, less often if that takes long."""
 
     def __init__(
         self, engine: Engine, name: str, clock: Callable[[], float] = time.monotonic
@@ -47,7 +47,7 @@ class ResultsTable:
         self._next = 0.0
 
     def lines(self) -> list[str] | None:
-        """Return the current table; ``None`` if it is too early to compute it again."""
+        """Return the current table, or ``None`` if it is too early to compute it again."""
         began = self._clock()
         if began < self._next:
             return None

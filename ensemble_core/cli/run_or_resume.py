@@ -1,7 +1,7 @@
 """``ensemble run --or-resume --tag TAG``: resumes the run with this tag if it exists.
 
-For callers that are restarted with the same command: a pod's container, a requeued batch job.
-Called by the command ``run``.
+This is for callers that are restarted with the same command, such as a pod's container or a
+requeued batch job. Called by the command ``run``.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ __all__ = ["resume_or_none"]
 def resume_or_none(
     tag: str, file: str, state: str | None, display: Display, wall: float | None = None
 ) -> int | None:
-    """Resume the run with this tag and return its exit code; ``None`` if there is no such run.
+    """Resume the run with this tag and return its exit code, or ``None`` if it does not exist.
 
     If the run has ended, its exit code is returned. A run that was killed before its first event is
-    removed. Raises :class:`UsageError` for a run of another file, and what ``ensemble resume``
-    raises.
+    removed. Raises :class:`UsageError` for a run of another file, and the errors of ``ensemble
+    resume``.
     """
     folder = state_folder(state) / "runs" / tag
     if not folder.exists() or remove_if_never_began(folder, load_plugins):

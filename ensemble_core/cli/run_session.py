@@ -51,7 +51,7 @@ class RunSession:
         self._choice = choice
         self._quiet = display.quiet
         self._as_json = display.as_json
-        #: Time of the event that the decisions respond to.
+        #: Time of the event to which the decisions respond.
         self._now = 0.0
         self._out: TextIO = sys.stdout
         self._err: TextIO = sys.stderr
@@ -105,12 +105,13 @@ class RunSession:
         reopened: bool = False,
         earlier: EarlierJobs | None = None,
     ) -> int:
-        """Run to the end, or resume with ``engine``; return the exit code.
+        """Run to the end, or resume with ``engine``. Return the exit code.
 
-        ``folder`` is for the output of jobs that name no file. ``stop_first``: a stop
-        to make at once, if the run is resumed only to cancel its jobs. ``wall``: stop after this
-        many seconds. ``make`` builds the runtime; a run on another than the default one cannot be
-        resumed. ``earlier`` are the jobs of the runs that this run reuses.
+        ``folder`` is for the output of jobs that name no file. ``stop_first`` is a stop that is
+        made at once, if the run is resumed only to cancel its jobs. With ``wall``, the run is
+        stopped after this number of seconds. ``make`` builds the runtime; if it is not the default
+        runtime, the run cannot be resumed. ``earlier`` has the jobs of the runs that this run
+        reuses.
         """
         output = Output(
             self._tell,
@@ -170,7 +171,7 @@ class RunSession:
             else:
                 keeps = runtime.on_stop == "keep" if ended is None else not ended.cancel
                 announce(how == "stop" and keeps, "Ctrl-C again to exit without waiting")
-            # A second stop exits without waiting; a first one does not disturb a run that is
+            # At a second stop, exit without waiting. A first stop does not interrupt a run that is
             # ending.
             if how == "leave" or ended is None or (how == "end" and ended.stopped):
                 runtime.stop(reason, exit_code, end=how == "end")
@@ -206,7 +207,7 @@ class RunSession:
         return outcome.exit_code
 
     def _asked(self, engine: Engine) -> list[str]:
-        """Return the tables and metrics to print with the summary."""
+        """Return the requested tables and metrics, to print them with the summary."""
         lines: list[str] = []
         if self._show is None and not self._metrics:
             return lines

@@ -1,6 +1,6 @@
-"""Writer of tables as CSV, JSON, Markdown, Parquet or aligned text.
+"""Writes tables as CSV, JSON, Markdown, Parquet or aligned text.
 
-Rows are written in batches, so memory use does not grow with their number.
+Rows are written in batches, so memory use does not grow with the number of rows.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 #: Formats by file suffix.
 FORMATS = {"csv": "csv", "json": "json", "md": "markdown", "parquet": "parquet"}
-#: Largest number of rows on a terminal; the rest are counted.
+#: Maximum number of rows on a terminal. The remaining rows are only counted.
 _SHOWN = 1000
 #: Rows per batch.
 _BATCH = 20_000
-#: Beginnings of texts that a spreadsheet treats as formulas, which may run programs (OWASP).
+#: Beginnings of texts that a spreadsheet treats as formulas. Formulas may run programs (OWASP).
 _FORMULA = (*"=+-@\t\r\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
 def output_options(function: _F) -> _F:
     """Add ``--csv``, ``--csv-safe``, ``--json``, ``--markdown``, ``--parquet`` and ``-o FILE``.
 
-    The command gets ``form`` and ``output``.
+    The command gets the arguments ``form`` and ``output``.
     """
     options = [
         click.option("--csv", "form", flag_value="csv", help="Comma-separated values."),
@@ -76,7 +76,7 @@ def output_options(function: _F) -> _F:
 def in_batches(
     names: Sequence[str], rows: Iterable[Mapping[str, Any]]
 ) -> Callable[[], Iterator[Batch]]:
-    """Return rows in the form that :func:`write_table` takes."""
+    """Convert rows to the argument ``batches`` of :func:`write_table`."""
     kept = rows if isinstance(rows, list) else list(rows)
 
     def batches() -> Iterator[Batch]:
@@ -98,10 +98,10 @@ def write_table(
 ) -> None:
     """Write a table in a format, to a file or to stdout.
 
-    ``batches`` returns a fresh iterator over batches, each a mapping of columns. ``times`` are
-    columns in seconds since the epoch, shown as dates on a terminal. ``kinds`` gives the kinds of
-    columns' values (see ``journal.job_rows``). ``missing`` stands for missing values in aligned
-    text. Raises :class:`EnsembleError`.
+    ``batches`` returns a new iterator over batches, which have values by column. ``times`` lists
+    columns whose values are seconds since the epoch; on a terminal, they are shown as dates.
+    ``kinds`` gives the kinds of columns' values (see ``journal.job_rows``). ``missing`` replaces
+    missing values in aligned text. Raises :class:`EnsembleError` if the table cannot be written.
     """
     if output == "-":
         output = None
@@ -146,7 +146,7 @@ def _rows(batches: Callable[[], Iterator[Batch]]) -> Iterator[Sequence[Any]]:
 
 @contextmanager
 def _placed(output: str) -> Iterator[str]:
-    """Yield a temporary file that replaces the requested one when complete."""
+    """Yield a temporary file that replaces the requested file when it is complete."""
     path = Path(output)
     name = path.with_name(f".{path.name[:40]}.{os.getpid()}")
     try:
@@ -183,10 +183,10 @@ def _unwritable(output: str, error: OSError) -> EnsembleError:
 
 
 class _Lines:
-    """A stream for ``csv`` whose lines end in a line feed only.
+    """A stream for ``csv`` whose lines end with a line feed only.
 
-    The writer's own line end is CR LF, so that it quotes carriage returns, at which some readers
-    end a line.
+    The writer's line end is CR LF, so that the writer quotes carriage returns, at which some
+    readers end a line.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -199,7 +199,7 @@ class _Lines:
 def _write_csv(
     names: Sequence[str], batches: Callable[[], Iterator[Batch]], stream: TextIO, *, safe: bool
 ) -> None:
-    """Write CSV. Escapes control characters for a terminal, and if ``safe``, spreadsheet
+    """Write CSV. Escape control characters for a terminal and, if ``safe``, spreadsheet
     formulas."""
     cleaned = safe or is_terminal(stream)
 
@@ -270,7 +270,7 @@ def aligned(
     times: Collection[str] = (),
     missing: str = "",
 ) -> list[str]:
-    """Return rows as aligned columns with headings; ``missing`` stands for missing values."""
+    """Return rows as aligned columns with headings. ``missing`` replaces missing values."""
     texts = [format_time if name in times else _text for name in names]
     right = [not any(isinstance(row[at], str) for row in rows) for at in range(len(names))]
     cells = (

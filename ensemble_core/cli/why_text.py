@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Span", "Story", "conclude", "conclusions", "describe_rule", "describe_span"]
 
-#: Events named if a rule was never triggered.
+#: Number of events that are named if a rule was never triggered.
 _NAMED = 6
 
 
 @dataclass(slots=True)
 class Span:
-    """Consecutive verdicts of one kind: the last one and their summary."""
+    """Consecutive verdicts of one kind: the last of them, and a summary of all."""
 
     verdict: Verdict
     first: int
@@ -44,7 +44,7 @@ class Span:
         value = verdict.value
         if value is None:
             return
-        # Inlined, because this runs for every verdict and a call doubles its cost.
+        # This is inlined, because it runs for every verdict, and a call would double its cost.
         if self.lowest is None or value < self.lowest:
             self.lowest = value
         if self.highest is None or value > self.highest:
@@ -77,9 +77,9 @@ class Span:
 class Story:
     """History of one rule over a whole run.
 
-    ``totals`` has all verdicts of a kind as one span; ``latest`` is the last verdict of any kind.
-    ``rule`` is the rule in its last form, ``None`` if it never existed.
-    ``switched``: how the rule was last enabled or disabled (event, by whom). ``ended``: when and
+    ``totals`` has all verdicts of each kind as one span. ``latest`` is the last verdict of any
+    kind. ``rule`` is the rule in its last form, or ``None`` if it never existed. ``switched`` says
+    how the rule was last enabled or disabled: at which event, and by whom. ``ended`` says when and
     why the run ended.
     """
 
@@ -172,7 +172,7 @@ def _waits_for(rule: BoundRule) -> str:
 
 
 def describe_span(span: Span, rule: BoundRule, began: float) -> str:
-    """Describe a span of verdicts; times are relative to ``began``."""
+    """Describe a span of verdicts. Times are relative to ``began``."""
     verdict = span.verdict
     times = f"{span.count} times: " if span.count > 1 else ""
     value = "" if verdict.value is None else f"value {verdict.value:g}"
@@ -219,7 +219,7 @@ def describe_span(span: Span, rule: BoundRule, began: float) -> str:
 
 
 def conclusions(replay: Replay, rules: Iterable[str], until: int) -> dict[str, str]:
-    """Return for each rule why it has fired, or has not, as ``conclude`` says it."""
+    """Return the result of :func:`conclude` for each rule."""
     stories = [Story(tracer) for tracer in trace_rules(replay.engine, rules)]
     for row, event, decisions in replay.steps(until):
         for story in stories:
@@ -234,7 +234,7 @@ def conclusions(replay: Replay, rules: Iterable[str], until: int) -> dict[str, s
 
 
 def conclude(rule: BoundRule, story: Story) -> str:
-    """Return one sentence on why a rule has fired, or has not."""
+    """Return one sentence that explains why a rule has fired or has not fired."""
     state, ended, last = story.tracer.state.rules.states.get(rule.id), story.ended, story.latest
     if state is None:
         fate = "the ensemble file no longer has it"
@@ -269,7 +269,7 @@ def _how(switched: tuple[int, str] | None) -> str:
 
 
 def _waiting(rule: BoundRule, story: Story) -> str:
-    """Return why a rule that could still fire has not, or not again."""
+    """Return why a rule that could still fire has not fired, or has not fired again."""
     times = {kind: format_times(total.count) for kind, total in story.totals.items()}
     parts = []
     if (false := story.totals.get("condition")) is not None:
@@ -313,7 +313,7 @@ def _nothing(rule: BoundRule, tracer: RuleTracer) -> str:
     elsewhere: Counter[str] = Counter()
     here: Counter[str] = Counter()
     for (name, group), count in tracer.happened.items():
-        # The event belonged to another rule of this group, such as one on an idle slice.
+        # The event was for another rule of this group, such as one for an idle slice.
         if name in trigger.wakes and group is not None and rule.groups and group not in rule.groups:
             elsewhere[group] += count
         if group is not None and group == trigger.group and name.startswith("job-"):

@@ -1,4 +1,4 @@
-"""Text about a run: lines for its events and decisions, the live table, the summary.
+"""Text about a run: lines for its events and decisions, the live table, and the summary.
 
-The command line prints the text, the Python API logs it.
+The command line prints this text, and the Python API logs it.
 """

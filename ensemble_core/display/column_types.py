@@ -1,7 +1,8 @@
-"""Column types of tables, and conversion of values to them.
+"""Types of tables' columns, and conversion of values to these types.
 
-Parquet, Arrow and data frames need one type per column: integers and floats together become floats,
-numbers and text together become text. Used by table files and by the Python API.
+Parquet, Arrow and data frames need one type per column. If a column has integers and floats, all
+become floats; if it has numbers and text, all become text. Used by table files and by the Python
+API.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ __all__ = ["Batch", "as_kind", "column_kind", "imported", "in_64_bits", "in_colu
 #: Values by column, in the order of the columns.
 Batch = Sequence[Sequence[Any]]
 
-#: For each optional library, what to use instead; for hints.
+#: For each optional library, what to use instead. This is for hints.
 _WITHOUT = {"pyarrow": "CSV and JSON do not need it"}
 
 
@@ -35,25 +36,25 @@ def column_kind(found: Iterable[type]) -> type:
 
 
 def in_64_bits(value: int) -> bool:
-    """Return whether an integer fits a column of integers."""
+    """Return whether an integer fits into a column of integers."""
     return -(1 << 63) <= value < 1 << 63
 
 
 def as_kind(value: Any, kind: type) -> Any:
-    """Convert a value to its column's type; ``None`` if that is not possible."""
+    """Convert a value to the type of its column. Return ``None`` if that is not possible."""
     if value is None or type(value) is kind:
         return value
     try:
         return kind(value)
-    except OverflowError:  # an integer too large for a float
+    except OverflowError:  # the integer is too large for a float
         return None
 
 
 def in_columns(
     names: Sequence[str], rows: Sequence[Mapping[str, Any]]
 ) -> tuple[dict[str, list[Any]], dict[str, type], list[str]]:
-    """Return rows as columns, the type of each column, and the names of columns with both numbers
-    and text."""
+    """Return the rows as columns, the type of each column, and the names of columns that have both
+    numbers and text."""
     columns: dict[str, list[Any]] = {}
     kinds: dict[str, type] = {}
     mixed: list[str] = []

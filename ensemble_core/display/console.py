@@ -1,7 +1,7 @@
-"""A run's events and decisions as printed lines, in ensemble-python's format.
+"""Printer of a run's events and decisions as lines, in ensemble-python's format.
 
 The output thread calls a :class:`Narrator`, which turns events and decisions into lines. The
-narrator remembers some data of active jobs.
+narrator keeps some data of active jobs.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from ensemble_core.model.rules import UNLIMITED
 
 __all__ = ["FAILURES_SHOWN", "Narrator", "OutputLine", "describe_status", "interesting"]
 
-#: Failed jobs printed per group; the summary counts all.
+#: Number of failed jobs that are printed per group. The summary counts all.
 FAILURES_SHOWN = 10
 
 _LONGEST_TEXT = 400
@@ -67,14 +67,14 @@ _JOB_EVENTS = frozenset({"submit", "start", "exception", "finish", "clean"})
 
 
 class OutputLine(NamedTuple):
-    """A line to print. ``error``: print on stderr, even with --quiet."""
+    """A line to print. If ``error`` is true, it is printed on stderr, even with --quiet."""
 
     text: str
     error: bool = False
 
 
 def interesting(event: Event) -> bool:
-    """Return True if the narrator needs this event even if it does not print every one."""
+    """Return True if the narrator needs this event even if it does not print all events."""
     if isinstance(event, JobEvent):
         return event.name in _JOB_EVENTS and event.ours
     if isinstance(event, TimerElapsed):
@@ -115,7 +115,7 @@ class _Active:
 
 
 class Narrator:
-    """Formatter of a run's events and decisions as lines. ``debug`` prints every event."""
+    """Formats a run's events and decisions as lines. With ``debug``, every event is printed."""
 
     def __init__(
         self,
@@ -133,13 +133,13 @@ class Narrator:
         #: Time of the current event, and the time that was printed last.
         self._now = 0.0
         self._stamped = 0.0
-        #: Last line printed for a submit of each group.
+        #: For each group, the last line that was printed for a submit.
         self._submitted: dict[str, dict[str, object]] = {}
         self._firing = 0
         self._active: dict[str, _Active] = {}
-        #: The job that was cleaned last, for a ``retry`` of its group, which follows ``clean``.
+        #: The job whose ``clean`` came last, for a ``retry`` by its group, which follows ``clean``.
         self._cleaned: tuple[str, _Active | None] = ("", None)
-        #: Jobs to be retried, by group and index, with the reason.
+        #: Jobs that will be retried, by group and index, each with the reason.
         self._retried: dict[tuple[str, int], str] = {}
         self._failures: dict[str, int] = {}
         self._resizes: dict[str, int] = {}
@@ -149,7 +149,8 @@ class Narrator:
         self._repetitions = {
             rule.id: rule.repetitions if rule.each is None else UNLIMITED for rule in ensemble.rules
         }
-        #: Rules with an id in the file. It is printed to tell rules with the same trigger apart.
+        #: Rules that have an id in the file. The id is printed to distinguish rules with the same
+        #: trigger.
         self._named = {rule.id for rule in ensemble.rules if "id" in rule.spec}
         self._decisions: dict[type[Decision], Callable[[Any], Iterator[OutputLine]]] = {
             Fired: self._fired,
@@ -170,7 +171,7 @@ class Narrator:
         }
 
     def tell(self, item: Event | Decision) -> Iterator[OutputLine]:
-        """Yield the lines for an event or a decision, often none."""
+        """Yield the lines for an event or a decision. Often there are none."""
         if isinstance(item, Decision):
             told = self._decisions.get(type(item))
             if told is not None:
@@ -196,7 +197,7 @@ class Narrator:
             yield from self._resized(item)
 
     def at(self, timestamp: float) -> None:
-        """Set the time of the event that the next decisions follow from."""
+        """Set the time of the event from which the next decisions follow."""
         if self._began is None:
             self._began = self._stamped = timestamp
         self._now = max(self._now, timestamp)
@@ -212,7 +213,7 @@ class Narrator:
 
     def _heading(self, decision: Decision) -> Iterator[OutputLine]:
         """Yield a heading for decisions that a function returned, if other rules have fired since
-        the call."""
+        the function was called."""
         call, self._returned = self._returned, None
         if call is None or decision.firing != call.firing or decision.firing == self._firing:
             return
@@ -245,7 +246,7 @@ class Narrator:
         for job in submit.jobs:
             self._active[job.id] = _Active(job)
         if self._pacing and not self.debug:
-            return  # the rest of a rate-limited submit, already printed when its rule fired
+            return  # the rest of a rate-limited submit, which was printed when its rule fired
         group = self._ensemble.groups.get(submit.group)
         count = str(len(submit.jobs))
         if not self._pacing and group is not None and len(submit.jobs) < group.size and self._paced:
@@ -268,7 +269,7 @@ class Narrator:
             for name, values in self._sweep(submit).items():
                 fields[name] = shorten(", ".join(map(_value, values)), 60, self._out)
         before = self._submitted.get(submit.group)
-        retried = bool(submit.jobs) and submit.jobs[0].attempt > 0  # one retry per submit
+        retried = bool(submit.jobs) and submit.jobs[0].attempt > 0  # a submit has only one retry
         if not retried:
             self._submitted[submit.group] = {**fields}
         if before is not None and submit.jobs:
@@ -287,7 +288,7 @@ class Narrator:
         yield OutputLine(told + self._out.paint(spelled, "fields"))
 
     def _retry(self, retry: Retry) -> Iterator[OutputLine]:
-        """Remember why the job failed, until its next attempt is submitted."""
+        """Keep the reason why the job failed, until its next attempt is submitted."""
         cleaned, active = self._cleaned
         if cleaned != retry.job:
             active = self._active.get(retry.job)
@@ -301,13 +302,14 @@ class Narrator:
         return f"retry {job.group}.{job.index} ({notes})"
 
     def _sweep(self, submit: Submit) -> Mapping[str, Iterable[object]]:
-        """Return the values of each parameter in the jobs, which may differ from the file's."""
+        """Return the values of each parameter in the jobs, which may differ from those in the
+        file."""
         values: dict[str, Iterable[object]] = {}
         group = self._ensemble.groups.get(submit.group)
         for name in submit.jobs[0].parameters:
             own = dict.fromkeys(job.parameters.get(name) for job in submit.jobs)
             usual = group.parameters.get(name, ()) if group is not None else ()
-            # A rate-limited submit has only the first jobs here.
+            # A rate-limited submit has only its first jobs here.
             values[name] = usual if self._paced and own.keys() <= set(usual) else own
         return values
 
@@ -362,7 +364,7 @@ class Narrator:
 
     def _switch_instances(self, switch: Switch) -> Iterator[OutputLine]:
         off = ", ".join(switch.off)
-        if not switch.on:  # a change for generators only
+        if not switch.on:  # the switch concerns only generators
             yield self._action(f"switch off {off}")
             return
         away = f" from {off}" if off else ""
@@ -410,7 +412,7 @@ class Narrator:
 
     def _terminate(self, end: Terminate) -> Iterator[OutputLine]:
         if end.natural or not end.firing:
-            return  # the summary says how the run ended; a signal has printed a line already
+            return  # the summary says how the run ended, and a signal has printed a line already
         notes = [f"exit code {end.exit_code}"] if end.exit_code else []
         if end.cancel:
             notes.append(f"cancelling {count_of(len(end.cancel), 'job')}")
@@ -440,8 +442,8 @@ class Narrator:
         return OutputLine(self._out.paint(told, "dim"))
 
     def know(self, job: Job, start: Mapping[str, Any] | None) -> None:
-        """Register a job that an earlier controller submitted; ``start`` is the context of its
-        start event."""
+        """Register a job that an earlier controller submitted. ``start`` is the context of the
+        job's start event."""
         self._active[job.id] = active = _Active(job)
         if start is not None:
             path = start.get("stderr") or start.get("stdout")
@@ -513,7 +515,7 @@ class Narrator:
 
     def _resized(self, outcome: ResizeOutcome) -> Iterator[OutputLine]:
         delta = self._resizes.get(outcome.request, 0)
-        if outcome.outcome != "undelivered":  # the request will be repeated under the same name
+        if outcome.outcome != "undelivered":  # such a request will be repeated under the same name
             self._resizes.pop(outcome.request, None)
         word = "grow" if delta > 0 else "shrink" if delta < 0 else "resize"
         told = f"{word} {abs(delta)} {outcome.outcome}" if delta else f"{word} {outcome.outcome}"
@@ -542,7 +544,7 @@ def _value(value: object) -> str:
 
 
 def _short(value: object) -> object:
-    """Format an option's value on one line; actions by name."""
+    """Format an option's value on one line. Actions are shown by name."""
     if isinstance(value, Mapping) and isinstance(value.get("name"), str):
         return value["name"]
     if isinstance(value, (list, tuple)) and value:
@@ -555,11 +557,11 @@ def _plain(value: object) -> object:
 
 
 def _last_words(path: str) -> str:
-    """Return the last line of an output file, from its last 4 KiB; empty if it is not a regular
-    file."""
+    """Return the last line of an output file, from its last 4 KiB. The line is empty if it is not a
+    regular file."""
     try:
         file = Path(path)
-        if not file.is_file():  # a pipe or device would hang the console
+        if not file.is_file():  # a pipe or device would block the console
             return ""
         with file.open("rb") as stream:
             stream.seek(max(0, file.stat().st_size - 4096))

@@ -15,17 +15,17 @@ __all__ = ["Feed"]
 
 
 class Feed(Watcher):
-    """Watcher that passes events and decisions on, at minimal cost for the engine's thread."""
+    """Watcher that passes events and decisions on, at minimal cost to the engine's thread."""
 
     def __init__(self, output: Output, *, everything: bool) -> None:
         self._output = output
         self._everything = everything
         self.wants_ticks = output.block is not None
-        #: Returns the lines of a results table below the live table.
+        #: Function that returns the lines of a results table, to show them below the live table.
         self.table: Callable[[], list[str] | None] | None = None
         #: Ids of jobs that were submitted and are not over.
         self.active: set[str] = set()
-        #: Called once when the run stops, with True if its jobs are left to the queue.
+        #: Function that is called once when the run stops, with True if jobs are left to the queue.
         self.announce: Callable[[bool], None] | None = None
         #: The last event that was not shown. If a decision follows from it, the event is passed on
         #: first, because the decision's line needs the event's time.

@@ -1,8 +1,9 @@
 """The live table at the bottom of a terminal, below the lines of the run.
 
 A :class:`LiveTable` only returns text: the escape sequence that erases the last frame, and the next
-frame; ``summary`` makes its rows. The output thread writes both in one piece with the lines above,
-so nothing flickers. The cursor stays at the start of the line below the table.
+frame. The module ``summary`` formats the rows. The output thread writes the text together with the
+lines above, in one piece, so nothing flickers. The cursor stays at the start of the line below the
+table.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ensemble_core.engine.report import Report
 __all__ = ["LiveTable", "can_be_live"]
 
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
-#: On a smaller terminal the table would leave no room for anything else.
+#: Minimum number of rows: on a smaller terminal, the table would leave no room for other lines.
 _FEWEST_ROWS = 5
 _FEWEST_COLUMNS = 20
 
@@ -31,7 +32,7 @@ def can_be_live(out: TextIO, environ: Mapping[str, str] = os.environ) -> bool:
 
 
 class LiveTable:
-    """Generator of the live table's frames. ``size`` returns the terminal's columns and rows."""
+    """Generates the frames of the live table. ``size`` returns the terminal's columns and rows."""
 
     def __init__(
         self,
@@ -45,12 +46,13 @@ class LiveTable:
         self._size = size
         self._clock = clock
         self._began = clock()
-        #: False for xterm: if its window becomes narrower, it cuts lines. Other terminals rewrap.
+        #: False for xterm, which cuts lines if its window becomes narrower. Other terminals wrap
+        #: lines again.
         self._rewraps = "XTERM_VERSION" not in environ
         self._lengths: list[int] = []
         self._columns = 0
         self.report: Report | None = None
-        #: The lines of a results table to show below, with the headings first.
+        #: The lines of a results table that is shown below, with the headings first.
         self.table: list[str] = []
         #: A permanent last line, for example after a first Ctrl-C.
         self.note = ""
@@ -60,7 +62,8 @@ class LiveTable:
         self._began = self._clock()
 
     def erase(self) -> str:
-        """Return the escape sequence that erases the last frame and moves the cursor there."""
+        """Return the escape sequence that erases the last frame and moves the cursor to its
+        place."""
         height = self._height(self._size().columns)
         self._lengths = []
         return f"\r\x1b[{height}A\x1b[J" if height else ""
@@ -71,7 +74,8 @@ class LiveTable:
         return "".join(f"{line}\n" for line in lines)
 
     def refresh(self) -> str:
-        """Return the escape sequences that replace the last frame by the next without flicker."""
+        """Return the escape sequences that replace the last frame by the next one without
+        flicker."""
         columns = self._size().columns
         if columns != self._columns or not self._lengths:
             return self.erase() + self.draw()
@@ -80,7 +84,7 @@ class LiveTable:
         return f"\r\x1b[{height}A" + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J"
 
     def _height(self, columns: int) -> int:
-        """Return the number of rows that the last frame takes now."""
+        """Return the number of rows that the last frame occupies now."""
         if columns >= self._columns or not self._rewraps:
             return len(self._lengths)
         return sum(max(1, -(-length // max(1, columns))) for length in self._lengths)
@@ -93,7 +97,7 @@ class LiveTable:
             and size.lines >= _FEWEST_ROWS
             and size.columns >= _FEWEST_COLUMNS
         ):
-            # Keep one column free: a full line would wrap at the next character.
+            # Keep one column free, because a full line would wrap at the next character.
             lines = self._lines(self.report, size.columns - 1, size.lines - 2)
         self._lengths = [len(_STYLE.sub("", line)) for line in lines]
         self._columns = size.columns
@@ -107,7 +111,7 @@ class LiveTable:
         fitting = room - (1 if total else 0)
         shown = list(range(len(groups)))
         if len(groups) > fitting:
-            # Prefer groups with active jobs, in order; one line counts the others.
+            # Prefer groups with active jobs, in order. One line counts the other groups.
             busy = sorted(shown, key=lambda i: not (groups[i].waiting or groups[i].running))
             shown = sorted(busy[: max(1, fitting - 1)])
         table = [groups[place] for place in shown]

@@ -1,8 +1,8 @@
-"""The thread that prints a run's output.
+"""Output thread, which prints a run's output.
 
-The engine's thread queues events and decisions. This thread formats and writes them, with the live
-table below. It also writes the output of users' functions, so that lines stay whole. If the
-reader of a pipe exits (``| head``), the run ends; if the terminal is closed, the run continues.
+The engine's thread queues events and decisions. The output thread formats and writes them, with the
+live table below. It also writes the output of users' functions, so that lines stay whole. If the
+reader of a pipe exits (``| head``), the run ends. If the terminal is closed, the run continues.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ensemble_core.model.events import Event
 
 __all__ = ["Output"]
 
-#: Length of the queue beyond which back-pressure starts: lines are dropped, or the run waits.
+#: Length of the queue at which back-pressure begins: lines are dropped, or the run waits.
 LIMIT = 200_000
 _BATCH = 500
 _FRAME = 0.25  # seconds between frames without new lines
@@ -32,12 +32,12 @@ _Item = Event | Decision | OutputLine | None
 
 
 class Output:
-    """Thread that writes lines in order; a context manager that starts and ends it.
+    """Context manager with a thread that writes lines in order.
 
     ``tell`` formats events and decisions as lines. ``block`` is the live table, if any. If the
-    reader is too slow, debug lines are dropped. With ``as_json`` the run waits instead, and text
-    that users' functions print goes to stderr, because stdout has JSON only. If the reader of
-    stdout exits, nothing more is written there. Without ``redirects``, ``print`` is unchanged.
+    reader is too slow, debug lines are dropped. With ``as_json``, the run waits instead, and text
+    that users' functions print goes to stderr, because stdout contains only JSON. If the reader of
+    stdout exits, nothing more is written to stdout. Without ``redirects``, ``print`` is unchanged.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Output:
     def __enter__(self) -> Output:
         if self._redirects:
             self._redirected = (sys.stdout, sys.stderr)
-            # Only writing is redirected; other attributes are those of the stream.
+            # Only writing is redirected. Other attributes are those of the stream.
             sys.stdout = cast("TextIO", _Redirected(self, sys.stdout, self._as_json))
             sys.stderr = cast("TextIO", _Redirected(self, sys.stderr, True))
         self._thread.start()
@@ -92,9 +92,9 @@ class Output:
         self.close()
 
     def close(self, last: Sequence[str] = (), patience: float | None = None) -> None:
-        """Write all queued lines, remove the table, write the ``last`` lines, and stop.
+        """Write all queued lines, remove the live table, write the ``last`` lines, and stop.
 
-        ``patience`` is the time in seconds to wait for a slow reader (``None``: no limit).
+        ``patience`` is the number of seconds to wait for a slow reader (``None``: no limit).
         """
         if self._redirected is not None:
             for stream in (sys.stdout, sys.stderr):
@@ -139,7 +139,7 @@ class Output:
     def _lines(self, item: Event | Decision) -> list[OutputLine]:
         try:
             return list(self._tell(item))
-        except Exception as error:  # a line that cannot be formatted must not hide the rest
+        except Exception as error:  # a line that cannot be formatted must not hide the others
             return [
                 OutputLine(f"error: cannot show {item!r}: {type(error).__name__}: {error}", True)
             ]
@@ -157,7 +157,7 @@ class Output:
         if not above:
             self._send(self._out, block.refresh())
             return
-        # Both streams are the same terminal: write everything in one piece.
+        # Both streams are the same terminal, so write everything in one piece.
         text = "".join(text for _, text in self._pieces(above))
         self._send(self._out, block.erase() + text + block.draw())
 
@@ -191,7 +191,7 @@ class Output:
 
 
 def _flushed(stream: TextIO) -> bool:
-    """Return True if all is written; False if a full pipe is non-blocking."""
+    """Return True if everything is written, False if a non-blocking pipe is full."""
     try:
         stream.flush()
     except BlockingIOError:
@@ -224,7 +224,7 @@ class _Redirected:
             self.write(line)
 
     def flush(self) -> None:
-        """Do nothing: a line is written once it is complete."""
+        """Do nothing, because a line is written once it is complete."""
 
     def finish_lines(self) -> None:
         """Write incomplete lines."""

@@ -1,6 +1,6 @@
 """Summary of a run: the table of groups, the rules, and why a rule never fired.
 
-Pure functions over a report, used by the live table and at the end of ``ensemble run``.
+These are pure functions of a report, used by the live table and at the end of ``ensemble run``.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ __all__ = [
     "why_not_fired",
 ]
 
-#: Columns: heading, short heading, and the order in which they are dropped on a narrow terminal
-#: (highest first; 0: never).
+#: Columns: the heading, the short heading, and a number that says when the column is dropped on a
+#: narrow terminal (highest number first; 0: never).
 _COLUMNS = (
     ("group", "group", 0),
     ("submitted", "subm", 4),
@@ -53,12 +53,12 @@ _COLUMNS = (
     ("mean time", "t-run", 5),
     ("mean wait", "t-wait", 6),
 )
-#: Counters of a group in the columns between its name and its times.
+#: The counters of a group, which are shown in the columns between its name and its times.
 _COUNTS = ("submitted", "waiting", "running", "success", "failed", "cancelled", "reused")
 _NARROWEST_NAME = 6
 _NARROWEST = 30
 _RULES_SHOWN = 50
-#: A run without a limit on core-hours shows them from this number on.
+#: If a run has no limit on core-hours, they are shown only from this number on.
 _LEAST_SHOWN = 0.005
 _INDENT = " " * 8  # indent of reasons on separate lines
 _NUMBER = re.compile(r"[+-]?[\d.]+(?:[eE][+-]?\d+)?")
@@ -147,9 +147,9 @@ def why_not_fired(rule: RuleReport) -> str:
 
 
 def rule_lines(rules: Sequence[RuleReport], look: TextStyle, width: int | None = None) -> list[str]:
-    """Return a line per rule: how often it fired, or why it never did.
+    """Return a line for each rule, which says how often it fired, or why it never fired.
 
-    If a line would exceed ``width``, the reason gets its own lines.
+    If a line would exceed ``width``, the reason is on separate lines.
     """
     fired = [rule for rule in rules if rule.fired][:_RULES_SHOWN]
     never = [rule for rule in rules if not rule.fired][:_RULES_SHOWN]
@@ -180,7 +180,8 @@ def rule_lines(rules: Sequence[RuleReport], look: TextStyle, width: int | None =
 
 
 def instance_cells(instance: InstanceReport) -> tuple[str, ...]:
-    """Return the cells of an instance under ``use:``: whether it is on, and its rules' firings."""
+    """Return the cells for an instance under ``use:``, such as whether it is on, and its
+    firings."""
     times = len(instance.switched)
     switched = f"switched {format_times(times)}" if times else ""
     return (
@@ -201,7 +202,7 @@ def _state_now(rule: RuleReport) -> str:
         return f"matched {format_times(rule.passed_over)} more after firing {often} (each: {of})"
     if not rule.enabled:
         return "then disabled"
-    # The rule fired for other jobs: explain why the next one did not trigger it.
+    # The rule fired for other jobs. Explain why the next job did not trigger it.
     if str(rule.spec.get("trigger")).startswith("job-") and rule.fired == rule.repetitions:
         return f"reached its limit (repetitions: {rule.repetitions})"
     return ""
@@ -220,7 +221,7 @@ def progress_text(progress: Progress) -> str:
 
 
 def cost_text(progress: Progress) -> str:
-    """Describe a run's costs: core-hours, and other limited resources with their limits."""
+    """Describe the costs of a run: core-hours, and other limited resources with their limits."""
     parts = []
     for name in RESOURCES:
         used, most = progress.used.get(name, 0.0), progress.limits.get(name)
@@ -239,7 +240,8 @@ def cost_text(progress: Progress) -> str:
 
 
 def _failure_lines(groups: Sequence[GroupReport]) -> list[str]:
-    """Return the causes of failed jobs per group, unless all of them just exited with an error."""
+    """Return lines with the causes of failed jobs per group, unless all just exited with an
+    error."""
     lines = []
     for group in groups:
         if group.causes.keys() - {"exit"}:
@@ -271,7 +273,7 @@ def report_lines(report: Report, look: TextStyle, width: int | None = None) -> l
 
 
 def resume_command(tag: str, engine: Engine, *, limited: bool) -> str:
-    """Return the command that resumes a run. If its limits ended it, the command raises them."""
+    """Return the command that resumes a run. If limits ended the run, the command raises them."""
     command = f"ensemble resume {in_one_line(tag)}"
     budget = engine.state.table.budget
     if limited and budget is not None:
@@ -293,9 +295,9 @@ def summary(
     at: float | None = None,
     how: str = "ended",
 ) -> list[str]:
-    """Return the final lines of a run that ended or was stopped (``how``) ``at`` a time.
+    """Return the final lines of a run. ``how`` says how it ended, and ``at`` is the time.
 
-    ``kept`` is the folder of the jobs' output.
+    ``kept`` is the folder with the jobs' output.
     """
     if width is not None:
         width = max(width, _NARROWEST)

@@ -1,6 +1,6 @@
 """Formatting of text output: colors, times, sizes, aligned tables, and what a stream can show.
 
-Used by everything in the command line that prints, and by plugins' commands through ``toolkit``.
+Used by all parts of the command line that print, and by plugins' commands through ``toolkit``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 _STYLES = {
-    "trigger": "94",  # the blue, cyan and purple that ensemble-python prints in
+    "trigger": "94",  # ensemble-python prints in this blue, cyan and purple
     "action": "96",
     "fields": "95",
     "good": "92",
@@ -52,7 +52,7 @@ _CONTROL = {
 
 
 class TextStyle(NamedTuple):
-    """Capabilities of a stream: ``color``, and non-ASCII characters (``unicode``)."""
+    """Capabilities of a stream: whether it shows ``color`` and ``unicode`` characters."""
 
     color: bool = False
     unicode: bool = False
@@ -71,8 +71,8 @@ class TextStyle(NamedTuple):
 
 
 def style_of(stream: TextIO, environ: Mapping[str, str] = os.environ) -> TextStyle:
-    """Return the style of a stream. ``NO_COLOR`` beats ``FORCE_COLOR``, which beats
-    ``TERM=dumb``."""
+    """Return the style of a stream. ``NO_COLOR`` takes precedence over ``FORCE_COLOR``, and that
+    over ``TERM=dumb``."""
     encoding = (getattr(stream, "encoding", None) or "").lower().replace("_", "-")
     if environ.get("NO_COLOR"):
         color = False
@@ -94,13 +94,13 @@ def is_terminal(stream: Any) -> bool:
 
 
 def printable(text: str) -> str:
-    """Return the text with control characters escaped, so that job output cannot steer the
+    """Return the text with control characters escaped, so that job output cannot control the
     terminal."""
     return text if text.isprintable() else text.translate(_CONTROL)
 
 
 def in_one_line(text: str) -> str:
-    """Return :func:`printable` text with line breaks escaped too."""
+    """Return the text as by :func:`printable`, with line breaks also escaped."""
     return printable(text).replace("\n", "\\x0a")
 
 
@@ -113,8 +113,8 @@ def shorten(text: str, width: int, look: TextStyle) -> str:
 
 
 def format_clock(timestamp: float, since: float | None = None) -> str:
-    """Return the local time of day, ``14:03:27``; with the date if it differs from that of
-    ``since``."""
+    """Return the local time of day, such as ``14:03:27``. If the date differs from that of
+    ``since``, it is included."""
     then = time.localtime(timestamp)
     day = None if since is None else time.localtime(since)[:3]
     clock = time.strftime("%H:%M:%S", then)
@@ -154,8 +154,8 @@ def format_times(count: int) -> str:
 
 
 def format_fields(fields: Mapping[str, Any]) -> str:
-    """Return fields of a job group as text: ``tasks=2, duration=90``. Whole floats, which
-    expressions give for sizes, are shown as integers."""
+    """Return fields of a job group as text: ``tasks=2, duration=90``. Expressions may give whole
+    floats for sizes, which are shown as integers."""
     return ", ".join(
         f"{name}={int(value) if isinstance(value, float) and value.is_integer() else value}"
         for name, value in fields.items()
@@ -165,7 +165,7 @@ def format_fields(fields: Mapping[str, Any]) -> str:
 def format_table(
     rows: Sequence[Sequence[str]], right: Sequence[bool] = (), indent: str = ""
 ) -> list[str]:
-    """Return rows as aligned columns, two spaces apart; ``right`` selects right-aligned columns."""
+    """Return rows as aligned columns, two spaces apart. ``right`` says which are right-aligned."""
     if not rows:
         return []
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
@@ -199,7 +199,7 @@ def format_size(size: float) -> str:
 
 
 def terminal_width(stream: TextIO) -> int | None:
-    """Return a terminal's width in columns; ``None`` for other streams."""
+    """Return the width of a terminal in columns, or ``None`` for other streams."""
     if not is_terminal(stream):
         return None
     try:
@@ -209,26 +209,26 @@ def terminal_width(stream: TextIO) -> int | None:
 
 
 def encodable(text: str, stream: TextIO) -> str:
-    """Return the text with characters that the stream cannot encode as escapes."""
+    """Return the text with escapes for characters that the stream cannot encode."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def print_line(text: str) -> None:
-    """Print a line on stdout in its encoding, without flushing."""
+    """Print a line on stdout, in the encoding of stdout, without flushing."""
     sys.stdout.write(encodable(text, sys.stdout) + "\n")
 
 
 def print_table(lines: Sequence[str], look: TextStyle) -> None:
-    """Print the lines of a table on stdout; the first is its heading."""
+    """Print the lines of a table on stdout. The first line is the heading."""
     print_line(look.paint(lines[0], "bold"))
     for line in lines[1:]:
         print_line(line)
 
 
 def close_quietly(stream: TextIO) -> None:
-    """Redirect a stream whose reader has exited to ``/dev/null``; otherwise Python prints an error
-    about buffered text at exit."""
+    """Redirect a stream whose reader has exited to ``/dev/null``. Otherwise, Python would print an
+    error about buffered text at exit."""
     with contextlib.suppress(OSError, ValueError):
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, stream.fileno())

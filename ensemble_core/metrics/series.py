@@ -1,8 +1,8 @@
 """Series: the values of one variable of one group, reduced by several statistics.
 
 A series buffers a few values. It passes them to its statistics in bulk, when a statistic is read or
-the buffer is full. So a value costs little more than the reducers' work, and memory does not grow
-with the number of values. Owned by ``store.MetricStore``.
+the buffer is full. So the cost of a value is little more than that of the reducers, and memory does
+not grow with the number of values. ``store.MetricStore`` owns the series.
 """
 
 from __future__ import annotations
@@ -23,32 +23,31 @@ _BUFFER = 128
 
 
 class Statistic(Protocol):
-    """A streaming reducer. It receives finite numbers only. It is read only after the first
-    number."""
+    """A streaming reducer. It receives only finite numbers, and is read only after the first of
+    them."""
 
     def update(self, value: float, /) -> Any:
-        """Take a value."""
+        """Add a value."""
 
     def get(self) -> float | None:
         """Return the current result, or ``None``."""
 
 
 class TimedStatistic(Protocol):
-    """A streaming reducer whose result depends on the time of its values (in seconds)."""
+    """A streaming reducer whose result depends on the times of its values (in seconds)."""
 
     def update(self, value: float, timestamp: float, /) -> Any:
-        """Take a value with its time."""
+        """Add a value with its time."""
 
     def get(self, now: float, /) -> float | None:
         """Return the result at the time ``now``, or ``None``."""
 
 
 class OrderFree(Protocol):
-    """A reducer for tables, whose rows change: its result does not depend on the order of values,
-    to the last bit.
+    """A reducer whose result does not depend on the order of values, to the last bit.
 
-    A statistic that supports this returns a reducer from ``order_free(grows=…)``. With ``grows``,
-    values are only added: ``remove`` is never called.
+    It is for tables, whose rows change. A statistic that supports this returns such a reducer from
+    ``order_free(grows=…)``. With ``grows``, values are only added, so ``remove`` is never called.
     """
 
     def add(self, value: float, /) -> None:
@@ -63,14 +62,14 @@ class OrderFree(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatisticSpec:
-    """A statistic that can be requested by ``name``; see ``hookspecs.StatisticPlugin``."""
+    """A statistic that can be requested by ``name``. See ``hookspecs.StatisticPlugin``."""
 
     name: str
     build: Callable[[], Statistic | TimedStatistic]
     timed: bool = False
     default: bool = False
     within: bool = False
-    #: The plugin that registered it, for messages; empty for a built-in.
+    #: The plugin that registered the statistic, for messages. Empty for a built-in.
     plugin: str = ""
 
     def __str__(self) -> str:
@@ -79,7 +78,7 @@ class StatisticSpec:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Identity of the statistic: the same for its bare and its qualified name."""
+        """The identity of the statistic, which is the same for its bare and its qualified name."""
         return self.plugin, self.name.rpartition(":")[2]
 
     def order_free(self, *, grows: bool) -> OrderFree | None:
@@ -87,12 +86,12 @@ class StatisticSpec:
         try:
             make = getattr(self.build(), "order_free", None)
             reducer: OrderFree | None = None if make is None else make(grows=grows)
-        except Exception:  # an error of a plugin's code, which its series reports
+        except Exception:  # an error in a plugin's code, which the series reports
             return None
         return reducer
 
     def fault(self) -> Exception | None:
-        """Return the error that building it raises, or ``None``."""
+        """Return the error that is raised if the statistic is built, or ``None``."""
         try:
             built: object = self.build()
             if not (hasattr(built, "update") and hasattr(built, "get")):
@@ -109,8 +108,8 @@ class NoNumber(TypeError):
 
 
 def _number(value: object) -> float | None:
-    """Return a statistic's result, or ``None`` if it overflowed. Raises :class:`NoNumber` if it is
-    not a number."""
+    """Return a statistic's result, or ``None`` if the result is not finite. Raises
+    :class:`NoNumber` if it is not a number."""
     if value is None:
         return None
     if not isinstance(value, (int, float)):
@@ -121,7 +120,7 @@ def _number(value: object) -> float | None:
 
 
 def _shown(value: object) -> str:
-    """Return a wrong value for a message: strings as they are, otherwise the type."""
+    """Return an invalid value for a message: a string unchanged, or else the value's type."""
     return repr(value)[:80] if isinstance(value, (str, bytes)) else f"a {type(value).__name__}"
 
 
@@ -136,7 +135,7 @@ class _Nothing:
 
 
 class _Cell:
-    """A statistic of a series, and how many values of the series' buffer it has taken."""
+    """A statistic of a series, and how many values in the series' buffer it has received."""
 
     __slots__ = ("broken", "done", "get", "name", "statistic", "timed", "update", "update_all")
 
@@ -152,7 +151,7 @@ class _Cell:
         self.statistic = statistic
         self.update: Callable[..., Any] = statistic.update
         self.get: Callable[..., float | None] = statistic.get
-        #: The statistic's method for many values at once, if it has one with the same result.
+        #: The statistic's method for many values at a time, if it has one with the same result.
         #: (river's ``update_many`` takes arrays and rounds differently.)
         self.update_all: Callable[..., Any] | None = getattr(statistic, "update_all", None)
 
@@ -160,9 +159,9 @@ class _Cell:
 class Series:
     """The values of one variable of one group, reduced by several statistics.
 
-    Values wait in a small buffer. A statistic takes them when it is read; all statistics take them
-    when the buffer is full. If a statistic raises, it has no value from then on, and ``problems``
-    is called with its name and the error.
+    Values wait in a small buffer. A statistic receives them when it is read; all statistics receive
+    them when the buffer is full. If a statistic raises an error, it has no value from then on, and
+    ``problems`` is called with its name and the error.
     """
 
     __slots__ = (
@@ -206,7 +205,8 @@ class Series:
             self._timed = self._timed or spec.timed
 
     def record(self, value: float, timestamp: float) -> None:
-        """Record a value. Skip nan and infinity, which would spoil all later results."""
+        """Record a value. Skip nan and infinity, because they would invalidate all later
+        results."""
         if value - value != 0.0:
             return
         self.count += 1
@@ -269,25 +269,25 @@ class Series:
             self._problems(cell.name, error)
 
     def get(self, statistic: str, now: float) -> float | None:
-        """Return a statistic's result, or ``None`` before the first value or if it is not kept."""
+        """Return a statistic's result, or ``None`` before the first value, or if it is not kept."""
         cell = self._cells.get(statistic)
         return None if cell is None else self.read(cell, now)
 
     def scoped(self, statistic: str, now: float) -> float | None:
-        """Return a statistic's result as ``STAT.NAME`` and tables use it: the variance of one value
-        is ``None``. (As a metric it is 0, like in the first implementation.)"""
+        """Return a statistic's result for ``STAT.NAME`` and for tables, where the variance of one
+        value is ``None``. (As a metric, it is 0, as in the first implementation.)"""
         cell = self._cells.get(statistic)
         if cell is None or (statistic == "variance" and self.count < 2):
             return None
         return self.read(cell, now)
 
     def reader(self, statistic: str) -> Callable[[float], float | None]:
-        """Return a function that returns this statistic's result at a given time. It is faster than
-        :meth:`get`, because it needs no look-up."""
+        """Return a function that returns this statistic's result at a given time. The function is
+        faster than :meth:`get`, because it needs no look-up."""
         return partial(self.read, self._cells[statistic])
 
     def read(self, cell: _Cell, now: float) -> float | None:
-        """Return a cell's result. Fast path: rules call this at every update."""
+        """Return a cell's result. This is fast, because rules call it at every update."""
         buffer = self._buffer
         left = len(buffer) - cell.done
         if left:
@@ -311,7 +311,7 @@ class Series:
             return None
 
     def get_with(self, statistic: str, values: Iterable[float], now: float) -> float | None:
-        """Return a statistic's hypothetical result with further ``values``; record nothing."""
+        """Return the result that a statistic would have with further ``values``. Record nothing."""
         cell = self._cells.get(statistic)
         if cell is None:
             return None
@@ -344,7 +344,7 @@ class Series:
         return states
 
     def restore(self, specs: Mapping[str, StatisticSpec], states: Mapping[str, Any]) -> None:
-        """Rebuild the statistics of a series from a snapshot, each with its state."""
+        """Rebuild the statistics of this series from a snapshot, each with its state."""
         self._problems = None
         for name, cell in self._cells.items():
             cell.hold(_Nothing() if cell.broken else specs[name].build())
@@ -369,7 +369,7 @@ class Series:
         return found
 
     def tell(self, problems: Callable[[str, Exception], None]) -> None:
-        """Set the function that is called when a statistic raises."""
+        """Set the function that is called when a statistic raises an error."""
         self._problems = problems
 
     @property

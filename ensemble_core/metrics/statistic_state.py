@@ -1,9 +1,9 @@
 """Conversion of a statistic's state to plain data and back.
 
-A snapshot contains no code and no class names of plugins. A resume builds each statistic as at the
-start of a run and restores the attributes that values have changed. A statistic with anything but
-plain data in its attributes needs ``__getstate__`` and ``__setstate__``. Used by snapshots of the
-engine, and by statistics that contain others.
+A snapshot contains no code and no names of plugins' classes. A resume builds each statistic as at
+the start of a run, and restores the attributes that values have changed. If the attributes of a
+statistic contain anything other than plain data, it needs ``__getstate__`` and ``__setstate__``.
+Used by snapshots of the engine, and by statistics that contain others.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _kept(statistic: Any) -> tuple[tuple[Any, ...], Any]:
-    """Return the two things from which ``copy`` would rebuild an object: the arguments of its
-    constructor, and its state (attributes by name, or the result of ``__getstate__``)."""
+    """Return the constructor arguments and the state from which ``copy`` would rebuild an object.
+    The state has attributes by name, or is the result of ``__getstate__``."""
     cls = type(statistic)
     made, arguments, state, items, pairs = (*statistic.__reduce_ex__(2), None, None, None)[:5]
     if made is not copyreg.__newobj__ or items or pairs:  # type: ignore[attr-defined]
@@ -55,8 +55,8 @@ def _kept(statistic: Any) -> tuple[tuple[Any, ...], Any]:
 
 
 def state_of(statistic: Any, fresh: Any) -> Any:
-    """Return the state of ``statistic`` as plain data, relative to a newly built one. Raises
-    :class:`NoState`, and errors of the objects' code."""
+    """Return the state of ``statistic`` as plain data, relative to ``fresh``, which is newly built.
+    Raises :class:`NoState`, and errors in the objects' code."""
     (made_with, state), (fresh_with, at_first) = _kept(statistic), _kept(fresh)
     if made_with != fresh_with:
         raise NoState(f"{type(statistic).__name__} is built with different arguments each time")
@@ -70,8 +70,8 @@ def state_of(statistic: Any, fresh: Any) -> Any:
 def _changes(
     statistic: Any, state: dict[str, Any], fresh: dict[str, Any]
 ) -> Iterator[tuple[str, bool, Any]]:
-    """Yield for each attribute: its name, True if its value is an object with a state, and this
-    state or the value."""
+    """Yield the name of each changed attribute, whether its value is an object with a state, and
+    this state or the value."""
     if fresh.keys() - state.keys():
         raise NoState(f"{type(statistic).__name__} has lost an attribute")
     for name, value in state.items():
@@ -84,7 +84,7 @@ def _changes(
 
 
 def put_state(statistic: Any, state: Any) -> None:
-    """Restore the state from :func:`state_of` in a newly built statistic."""
+    """Restore a state that :func:`state_of` returned, in a newly built statistic."""
     if hasattr(type(statistic), "__setstate__"):
         statistic.__setstate__(state)
         return

@@ -2,7 +2,7 @@
 
 A metric has a dotted path: ``count.GROUP.success``, ``mean.GROUP-duration``,
 ``p95.GROUP-duration.failed``, ``queue.sched``, ``mean.queue.sched``. The engine writes the metrics;
-rules and users read them. ``series`` reduces the values of a variable.
+rules and users read them. The module ``series`` reduces the values of a variable.
 """
 
 from __future__ import annotations
@@ -39,25 +39,26 @@ __all__ = [
     "split_filter",
 ]
 
-#: Counters of each group. ``submitted`` to ``active`` and ``reused`` count attempts; the others
-#: count indices, i.e. jobs with all their attempts.
+#: Counters of each group. Those from ``submitted`` to ``active``, and ``reused``, count attempts;
+#: the others count indices, which are jobs with all their attempts.
 COUNTS = (
     *("submitted", "finished", "success", "failed", "cancelled", "active"),
     *("open", "done", "lost", "reused"),
 )
-#: Stored counters, from which the others are calculated. ``repeated`` is the number of retries.
+#: The counters that are stored, from which the others are calculated. ``repeated`` is the number of
+#: retries.
 KEPT = ("submitted", "success", "failed", "cancelled", "done", "lost", "repeated", "reused")
-#: Variables that each group has, in seconds.
+#: Variables that every group has, in seconds.
 VARIABLES = ("duration", "pending")
 #: Suffixes of these variables, as in ``duration.failed``.
 OUTCOMES = ("success", "failed", "cancelled")
-#: Resources of an allocation, and the prefixes of their gauges: the amount that the run has used,
-#: and the amount committed to jobs that are not over.
+#: Resources of an allocation, and the prefixes of their gauges: for the amount that the run has
+#: used, and for the amount committed to jobs that are not over.
 RESOURCES = ("core_hours", "node_hours", "gpu_hours")
 USED = "used."
 COMMITTED = "committed."
-#: Gauges of the queue and of the run. ``queue.active`` and ``waiting.*`` (except ``nodes``) cover
-#: only this run's jobs.
+#: Gauges of the queue and of the run. ``queue.active`` and the ``waiting.*`` gauges (except
+#: ``waiting.nodes``) cover only this run's jobs.
 GAUGES = (
     "queue.active",
     "queue.depend",
@@ -82,12 +83,14 @@ GAUGES = (
     *(USED + resource for resource in RESOURCES),
     *(COMMITTED + resource for resource in RESOURCES),
 )
-#: Prefixes of gauges of a group (number of jobs that ``submit-next`` has not taken yet; 1 while a
-#: member that runs the group's jobs is disconnected) and of a rule (how often it fired).
+#: Prefixes of two gauges of a group and of one gauge of a rule. The first is the number of jobs
+#: that ``submit-next`` has not taken yet. The second is 1 while a member that runs the group's jobs
+#: is disconnected. The third is how often the rule fired.
 BACKLOG = "backlog."
 AWAY = "away."
 FIRINGS = "count.rule."
-#: Prefix of a generator's gauges: GENERATOR + NAME + one of these, or ``best.OBJECTIVE``.
+#: Prefix of a generator's gauges. A path is GENERATOR + NAME + one of the texts below, or
+#: ``best.OBJECTIVE``.
 GENERATOR = "generator."
 _OF_GENERATOR = re.compile(
     r"generator\.([\w-]+)\.(suggested|ingested|pending|successes|pareto|best\.(\w+))"
@@ -95,9 +98,12 @@ _OF_GENERATOR = re.compile(
 
 
 class MetricPath(NamedTuple):
-    """A checked path of a metric. ``variable`` is the name of a counter, or a variable of the group
-    (perhaps with an outcome: ``duration.failed``), or empty for a gauge. If a series has no group,
-    ``variable`` is a gauge whose value is sampled at each heartbeat."""
+    """A checked path of a metric.
+
+    ``variable`` is the name of a counter, or a variable of the group (perhaps with an outcome:
+    ``duration.failed``), or empty for a gauge. If a statistic has no group, ``variable`` is a gauge
+    whose value is sampled at each heartbeat.
+    """
 
     text: str
     kind: Literal["count", "series", "gauge"]
@@ -115,8 +121,8 @@ def parse_path(
     """Parse a metric's path. Raises :class:`EnsembleError` with the most similar valid path.
 
     A variable that is not in ``VARIABLES`` comes from an observer; the caller checks whether the
-    group has it. ``rules`` are the known rule ids; ``None`` accepts any id. If a path could mean
-    both a group's metric and a gauge, the group's metric wins.
+    group has it. ``rules`` has the ids of all rules; ``None`` accepts any id. If a path could mean
+    a group's metric or a gauge, the group's metric takes precedence.
     """
     head, _, rest = text.partition(".")
     if head == "count" and rest:
@@ -137,7 +143,7 @@ def parse_path(
 
 
 def split_filter(name: str) -> tuple[str, str]:
-    """Split ``NAME(CONDITION)`` into its two parts; without a condition the second is empty.
+    """Split ``NAME(CONDITION)`` into its two parts. Without a condition, the second part is empty.
 
     >>> split_filter("mean.U(L == 16)"), split_filter("mean.U")
     (('mean.U', 'L == 16'), ('mean.U', ''))
@@ -157,8 +163,8 @@ def is_gauge(text: str, groups: Collection[str], rules: Collection[str] | None) 
 
 
 def generator_gauge(text: str) -> tuple[str, str | None] | None:
-    """Return the generator of a gauge's path, and the objective of a ``best`` gauge; ``None`` for
-    other paths."""
+    """Return the generator in a gauge's path, and the objective of a ``best`` gauge. Return
+    ``None`` for other paths."""
     found = _OF_GENERATOR.fullmatch(text) if text.startswith(GENERATOR) else None
     return None if found is None else (found[1], found[3])
 
@@ -172,7 +178,7 @@ def _series_path(
         base, dot, outcome = variable.partition(".")
         if not base or (dot and not outcome):
             continue
-        # A dot after a built-in variable begins an outcome. In observers' variables it has no
+        # A dot after a built-in variable begins an outcome. In observers' variables, a dot has no
         # meaning.
         if outcome and base in VARIABLES and outcome not in OUTCOMES:
             continue
@@ -180,7 +186,7 @@ def _series_path(
     return None
 
 
-#: Common names of statistics in other libraries, with ours.
+#: Common names of statistics in other libraries, each with our name.
 USUAL_STATISTICS = {
     "avg": "mean",
     "average": "mean",
@@ -207,7 +213,7 @@ def _unknown(
     if head in statistics:
         candidates += [f"{head}.{gauge}" for gauge in gauges]
         group, _, variable = rest.partition(".")
-        if variable and group in groups:  # a dot was written in place of the hyphen
+        if variable and group in groups:  # the user wrote a dot in place of the hyphen
             candidates.append(f"{head}.{group}-{variable}")
     usual = USUAL_STATISTICS.get(head.lower())
     meant = f"{usual}.{rest}"
@@ -226,8 +232,8 @@ def _unknown(
 class MetricStore:
     """All metrics of a run.
 
-    ``everything`` keeps every statistic of every variable, because users' functions may read any;
-    otherwise only the default ones and those that rules use are kept.
+    With ``everything``, every statistic of every variable is kept, because users' functions may
+    read any of them. Otherwise, only the default statistics and those that rules use are kept.
     """
 
     def __init__(
@@ -241,16 +247,16 @@ class MetricStore:
         self.everything = False
         self.counts: dict[str, dict[str, int]] = {}
         self.gauges: dict[str, float] = {}
-        #: Messages about faulty statistics of plugins, which the engine reports: ``problems`` for
-        #: statistics that rules use, ``warnings`` for others.
+        #: Messages about faulty statistics of plugins, which the engine reports. ``problems`` is
+        #: for statistics that rules use, and ``warnings`` is for others.
         self.problems: list[str] = []
         self.warnings: list[str] = []
-        #: The metrics that rules use: (group, variable, statistic).
+        #: The metrics that rules use, as (group, variable, statistic).
         self._asked: set[tuple[str, str, str]] = set()
-        #: The faulty statistics that were reported.
+        #: The faulty statistics that were already reported.
         self._told: set[tuple[str, str]] = set()
         self.series: dict[tuple[str, str], Series] = {}
-        #: Counters (of ``KEPT``) of the attempts that pass a filter, by group and filter.
+        #: The counters (of ``KEPT``) of attempts that pass a filter, by group and filter.
         self.filtered: dict[str, dict[str, dict[str, int]]] = {}
         self.adopt(groups, statistics, everything=everything)
 
@@ -274,7 +280,7 @@ class MetricStore:
                     self.add(group, f"duration.{outcome}")
 
     def add(self, group: str, variable: str) -> Series:
-        """Return the series of this variable; create it if necessary."""
+        """Return the series of this variable, which is created if necessary."""
         series = self.series.get((group, variable))
         if series is None:
             problems = partial(self._fault, group, variable)
@@ -299,10 +305,11 @@ class MetricStore:
         return kept
 
     def _fault(self, group: str, variable: str, statistic: str, error: Exception) -> None:
-        """Report a statistic that raised, or returned something other than a number.
+        """Report a statistic that raised an error, or returned something other than a number.
 
-        A statistic is reported once, and again for each metric that a rule uses, because that rule
-        can no longer fire."""
+        A statistic is reported once. It is reported again for each metric that a rule uses, because
+        that rule can no longer fire.
+        """
         used, spec = (group, variable, statistic) in self._asked, self.statistics[statistic]
         if not used and spec.key in self._told:
             return
@@ -330,7 +337,7 @@ class MetricStore:
         return path.kind == "series" and self.statistics[path.statistic].timed
 
     def get(self, path: MetricPath, now: float) -> float | None:
-        """Return a metric's value, or ``None`` if it has none yet."""
+        """Return a metric's value, or ``None`` if the metric has no value yet."""
         if path.kind == "count":
             return self.count(path.group, path.variable)
         if path.kind == "gauge":
@@ -339,8 +346,8 @@ class MetricStore:
         return None if series is None else series.get(path.statistic, now)
 
     def count(self, group: str, counter: str) -> int:
-        """Return the value of a group's counter. The name may have a filter; 0 if it is not
-        kept."""
+        """Return the value of a group's counter, or 0 if it is not kept. The name may have a
+        filter."""
         if counter.endswith(")"):
             counter, condition = split_filter(counter)
             counts = self.filtered.get(group, {}).get(condition)
@@ -348,8 +355,8 @@ class MetricStore:
         return counted(self.counts[group], counter)
 
     def reader(self, path: MetricPath) -> Callable[[float], float | None]:
-        """Return a function that returns this metric's value at a given time. It is faster than
-        :meth:`get`, because it needs no look-up."""
+        """Return a function that returns this metric's value at a given time. The function is
+        faster than :meth:`get`, because it needs no look-up."""
         if path.kind == "series":
             self.keep(path)
             return self.series[path.group, path.variable].reader(path.statistic)
@@ -363,7 +370,7 @@ class MetricStore:
         return [variable for group, variable in self.series if not group]
 
     def bounds(self, path: MetricPath) -> Series | None:
-        """Return the series whose smallest and largest value bound this metric, if any."""
+        """Return the series whose smallest and largest values bound this metric, or ``None``."""
         if path.kind == "series" and self.statistics[path.statistic].within:
             return self.series[path.group, path.variable]
         return None
@@ -374,7 +381,7 @@ class MetricStore:
         return series.total / series.count if series is not None and series.count else None
 
     def snapshot(self, now: float) -> MetricsView:
-        """Return all current values, safe to read from another thread."""
+        """Return all current values, which another thread can safely read."""
         values: dict[str, float] = dict(self.gauges)
         for group in self.counts:
             for counter in COUNTS:
@@ -391,13 +398,14 @@ class MetricStore:
         return MetricsView(values)
 
     def hear_of_faults(self) -> None:
-        """Receive the errors of statistics again, after the store was restored from a snapshot."""
+        """Let statistics report their errors again, after the store was restored from a
+        snapshot."""
         for key, series in self.series.items():
             series.tell(partial(self._fault, *key))
 
 
 def counted(counts: Mapping[str, int], counter: str) -> int:
-    """Return the value of one of ``COUNTS``, calculated from those in ``KEPT``."""
+    """Return the value of a counter in ``COUNTS``, calculated from those in ``KEPT``."""
     if counter in counts:
         return counts[counter]
     finished = counts["success"] + counts["failed"]
@@ -459,8 +467,8 @@ class MetricsView(Mapping[str, float]):
 
     @property
     def models(self) -> dict[str, dict[str, Any]]:
-        """The values nested as in ensemble-python 0.0.16: ``models["mean"]["g-duration"]`` and
-        ``models["count"]["g"]["success"]``, each with ``get()``."""
+        """The values, nested as in ensemble-python 0.0.16: ``models["mean"]["g-duration"]`` and
+        ``models["count"]["g"]["success"]``. Each has the method ``get()``."""
         nested: dict[str, dict[str, Any]] = {}
         for path, value in self._values.items():
             head, _, rest = path.partition(".")

@@ -1,7 +1,7 @@
-"""Hours for which the queue's cores, nodes and GPUs were up, and free, while a run had a
-controller.
+"""Capacity of a queue: the hours for which its cores, nodes and GPUs were up, and were free.
 
-Used by ``inspection``. The share of free hours is the idle share of an allocation.
+Only the time during which the run had a controller counts. The share of free hours is the idle
+share of an allocation. Used by ``inspection``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _KINDS = ("cores", "nodes", "gpus")
 
 
 class Capacity:
-    """Sums over the queue's gauges. A value counts until the next report of the same gauge."""
+    """Sums over the queue's gauges. A value is used until the next report of the same gauge."""
 
     def __init__(self) -> None:
         self._hours: dict[str, dict[str, float]] = {}
@@ -22,20 +22,22 @@ class Capacity:
         self._at = 0.0
 
     def report(self, now: float, values: Mapping[str, float]) -> None:
-        """Take the gauges (``cores.up``, ``cores.free`` …) that changed at a time."""
+        """Add the gauges (``cores.up``, ``cores.free`` …) that changed at the time ``now``."""
         self._hours = self.until(now)
         self._values.update(values)
         self._at = now
 
     def pause(self, now: float | None) -> None:
-        """Stop counting until the next report, because the run's controller left at this time. If
-        it was killed (``now`` is ``None``), count only until its last report."""
+        """Stop counting until the next report, because the run's controller left at the time
+        ``now``. If ``now`` is ``None``, the controller was killed; then count only until its last
+        report."""
         if now is not None:
             self._hours = self.until(now)
         self._values.clear()
 
     def until(self, now: float) -> dict[str, dict[str, float]]:
-        """Return the hours ``up`` and ``free`` of each kind that the queue reported."""
+        """Return the hours ``up`` and ``free`` for each kind of resource that the queue
+        reported."""
         hours = max(0.0, now - self._at) / 3600
         found = {kind: dict(sums) for kind, sums in self._hours.items()}
         for kind in _KINDS:

@@ -1,4 +1,4 @@
-"""Warnings if a new run would write among the files of an earlier run.
+"""Warnings about a new run that would write to the folders of an earlier run.
 
 Used by ``new_run``, which records each run's folders in its journal.
 """
@@ -18,15 +18,14 @@ from ensemble_core.model.placeholders import PLACEHOLDER, fill
 
 __all__ = ["folders_of", "reused"]
 
-#: Number of newest runs that are compared.
+#: Number of runs that are compared, beginning with the newest.
 _MOST = 50
 
 
 def folders_of(ensemble: Ensemble) -> dict[str, str]:
-    """Return the folders to which jobs of several runs would write, each with the field that names
-    it.
+    """Return the folders to which jobs of several runs would write, each with the field for it.
 
-    Paths are absolute, with placeholders of jobs.
+    Paths are absolute and contain placeholders of jobs.
     """
     found: dict[str, str] = {}
     for first in ensemble.groups.values():
@@ -43,8 +42,7 @@ def folders_of(ensemble: Ensemble) -> dict[str, str]:
 
 
 def _shared(group: JobGroup, path: str) -> str:
-    """Return the path. Fill in those placeholders that have the same value for all jobs and
-    runs."""
+    """Fill in those placeholders of a path that have the same value for all jobs and runs."""
     known = {"group": group.name, "here": group.here, "cwd": group.cwd}
     left = {name: value for name, value in known.items() if name not in group.names}
     return os.path.normpath(os.path.join(group.cwd, fill(path, left)))

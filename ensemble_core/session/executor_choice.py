@@ -1,7 +1,7 @@
 """Choice of a run's executor (or resizer), and its options from the command line.
 
-``--executor`` names the executor; otherwise the available one with the highest priority is used.
-Options are parsed by the executor's JSON Schema.
+``--executor`` names the executor. Without it, the available executor with the highest priority is
+used. Options are parsed according to the executor's JSON Schema.
 """
 
 from __future__ import annotations
@@ -53,22 +53,24 @@ class ExecutorChoice(Value):
     options: Mapping[str, object] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        # Options override the environment that the record describes.
+        # Options override the environment, which the record describes.
         options = ", ".join(f"{name}={value}" for name, value in self.options.items())
         detail = f" ({options or self.detail})" if options or self.detail else ""
         return f"executor {self.name}{detail}: {self.why}"
 
 
 def choose_executor(registry: Registry, name: str | None) -> ExecutorChoice:
-    """Return the executor to use. Raises :class:`UsageError` with reasons if none is available."""
+    """Return the executor to use. Raises :class:`UsageError` with the reasons if none is
+    available."""
     if name is not None:
         record = registry.lookup("executor", name)
         works, detail = probe(record)
-        # Use it even if ``available`` says no: options may make it work. If not, ``open`` fails.
+        # Use it even if ``available`` returns false, because options may make it work. If they do
+        # not, ``open`` fails.
         return ExecutorChoice(name, record, detail if works else "", "chosen with --executor")
     probed: dict[str, tuple[ExecutorPlugin, bool, str]] = {}
     for each, record in registry.executors.items():
-        # A record may have several names; its shortest comes first.
+        # A record may have several names, of which the shortest comes first.
         if all(record is not other for other, _, _ in probed.values()):
             probed[each] = (record, *probe(record))
     able = [each for each, (_, works, _) in probed.items() if works]
@@ -86,7 +88,7 @@ def choose_executor(registry: Registry, name: str | None) -> ExecutorChoice:
         others = ", ".join(
             f"{each}: {reason or 'not available'}"
             for each, (_, works, reason) in probed.items()
-            # Leave out executors that only work when they are named.
+            # Leave out executors that work only if they are named.
             if not works and f"--executor {each}" not in reason
         )
         why = f"the only one available here ({others})" if others else "the only one installed"
@@ -114,10 +116,10 @@ def build_executor(
 
 
 def build_resizer(registry: Registry, name: str, given: Iterable[str]) -> Resizer:
-    """Build the resizer with this name and options from ``-o KEY=VALUE``.
+    """Build the resizer with this name, with options from ``-o KEY=VALUE``.
 
-    Raises :class:`UsageError` if it rejects the options, :class:`PluginError` if it does not exist
-    or is broken.
+    Raises :class:`UsageError` if the resizer rejects the options, and :class:`PluginError` if it
+    does not exist or is broken.
     """
     from ensemble_core.config.schema import defaults
     from ensemble_core.plugin.resizer import Resizer
@@ -174,7 +176,7 @@ def probe(record: ExecutorPlugin) -> tuple[bool, str]:
         return True, ""
     try:
         works, detail = record.available()
-    except Exception as error:  # a plugin's error only means that it is not available
+    except Exception as error:  # an error in a plugin only means that it is not available
         return False, f"{type(error).__name__}: {error}"
     return bool(works), str(detail or "")
 
@@ -184,7 +186,7 @@ def read_options(
 ) -> dict[str, Any]:
     """Parse the options of an executor or resizer from ``-o KEY=VALUE`` and from its flags.
 
-    Raises :class:`UsageError` if its schema rejects them.
+    Raises :class:`UsageError` if the schema rejects an option.
     """
     from ensemble_core.plugin.records import ExecutorPlugin
     from ensemble_core.plugin.validation import plain
@@ -198,7 +200,7 @@ def read_options(
     for name, value in named.items():
         if value is None:
             continue
-        # Flags that several executors share have no type, so their text is parsed here.
+        # Flags that several executors share have no type, so their texts are parsed here.
         options[name] = _read(value, properties.get(name)) if isinstance(value, str) else value
     for text in given:
         key, equals, value = text.partition("=")
@@ -247,7 +249,7 @@ def _read(text: str, schema: Any) -> object:
             continue
         if not wrong:
             return value
-        if "type" not in wrong:  # the right type, but out of range or not an allowed value
+        if "type" not in wrong:  # the type is right, but the value is out of range or not allowed
             near.append(value)
     return near[0] if near else text
 
@@ -276,7 +278,7 @@ def _check(whose: str, schema: Any, options: dict[str, Any]) -> None:
 
 
 def webhook_errors(ensemble: Ensemble) -> list[UsageError]:
-    """Return an error for each webhook whose variable is not set, or has no safe URL."""
+    """Return an error for each webhook whose variable is not set, or does not have a safe URL."""
     from ensemble_core.model.notification_addresses import addresses, webhook_of
     from ensemble_core.runtime.webhooks import webhook_url
 
@@ -297,10 +299,9 @@ def webhook_errors(ensemble: Ensemble) -> list[UsageError]:
 
 
 def check_environment(ensemble: Ensemble, warn: Callable[[str], None] | None = None) -> None:
-    """Raise :class:`UsageError` if a variable that jobs inherit, or the variable of a webhook, is
-    not set.
+    """Raise :class:`UsageError` if a variable that jobs inherit or a webhook's variable is not set.
 
-    With ``warn``, a missing webhook is only a warning.
+    With ``warn``, a missing webhook only causes a warning.
     """
     for error in webhook_errors(ensemble):
         if warn is None:

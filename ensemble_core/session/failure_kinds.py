@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LOOKED", "count_ends", "failure_kinds"]
 
-#: Limits for each kind: the number of examples; of examples whose output and node are read; of
-#: different lines and nodes that are listed.
+#: Limits for each kind: the number of examples, the number of examples whose output and node are
+#: read, and the number of different lines and nodes that are listed.
 _EXAMPLES, LOOKED, _COUNTED = 50, 20, 5
 _FAILED = ("failed", "cancelled")
 _NUMBER = re.compile(r"\d+")
@@ -29,9 +29,10 @@ _NUMBER = re.compile(r"\d+")
 def failure_kinds(
     jobs: JobColumns, parameters_of: Callable[[str], Sequence[str]]
 ) -> list[dict[str, Any]]:
-    """Return the kinds of failures, the most frequent first. ``count_ends`` adds further counts.
+    """Return the kinds of failures, the most frequent first.
 
-    ``parameters_of`` returns the names of a group's parameters.
+    :func:`count_ends` adds further counts to a kind. ``parameters_of`` returns the names of a
+    group's parameters.
     """
     found: list[dict[str, Any]] = []
     for group, own in jobs.ranges.items():
@@ -62,9 +63,10 @@ def failure_kinds(
 
 
 def count_ends(kind: dict[str, Any]) -> None:
-    """Count the last lines and the nodes of the first examples of a kind, and add the counts to it.
+    """Count the last lines and the nodes of the first examples of a kind. Add the counts to the
+    kind.
 
-    Sort these examples by how many have the same last line, so that the first is typical.
+    Sort these examples by how many have the same last line, so that the first one is typical.
     """
     looked = kind["examples"][:LOOKED]
     often = Counter(_NUMBER.sub("0", each["line"]) for each in looked)
@@ -83,17 +85,19 @@ def _example(jobs: JobColumns, at: int) -> dict[str, Any]:
 
 
 def _sample(places: Sequence[int]) -> list[int]:
-    """Return at most ``_EXAMPLES`` of these places. The first ``LOOKED`` of them are a sample, too.
+    """Return a sample of at most ``_EXAMPLES`` of these places. Its first ``LOOKED`` are also a
+    sample.
 
-    Places are chosen by their checksums, so that new places change the sample little, and a
-    periodicity of parameters or nodes does not affect it.
+    Places are chosen by their checksums. So new places hardly change the sample, and a periodicity
+    of parameters or nodes does not affect it.
     """
     chosen = nsmallest(_EXAMPLES, places, key=lambda at: crc32(b"%d" % at))
     return [*sorted(chosen[:LOOKED]), *sorted(chosen[LOOKED:])]
 
 
 def _counted(name: str, texts: Iterable[str]) -> list[dict[str, Any]]:
-    """Count equal texts, the most frequent first. Lines that differ only in numbers are equal."""
+    """Count equal texts, the most frequent first. Lines that differ only in numbers count as
+    equal."""
     kinds: dict[str, list[str]] = {}
     for text in texts:
         kinds.setdefault(text if name == "node" else _NUMBER.sub("0", text), []).append(text)

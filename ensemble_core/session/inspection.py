@@ -1,8 +1,8 @@
 """Inspection of a kept run: data for web pages, reports and notebooks.
 
-An :class:`Inspection` reads a run's journal once, and only new events after
-:meth:`~Inspection.refresh`. It returns plain data (``dict``, ``list``, text, numbers, ``None``) for
-JSON. Times are seconds since the epoch.
+An :class:`Inspection` reads a run's journal once; after :meth:`~Inspection.refresh`, it reads only
+new events. It returns plain data (``dict``, ``list``, text, numbers, ``None``) for JSON. Times are
+seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -35,32 +35,33 @@ if TYPE_CHECKING:
 
 __all__ = ["Inspection"]
 
-#: Largest run whose nodes are returned. Charts of larger runs have no bar for each job.
+#: Maximum number of jobs of a run whose nodes are returned. Charts of larger runs do not have a bar
+#: for each job.
 _PLACED = 2000
-#: Largest part of a log that is returned, and longest line, in bytes.
+#: Maximum size of the part of a log that is returned, and maximum length of a line, in bytes.
 _LOG, _LINE = 65_536, 500
-#: Points of one curve, curves of one variable.
+#: Maximum number of points of a curve, and of curves of a variable.
 _POINTS, _CURVES = 400, 60
 #: Fields of a job's events that locate its output.
 _PLACES = ("workdir", "stdout", "stderr", "host", "nodes")
 #: Size of the cache of these fields, in jobs.
 _REMEMBERED = 1000
-#: All events are scanned if the run has fewer than this number for each job that is searched for.
+#: If the run has fewer events than this for each job that is searched, all events are scanned.
 _ONE_BY_ONE = 5000
-#: Number of the last events among which the newest time is searched.
+#: The newest time is searched among this number of events at the end.
 _LAST = 20
-#: Largest number of firings. Beyond it, only every second, fourth … firing of frequent rules is
-#: kept.
+#: Maximum number of firings. If there are more, only every second, fourth … firing of frequent
+#: rules is kept.
 _FIRINGS = 10_000
-#: Parts of the engine's report in an overview.
+#: Parts of the engine's report that an overview contains.
 _REPORTED = ("groups", "rules", "progress", "warnings")
 
 
 class Inspection:
-    """A kept run, read for display. Use it with ``with``.
+    """A kept run, read for display. Use it in a ``with`` statement.
 
     A damaged run is shown as far as it can be read, and ``problem`` describes the damage. Groups,
-    rules and tables then have the state of the last event before the damage.
+    rules and tables are then shown as they were at the last event before the damage.
     """
 
     def __init__(self, kept: KeptRun) -> None:
@@ -69,22 +70,22 @@ class Inspection:
         self._columns: JobColumns | None = None
         self._stale = False
         self._firings: list[dict[str, Any]] = []
-        #: For each rule, N if only every Nth of its firings is kept.
+        #: N for each rule of which only every Nth firing is kept.
         self._every: dict[str, int] = {}
         self._fired_until = 0
-        #: Values that jobs reported, by group and variable, and job.
+        #: Values that jobs reported, by group and variable, and then by job.
         self._points: dict[tuple[str, str], dict[str, list[list[float]]]] = {}
         self._observed_until = 0
         self._nodes: dict[str, str] = {}
         self._placed_until = 0
         self._capacity = Capacity()
         self._reported_until = 0
-        #: For each attempt, the number of the last event that was checked, and the context of its
-        #: start.
+        #: For each attempt, the number of the last event that was checked, and the context of the
+        #: attempt's start event.
         self._started: dict[str, tuple[int, dict[str, Any]]] = {}
         self._began: float | None = None
         self._newest: float | None = None
-        #: Number of the last event that was read.
+        #: The number of the last event that was read.
         self.seq = -1
         self.problem = ""
         self.refresh()
@@ -96,7 +97,7 @@ class Inspection:
         self._kept.journal.close()
 
     def refresh(self) -> bool:
-        """Read new events; return True if there were any."""
+        """Read new events. Return True if there were any."""
         journal = self._kept.journal
         try:
             last = journal.last()
@@ -119,7 +120,7 @@ class Inspection:
         try:
             if self._began is None:
                 self._began = next((row.time for row in journal.rows(until=1)), None)
-            # Events of several jobs that came together are not in the order of their times.
+            # Events of several jobs that arrived together are not in the order of their times.
             times = [row.time for row in journal.rows(max(last - _LAST, 0))]
             self._newest = max(times, default=self._newest)
         except EnsembleError as error:
@@ -155,18 +156,18 @@ class Inspection:
 
     @property
     def folder(self) -> Path:
-        """Folder of the run."""
+        """The folder of the run."""
         return self._kept.folder
 
     @property
     def state(self) -> str:
-        """State of the run: ``running``, ``stopped``, ``interrupted``, ``ended`` …"""
+        """The state of the run: ``running``, ``stopped``, ``interrupted``, ``ended`` …"""
         return self._kept.state
 
     # -- state -------------------------------------------------------------------------------------
 
     def report(self) -> Report | None:
-        """Return the engine's report; ``None`` if the journal cannot be read at all."""
+        """Return the engine's report, or ``None`` if the journal cannot be read at all."""
         return None if self._engine is None else self._engine.report()
 
     def overview(self) -> dict[str, Any]:
@@ -206,7 +207,8 @@ class Inspection:
         return found | {key: plain.get(key, found[key]) for key in _REPORTED}
 
     def _until(self) -> float | None:
-        """Return the end of the known time: now for a live run, else the time of its last event."""
+        """Return the end of the known time: now for a live run, or else the time of the last
+        event."""
         from ensemble_core.journal.run_store import look
 
         return time.time() if look(self._kept.folder).state == "running" else self._newest
@@ -214,7 +216,7 @@ class Inspection:
     # -- jobs --------------------------------------------------------------------------------------
 
     def _jobs(self) -> JobColumns:
-        """Return the table of jobs; after the first call, only changes are read."""
+        """Return the table of jobs. After the first call, only changes are read."""
         if self._columns is None or self._stale:
             from ensemble_core.session.job_columns import JobColumns
 
@@ -234,9 +236,9 @@ class Inspection:
         return self._columns
 
     def _stored(self, over: Iterable[JobRecord] = (), *, check: bool = True) -> StoredJobs | None:
-        """Return the jobs from job rows; ``None`` if the journal has none, or is damaged.
+        """Return the jobs from job rows, or ``None`` if the journal has no job rows, or is damaged.
 
-        Rows of active jobs and of jobs in ``over`` come from the engine.
+        The rows of active jobs and of jobs in ``over`` come from the engine.
         """
         from ensemble_core.journal.job_rows import row_of
         from ensemble_core.journal.stored_jobs import StoredJobs
@@ -249,7 +251,7 @@ class Inspection:
         return StoredJobs(self._kept.journal, groups, [*known], check=check)
 
     def _row(self, group: str, index: int) -> tuple[dict[str, Any], int | None] | None:
-        """Return the row of a job, and the number of the event that ended it if known."""
+        """Return the row of a job, and the number of the event that ended the job, if known."""
         try:
             stored = self._stored(check=False)
             if stored is not None:
@@ -262,7 +264,7 @@ class Inspection:
     def _events_of_job(self, name: str, until: int | None) -> list[Any]:
         """Return the events of a job from its first submit to the event ``until``.
 
-        Includes events with decisions that concern the job. Reads the newest events first.
+        These include events with decisions that concern the job. The newest events are read first.
         """
         found: list[Any] = []
         journal = self._kept.journal
@@ -293,10 +295,10 @@ class Inspection:
     ) -> dict[str, Any]:
         """Return a page of the table of jobs.
 
-        It has the ``names`` of columns, ``rows`` (lists of values) and ``total``, the number of
-        matching jobs. ``where`` maps columns to values. ``text`` is searched in the job's name and
-        in all values except times and costs. Jobs without a value in the column ``sort`` come last.
-        Raises :class:`UsageError` for unknown columns.
+        The page has the ``names`` of columns, ``rows`` (lists of values) and ``total``, the number
+        of matching jobs. ``where`` maps columns to values. ``text`` is searched in the job's name
+        and in all values except times and costs. Jobs without a value in the column ``sort`` come
+        last. Raises :class:`UsageError` for unknown columns.
         """
         if self._columns is None and limit is not None and not (where or text or sort):
             first = self._first_jobs(offset, limit)
@@ -321,7 +323,7 @@ class Inspection:
     def _first_jobs(self, offset: int, limit: int) -> dict[str, Any] | None:
         """Return a page of the table of jobs in its default order, without reading the whole table.
 
-        ``None`` if the journal does not have a row for each job, or is damaged."""
+        Return ``None`` if the journal does not have a row for each job, or is damaged."""
         try:
             stored = self._stored(check=False)
             if stored is None or self._engine is None:
@@ -339,8 +341,8 @@ class Inspection:
         return {"names": list(stored.names), "rows": page, "total": total, "offset": offset}
 
     def job(self, group: str, index: int) -> dict[str, Any]:
-        """Return one job: its row, submitted attempts, events, reported values, and the rules that
-        affected it. Raises :class:`UsageError` if it does not exist."""
+        """Return one job: its row, submitted attempts, events and reported values, and the rules
+        that affected the job. Raises :class:`UsageError` if the job does not exist."""
         found = self._row(group, index)
         if found is None:
             raise UsageError(f"the run has no job {group}.{index}", code="no-such-job")
@@ -350,7 +352,7 @@ class Inspection:
         events: list[dict[str, Any]] = []
         values: list[list[Any]] = []
         rules: list[dict[str, Any]] = []
-        # Further attempts are called GROUP.INDEX-NUMBER.
+        # The ids of further attempts are GROUP.INDEX-NUMBER.
         for each in self._events_of_job(name, end):
             own = _is_of(each.job, name)
             if own and each.type == "observed":
@@ -391,11 +393,11 @@ class Inspection:
         }
 
     def log(self, job: str, stream: str = "stdout", most: int = _LOG) -> dict[str, Any]:
-        """Return the last ``most`` bytes of a job's log as ``text``, the file's ``size``, and the
-        ``problem`` if it cannot be read.
+        """Return the last ``most`` bytes of a job's log as ``text``, and the file's ``size``.
 
-        ``job`` is ``sim.3``, or ``sim.3-1`` for a further attempt. Raises :class:`UsageError` for a
-        stream other than ``stdout`` and ``stderr``.
+        If the log cannot be read, ``problem`` says why. ``job`` is ``sim.3``, or ``sim.3-1`` for a
+        further attempt. Raises :class:`UsageError` for a stream other than ``stdout`` and
+        ``stderr``.
         """
         if stream not in ("stdout", "stderr"):
             raise UsageError(f"a job has no stream {stream!r}", code="no-such-stream")
@@ -412,10 +414,11 @@ class Inspection:
     def failures(self) -> list[dict[str, Any]]:
         """Return failed and cancelled jobs by group, cause and exit code, the most frequent first.
 
-        ``parameters`` are values with significantly more failures: ``failed`` of ``total`` jobs of
-        the group. ``examples`` are jobs. The first ``looked`` of them are a sample of the whole
-        run, for which the node and the last line of output are given. ``lines`` and ``nodes`` are
-        the counts of these; lines that differ only in numbers count as one.
+        ``parameters`` lists values with significantly more failures than others: ``failed`` of
+        ``total`` jobs of the group. ``examples`` lists jobs. The first ``looked`` of them are a
+        sample of the whole run, and have their node and last line of output. ``lines`` and
+        ``nodes`` count the lines and nodes of this sample; lines that differ only in numbers count
+        as one.
         """
         found = failure_kinds(self._jobs(), self._parameters)
         read = {one["attempt"]: one for kind in found for one in kind["examples"][:LOOKED]}
@@ -434,7 +437,7 @@ class Inspection:
         return [n for n in engine.state.ensemble.groups[group].names if n in names]
 
     def _end_of_job(self, job: str, start: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the node of a job's attempt, and the last line that it wrote."""
+        """Return the node of a job's attempt, and the last line that the attempt wrote."""
         node = _node(start)
         for stream in ("stderr", "stdout"):
             lines = log_tail(start, stream, 4096)["text"].strip().splitlines()
@@ -445,7 +448,7 @@ class Inspection:
     def _starts(self, jobs: Collection[str]) -> dict[str, dict[str, Any]]:
         """Return the contexts of attempts' start events, with the paths of their output.
 
-        Events of a job are read once, and later only new ones.
+        The events of a job are read once; later calls read only new events.
         """
         known = {job: self._started[job] for job in jobs if job in self._started}
         new = set(jobs) - known.keys()
@@ -468,7 +471,7 @@ class Inspection:
         return found
 
     def _events_of_attempt(self, job: str) -> list[Any]:
-        """Return the events of an attempt's job; empty for an unknown id."""
+        """Return the events of an attempt's job, or an empty list for an unknown id."""
         group, _, number = job.rpartition(".")
         index = number.partition("-")[0]
         row = self._row(group, int(index)) if index.isascii() and index.isdigit() else None
@@ -477,8 +480,8 @@ class Inspection:
     # -- costs -------------------------------------------------------------------------------------
 
     def costs(self) -> list[dict[str, Any]]:
-        """Return for each group: core-hours by outcome, durations and waiting times (seconds;
-        ``median``, ``longest``), and the time limit."""
+        """Return the costs of each group: core-hours by outcome, the ``median`` and ``longest``
+        duration and waiting time (in seconds), and the time limit."""
         engine = self._engine
         limits = {} if engine is None else engine.state.ensemble.groups
         jobs = self._jobs()
@@ -506,8 +509,11 @@ class Inspection:
 
     def capacity(self) -> dict[str, dict[str, float]]:
         """Return the hours for which the queue's ``cores``, ``nodes`` and ``gpus`` were ``up``, and
-        for which they were ``free``, since the run began, as far as the queue reported them. Times
-        without a controller do not count."""
+        for which they were ``free``, since the run began.
+
+        Only resources that the queue reported are included. Times without a controller do not
+        count.
+        """
         sessions = self._kept.journal.sessions()
         breaks = {later.seq: earlier.ended for earlier, later in pairwise(sessions)}
         ahead = sorted(seq for seq in breaks if seq >= self._reported_until)
@@ -526,8 +532,9 @@ class Inspection:
     def tables(self) -> list[dict[str, Any]]:
         """Return all tables of results and all generators' points.
 
-        Each has a ``name``, the ``names`` of its columns, ``rows`` (lists), and ``plot`` from the
-        ensemble file. A generator also has ``objectives``, each ``minimize`` or ``maximize``.
+        Each table has a ``name``, the ``names`` of its columns, ``rows`` (lists), and ``plot`` from
+        the ensemble file. The table of a generator also has ``objectives``, each ``minimize`` or
+        ``maximize``.
         """
         engine = self._engine
         if engine is None:
@@ -552,8 +559,8 @@ class Inspection:
     def curves(self) -> list[dict[str, Any]]:
         """Return values that jobs reported while they ran, by group and variable.
 
-        Times are seconds since a job's first value. The number of jobs is limited, and long curves
-        are thinned out.
+        Times are in seconds since a job's first value. The number of jobs is limited, and long
+        curves are thinned out.
         """
         points = self._points
         for row in self._of_kind("observed", self._observed_until):
@@ -583,9 +590,9 @@ class Inspection:
     def firings(self, after: int = 0) -> list[dict[str, Any]]:
         """Return the firings of rules after event ``after``.
 
-        Each has the ``rule``, ``seq`` and ``time`` of the event, the event in words, the
-        condition's ``value``, and the ``decisions``. Beyond 10,000, firings of the most frequent
-        rules are thinned out.
+        Each firing has the ``rule``, the ``seq`` and ``time`` of the event, the event in words, the
+        ``value`` in the condition, and the ``decisions``. If there are more than 10,000 firings,
+        those of the most frequent rules are thinned out.
         """
         from ensemble_core.engine.rule_trace import event_words
 
@@ -636,14 +643,14 @@ class Inspection:
         """Return how many jobs of each group waited and ran, in ``bins`` equal parts of the run.
 
         ``began`` and the ``width`` of a part are in seconds. For each group, ``running`` and
-        ``waiting`` have the mean number of jobs in each part.
+        ``waiting`` list the mean number of jobs in each part.
         """
         began = self._began if self._began is not None else 0.0
         return running_and_waiting(self._jobs(), began, self._until() or began, bins)
 
     def nodes(self) -> dict[str, str]:
-        """Return the node of each job's last attempt, by the job's name (``sim.3``), if the
-        queue reported it. Empty for a run of more than 2,000 jobs."""
+        """Return the node of each job's last attempt, if the queue reported the node, by the job's
+        name (``sim.3``). The result is empty for a run of more than 2,000 jobs."""
         if len(self._jobs()) > _PLACED:
             return {}
         for kind in ("placed", "hosted"):
@@ -657,14 +664,14 @@ class Inspection:
 
 
 def _node(reported: Mapping[str, Any]) -> str:
-    """Return the node or nodes in a queue's report of a job, or an empty text."""
+    """Return the node or nodes that a queue reported for a job, or an empty text."""
     nodes = reported.get("host") or reported.get("nodes") or ""
     return ",".join(map(str, nodes)) if isinstance(nodes, list) else str(nodes)
 
 
 @contextmanager
 def _without_gc() -> Iterator[None]:
-    """Disable garbage collection while many lists are created; saves a third of the time."""
+    """Disable garbage collection while many lists are created, which saves a third of the time."""
     collects = gc.isenabled()
     gc.disable()
     try:

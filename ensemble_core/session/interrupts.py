@@ -1,8 +1,9 @@
 """Interrupts of a run: Ctrl-C, signals of terminals and queues, ``ensemble cancel`` and ``stop``.
 
-Only a controller installs these. The first signal stops the run so that it can be resumed; a second
-one exits at once. ``ensemble cancel`` ends it. A separate thread receives signals through Python's
-wakeup pipe, because Python runs handlers only on the main thread, which may wait for hours.
+Only a controller installs the signal handlers. After the first signal, the run stops so that it can
+be resumed; after a second signal, the controller exits at once. ``ensemble cancel`` ends the run. A
+separate thread receives signals through Python's wakeup pipe, because Python runs handlers only on
+the main thread, which may wait for hours.
 """
 
 from __future__ import annotations
@@ -22,27 +23,28 @@ from ensemble_core.runtime.controller import STOPPED
 
 __all__ = ["How", "Interrupts"]
 
-#: ``stop``: resumable. ``end``: cancel the jobs and end. ``leave``: exit without waiting.
+#: ``stop``: stop the run, so that it can be resumed. ``end``: cancel the jobs and end the run.
+#: ``leave``: exit without waiting.
 How = Literal["stop", "end", "leave"]
 
 _WORDS = {
     signal.SIGINT: "Ctrl-C",
     signal.SIGTERM: "SIGTERM",
     signal.SIGHUP: "the terminal was closed (SIGHUP)",
-    # Flux sends this to a job, or a run inside an allocation, at its time limit.
+    # Flux sends this signal at the time limit, to a job or to a run inside an allocation.
     signal.SIGALRM: "the time limit around this run has passed (SIGALRM)",
 }
 #: Seconds between checks for requests of other processes.
 _LOOK = 0.5
-#: Seconds within which two signals count as one: a key press may arrive twice, from the terminal
-#: and from a parent process that passes it on.
+#: Seconds within which two signals count as one, because a key press may arrive twice: from the
+#: terminal, and from a parent process that passes it on.
 _ECHO = 0.3
 
 
 class Interrupts:
-    """Context manager in which signals, and requests of ``ensemble cancel`` and ``ensemble stop``
-    in the run's ``folder``, lead to calls of ``stop``.
+    """Context manager in which signals and requests lead to calls of ``stop``.
 
+    The requests are those of ``ensemble cancel`` and ``ensemble stop`` in the run's ``folder``.
     ``stop`` takes the reason, the exit code and the way to stop. ``desk`` is called periodically
     and answers users' requests. Both are called on this object's thread. The previous signal
     handlers are restored at the end.
@@ -68,7 +70,7 @@ class Interrupts:
     def __enter__(self) -> Interrupts:
         self._thread.start()
         if threading.current_thread() is not threading.main_thread():
-            return self  # only the main thread may install handlers; its owner handles signals
+            return self  # the main thread's owner handles signals: only it may do so
         os.set_blocking(self._waking, False)
         self._wakeup_fd_before = signal.set_wakeup_fd(self._waking, warn_on_full_buffer=False)
         for number in _WORDS:
@@ -106,7 +108,7 @@ class Interrupts:
                 self._desk()
 
     def _look(self, folder: Path) -> None:
-        """Pass on requests of other processes: cancel the run, stop it, or leave while
+        """Pass on requests of other processes to cancel or stop the run, or to leave while
         cancelling."""
         if self._cancelled_by is None:
             self._cancelled_by = stop_asked(folder)
@@ -130,4 +132,5 @@ class Interrupts:
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:
-    """Do nothing. Without this handler, the signal would end the process; the thread handles it."""
+    """Do nothing, because the thread handles the signal. Without a handler, it would end the
+    process."""

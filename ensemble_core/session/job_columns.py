@@ -1,4 +1,4 @@
-"""Table of a run's jobs in memory, by column; a million jobs take about 150 MB.
+"""Table of a run's jobs in memory, by column. A million jobs take about 150 MB.
 
 Used by ``inspection``.
 """
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 __all__ = ["JobColumns"]
 
-#: Columns in which text is not searched: times and costs, and group and index, which are in the
-#: job's name.
+#: Columns in which text is not searched: times, costs, and the group and index, which are part of
+#: the job's name.
 _NOT_SEARCHED = {*TIMES, "duration", "core_hours", "group", "index"}
-#: Up to this many distinct values are searched one by one. Up to this many first jobs are selected
-#: without sorting all jobs.
+#: If a column has at most this many distinct values, they are searched one by one. If at most this
+#: many jobs are requested in order, they are selected without sorting all jobs.
 _FEW = 2000
 _NAN = math.nan
 
 
 class JobColumns:
-    """The jobs of a run by group and index. Without ``jobs``, the table is empty. ``ranges`` has
-    the positions of each group's jobs."""
+    """The jobs of a run by group and index. ``ranges`` has the positions of each group's jobs.
+    Without ``jobs``, the table is empty."""
 
     def __init__(self, jobs: Jobs | None) -> None:
         self.names = FIELDS if jobs is None else jobs.names
@@ -56,9 +56,9 @@ class JobColumns:
         self._texts: dict[str, str | Collection[Any]] = {}
 
     def _kept(self, name: str, values: Sequence[Any]) -> Iterable[Any]:
-        """Return values as their column stores them."""
+        """Convert values to the form in which their column stores them."""
         if isinstance(self._columns[name], array):
-            with suppress(TypeError):  # fails for the few columns with None
+            with suppress(TypeError):  # this fails for the few columns with None
                 return array("d", values)
             return array("d", (_NAN if value is None else value for value in values))
         if name in self._only_text:
@@ -69,7 +69,7 @@ class JobColumns:
         """Update the rows of active jobs from a later state of the run.
 
         Return False if the table must be read again, because there are new columns, new groups, or
-        new jobs before known ones.
+        new jobs before existing ones.
         """
         of_numbers = {n for n, column in self._columns.items() if isinstance(column, array)}
         if jobs.names != self.names or any(not jobs.kinds[n] <= {"f", "n"} for n in of_numbers):
@@ -104,7 +104,7 @@ class JobColumns:
         return sum(map(len, self.ranges.values()))
 
     def column(self, name: str, group: str) -> Iterator[Any]:
-        """Yield the values of a group's jobs; ``None`` for a missing value."""
+        """Yield the values of a group's jobs, with ``None`` for missing values."""
         own = self.ranges[group]
         column = self._columns[name]
         if isinstance(column, array):
@@ -112,7 +112,7 @@ class JobColumns:
         return iter(column[own.start : own.stop])
 
     def find(self, group: str, index: int) -> dict[str, Any] | None:
-        """Return the row of a job; ``None`` if it does not exist."""
+        """Return the row of a job, or ``None`` if the job does not exist."""
         if group not in self.ranges:
             return None
         own = self.ranges[group]
@@ -161,7 +161,7 @@ class JobColumns:
     def _sorted(
         self, found: Sequence[int], name: str, descending: bool, until: int | None
     ) -> Sequence[int]:
-        """Sort positions by a column; jobs without a value come last."""
+        """Sort positions by a column. Jobs without a value come last."""
         column = self._columns[name]
         values = self._values(name, found)
         having = [at for at, v in zip(found, values, strict=True) if v is not None and v == v]
@@ -200,8 +200,11 @@ class JobColumns:
         return [at for at in among if marks[at]]
 
     def _searched(self, name: str) -> str | Collection[Any]:
-        """Return the data in which a column's text is searched: its distinct values if they are
-        few, else a text with a line for each job. The column ``""`` has the jobs' names."""
+        """Return the data in which a text is searched for a column.
+
+        They are the column's distinct values if there are few, or else a text with a line for each
+        job. The column ``""`` has the jobs' names.
+        """
         if name not in self._texts:
             column: Iterable[Any]
             if not name:
@@ -209,9 +212,9 @@ class JobColumns:
                 column = (f"{a}.{b}" for a, b in zip(groups, indices, strict=True))
             else:
                 column = self._columns[name]
-                with suppress(TypeError):  # lists and mappings
+                with suppress(TypeError):  # for lists and mappings
                     values = {v for v in set(column) if v is not None and v == v}
-                    # True == 1, but their texts differ.
+                    # True equals 1, but their texts differ.
                     if len(values) <= _FEW and not any(isinstance(v, bool) for v in values):
                         self._texts[name] = values
                         return values
@@ -220,7 +223,7 @@ class JobColumns:
 
 
 def _wanted(value: object) -> tuple[object, ...]:
-    """Return the values that match a wanted value. In URLs, numbers are texts."""
+    """Return the values that match a wanted value, because numbers are texts in URLs."""
     if not isinstance(value, str):
         return (value,)
     try:
@@ -245,5 +248,5 @@ def _lines_with(lines: str, text: str) -> Iterator[int]:
 
 
 def _order(value: object) -> tuple[int, Any]:
-    """Return a sort key: numbers before texts."""
+    """Return the sort key of a value: numbers come before texts."""
     return (0, value) if isinstance(value, (int, float)) else (1, str(value))

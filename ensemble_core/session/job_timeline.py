@@ -1,4 +1,4 @@
-"""Numbers of running and waiting jobs over the time of a run, in equal parts.
+"""Timeline of a run: the numbers of running and waiting jobs in equal parts of its time.
 
 Used by ``inspection``.
 """
@@ -17,8 +17,8 @@ __all__ = ["running_and_waiting"]
 
 
 def running_and_waiting(jobs: JobColumns, began: float, end: float, bins: int) -> dict[str, Any]:
-    """Return the mean numbers of running and waiting jobs of each group in each part of the time
-    from ``began`` to ``end``."""
+    """Return each group's mean number of running and of waiting jobs, in each of ``bins`` equal
+    parts of the time from ``began`` to ``end``."""
     end = max(end, began + 1e-6)
     width = (end - began) / bins
     groups: dict[str, dict[str, list[float]]] = {}
@@ -43,7 +43,7 @@ def running_and_waiting(jobs: JobColumns, began: float, end: float, bins: int) -
 
 
 def _elapsed(moments: Iterable[float], width: float, bins: int) -> list[float]:
-    """Return, for each edge of ``bins`` bins, the sum of (edge - moment) over moments before it.
+    """Return, for each edge of the bins, the sum of (edge - moment) over all earlier moments.
 
     A moment before the first edge counts as if it were at this edge.
     """
@@ -62,7 +62,7 @@ def _elapsed(moments: Iterable[float], width: float, bins: int) -> list[float]:
 
 
 def _means(starts: Sequence[float], stops: Sequence[float], width: float) -> list[float]:
-    """Return the mean number of intervals that overlap each part of the time. ``starts`` and
-    ``stops`` are the results of :func:`_elapsed` for the intervals' starts and stops."""
+    """Return the mean number of intervals in each part of the time. ``starts`` and ``stops`` are
+    the results of :func:`_elapsed` for the intervals' starts and stops."""
     covered = [start - stop for start, stop in zip(starts, stops, strict=True)]
     return [round((b - a) / width, 6) for a, b in pairwise(covered)]

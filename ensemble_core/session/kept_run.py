@@ -1,8 +1,8 @@
 """A kept run, opened for reading: its journal, plugins, executor and ensemble.
 
-The journal names the plugins and the executor. The ensemble is bound from the text in the journal,
-because the file may have changed. Plugin files, which can run code, and snapshots are not loaded
-from another user's run.
+The journal names the plugins and the executor. The ensemble is created from the text in the
+journal, because the file may have changed. If the run belongs to another user, its plugin files,
+which can run code, and its snapshots are not loaded.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ def versions(registry: Registry) -> dict[str, str]:
 
 
 class KeptRun:
-    """One kept run, opened for reading. Use it with ``with``.
+    """One kept run, opened for reading. Use it in a ``with`` statement.
 
     Raises :class:`EnsembleError` if the run does not exist, or its journal cannot be read. At the
-    end of ``with``, any damage is raised, even if the requested part could be read. With
-    ``salvage``, a damaged journal is opened as far as possible and nothing is raised; call
-    :meth:`damage` instead. ``whole`` checks all records of a small journal. ``program`` has the
-    objects that a Python program gave the run; all other programs know only their names. ``warn``
-    is called with each warning.
+    end of the ``with`` statement, any damage raises an error, even if the requested part could be
+    read. With ``salvage``, a damaged journal is opened as far as possible and no error is raised;
+    call :meth:`damage` instead. With ``whole``, all records of a small journal are checked.
+    ``program`` has the objects that a Python program gave the run; other programs have only their
+    names. ``warn`` is called with each warning.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class KeptRun:
             raise damage
 
     def damage(self) -> JournalError | None:
-        """Return the error to show for damaged or missing records of a run that can be read."""
+        """Return the error to show if a run can be read but has damaged or missing records."""
         from ensemble_core.journal.reader import JournalError
 
         self._damage_reported = True
@@ -101,7 +101,7 @@ class KeptRun:
             return error
 
     def warn_of_damage(self) -> bool:
-        """Warn about missing or damaged records of a run that is resumed anyway.
+        """Warn about missing or damaged records of a run that is resumed nevertheless.
 
         Return True if a snapshot is damaged.
         """
@@ -122,14 +122,14 @@ class KeptRun:
 
     @property
     def state(self) -> str:
-        """State of the run: ``new``, ``running``, ``stopped``, ``interrupted``, ``ended`` …"""
+        """The state of the run: ``new``, ``running``, ``stopped``, ``interrupted``, ``ended`` …"""
         from ensemble_core.journal.run_store import look
 
         return look(self.folder).state
 
     @property
     def registry(self) -> Registry:
-        """The installed plugins and the files that the run named."""
+        """The installed plugins, and the plugin files of the run."""
         if self._registry is None:
             from ensemble_core.plugin.named_code import is_loaded
 
@@ -146,7 +146,8 @@ class KeptRun:
 
     @property
     def program(self) -> Program:
-        """Objects that a Python program gave the run; in another program, only their names."""
+        """The objects that a Python program gave the run. In another program, it has only their
+        names."""
         from ensemble_core.plugin.program import Program
 
         if self._program is None:
@@ -155,17 +156,17 @@ class KeptRun:
 
     @property
     def executor(self) -> Mapping[str, Any]:
-        """``name`` and ``options`` of the executor."""
+        """The ``name`` and ``options`` of the executor."""
         found: Mapping[str, Any] = self.journal.about.get("executor", {})
         return found
 
     @property
     def loading(self) -> Callable[[Text], Ensemble]:
-        """Function that loads an ensemble from a text in the journal."""
+        """A function that creates an ensemble from a text in the journal."""
         return self._loading("check")
 
     def loading_new(self, purpose: Purpose) -> Callable[[Text], Ensemble]:
-        """Return a function that makes an ensemble from a new text, which is not in the journal
+        """Return a function that creates an ensemble from a new text, which is not in the journal
         yet."""
         return self._loading(purpose)
 
@@ -192,21 +193,22 @@ class KeptRun:
 
     @property
     def maker(self) -> str | None:
-        """The installed versions, whose snapshots may be read; ``None`` if none may be read."""
+        """The installed versions, whose snapshots may be read, or ``None`` if no snapshot may be
+        read."""
         from ensemble_core.journal.replay import maker_of
 
         return maker_of(versions(self.registry)) if self._own else None
 
     def recover(self, *, compare: bool = True, pending: bool = True) -> Replay:
-        """Return the engine after the last event; see ``replay.recover``."""
+        """Return a replay at the last event of the run. See ``replay.recover``."""
         from ensemble_core.journal.replay import recover
 
         return recover(self.journal, self.loading, self.maker, compare=compare, pending=pending)
 
     def jobs(self, *, attempts: bool = False) -> Jobs:
-        """Return the jobs of the run; close them after use.
+        """Return the jobs of the run. Close the result after use.
 
-        With ``attempts``, there is a row for each attempt, and all events are read.
+        With ``attempts``, each attempt has a row, and all events are read.
         """
         from ensemble_core.journal.job_history import EventJobs
 

@@ -1,4 +1,4 @@
-"""Leftover jobs of a run whose journal is lost or damaged, according to the executors."""
+"""Leftover jobs of a run whose journal is lost or damaged, as reported by the executors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["check_not_lost", "leftover_jobs"]
 
 
 def leftover_jobs(folder: Path, find_plugins: FindPlugins, *, end: bool = False) -> int:
-    """Return how many jobs of a run may be alive according to its executors; ``end`` ends them."""
+    """Return how many jobs of a run may be alive, according to the executors. ``end`` ends them."""
     kept = folder / EXECUTOR
     if not kept.is_dir() or not is_own(folder):
         return 0
@@ -37,7 +37,7 @@ def _remaining(record: ExecutorPlugin, tag: str, kept: Path, end: bool) -> int:
 
 
 def check_not_lost(folder: Path, find_plugins: FindPlugins) -> None:
-    """Raise :class:`JournalError` if a run with an empty journal had begun."""
+    """Raise :class:`JournalError` if a run had begun although its journal is empty."""
     alive = leftover_jobs(folder, find_plugins)
     if not alive and not has_performed(folder):
         return

@@ -12,10 +12,11 @@ __all__ = ["log_tail"]
 
 
 def log_tail(start: Mapping[str, Any], stream: str, most: int) -> dict[str, Any]:
-    """Return the last ``most`` bytes of a job's stream as ``text``, the file's ``size`` or
-    ``None``, and the ``problem`` if it cannot be read.
+    """Return the last ``most`` bytes of a job's stream as ``text``, and the file's ``size`` or
+    ``None``.
 
-    ``start`` is the context of the job's start event.
+    If the file cannot be read, ``problem`` says why. ``start`` is the context of the job's start
+    event.
     """
     found: dict[str, Any] = {"text": "", "size": None, "problem": ""}
     if not start.get(stream):

@@ -27,7 +27,7 @@ __all__ = ["NewRun", "new_run"]
 
 
 class NewRun(NamedTuple):
-    """Everything that a controller needs; ``kept`` is ``None`` for a run without a journal."""
+    """Everything that a controller needs. ``kept`` is ``None`` for a run without a journal."""
 
     ensemble: Ensemble
     executor: Executor
@@ -57,8 +57,8 @@ def new_run(
 ) -> NewRun:
     """Build the executor, which prepares itself in the background, and create the run's journal.
 
-    ``more`` is added to the journal's description; ``reuse`` names earlier runs. Raises
-    :class:`EnsembleError` without leaving files behind.
+    ``more`` is added to the description in the journal. ``reuse`` lists earlier runs. Raises
+    :class:`EnsembleError`; in that case, no files are left behind.
     """
     folders: tuple[str, ...] = ()
     earlier = None
@@ -70,7 +70,7 @@ def new_run(
         ensemble = replace(ensemble, warnings=(*ensemble.warnings, *warnings))
     options = dict(options)
     if choice.record.members:
-        # An empty name for groups that name no member.
+        # The name is empty for groups that name no member.
         named = {group.executor or "" for group in ensemble.groups.values()}
         options.setdefault("members", sorted(named))
     executor = build_executor(registry, choice.record, options)

@@ -1,4 +1,4 @@
-"""Plugins of a session: the installed ones and the files that a run names."""
+"""Plugins of a session: the installed plugins, and the plugin files of a run."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ensemble_core.plugin.registry import Registry
 
 __all__ = ["FindPlugins", "find_plugins"]
 
-#: Returns the installed plugins and those in these files. The command line's version also prints
-#: problems, and executes a file once for each command.
+#: Function that returns the installed plugins and those in the given files. The command line's
+#: version also prints problems, and executes a file once for each command.
 FindPlugins = Callable[[Sequence[str]], Registry]
 
 _installed = lru_cache(maxsize=1)(discover)

@@ -36,9 +36,10 @@ _Options = dict[str, Any]
 
 
 class PreparedResume(NamedTuple):
-    """Everything that a controller needs to resume a run; ``kept`` holds its lock and journal.
+    """Everything that a controller needs to resume a run. ``kept`` holds the run's lock and
+    journal.
 
-    ``reopened``: the run had ended.
+    ``reopened`` says whether the run had ended.
     """
 
     ensemble: Ensemble
@@ -65,20 +66,20 @@ def prepare_resume(
     """Lock the run in this folder, check that it can be resumed, and recover its engine.
 
     ``open_kept`` opens the run. ``changed`` returns the ensemble file if it has changed, or
-    ``None``; it also checks or enters the folder in which the run was started. ``with_flags``
-    changes the executor's options. A run that has ended is resumed only if ``may_reopen`` and the
-    changed file adds work, or to cancel its remaining jobs with ``stop_first``. ``take_over``
-    ignores a lock whose owner cannot be checked.
+    ``None``; it also checks or enters the folder where the run was started. ``with_flags`` changes
+    the executor's options. A run that has ended is resumed only if ``may_reopen`` is true and the
+    changed file adds work, or to cancel its remaining jobs with ``stop_first``. With ``take_over``,
+    a lock whose owner cannot be checked is ignored.
 
     Raises :class:`EnsembleError` and releases the lock if the run belongs to another user, was
-    simulated, has ended, or needs functions of its program.
+    simulated, has ended, or needs functions of the program that started it.
     """
     require_own(folder)
     lock = Lock(folder)
     lock.acquire(take_over=take_over)
     try:
-        # Remove requests to earlier controllers at once: later ones are for this controller, and
-        # reading a long journal takes a while.
+        # Remove requests to earlier controllers at once. Later requests are for this controller,
+        # and to read a long journal takes a while.
         for request in (STOP, HALT, LEAVE):
             with contextlib.suppress(OSError):
                 (folder / request).unlink()
@@ -145,7 +146,7 @@ def _prepared(
     ensemble: Ensemble = engine.state.ensemble
     damaged = past.warn_of_damage()
     output = Path(str(past.journal.about.get("output") or past.folder / "output"))
-    # The last connection that is closed cleans up SQLite's files; it must be the writer's.
+    # The last connection that is closed cleans up SQLite's files, so it must be the writer's.
     past.journal.close()
     writer = JournalWriter(past.journal.path)
     try:
@@ -168,7 +169,7 @@ def _prepared(
 
 
 def _outcome(past: KeptRun) -> Mapping[str, Any]:
-    """Return how the last controller left the run; empty if it was killed."""
+    """Return how the last controller left the run, or an empty mapping if it was killed."""
     sessions = past.journal.sessions()
     return (sessions[-1].outcome if sessions else None) or {}
 
@@ -189,7 +190,8 @@ def _ended(past: KeptRun) -> UsageError:
 
 
 def _has_work(past: KeptRun, ensemble: Ensemble) -> bool:
-    """Return True if an ended run has work to do with this file, tested on a separate engine."""
+    """Return True if an ended run has work to do with this file. This is tested on another
+    engine."""
     trial = past.recover(compare=False, pending=False).engine
     trial.adopt(ensemble)
     trial.handle(Resumed(trial.state.now, reopened=True))
@@ -197,7 +199,7 @@ def _has_work(past: KeptRun, ensemble: Ensemble) -> bool:
 
 
 def _adopt(engine: Engine, ensemble: Ensemble, warn: Callable[[str], None]) -> None:
-    """Apply a changed file; warn about rules that can have no effect any more."""
+    """Apply a changed file. Warn about rules that can no longer have an effect."""
     for rule in engine.adopt(ensemble):
         warn(
             f"rule {rule}, added during the run, refers to names that the changed file lacks: "

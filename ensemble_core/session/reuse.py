@@ -1,4 +1,4 @@
-"""Reuse of earlier runs: opens the runs of ``--reuse`` and explains why a job is reused or not."""
+"""Reuse of earlier runs: opens the runs of ``--reuse``, and explains why a job is reused or not."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["EarlierIdentities", "Preview", "Reason", "explain", "open_earlier", 
 def open_earlier(
     state: Path, runs: Sequence[str], ensemble: Ensemble, warn: Callable[[str], None]
 ) -> tuple[tuple[str, ...], EarlierJobs]:
-    """Return the folders of these runs, and their jobs.
+    """Return the folders and the jobs of these runs.
 
     Raises :class:`EnsembleError` for a run that is unknown, damaged, live, simulated, owned by
     another user, or written by a newer version.
@@ -70,8 +70,8 @@ def _check(folder: Path) -> None:
 class Reason(NamedTuple):
     """Reason why no earlier job is reused.
 
-    ``part`` is the part that differs (``parameters``, an input …), ``text`` describes how, ``job``
-    is the most similar earlier job.
+    ``part`` is the part of the identity that differs (``parameters``, an input …). ``text``
+    describes the difference. ``job`` is the most similar earlier job.
     """
 
     part: str
@@ -94,8 +94,7 @@ class EarlierIdentities:
                     self._same.setdefault(found.identity, name)
 
     def reason(self, identity: str, parts: Mapping[str, Any]) -> Reason:
-        """Return the reason why no earlier job is reused for a job with this identity and these
-        parts."""
+        """Return why no earlier job is reused for a job with this identity and these parts."""
         same = self._same.get(identity)
         if same is not None:
             text = (
@@ -138,7 +137,7 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[
 
 
 def _command_change(before: Sequence[str], now: Sequence[str]) -> str:
-    """Describe how a command has changed: its first different word, with its option."""
+    """Describe how a command has changed: the first word that differs, with its option."""
     if len(before) != len(now):
         return f"'{shlex.join(before)}' → '{shlex.join(now)}'"
     at = next(place for place, word in enumerate(before) if word != now[place])
@@ -148,8 +147,9 @@ def _command_change(before: Sequence[str], now: Sequence[str]) -> str:
 
 
 class Preview(NamedTuple):
-    """Preview of one group: how many of its ``jobs`` can be reused, and how many cannot
-    (``missing``, by the part of the identity that differs)."""
+    """Preview of one group: how many of its ``jobs`` can be reused, and how many cannot.
+
+    ``missing`` counts the latter by the part of the identity that differs."""
 
     group: str
     jobs: int
@@ -160,7 +160,7 @@ class Preview(NamedTuple):
 def preview(
     ensemble: Ensemble, state: Path, runs: Sequence[str], warn: Callable[[str], None]
 ) -> list[Preview]:
-    """Look up the jobs of one submit of each group, as a run would.
+    """Look up the jobs of one submit of each group, as a run does.
 
     Raises the errors of :func:`open_earlier`.
     """
@@ -186,8 +186,7 @@ def preview(
 
 
 def explain(journal: Journal, job: str | None) -> Iterator[tuple[str, str | None, Reason | None]]:
-    """Yield the jobs of a run (or one of them), each with the earlier job that is reused for it, or
-    the reason why none is.
+    """Yield the jobs of a run, or one job, with the earlier job or the reason why none is reused.
 
     Raises :class:`EnsembleError` if the run was started without ``--reuse``, or has no such job.
     """

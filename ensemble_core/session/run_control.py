@@ -1,4 +1,4 @@
-"""A run under this process's control: its folder, lock and journal writer."""
+"""A run that this process controls: its folder, lock and journal writer."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from ensemble_core.plugin.executor import Executor
 from ensemble_core.plugin.registry import Registry
 from ensemble_core.session.kept_run import versions
 
-if TYPE_CHECKING:  # loaded while the executor prepares itself
+if TYPE_CHECKING:  # these are loaded while the executor prepares itself
     from ensemble_core.journal.writer import JournalWriter
     from ensemble_core.runtime.watcher import Outcome
 
 __all__ = ["ControlledRun"]
 
-#: The executor's folder within a run's.
+#: The executor's folder within the run's folder.
 EXECUTOR = "executor"
 
 
 class ControlledRun:
     """A run that this process controls: its folder, its lock and its journal's writer.
 
-    Use it with ``with``, which always releases the lock.
+    Use it in a ``with`` statement, which always releases the lock.
     """
 
     def __init__(
@@ -45,9 +45,9 @@ class ControlledRun:
         self._is_empty = False
         self._versions = versions(registry)
         self.maker = maker_of(self._versions)
-        #: Folder in which the executor keeps data to find its jobs again.
+        #: Folder in which the executor stores data to find its jobs again.
         self.executor_folder = folder / EXECUTOR
-        #: Type of the network file system that has the journal; ``None`` for a local disk.
+        #: Type of the network file system with the journal, or ``None`` for a local disk.
         self.storage = shared_storage(folder)
 
     @classmethod
@@ -63,13 +63,14 @@ class ControlledRun:
     ) -> ControlledRun:
         """Create the folder and journal of a new run, while its executor prepares itself.
 
-        Raises :class:`JournalError` without leaving files behind.
+        Raises :class:`JournalError`; in that case, no files are left behind.
         """
         folder = new_folder(state, str(about["tag"]))
         lock = Lock(folder)
         try:
             lock.acquire()
-            # The executor prepares itself during imports and the first writes of the journal.
+            # The executor prepares itself during imports and during the first writes of the
+            # journal.
             executor.prepare(folder.name, folder / EXECUTOR)
             from ensemble_core.journal.writer import JournalWriter
 
@@ -80,7 +81,7 @@ class ControlledRun:
                 kept = cls(folder, lock, journal, registry)
                 kept._is_new = True
                 kept.begin()
-                with contextlib.suppress(OSError):  # only for speed: the journal has the time, too
+                with contextlib.suppress(OSError):  # only for speed: the journal also has the time
                     write_began(folder, time.time())
             except BaseException:
                 journal.close()
@@ -96,7 +97,7 @@ class ControlledRun:
         self.journal.begin(time.time(), self._versions)
 
     def end(self, outcome: Outcome | None) -> str | None:
-        """Record how the run was left; return an error message if that fails."""
+        """Record how the run was left. Return an error message if that fails."""
         if outcome is None and not self.journal.seq:
             # The executor could not be opened, so the run has no events.
             self._is_empty = self._is_new

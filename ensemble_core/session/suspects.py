@@ -13,9 +13,9 @@ from typing import Any
 
 __all__ = ["suspects"]
 
-#: Parameters with more distinct values are skipped. At most this many suspects are named.
+#: Parameters with more distinct values than this are skipped. Maximum number of suspects.
 _VALUES, _NAMED = 2000, 3
-#: A value is a suspect if chance would produce one in at most one of ten runs.
+#: A value is a suspect if chance alone would produce such a value in at most one of ten runs.
 _EVIDENCE = math.log(10)
 
 
@@ -24,8 +24,8 @@ def suspects(
 ) -> list[dict[str, Any]]:
     """Return values of parameters whose jobs failed more often than chance explains.
 
-    If the two strongest suspects explain more together, the first entry has the second one in
-    ``with``.
+    If the two strongest suspects together explain more than each alone, the first entry has the
+    second one in ``with``.
     """
     share = len(failed) / max(map(len, parameters.values()), default=1)
     found = []
@@ -52,8 +52,8 @@ def _pair(
     found: Sequence[tuple[float, dict[str, Any]]],
     share: float,
 ) -> tuple[float, dict[str, Any]] | None:
-    """Return the strongest suspect combined with the strongest one of another parameter, if the
-    pair is stronger evidence than each of them alone."""
+    """Return the strongest suspect, combined with the strongest suspect of another parameter, if
+    the pair is stronger evidence than each of them alone."""
     first = found[0][1] if found else {}
     other = next((one for _, one in found if one["name"] != first["name"]), None)
     if other is None:
@@ -83,10 +83,10 @@ def _evidence(failed: int, total: int, share: float) -> float:
 
 
 def _counted(values: Sequence[Any]) -> dict[str, tuple[Any, int]]:
-    """Map the text of each value to the value and its count, without ``None``."""
+    """Map the text of each value to the value and its count. ``None`` is left out."""
     try:
         counts = Counter(values)
-    except TypeError:  # lists and mappings
+    except TypeError:  # for lists and mappings
         counts = Counter(json.dumps(value) for value in values if value is not None)
         return {text: (json.loads(text), count) for text, count in counts.items()}
     return {str(v): (v, count) for v, count in counts.items() if v is not None}

@@ -21,7 +21,7 @@ _TAG = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 
 
 def check_tag(tag: str, state: str | None, *, new: bool) -> None:
-    """Raise :class:`UsageError` if a tag is invalid, or a ``new`` run's tag is in use."""
+    """Raise :class:`UsageError` if a tag is invalid, or if it is for a ``new`` run and in use."""
     if not _TAG.fullmatch(tag) or tag == "last":
         raise UsageError(
             f"{tag!r} cannot be the tag of a run",
@@ -37,7 +37,7 @@ def check_tag(tag: str, state: str | None, *, new: bool) -> None:
 
 
 def remove_if_never_began(folder: Path, find_plugins: FindPlugins) -> bool:
-    """Remove a run that was killed before its first event; return True if it was removed."""
+    """Remove a run that was killed before its first event. Return True if the run was removed."""
     if not is_own(folder):
         return False
     lock = Lock(folder)
@@ -69,4 +69,4 @@ def _has_begun(path: Path) -> bool:
     except JournalError as error:
         if error.code != "never-began":
             raise
-        return False  # killed between the creation of the file and of its tables
+        return False  # the run was killed between the creation of the file and that of its tables

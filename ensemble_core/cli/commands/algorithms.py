@@ -1,4 +1,4 @@
-"""``ensemble algorithms``: lists algorithms for ``use:`` with their options and rules."""
+"""``ensemble algorithms``: lists the algorithms for ``use:``, with their options and rules."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def show(
 
 
 def _made(registry: Any, name: str, given: tuple[str, ...], instance: str | None) -> dict[str, Any]:
-    """Return the entry under ``use:`` with all rules, for groups named in the options."""
+    """Return the entry under ``use:`` with all its rules, for the groups that the options name."""
     from ensemble_core import config
     from ensemble_core.cli.control_requests import given_values
     from ensemble_core.config.writer import write_yaml

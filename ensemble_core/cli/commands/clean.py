@@ -41,13 +41,13 @@ def _age(ctx: click.Context, param: click.Parameter, value: str | None) -> float
 
 @dataclass(slots=True)
 class _Case:
-    """One candidate for removal."""
+    """A run that may be removed."""
 
     info: RunInfo
     size: int
     #: Number of jobs that may still be in the queue.
     jobs: int = 0
-    #: Why the run is kept; empty if it may be removed.
+    #: Why the run is kept, or empty if it may be removed.
     kept: str = ""
 
 
@@ -85,8 +85,8 @@ def clean(
 
     Select runs by name, --ended, --older-than or --all. This deletes a run's journal and its jobs'
     output files in the run's folder. If the folder contains other files, the run is kept. Output
-    elsewhere is kept. Running runs are never removed; resumable runs only by name or with --all.
-    Exit code 1 if a named run was kept.
+    elsewhere is kept. Running runs are never removed. Resumable runs are removed only by name or
+    with --all. The exit code is 1 if a named run was kept.
     """
     with errors_as_json(as_json):
         if not (runs or ended or everything or age is not None):
@@ -129,7 +129,8 @@ def clean(
 
 
 def _stays(info: RunInfo, named: bool, everything: bool, age: float | None) -> str | None:
-    """Return why a run is kept: empty if it may be removed, ``None`` if it is not selected."""
+    """Return why a run is kept. The result is empty if the run may be removed, and ``None`` if it
+    is not selected."""
     if not named and not everything and info.state != "ended":
         return None
     if age is not None and time.time() - _newest(info) < age:
@@ -150,13 +151,13 @@ def _newest(info: RunInfo) -> float:
     for name in (NAME, f"{NAME}-wal"):
         with contextlib.suppress(OSError):
             stat = (info.folder / name).stat()
-            if stat.st_size:  # reading a journal creates an empty -wal file
+            if stat.st_size:  # to read a journal creates an empty -wal file
                 newest = max(newest, stat.st_mtime)
     return newest
 
 
 def _size(folder: Path) -> int:
-    """Return the bytes that a folder uses on disk."""
+    """Return the number of bytes that a folder uses on disk."""
     total = 0
     for where, _, files in os.walk(folder):
         for name in files:
@@ -183,7 +184,7 @@ def _queued(info: RunInfo) -> int:
 def _agreed(going: list[_Case], yes: bool, as_json: bool) -> bool:
     """Return True if the runs may be removed.
 
-    Asks the user if there is a terminal. Otherwise, raises an error if jobs are or may be queued.
+    On a terminal, the user is asked. Otherwise, an error is raised if jobs may still be in a queue.
     """
     if yes or not going:
         return True
@@ -221,7 +222,7 @@ def _agreed(going: list[_Case], yes: bool, as_json: bool) -> bool:
 
 
 def _remove(folder: Path) -> str:
-    """Remove a run's folder; return why it could not be removed, or an empty text."""
+    """Remove a run's folder. Return why that failed, or an empty text."""
     lock = Lock(folder)
     try:
         lock.acquire()  # the lock prevents a resume during the removal

@@ -25,5 +25,5 @@ def completion(ctx: click.Context, shell: str) -> None:
     kind = get_completion_class(shell)
     assert kind is not None  # click has these three since 8.0
     script = kind(ctx.find_root().command, {}, "ensemble", "_ENSEMBLE_COMPLETE")
-    # Use the template directly: click would first start bash to check its version.
+    # Use the template directly, because click would first start bash to check its version.
     click.echo(script.source_template % script.source_vars())

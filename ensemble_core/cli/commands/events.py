@@ -28,7 +28,7 @@ __all__ = ["events"]
 
 #: Seconds between polls for new events.
 _LOOK = 0.3
-#: After this many consecutive unreadable rows, a damaged journal of unknown length counts as read.
+#: A damaged journal of unknown length is read until this many consecutive rows are unreadable.
 _GIVEN_UP = 10_000
 
 
@@ -63,15 +63,15 @@ def events(
 ) -> int:
     """Show a run's events and decisions.
 
-    RUN is the run's tag, a unique prefix or suffix of it, or 'last'. With --json, one event or
-    decision per line, as in 'ensemble run --json', with its event number ('seq'). From a damaged
-    journal, everything readable is shown and the exit code is 1.
+    RUN is the run's tag, a unique prefix or suffix of it, or 'last'. With --json, each line is an
+    event or a decision, as in 'ensemble run --json', with the number of the event ('seq'). If the
+    journal is damaged, everything readable is shown and the exit code is 1.
     """
     return _Telling(kept, job, decisions, as_json).tell(since, follow)
 
 
 class _Telling:
-    """Printer of one journal."""
+    """Prints the events and decisions of one journal."""
 
     def __init__(self, kept: KeptRun, job: str | None, decisions: bool, as_json: bool) -> None:
         self._kept = kept
@@ -85,16 +85,16 @@ class _Telling:
 
     def _make_narrator(self) -> Narrator:
         narrator = Narrator(self._ensemble(), self._look, debug=True)
-        # Times are relative to the run's first event, whichever is shown first.
+        # Times are relative to the run's first event, even if that event is not shown.
         try:
             for row in self._kept.journal.rows(0, 1):
                 list(narrator.tell(row.event()))
         except (ValueError, TypeError, KeyError, JournalError):
-            pass  # this row is reported as unreadable later, in its turn
+            pass  # this row is reported as unreadable when its turn comes
         return narrator
 
     def _ensemble(self) -> Ensemble:
-        """Return the run's ensemble; a minimal one if its file cannot be read."""
+        """Return the run's ensemble, or a minimal one if the ensemble file cannot be read."""
         try:
             return self._kept.loading(self._kept.journal.texts()[-1])
         except (EnsembleError, IndexError) as error:
@@ -111,7 +111,7 @@ class _Telling:
         lock = Lock(self._kept.folder)
         at = since - 1
         while True:
-            # Check for a controller before reading, so that its last events are read too.
+            # Check for a controller before reading, so that its last events are also read.
             going = follow and lock.controller() is not None
             for row in _readable(self._kept.journal, at, self._cannot):
                 at = row.seq
@@ -193,7 +193,7 @@ def _unbound(*_: object) -> Any:
 
 
 def _readable(journal: Journal, after: int, cannot: _Cannot) -> Iterator[JournalRow]:
-    """Yield the readable rows after ``after`` in order; report the others to ``cannot``."""
+    """Yield the readable rows after ``after`` in order. Report unreadable rows to ``cannot``."""
     at = after
     while True:
         try:
@@ -207,7 +207,7 @@ def _readable(journal: Journal, after: int, cannot: _Cannot) -> Iterator[Journal
             last: int | None = journal.last()
         except JournalError:
             last = None
-        # Read single rows until the damage is passed, then batches again.
+        # Read single rows until the end of the damage, and then batches again.
         bad: list[int] = []
         for seq in count(at + 1):
             if (seq > last) if last is not None else len(bad) >= _GIVEN_UP:

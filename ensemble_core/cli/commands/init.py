@@ -1,4 +1,4 @@
-"""``ensemble init``: creates a small study that runs as it is."""
+"""``ensemble init``: creates a small study that can be run without changes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ensemble_core.errors import UsageError
 
 __all__ = ["TEMPLATES", "init"]
 
-#: The templates, with a description of each.
+#: The templates, each with a description.
 TEMPLATES: dict[str, str] = {
     "sweep": "one job per combination of parameters",
     "watch": "rules that react to the output of running jobs",
@@ -33,8 +33,8 @@ TEMPLATES: dict[str, str] = {
 def init(folder: str, template: str) -> None:
     """Create a small commented study: study.yaml and a program.
 
-    They are written to FOLDER (default: here) and run on this machine: 'ensemble run study.yaml'.
-    Existing files are never overwritten.
+    The files are written to FOLDER (default: the current folder). 'ensemble run study.yaml' runs
+    the study on this machine. Existing files are never overwritten.
     """
     target = Path(folder)
     sources = files("ensemble_core.cli") / "templates" / template
@@ -49,7 +49,7 @@ def init(folder: str, template: str) -> None:
     try:
         target.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
-            with (target / name).open("xb") as file:  # "x": fail if the file was created meanwhile
+            with (target / name).open("xb") as file:  # "x": fail if the file exists now
                 file.write(text)
     except OSError as error:
         raise UsageError(

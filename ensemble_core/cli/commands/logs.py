@@ -27,35 +27,35 @@ from ensemble_core.errors import UsageError, did_you_mean
 
 __all__ = ["logs"]
 
-#: Up to this many files and bytes are printed; more are listed.
+#: Maximum number of files, and of bytes, that are printed. If there are more, the files are listed.
 _MOST_FILES, _MOST_BYTES = 24, 64_000
 _CHUNK = 1 << 16
 _STREAMS = ("stdout", "stderr")
-#: Largest number of characters of one file in JSON. Of a longer file, only the end is printed.
+#: Maximum number of characters of one file in JSON. Of a longer file, only the end is printed.
 _MOST_JSON = 1 << 20
 
 
 @dataclass(slots=True)
 class _Job:
-    """A job's output according to the journal."""
+    """The output of a job, according to the journal."""
 
     id: str
     queue_id: object = None
     started: bool = False
     over: bool = False
     workdir: str = ""
-    #: The job's output files: as named by the ensemble file, and as reported by its start event.
+    #: ``named``: the job's output files in the ensemble file. ``paths``: those in its start event.
     named: Mapping[str, Any] = field(default_factory=dict)
     paths: Mapping[str, str | None] = field(default_factory=dict)
     trouble: str = ""
-    #: Path of the output on the machine of the job's member, as reported by the member.
+    #: Path of the output on the machine of the job's member, as the member reported it.
     at_member: str = ""
 
     def files(self) -> Iterator[tuple[str, Path]]:
         """Yield the file of each stream, or only one if both streams share it."""
         out, err = self.paths.get("stdout"), self.paths.get("stderr")
         if err is None and out is not None and out.endswith(f"{self.id}.out"):
-            beside = Path(self.workdir, out[:-3] + "err")  # default for a job that names no file
+            beside = Path(self.workdir, out[:-3] + "err")  # default, if the job names no file
             err = str(beside) if beside.exists() else None
         if out is not None:
             yield ("stdout" if out != err else "output"), Path(self.workdir, out)
@@ -65,13 +65,13 @@ class _Job:
 
 @dataclass(slots=True)
 class _Output:
-    """A job's output file, or why it has none."""
+    """The output file of a job, or why the job has none."""
 
     job: _Job
     stream: str | None = None
     path: Path | None = None
     size: int | None = None
-    #: Why the file cannot be shown; and True if that is an error.
+    #: ``note``: why the file cannot be shown. ``missed``: whether that is an error.
     note: str = ""
     missed: bool = False
 
@@ -94,9 +94,9 @@ def logs(kept: KeptRun, job: str | None, tail: int | None, as_json: bool) -> int
     """Show the output of a run's jobs.
 
     RUN is the run's tag, a unique prefix or suffix of it, or 'last'. With JOB (such as sim.3),
-    shows that job's standard output and error; without it, those of all jobs, or a list of the
-    files if there is much output. With --json, one file per line. Exit code 1 if an output cannot
-    be shown.
+    shows the standard output and error of that job. Without JOB, shows those of all jobs, or a list
+    of the files if there is much output. With --json, each line is a file. The exit code is 1 if an
+    output cannot be shown.
     """
     alone = job is not None
     outputs = [each for one in _jobs(kept, job) for each in _outputs(kept, one, alone)]
@@ -107,7 +107,7 @@ def logs(kept: KeptRun, job: str | None, tail: int | None, as_json: bool) -> int
         _as_json(outputs, tail, whole)
     elif whole:
         empty = [each for each in outputs if each.note and each.path and not each.missed]
-        if len(empty) < len(outputs):  # don't mention an empty stream if the other has output
+        if len(empty) < len(outputs):  # omit an empty stream if the other has output
             outputs = [each for each in outputs if each not in empty]
         _show(outputs, tail, alone)
     else:
@@ -117,7 +117,7 @@ def logs(kept: KeptRun, job: str | None, tail: int | None, as_json: bool) -> int
 
 
 def _jobs(kept: KeptRun, wanted: str | None) -> list[_Job]:
-    """Return the jobs of a run, or the requested one, in order of submission."""
+    """Return the jobs of a run, or only the requested job, in order of submission."""
     jobs: dict[str, _Job] = {}
     for row in kept.journal.rows():
         for job in _submitted(row.decisions):
@@ -153,7 +153,7 @@ def _jobs(kept: KeptRun, wanted: str | None) -> list[_Job]:
 
 
 def _submitted(decisions: str | None) -> Iterator[_Job]:
-    """Yield the submitted jobs with the files that they name."""
+    """Yield the submitted jobs, with the output files that they name."""
     for decision in json.loads(decisions) if decisions and '"submit"' in decisions else ():
         for job in decision.get("jobs", ()) if decision.get("type") == "submit" else ():
             yield _Job(job["id"], named={name: job.get(name) for name in _STREAMS})
@@ -175,7 +175,7 @@ def _size(path: Path) -> int | None:
 
 
 def _absent(kept: KeptRun, job: _Job) -> str:
-    """Explain why a job has no file here, and what to do."""
+    """Explain why a job has no output file on this machine, and what to do."""
     if not job.started:
         if job.trouble:
             return f"it never started ({job.trouble})"
@@ -205,7 +205,7 @@ def _missing(path: Path, job: _Job) -> str:
 def _outputs(kept: KeptRun, job: _Job, alone: bool) -> Iterator[_Output]:
     files = list(job.files())
     if not files:
-        # A job that never ran has no output; report that only for the requested job.
+        # A job that never ran has no output. Report this only for a requested job.
         yield _Output(job, note=_absent(kept, job), missed=alone or job.started)
     for stream, path in files:
         size = _size(path)
@@ -230,7 +230,7 @@ def _list(outputs: list[_Output], tag: str) -> None:
 
 
 def _show(outputs: list[_Output], tail: int | None, alone: bool) -> None:
-    """Print each output under its name; a single one without it."""
+    """Print each output under its name, or a single output without a name."""
     for place, each in enumerate(outputs):
         if each.path is not None and not each.note:
             if not alone or len(outputs) > 1:
@@ -240,7 +240,7 @@ def _show(outputs: list[_Output], tail: int | None, alone: bool) -> None:
                 _print(each.path, tail)
             except OSError as error:
                 if error.filename is None:
-                    raise  # the reader has closed the pipe
+                    raise  # the reader of the pipe has closed it
                 each.fail(error)
         if each.note and (alone or each.missed or each.path is None):
             sys.stdout.flush()  # flush earlier output first
@@ -248,7 +248,7 @@ def _show(outputs: list[_Output], tail: int | None, alone: bool) -> None:
 
 
 def _print(path: Path, tail: int | None) -> None:
-    """Print a file as it is; on a terminal, without control sequences."""
+    """Print a file as it is or, on a terminal, without control sequences."""
     sys.stdout.flush()
     if is_terminal(sys.stdout):
         with path.open(encoding="utf-8", errors="replace", newline="") as file:

@@ -1,4 +1,4 @@
-"""``ensemble plugins``: lists plugins, what they register, and broken ones."""
+"""``ensemble plugins``: lists plugins, including broken ones, and what they register."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def plugins() -> None:
 @plugin_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def list_plugins(plugins: tuple[str, ...], as_json: bool) -> None:
-    """List all plugins, including broken ones with the reason."""
+    """List all plugins. For a broken plugin, the reason is shown."""
     registry = load_plugins(plugins, warn=False)
     listed = [*registry.plugins, *listed_commands()]
     clashes = [clash for kind in KINDS for clash in registry.records(kind).unclear()]
@@ -95,7 +95,7 @@ def _wrapped(texts: list[str]) -> list[str]:
 def show(words: tuple[str, ...], plugins: tuple[str, ...], as_json: bool) -> None:
     """Describe what a plugin registers (an executor, trigger, action …) and its options.
 
-    If NAME exists in several kinds, all are shown; KIND (such as "action") selects one.
+    If several kinds have the NAME, all are shown. KIND (such as "action") selects one of them.
     """
     if len(words) > 2:
         raise click.UsageError(f"expected [KIND] NAME, got {' '.join(words)!r}")
@@ -109,7 +109,7 @@ def show(words: tuple[str, ...], plugins: tuple[str, ...], as_json: bool) -> Non
             raise click.UsageError(f"unknown kind {words[0]!r}; kinds: {', '.join(kinds)}")
         kinds = [kind]
     found = [
-        (kind, registry.records(kind)[name])  # raises if two plugins claim the name
+        (kind, registry.records(kind)[name])  # this raises an error if two plugins claim the name
         for kind in KINDS
         if kind in kinds
         and (name in registry.records(kind) or name in registry.records(kind).clashes)
@@ -129,7 +129,8 @@ def show(words: tuple[str, ...], plugins: tuple[str, ...], as_json: bool) -> Non
 
 
 def _missing(registry: Any, kinds: list[str], name: str) -> Exception:
-    """Return the error for an unknown name; for a plugin's name, list what it registers."""
+    """Return the error for an unknown name. If it is a plugin's name, list what the plugin
+    registers."""
     for plugin in registry.plugins:
         if name in (plugin.name, plugin.distribution):
             if plugin.error is not None:
@@ -174,7 +175,7 @@ def _describe(registry: Any, kind: str, record: Any) -> dict[str, Any]:
 
 
 def describe(document: Mapping[str, Any], look: TextStyle) -> Iterator[str]:
-    """Yield the lines that describe a record, given as plain data."""
+    """Yield the lines that describe a record, which is given as plain data."""
     yield look.paint(f"{document['kind']} {document['name']}", "bold")
     yield f"  {printable(document['summary'])}"
     if document.get("objective"):

@@ -29,7 +29,7 @@ from ensemble_core.journal.snapshot import load
 
 __all__ = ["replay"]
 
-#: Number of events after each snapshot that are also replayed from it.
+#: Number of events after each snapshot that are also replayed from the snapshot.
 _AFTER = 5_000
 
 
@@ -44,9 +44,10 @@ _AFTER = 5_000
 def replay(kept: KeptRun, until: int | None, as_json: bool) -> int:
     """Re-run the engine on the journal and check its decisions.
 
-    RUN is the run's tag, a unique prefix or suffix of it, or 'last'. Checks every page of the
-    journal file, replays all events, and compares each decision with the journal byte by byte; also
-    compares the snapshots. Prints the final state of the run. Exit code 1 if anything differs.
+    RUN is the run's tag, a unique prefix or suffix of it, or 'last'. The command checks every page
+    of the journal file, replays all events, and compares each decision with the journal byte by
+    byte. It also compares the snapshots, and prints the final state of the run. The exit code is 1
+    if anything differs.
     """
     return _Check(kept, until).tell(as_json)
 
@@ -63,8 +64,8 @@ class _Check:
         self.events = 0
         self.decisions = 0
         self.difference: Difference | None = None
-        #: Events after which a snapshot was compared; events of snapshots that other versions
-        #: wrote; and problems of snapshots.
+        #: The events after which a snapshot was compared, the events of snapshots that other
+        #: versions wrote, and problems of snapshots.
         self.snapshots: list[int] = []
         self.foreign: list[int] = []
         self.wrong: list[str] = []
@@ -85,7 +86,8 @@ class _Check:
         self.report = replay.engine.report()
 
     def _compare(self, snapshot: Snapshot, engine: Engine) -> None:
-        """Compare a snapshot with the replayed state, and the decisions that follow from it."""
+        """Compare a snapshot with the replayed state, and the decisions after it with the
+        journal."""
         kept, seq = self._kept, snapshot.seq
         if kept.maker is None or snapshot.maker != kept.maker:
             self.foreign.append(seq)
@@ -199,7 +201,7 @@ def _first_difference(here: object, there: object) -> str:
 
 
 def _data_of(difference: Difference) -> dict[str, Any]:
-    """Return a difference as plain data: its event and both lists of decisions."""
+    """Return a difference as plain data: the event and both lists of decisions."""
     return {
         "seq": difference.row.seq,
         "event": difference.row.event().to_dict(),
@@ -210,7 +212,7 @@ def _data_of(difference: Difference) -> dict[str, Any]:
 
 
 def _error_of(difference: Difference) -> EnsembleError:
-    """Return a difference as an error with its event and both lists of decisions."""
+    """Return a difference as an error, with the event and both lists of decisions."""
     row, data = difference.row, _data_of(difference)
     journal, engine = data["journal"], data["engine"]
     lines = []

@@ -26,9 +26,9 @@ def results(
     """Show a table of a run's results.
 
     RUN is the run's tag, a unique prefix or suffix of it, or 'last'. TABLE is a name under
-    'results:' in the ensemble file, or a generator: its points, the best first and the lost ones
-    last. Without TABLE, each job has a row: outcome, times, core-hours, result, and the last value
-    of each column that it printed.
+    'results:' in the ensemble file, or the name of a generator, whose points are shown: the best
+    first, and lost points last. Without TABLE, each job has a row with its outcome, times,
+    core-hours, result, and the last value of each column that it printed.
     """
     with errors_as_json(form == "json"), KeptRun(state, run, whole=True) as kept:
         if table is None:
@@ -59,7 +59,7 @@ def results(
 
 
 def _mention_tables(kept: KeptRun, run: str) -> None:
-    """Say on stderr which tables the run has besides the one of its jobs."""
+    """Say on stderr which tables the run has besides the table of its jobs."""
     ensemble = kept.loading(kept.journal.texts()[-1])
     tables = [*ensemble.tables, *ensemble.generators]
     if tables:

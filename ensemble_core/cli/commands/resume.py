@@ -67,14 +67,14 @@ def resume(
     """Resume a stopped or interrupted run.
 
     RUN is the run's tag, a unique prefix or suffix of it, or 'last'. The queue is asked about each
-    unfinished job; only jobs that never reached it, or that the stop cancelled, are submitted
-    again. The exit code is that of 'ensemble run'.
+    unfinished job. Only jobs that never reached the queue, or that the stop cancelled, are
+    submitted again. The exit codes are those of 'ensemble run'.
 
     --set changes the run's file from now on: 'limits.core_hours=400'. A run that has ended is
     reopened if the change adds work.
 
-    The executor's options are kept unless its flags are given: --host and --port for a service that
-    has moved.
+    The executor's options are kept, except those whose flags are given, such as --host and --port
+    if a service has moved.
     """
     return resume_run(
         run,
@@ -98,9 +98,9 @@ def resume_run(
     stop_first: StopRequested | None = None,
     wall: float | None = None,
 ) -> int:
-    """Resume a run with its display; return its exit code.
+    """Resume a run with its display. Return the run's exit code.
 
-    With ``stop_first``, only cancel the remaining jobs, even of a run that has ended.
+    With ``stop_first``, only cancel the remaining jobs, even if the run has ended.
     """
     folder = find(state_folder(state), run)
 
@@ -138,7 +138,7 @@ def _with_flags(record: ExecutorPlugin, options: dict[str, Any]) -> dict[str, An
 
 
 def _go_to(folder: str, tag: str) -> None:
-    """Change to the folder in which the run was started; jobs' relative paths refer to it."""
+    """Change to the folder where the run was started, to which relative paths of jobs refer."""
     try:
         os.chdir(folder)
     except OSError as error:
@@ -151,9 +151,9 @@ def _go_to(folder: str, tag: str) -> None:
 
 
 def _changed(past: kept_run.KeptRun, accept: bool, overrides: Sequence[str]) -> Text | None:
-    """Return the current ensemble file with the run's and these overrides, if it differs.
+    """Return the current ensemble file, with the overrides of the run and these, if it has changed.
 
-    Raises :class:`UsageError` with the differences if they were not accepted.
+    Raises :class:`UsageError` with the differences if changes are not accepted.
     """
     text = past.journal.texts()[-1]
     changed = _changed_file(past, text, accept)

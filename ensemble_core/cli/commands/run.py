@@ -1,4 +1,4 @@
-"""``ensemble run FILE``: runs an ensemble with its display and ends with its exit code."""
+"""``ensemble run FILE``: runs an ensemble, displays it, and exits with the run's exit code."""
 
 from __future__ import annotations
 
@@ -107,15 +107,15 @@ def run(
 ) -> int:
     """Run an ensemble file.
 
-    The exit code is 0 for success, 1 if jobs failed and no rule handled them, 2 for a wrong file or
-    command line, 5 after 'ensemble stop' or the end of the time limit, 128 + N after signal N (130
-    after Ctrl-C), or the code of the file's terminate action.
+    The exit code is 0 for success, 1 if jobs failed and no rule handled them, 2 for an invalid file
+    or command line, 5 after 'ensemble stop' or at the time limit, 128 + N after signal N (130 after
+    Ctrl-C), or the code of a 'terminate' action in the file.
 
     Every event and decision is recorded in a journal. 'ensemble resume' resumes a stopped or
-    interrupted run; 'ensemble runs' lists all runs. A stop, also by Ctrl-C, treats jobs as
-    'on_stop' in the file says; a second Ctrl-C exits without waiting. For a pod or batch job that
-    is restarted with the same command, use '--tag TAG --or-resume'; with '--exit-file FILE' the
-    caller can tell that the run has ended.
+    interrupted run; 'ensemble runs' lists all runs. On a stop, including Ctrl-C, jobs are handled
+    according to 'on_stop' in the file. After a second Ctrl-C, the command exits without waiting. In
+    a pod or batch job that is restarted with the same command, use '--tag TAG --or-resume'; with
+    '--exit-file FILE', the caller can tell whether the run has ended.
     """
     if reuse and dry_run:
         raise click.UsageError(
@@ -181,7 +181,7 @@ def _page_writer(page: str, state: str | None, unkept: bool) -> Callable[[str], 
     words = ["-o", page, *(["--state", state] if state else [])]
 
     def write(tag: str) -> None:
-        # The run has ended; a failed report does not change its exit code.
+        # The run has ended. If the report fails, this does not change the exit code.
         try:
             command.main([tag, *words], "ensemble report", standalone_mode=False)
         except EnsembleError as error:

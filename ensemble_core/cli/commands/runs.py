@@ -29,7 +29,7 @@ __all__ = ["format_length", "runs", "style_of_state"]
 _SHOWN = 20
 _HEADS = ("run", "state", "exit", "began", "length", "events", "file")
 _RIGHT = (False, False, True, False, True, True, False)
-#: Order in which columns are dropped on a narrow terminal.
+#: Columns that are dropped on a narrow terminal, in this order.
 _GOES = ("file", "began", "events", "length")
 _STYLES = {
     "running": "good",
@@ -50,10 +50,10 @@ _STYLES = {
 def runs(everything: bool, state: str | None, as_json: bool) -> int:
     """List runs, newest last.
 
-    A 'running' run has a controller; an 'ended' one has finished. 'ensemble resume' resumes the
-    others: 'stopped' (by a signal, 'ensemble stop' or its time limit), 'limited' (its limits hold
-    the remaining jobs) and 'interrupted' (its controller was killed). A 'new' one was killed before
-    its first event. With --json, one object per line for every run.
+    A 'running' run has a controller, and an 'ended' run has finished. 'ensemble resume' resumes
+    runs that are 'stopped' (by a signal, 'ensemble stop' or the time limit), 'limited' (limits hold
+    the remaining jobs) or 'interrupted' (the controller was killed). A 'new' run was killed before
+    its first event. With --json, each line is an object that describes a run.
     """
     with errors_as_json(as_json):
         home = state_folder(state)
@@ -76,7 +76,7 @@ def runs(everything: bool, state: str | None, as_json: bool) -> int:
 
 
 def format_length(info: RunInfo) -> str:
-    """Return the duration of a run so far; a dash if unknown."""
+    """Return the duration of a run so far, or a dash if unknown."""
     if info.began is None:
         return "-"
     if info.state == "running":

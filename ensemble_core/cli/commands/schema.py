@@ -1,4 +1,4 @@
-"""``ensemble schema``: prints the JSON Schema of ensemble files with the plugins' options."""
+"""``ensemble schema``: prints the JSON Schema of ensemble files, with the options of plugins."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ __all__ = ["schema"]
 def schema(indent: int, plugins: tuple[str, ...]) -> None:
     """Print the JSON Schema of ensemble files, for editors.
 
-    It includes the options of installed plugins. An editor with a YAML language server uses it if
-    the first line is "# yaml-language-server: $schema=ensemble.schema.json".
+    The schema includes the options of installed plugins. An editor with a YAML language server uses
+    it for a file whose first line is "# yaml-language-server: $schema=ensemble.schema.json".
     """
     composed = config.schema(load_plugins(plugins))
     click.echo(json.dumps(composed, indent=indent or None, ensure_ascii=False))

@@ -22,7 +22,7 @@ def set(  # noqa: A001 - name of the command
     """Change fields of a job group in a live run, like the action 'set'.
 
     Jobs that are submitted later get these fields, such as nodes=4 duration=10m. The run's journal
-    records who asked for it.
+    records who made the request.
     """
     values = given_values(fields, "nodes=4")
     return request(run, state, as_json, {"name": "set", "label": group, "with": values})

@@ -33,7 +33,8 @@ from ensemble_core.journal.run_store import RunInfo, look
 
 __all__ = ["status"]
 
-#: Largest number of controllers shown; of more, the first and the last.
+#: Maximum number of controllers that are shown. If there are more, the first and the last are
+#: shown.
 _SESSIONS_SHOWN = 6
 
 
@@ -42,15 +43,16 @@ _SESSIONS_SHOWN = 6
 def status(kept: KeptRun, as_json: bool) -> int:
     """Show the state of a run.
 
-    RUN is the run's tag, a unique prefix or suffix of it, or 'last'. Shows its controllers, its
-    journal, and its job groups and rules as 'ensemble run' does at the end.
+    RUN is the run's tag, a unique prefix or suffix of it, or 'last'. The command shows the run's
+    controllers, journal, job groups and rules; the latter two are shown as at the end of 'ensemble
+    run'.
     """
     info = look(kept.folder)
     engine: Engine | None = None
     trouble: EnsembleError | None = None
     try:
         engine = kept.recover(compare=False).engine
-    except EnsembleError as error:  # show at least the data that needs no engine
+    except EnsembleError as error:  # show at least the data for which no engine is needed
         trouble = error
     damage = kept.damage()
     trouble = trouble or damage
@@ -160,7 +162,7 @@ def _age(kept: KeptRun, info: RunInfo) -> str:
 
 
 def _sessions(sessions: list[Session], info: RunInfo, style: TextStyle) -> list[str]:
-    """Yield the run's controllers if it had several or was interrupted."""
+    """Return lines about the run's controllers if it had several or was interrupted."""
     if len(sessions) < 2 and info.state == "ended":
         return []
     shown = sessions

@@ -35,8 +35,8 @@ def submit(
 ) -> int:
     """Submit jobs in a live run, in addition to its rules.
 
-    Submits the group's jobs as in the file; --set replaces a parameter's values. Limits apply. The
-    run's journal records who asked for it.
+    The group's jobs are submitted as in the file; --set replaces the values of a parameter. Limits
+    apply. The run's journal records who made the request.
     """
     fields: dict[str, Any] = {}
     if values:

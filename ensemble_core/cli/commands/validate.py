@@ -60,7 +60,7 @@ def validate(
     """Check ensemble files without running them.
 
     Each error is shown as FILE:LINE:COLUMN with a hint. Whether an executor supports the rules'
-    actions is checked only with --executor. Exit code 2 if anything is wrong.
+    actions is checked only with --executor. The exit code is 2 if a file is invalid.
     """
     from ensemble_core import config
 

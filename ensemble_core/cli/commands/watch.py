@@ -62,9 +62,9 @@ def watch(
 ) -> int:
     """Show a queue's gauges and events, without a run.
 
-    Prints all gauges under the names that rules use, then each change and, if the executor sees
-    other users' jobs, their events, until Ctrl-C or for the given time. Submits nothing. With
-    --json, one object per line, as in 'ensemble run --json'.
+    The command first prints all gauges, under the names that rules use. Then it prints each change,
+    and the events of other users' jobs if the executor sees them, until Ctrl-C or for the given
+    time. Nothing is submitted. With --json, each line is an object, as in 'ensemble run --json'.
     """
     with errors_as_json(as_json):
         registry = load_plugins(plugins)
@@ -83,7 +83,7 @@ def _seconds(text: str) -> float:
 
 
 class _Watch:
-    """A display of one queue."""
+    """Shows the gauges and events of one queue."""
 
     def __init__(self, executor: Executor, name: str, as_json: bool) -> None:
         self._executor = executor
@@ -95,7 +95,7 @@ class _Watch:
         self._lost = False
 
     def show(self, left: float | None) -> int:
-        """Show the queue for a number of seconds; return the exit code."""
+        """Show the queue for a number of seconds. Return the exit code."""
         end = None if left is None else time.monotonic() + left
         with tempfile.TemporaryDirectory(prefix="ensemble-watch-") as folder:
             run = Run(tag=new_tag("watch"), folder=Path(folder), clock=time.time)

@@ -1,4 +1,4 @@
-"""``ensemble why RUN [RULE]``: explains each time a rule was considered why it fired or not."""
+"""``ensemble why RUN [RULE]``: explains why a rule fired or not, each time it was considered."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from ensemble_core.model.rules import BoundRule
 
 __all__ = ["why"]
 
-#: Number of spans shown from the start and from the end, and number kept in memory.
+#: Number of spans that are shown from the start and from the end, and number kept in memory.
 _SHOWN, _REMEMBERED = 12, 1000
 
 
@@ -64,10 +64,11 @@ def why(
 ) -> int:
     """Explain why a rule fired or did not fire.
 
-    RUN is the run's tag, a unique prefix or suffix of it, or 'last'; RULE is a rule's id, or an
-    instance under 'use:'. Replays the run's events and shows the result each time the rule was
-    considered; equal results share a line. For an instance, lists its rules and when it was on.
-    Without RULE, lists the run's rules, how often each fired, and why it never did.
+    RUN is the run's tag, a unique prefix or suffix of it, or 'last'. RULE is the id of a rule, or
+    an instance under 'use:'. The command replays the run's events and shows the result each time
+    that the rule was considered; equal results share a line. For an instance, it lists the
+    instance's rules, and when the instance was on. Without RULE, it lists all rules, how often each
+    fired, or why it never fired.
     """
     if reuse:
         return _tell_of_reuse(kept, rule or job, as_json)
@@ -88,7 +89,7 @@ def why(
 
 
 def _tell_of_reuse(kept: KeptRun, job: str | None, as_json: bool) -> int:
-    """Print which jobs are reused, and why others are not."""
+    """Print which jobs are reused, and why the other jobs are not."""
     from ensemble_core.session.reuse import explain
 
     for name, reused, reason in explain(kept.journal, job):
@@ -114,13 +115,13 @@ def _list_rules(kept: KeptRun, as_json: bool) -> int:
 
 
 def _instance_of(kept: KeptRun, name: str) -> str | None:
-    """Return the name if it is an instance under ``use:``."""
+    """Return the name if it is an instance under ``use:``, or else ``None``."""
     texts = kept.journal.texts()
     return name if texts and name in kept.loading(texts[-1]).instances else None
 
 
 def _tell_of_instance(kept: KeptRun, name: str, as_json: bool) -> int:
-    """Print an instance's rules, and when it was on."""
+    """Print the rules of an instance, and when the instance was on."""
     engine = kept.recover(compare=False).engine
     report = engine.report()
     (instance,) = [each for each in report.instances if each.name == name]
@@ -153,14 +154,14 @@ def _when_on(instance: InstanceReport, began: float, look: TextStyle) -> str:
 
 
 class _About(NamedTuple):
-    """Selection of verdicts: by job, index (with all its attempts) or parameter values."""
+    """Selection of verdicts by job, by index (with all its attempts), or by parameter values."""
 
     job: str | None = None
     parameters: Mapping[str, str] = {}
 
     @classmethod
     def read(cls, job: str | None, each: Sequence[str]) -> _About | None:
-        """Parse the command line; ``None`` selects everything."""
+        """Parse the selection on the command line. ``None`` selects everything."""
         parameters = {}
         for text in each:
             name, equals, value = text.partition("=")
@@ -208,7 +209,7 @@ class _Answer:
         self._spans: list[Span] = []
         self._omitted = 0
         self._began = 0.0
-        #: Error that stopped the replay before the end of the journal.
+        #: The error that stopped the replay before the end of the journal.
         self._difference: Difference | None = None
         self.rule = self._find(rule)
         replay = Replay(kept.journal, kept.loading)
@@ -219,7 +220,7 @@ class _Answer:
         self._bound = bound
 
     def _find(self, name: str) -> str:
-        """Return the rule's id: as given, or of the only rule with this label."""
+        """Return the rule's id, which is ``name`` or the id of the only rule with this label."""
         ids: dict[str, None] = {}
         labels: dict[str, set[str]] = {}
         may_join = False
@@ -250,7 +251,7 @@ class _Answer:
         )
 
     def _replay(self, replay: Replay) -> BoundRule | None:
-        """Replay the events; return the rule in its last form, if it ever existed."""
+        """Replay the events. Return the rule in its last form, or ``None`` if it never existed."""
         story = self._story
         try:
             for row, event, decisions in replay.steps(self._kept.journal.last()):
@@ -328,7 +329,7 @@ class _Answer:
             if width is None or len(before) + len(said) <= width:
                 lines.append(look.paint(before, "dim") + look.paint(said, style))
                 continue
-            # As in the summary for a rule that never fired.
+            # This is the format of the summary for a rule that never fired.
             parts = textwrap.wrap(said, max(24, width - 8))
             lines.append(look.paint(before.rstrip(), "dim"))
             lines += [" " * 8 + look.paint(part, style) for part in parts]
