@@ -13,7 +13,8 @@ from typing import Any
 
 __all__ = ["suspects"]
 
-#: Parameters with more distinct values than this are skipped. Maximum number of suspects.
+#: ``_VALUES``: parameters with more distinct values are skipped. ``_NAMED``: maximum number of
+#: suspects.
 _VALUES, _NAMED = 2000, 3
 #: A value is a suspect if chance alone would produce such a value in at most one of ten runs.
 _EVIDENCE = math.log(10)
