@@ -1,1 +1,1 @@
-"""Journal: a run's durable event log with snapshots, and the store of runs."""
+"""Journal (the durable event log of a run, with snapshots), and the store of runs."""

@@ -1,10 +1,11 @@
 """Checksums of the journal's rows, to detect flipped bits and missing rows.
 
-SQLite has no checksums. Each row of ``events``, ``job_rows`` and ``job_layouts`` has a column
-``crc``, the CRC-32 of its other values. ``events.previous`` repeats the ``crc`` of the row before,
-so that rows of two histories cannot be mixed. ``events.jobs`` is the sum of the checksums of all
-job rows and layouts so far. Each small table, which changes only a few times in a run, has one sum
-of checksums in the table ``checksums``. Used by ``database``, ``writer`` and ``reader``.
+SQLite itself has no checksums. Therefore, each row of the tables ``events``, ``job_rows`` and
+``job_layouts`` has a column ``crc``, which is the CRC-32 of the row's other values. The column
+``events.previous`` repeats the ``crc`` of the previous row, so that rows of two histories cannot be
+mixed. The column ``events.jobs`` is the sum of the checksums of all job rows and layouts so far.
+Small tables change only a few times in a run; each of them has one sum of checksums in the table
+``checksums``. Used by ``database``, ``writer`` and ``reader``.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ __all__ = [
     "wrong_job",
 ]
 
-#: The tables with one sum for all their rows, and their columns.
+#: The tables that have one sum for all their rows, and the columns of these tables.
 SUMMED = {
     "about": "key, value",
     "texts": "seq, file, text, overrides",
@@ -45,8 +46,8 @@ def job_checksum(group: str, number: int, layout: int, text: str) -> int:
 def wrong_job(group: str, rows: Sequence[tuple[int, int, str, int]]) -> int | None:
     """Return the index of the first damaged row of a group's job rows, or ``None``.
 
-    Rows are (index, layout, text, checksum). The function is fast, because there may be millions of
-    rows.
+    A row is (index, layout, text, checksum). The function is optimized for speed, because there may
+    be millions of rows.
     """
     found = [crc32(f"{group} {n} {layout} {text}".encode()) for n, layout, text, _ in rows]
     wrong = (row[0] for row, crc in zip(rows, found, strict=True) if row[3] != crc)
@@ -54,7 +55,8 @@ def wrong_job(group: str, rows: Sequence[tuple[int, int, str, int]]) -> int | No
 
 
 def row_checksum(*values: object) -> int:
-    """Return the checksum of a row of any other table. It does not depend on Python's version."""
+    """Return the checksum of a row of any other table, which does not depend on Python's
+    version."""
     return crc32(ascii(values).encode())
 
 
@@ -76,6 +78,6 @@ WRITE_ALL = f"""
 
 
 def add_functions(connection: sqlite3.Connection) -> None:
-    """Let statements of this connection call ``list_checksum`` and ``row_checksum``."""
+    """Let SQL statements on this connection call ``list_checksum`` and ``row_checksum``."""
     connection.create_function("list_checksum", 4, list_checksum, deterministic=True)
     connection.create_function("row_checksum", -1, row_checksum, deterministic=True)

@@ -1,9 +1,9 @@
 """Encoding of an event and its decisions as a row of the journal.
 
-The table ``events`` has lists of rows ``[time, type, job, name, data, decisions, more]``, without
-trailing nulls. ``data`` is a job event's context, or for other events the fields that differ from
-their defaults (see ``model.codec``). ``more`` has further fields of a job event. Used by
-``journal.writer`` and ``journal.reader``, and by replay, which compares decisions.
+The table ``events`` contains lists of rows ``[time, type, job, name, data, decisions, more]``,
+without trailing nulls. For a job event, ``data`` is the context, and ``more`` has further fields.
+For other events, ``data`` has the fields that differ from their defaults (see ``model.codec``).
+Used by ``journal.writer`` and ``journal.reader``, and by replay, which compares decisions.
 """
 
 from __future__ import annotations
@@ -49,9 +49,10 @@ class JournalRow(NamedTuple):
         return Event.from_dict({"type": self.type, "timestamp": self.time, **data})
 
 
-#: Encodes a string as JSON.
+#: Function that encodes a string as JSON.
 _quote = json.encoder.encode_basestring_ascii
-#: Bound that excludes ``inf`` and ``nan`` from the fast path: not all readers of JSON accept them.
+#: Bound that excludes ``inf`` and ``nan`` from the fast path, because some readers of JSON reject
+#: them.
 _HUGE = 1e300
 
 
@@ -71,7 +72,8 @@ def listed(event: Event, decisions: Sequence[Decision]) -> list[Any]:
 
 
 def event_text(event: Event, decisions: Sequence[Decision] = ()) -> str:
-    """Return :func:`listed` as text, with a fast path for the most frequent events."""
+    """Return the result of :func:`listed` as text, with a fast path for the most frequent
+    events."""
     time = event.timestamp
     if (
         type(event) is JobEvent
@@ -82,7 +84,7 @@ def event_text(event: Event, decisions: Sequence[Decision] = ()) -> str:
     ):
         try:
             head = f'[{time!r},"job",{_quote(event.job)},{_quote(event.name)}'
-        except TypeError:  # a plugin's event with a name that is not a string
+        except TypeError:  # the name of a plugin's event is not a string
             return dumps(listed(event, decisions))
         context = event.context
         if not decisions:
@@ -92,7 +94,7 @@ def event_text(event: Event, decisions: Sequence[Decision] = ()) -> str:
 
 
 def list_text(texts: Sequence[str]) -> str:
-    """Return several texts of :func:`event_text` as the column ``list``."""
+    """Join texts of :func:`event_text` to a value for the column ``list``."""
     return f"[{','.join(texts)}]"
 
 
@@ -102,7 +104,7 @@ def decisions_text(decisions: Sequence[Decision]) -> str | None:
 
 
 def rows_of(first: int, last: int, text: str, *, plain: bool = False) -> list[JournalRow]:
-    """Return the rows of one list; with ``plain``, decisions are a list instead of text.
+    """Return the rows of one list. With ``plain``, the decisions are a list instead of text.
 
     Raises ``ValueError`` if the list is damaged.
     """

@@ -1,4 +1,4 @@
-"""Database of the journal: one SQLite file per run, its format, how it is opened, and its errors.
+"""Database of the journal, one SQLite file per run: its format, how to open it, and its errors.
 
 Used by ``reader`` and ``writer``, which describe the content of the tables.
 """
@@ -39,15 +39,15 @@ __all__ = [
 #: The file's name in the run's folder.
 NAME = "journal.db"
 
-#: File with a :class:`Progress` as text. It is not synced: after a power cut it may be behind the
-#: journal, but never ahead.
+#: File with a :class:`Progress` as text. It is not synced, so it may be behind the journal after a
+#: power cut, but never ahead of it.
 PERFORMED = "performed"
 
-#: "Ense": the application id in the header of a journal.
+#: The application id in the header of a journal ("Ense").
 _APPLICATION = 0x456E7365
 
-#: Statements that create a journal and migrate it from each version to the next. Append only:
-#: ``PRAGMA user_version`` is the number of migrations that a file has had.
+#: Statements that create a journal and migrate it from each version to the next. Only append to
+#: this list: ``PRAGMA user_version`` is the number of migrations that a file has had.
 MIGRATIONS: tuple[str, ...] = (
     """
     CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -60,7 +60,7 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE TABLE snapshots (seq INTEGER PRIMARY KEY, maker TEXT NOT NULL, digest TEXT NOT NULL,
         state BLOB NOT NULL);
     """,
-    # Checksums. Older job rows and snapshots have none and are removed; they can be rebuilt.
+    # Checksums. Older job rows and snapshots, which have none, are removed; they can be rebuilt.
     f"""
     DROP TABLE IF EXISTS job_rows;
     DROP TABLE IF EXISTS job_layouts;
@@ -78,7 +78,7 @@ MIGRATIONS: tuple[str, ...] = (
     """,
 )
 
-#: Older versions that can be read without a migration, because they only lack checksums or indexes.
+#: Older versions that can be read without a migration, because they lack only checksums or indexes.
 _READABLE = (1, 2)
 
 #: The tables of job rows as version 1 had them.
@@ -99,9 +99,9 @@ DAMAGED = (
 LISTED = "'ensemble runs' lists all runs"
 
 
-#: Seconds that a reader waits for a write of another machine's controller.
+#: Seconds that a reader waits while a controller on another machine writes.
 _PATIENCE = 1.0
-#: With less free space (bytes), an I/O error is reported as a full disk.
+#: If less space (bytes) is free, an I/O error is reported as a full disk.
 _LEAST_SPACE = 1 << 20
 
 
@@ -114,26 +114,27 @@ class JournalError(EnsembleError):
 class Progress(NamedTuple):
     """Progress of a run, recorded outside its journal, to detect a truncated journal.
 
-    ``performed`` is the number of the newest event with a decision that was carried out,
-    ``committed`` that of the newest committed event.
+    ``performed`` is the number of the newest event with a decision that was carried out.
+    ``committed`` is the number of the newest committed event.
     """
 
     performed: int = 0
     committed: int = 0
 
     def text(self) -> bytes:
-        """Return the progress as text of a fixed length, so that a write replaces all of the old
-        text."""
+        """Return the progress as text of a fixed length, so that a write replaces the old text
+        completely."""
         numbers = b"%-20d %-20d" % self
         return numbers + b" %08x\n" % crc32(numbers)
 
 
 def read_progress(folder: Path) -> Progress:
-    """Return the progress recorded in a run's folder; zeros if the file is missing or invalid."""
+    """Return the progress recorded in a run's folder, or zeros if the file is missing or
+    invalid."""
     try:
         note = read_note(folder / PERFORMED)
         fields = note.split()
-        if len(note) == 21:  # version 1 of the format
+        if len(note) == 21:  # this is version 1 of the format
             return Progress(int(fields[0]), int(fields[0]))
         found = Progress(int(fields[0]), int(fields[1]))
     except (OSError, ValueError, IndexError):
@@ -142,7 +143,7 @@ def read_progress(folder: Path) -> Progress:
 
 
 def storable(name: str) -> str | bytes:
-    """Return a file's name as a column's value: a string, or bytes if it cannot be encoded."""
+    """Return a file's name as the value of a column: a string, or bytes if it cannot be encoded."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -157,7 +158,7 @@ def words(error: BaseException, path: Path) -> JournalError:
     if isinstance(error, OSError):
         text = error.strerror or text
     full = "FULL" in name or "full" in text or "No space" in text or "quota" in text.lower()
-    # SQLite says only "disk I/O error" if its shared memory finds no space.
+    # SQLite says only "disk I/O error" if there is no space for its shared memory.
     if full or ("I/O" in text and _is_nearly_full(path.parent)):
         hint = "free some space, or choose another folder with --state"
         return JournalError(f"no space for the journal {path}", cause=text, hint=hint, code="full")
@@ -201,10 +202,10 @@ def _is_nearly_full(folder: Path) -> bool:
 
 
 def connect(path: Path, *, write: bool, salvage: bool = False) -> sqlite3.Connection:
-    """Open a journal's database; with ``salvage`` also a truncated one.
+    """Open the database of a journal. With ``salvage``, it may be truncated.
 
-    Raises SQLite's errors. Raises :class:`JournalError` if another controller may be writing, which
-    locks cannot detect on this file system.
+    Raises SQLite's errors. Raises :class:`JournalError` if another controller may be writing and
+    locks cannot exclude that on this file system.
     """
     deadline = time.monotonic() + _PATIENCE
     while True:
@@ -224,7 +225,7 @@ def connect(path: Path, *, write: bool, salvage: bool = False) -> sqlite3.Connec
                 raise
             other = _writer(path) if _left(path, "-journal") else None
             if other is None:
-                # Interrupted write: the next opening rolls it back.
+                # A write was interrupted; the next opening rolls it back.
                 return _open(path, "rw", salvage)
             if time.monotonic() >= deadline:
                 raise JournalError(
@@ -238,7 +239,7 @@ def connect(path: Path, *, write: bool, salvage: bool = False) -> sqlite3.Connec
 
 
 def _left(path: Path, ending: str) -> bool:
-    """Return True if SQLite's file with this ending exists. It may contain the last writes."""
+    """Return True if SQLite's file with this ending exists, which may contain the last writes."""
     try:
         return path.with_name(path.name + ending).stat().st_size > 0
     except FileNotFoundError:
@@ -248,7 +249,7 @@ def _left(path: Path, ending: str) -> bool:
 def _writer(path: Path) -> str | None:
     """Describe the controller that may be writing this journal, or return ``None``.
 
-    SQLite's locks are not enough: on some mounts they only work within one machine.
+    SQLite's locks are not enough, because on some mounts they work only within one machine.
     """
     named = holder(path.with_name(LOCK))
     if named is None or is_here(named) or not may_live(named):
@@ -258,7 +259,7 @@ def _writer(path: Path) -> str | None:
 
 def _open(path: Path, mode: str, salvage: bool) -> sqlite3.Connection:
     write = mode == "rwc"
-    # The connection is opened in one thread and used in another, never in both at once.
+    # The connection is opened in one thread and used in another, but never in both at once.
     connection = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode={mode}",
         uri=True,
@@ -341,8 +342,7 @@ def _version(connection: sqlite3.Connection, path: Path, *, write: bool) -> int:
 
 @cache
 def _schema(migrations: tuple[str, ...]) -> Mapping[str, Set[str]]:
-    """Return, for each table of a journal, the statements that create it in any version of the
-    format."""
+    """Return the statements that create each table of a journal, in any version of the format."""
     with closing(sqlite3.connect(":memory:")) as connection:
         add_functions(connection)
         found: dict[str, set[str]] = {}
@@ -354,9 +354,9 @@ def _schema(migrations: tuple[str, ...]) -> Mapping[str, Set[str]]:
 
 
 def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
-    """Reject a journal with triggers, or with other tables or views under our tables' names.
+    """Reject a journal that has triggers, or other tables or views under the names of our tables.
 
-    Reading a view or a computed column may never end.
+    To read a view or a computed column may never end.
     """
     ours = _schema(MIGRATIONS)
     for kind, name, sql in connection.execute(_MADE):

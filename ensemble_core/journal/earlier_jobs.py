@@ -1,8 +1,8 @@
 """Earlier jobs: jobs of stored runs that a new run may reuse (``--reuse``).
 
-A journal contains the identities of its run's jobs (see ``model.identity``). Its events are read
-once into a temporary database on disk, so that memory does not grow with the number of jobs. Used
-by the runtime and by the explanation why a job was not reused.
+A journal contains the identities of its run's jobs (see ``model.identity``). The events of the
+journal are read once into a temporary database on disk, so that memory does not grow with the
+number of jobs. Used by the runtime, and by the explanation of why a job was not reused.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from ensemble_core.model.jobs import Job
 
 __all__ = ["EarlierJob", "EarlierJobs", "Identity", "identities"]
 
-#: Jobs that are written to the database at a time.
+#: Number of jobs that are written to the database at a time.
 _BATCH = 1000
 
 
 class EarlierJob(NamedTuple):
     """Successful job of an earlier run.
 
-    ``name`` is ``RUN/JOB``, ``duration`` is in seconds, ``start`` is the start event's context.
-    Each of the observed ``rows`` has the observer, the values, the clock, and whether the file was
-    replaced.
+    ``name`` is ``RUN/JOB``. ``duration`` is in seconds. ``start`` is the context of the job's start
+    event. Each of the observed ``rows`` has the observer, the values, the clock, and whether the
+    file was replaced.
     """
 
     name: str
@@ -59,7 +59,7 @@ class EarlierJobs:
     def __init__(self, served: Iterable[str] = (), *, files: bool = False) -> None:
         self._served = set(served)
         self._files = files
-        # "": a temporary file, removed with the connection.
+        # "" means a temporary file, which is removed with the connection.
         self._store = sqlite3.connect("", isolation_level=None, check_same_thread=False)
         for setting in ("cache_size=-16000", "journal_mode=OFF", "synchronous=OFF"):
             self._store.execute(f"PRAGMA {setting}")
@@ -76,7 +76,7 @@ class EarlierJobs:
         self._store.close()
 
     def read(self, folder: Path) -> int:
-        """Add the jobs of the run in this folder; return how many of its jobs have an identity.
+        """Add the jobs of the run in this folder. Return how many of these jobs have an identity.
 
         Raises :class:`JournalError` if the journal is missing or damaged.
         """
@@ -103,7 +103,7 @@ class EarlierJobs:
     def _read(self, journal: Journal, run: str) -> int:
         known: dict[str, list[str]] = {}
         active: dict[str, _Open] = {}
-        #: Jobs that succeeded and whose inputs were not checked yet.
+        #: Jobs that succeeded and whose inputs have not been checked yet.
         unchecked: dict[str, _Open] = {}
         chained: set[str] = set()
         found = 0
@@ -132,7 +132,7 @@ class EarlierJobs:
                     if name in unchecked:
                         self._put(run, name, known.pop(name)[0], unchecked.pop(name))
                     elif name in known:
-                        del known[name][2:]  # a reused job, whose events follow
+                        del known[name][2:]  # the job is a reused one, whose events follow
             if row.decisions is not None and '"resume":true' in row.decisions:
                 chained.update(_chained(json.loads(row.decisions)))
         self._flush()
@@ -168,12 +168,12 @@ class EarlierJobs:
 
 
 def _places(context: Mapping[str, Any]) -> dict[str, Any]:
-    """Return where a job ran and where its output is, from the context of its start."""
+    """Return where a job ran and where its output is, given the context of its start event."""
     return {name: context[name] for name in ("workdir", "stdout", "stderr") if name in context}
 
 
 def _is_there(start: Mapping[str, Any]) -> bool:
-    """Return True if a job's folder exists, and its output if the path is known."""
+    """Return True if a job's folder exists, and also its output if the path is known."""
     workdir = start.get("workdir")
     if not isinstance(workdir, str) or not os.path.isdir(workdir):
         return False
@@ -182,7 +182,7 @@ def _is_there(start: Mapping[str, Any]) -> bool:
 
 
 def _chained(decisions: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield the attempts that continue an earlier attempt; such an attempt cannot replace a whole
+    """Yield the attempts that continue an earlier attempt. Such an attempt cannot replace a whole
     job."""
     for decision in decisions:
         if decision.get("type") == "retry" and decision.get("resume"):
@@ -192,7 +192,8 @@ def _chained(decisions: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 
 class Identity(NamedTuple):
-    """The identity of one job, with its parts; ``reused`` is the earlier job that replaced it."""
+    """The identity of one job, with its parts. ``reused`` is the earlier job that replaced this
+    job."""
 
     job: str
     identity: str

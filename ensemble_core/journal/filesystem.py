@@ -1,4 +1,4 @@
-"""File systems: detects network file systems, and reads small files in untrusted folders.
+"""Helpers for file systems: detect network file systems, and read small files in untrusted folders.
 
 Used by the journal, because SQLite's shared memory does not work across machines, and by executors
 whose jobs run on other machines.
@@ -13,7 +13,7 @@ from pathlib import Path
 
 __all__ = ["filesystem", "read_note", "shared_storage"]
 
-#: Most bytes read from a small file.
+#: Maximum number of bytes that are read from a small file.
 _MOST = 65_536
 
 #: Types of file systems that several machines may share.
@@ -26,7 +26,7 @@ _NETWORK = frozenset(
 
 
 def filesystem(path: str | os.PathLike[str], mounts: str = "/proc/self/mounts") -> str:
-    """Return the type of a path's file system; empty if unknown."""
+    """Return the type of a path's file system, which is empty if unknown."""
     path = os.path.realpath(path)
     best, kind = "", ""
     try:
@@ -45,10 +45,10 @@ def filesystem(path: str | os.PathLike[str], mounts: str = "/proc/self/mounts") 
 
 
 def shared_storage(path: str | os.PathLike[str]) -> str | None:
-    """Return the type of the network file system of a path; ``None`` if it is local.
+    """Return the type of a path's network file system, or ``None`` if the path is local.
 
-    User-space file systems (``fuse.…``) count as network file systems: they are less reliable than
-    a disk.
+    User-space file systems (``fuse.…``) count as network file systems, because they are less
+    reliable than a disk.
     """
     kind = filesystem(path)
     return kind if kind in _NETWORK or kind.startswith("fuse.") else None
@@ -57,7 +57,7 @@ def shared_storage(path: str | os.PathLike[str]) -> str | None:
 def read_note(path: Path, most: int = _MOST) -> bytes:
     """Return up to ``most`` bytes of a small file.
 
-    Raises :class:`OSError` if the file cannot be read or is not a regular file. (Reading a named
+    Raises :class:`OSError` if the file cannot be read or is not a regular file. (To read a named
     pipe would block, and a device may be endless.)
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)

@@ -1,12 +1,13 @@
 """Job history: a row for each job (index) of a run, for tables and files.
 
-:class:`Jobs` is the interface for commands and programs. ``stored_jobs`` implements it for journals
-with job rows, :class:`EventJobs` for those without, from events.
+:class:`Jobs` is the interface for commands and programs. The module ``stored_jobs`` implements it
+for journals with job rows. :class:`EventJobs` implements it for journals without job rows, whose
+events it reads.
 
 Rows are stored in a temporary database on disk, so that memory does not grow with the number of
-finished jobs. A database, because rows are read by group and index, and later attempts change them.
-If a group has a ``result``, the engine handles the events again to compute it. Used by the command
-line.
+finished jobs. A database is needed because rows are read by group and index, and because later
+attempts change them. If a group has a ``result``, the engine handles the events again to compute
+it. Used by the command line.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from ensemble_core.model.causes import cause_of, said_cause
 
 __all__ = ["EventJobs", "Jobs"]
 
-#: Rows that are written to the database at a time, and rows that are read at a time.
+#: Number of rows that are written to the database at a time, and number that are read at a time.
 _BATCH, _PORTION = 1000, 20_000
 
 #: Values by column, in the order of the columns.
@@ -36,7 +37,7 @@ Batch = list[Sequence[Any]]
 
 @dataclass(slots=True, eq=False)
 class _Attempt:
-    """The newest attempt of a job, until the next one or the end of the journal."""
+    """The newest attempt of a job, until the next attempt or the end of the journal."""
 
     group: str
     index: int
@@ -80,16 +81,17 @@ class _Attempt:
 
 
 class Jobs:
-    """The jobs of one run, as a table. ``groups`` are the run's job groups.
+    """The jobs of one run, as a table. ``groups`` has the run's job groups.
 
-    ``parts`` are the names of the jobs' parameters, results and columns; ``names`` are the table's
-    columns. If a name occurs twice, the later one becomes ``result.NAME`` or ``last.NAME``.
+    ``parts`` has the names of the jobs' parameters, results and columns. ``names`` lists the
+    table's columns. If a name occurs twice, the second one becomes ``result.NAME`` or
+    ``last.NAME``.
     """
 
     def __init__(self, groups: Iterable[str], parts: Sequence[Iterable[str]]) -> None:
         self.groups = tuple(groups)
         taken = set(FIELDS)
-        #: The names that parameters, results and columns have in the table.
+        #: The names of parameters, results and columns in the table.
         self.shown: list[dict[str, str]] = []
         for prefix, names in zip(("parameter", "result", "last"), parts, strict=True):
             shown = {name: f"{prefix}.{name}" if name in taken else name for name in names}
@@ -104,12 +106,12 @@ class Jobs:
         """Release temporary files."""
 
     def batches(self) -> Iterator[Batch]:
-        """Yield the jobs in portions, by column, sorted by group (in the file's order) and
-        index."""
+        """Yield the jobs in portions. A portion has the values by column. Jobs are sorted by group
+        (in the file's order) and index."""
         raise NotImplementedError
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield the jobs one at a time, as mappings without the missing values."""
+        """Yield the jobs one at a time, as mappings without missing values."""
         names = self.names
         for batch in self.batches():
             for values in zip(*batch, strict=True):
@@ -119,12 +121,12 @@ class Jobs:
 class EventJobs(Jobs):
     """Jobs of a run, read from its events, for journals without job rows.
 
-    With ``attempts``, there is a row for each attempt, with the core-hours of this attempt only.
+    With ``attempts``, each attempt has a row, which has the core-hours of this attempt only.
     """
 
     def __init__(self, journal: Journal, loading: Loading, *, attempts: bool = False) -> None:
         self._attempts = attempts
-        # "": a temporary file, removed with the connection.
+        # "" means a temporary file, which is removed with the connection.
         self._store = sqlite3.connect("", isolation_level=None)
         self._store.execute("PRAGMA cache_size=-8000")
         self._store.execute(
@@ -132,7 +134,7 @@ class EventJobs(Jobs):
             " PRIMARY KEY (name, number, attempt)) WITHOUT ROWID"
         )
         self._waiting: list[tuple[str, int, int, str]] = []
-        #: Unfinished attempts, by id; the core-hours of failed attempts, by index.
+        #: Unfinished attempts by id, and the core-hours of failed attempts by index.
         self._open: dict[str, _Attempt] = {}
         self._failed: dict[tuple[str, int], float] = {}
         self._parts: tuple[dict[str, None], ...] = ({}, {}, {})

@@ -1,9 +1,9 @@
 """Job rows: a summary of each finished job in the journal, for fast tables.
 
-Computing a table from millions of events takes minutes. So the journal's writer adds a row for each
-job in the transaction that contains the job's last event. A later attempt of the same index
-replaces the row. Journals of older versions have no job rows; ``job_history`` reads their events
-instead.
+To compute a table from millions of events takes minutes. Therefore, the journal's writer adds a row
+for each job, in the transaction that contains the job's last event. A later attempt of the same
+index replaces the row. Journals of older versions have no job rows; ``job_history`` reads their
+events instead.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ __all__ = [
     "values_of",
 ]
 
-#: Fields of every job, besides its parameters, result and columns. ``submitted``, ``started`` and
-#: ``finished`` (seconds since the epoch) and ``duration`` are those of its newest attempt,
-#: ``core_hours`` those of all attempts.
+#: Fields of every job, besides its parameters, result and columns. ``submitted``, ``started``,
+#: ``finished`` (seconds since the epoch) and ``duration`` are those of the newest attempt;
+#: ``core_hours`` is the sum over all attempts.
 FIELDS = (
     *("group", "index", "attempts", "outcome", "exit_code", "cause"),
     *("submitted", "started", "finished", "duration", "core_hours"),
@@ -50,8 +50,9 @@ KINDS: dict[str, str] = {
     **dict.fromkeys((*TIMES, "duration", "core_hours"), "f"),
 }
 
-#: ``replaced`` is the sum of the checksums of earlier rows of the same job. With it, rows can be
-#: checked against the sum ``events.jobs``, although the writer does not read the rows it replaces.
+#: Statements that create the tables. The column ``replaced`` is the sum of the checksums of earlier
+#: rows of the same job. With it, rows can be checked against the sum ``events.jobs``, although the
+#: writer does not read the rows that it replaces.
 TABLES = """
     CREATE TABLE job_layouts (number INTEGER PRIMARY KEY, layout TEXT NOT NULL,
         crc INTEGER NOT NULL);
@@ -63,13 +64,14 @@ TABLES = """
 #: Statement that returns 1 if a journal has these tables.
 HAS_ROWS = "SELECT count(*) FROM sqlite_master WHERE name = 'job_rows'"
 
-#: Rows written by one statement; SQLite's limit is 999 values.
+#: Number of rows that one statement writes. SQLite's limit is 999 values.
 _MOST = 190
 _KIND_OF = {int: "i", float: "f", bool: "b", type(None): "n"}
 
 
 class JobRow(NamedTuple):
-    """A job after its newest attempt. ``parameters``, ``result`` and ``columns`` are by name."""
+    """A job after its newest attempt. ``parameters``, ``result`` and ``columns`` have values by
+    name."""
 
     group: str
     number: int
@@ -128,7 +130,7 @@ def row_of(record: JobRecord) -> JobRow:
 
 def _kind(value: object) -> str:
     kind = _KIND_OF.get(type(value), "s")
-    # Columns of integers have 64 bits, including the sign.
+    # A column of integers has 64 bits, including the sign.
     return "f" if kind == "i" and value.bit_length() > 63 else kind  # type: ignore[attr-defined]
 
 
@@ -143,14 +145,14 @@ def layout_of(row: JobRow) -> Layout:
     return Layout(tuple(row[10]), tuple(row[11]), tuple(row[12]), kinds)
 
 
-#: Encoder of rows. It is created once, because creating an encoder takes longer than using it.
+#: Encoder of rows. It is created once, because to create an encoder takes longer than to use it.
 _text = json.JSONEncoder(separators=(",", ":"), default=str).encode
 
 
 def _texts(rows: Sequence[list[object]]) -> list[str]:
     """Return each row's text.
 
-    All rows are encoded by one call, which takes two thirds of the time, and the result is split at
+    A single call encodes all rows, which takes two thirds of the time, and the result is split at
     the separator. If a value contains the separator, each row is encoded separately.
     """
     parts = _text(rows)[2:-2].split("],[")
@@ -158,7 +160,7 @@ def _texts(rows: Sequence[list[object]]) -> list[str]:
 
 
 class JobRowWriter:
-    """Builder of the SQL statements that write job rows. ``known`` are the journal's layouts."""
+    """Builds the SQL statements that write job rows. ``known`` has the journal's layouts."""
 
     def __init__(self, known: Mapping[Layout, int]) -> None:
         self._known = dict(known)
@@ -169,18 +171,18 @@ class JobRowWriter:
     def statements(
         self, rows: Sequence[JobRow], ends: Sequence[int] = ()
     ) -> tuple[list[tuple[str, Sequence[object]]], int]:
-        """Return the SQL statements that write these rows and new layouts, and the sum of the
+        """Return the SQL statements that write these rows and any new layouts, and the sum of
         checksums.
 
-        Execute them in one transaction. ``ends`` are the numbers of the events that ended these
-        jobs. A row's last value is the number of its event, except in older journals.
+        Execute the statements in one transaction. ``ends`` has the numbers of the events that ended
+        these jobs. The last value of a row is the number of its event, except in older journals.
         """
         numbers: list[int] = []
         kept: list[list[object]] = []
         for row in rows:
             parameters, result, columns = row[10:]
             own = [*parameters.values(), *result.values(), *columns.values()]
-            # For speed, no function is called for each value.
+            # For speed, do not call a function for each value.
             types = [t if (t := type(v)) is not int or v.bit_length() < 64 else float for v in own]
             key = (*parameters, None, *result, None, *columns, *types)
             number = self._numbers.get(key)

@@ -1,4 +1,4 @@
-"""Owner of a run's lock: the process that the lock file names, and whether it may be alive.
+"""Owner of a run's lock: the process that the lock file names, and whether that may be alive.
 
 Used by ``run_store``, whose ``Lock`` writes the file, and by ``database``.
 """
@@ -37,7 +37,7 @@ def this_process() -> dict[str, Any]:
 
 
 def holder(lock: Path) -> Mapping[str, Any] | None:
-    """Return a lock's present or last owner; ``None`` if the lock file names no process."""
+    """Return the present or last owner of a lock, or ``None`` if the lock file names no process."""
     try:
         found = json.loads(read_note(lock))
     except (OSError, ValueError, RecursionError):
@@ -46,7 +46,7 @@ def holder(lock: Path) -> Mapping[str, Any] | None:
 
 
 def _is_process(found: Mapping[str, Any]) -> bool:
-    """Return True if this is a valid description of a process. (Another user may have written
+    """Return True if ``found`` is a valid description of a process. (Another user may have written
     it.)"""
     since, host = found.get("since", 0), found.get("host", "")
     return (
@@ -59,9 +59,9 @@ def _is_process(found: Mapping[str, Any]) -> bool:
 
 
 def may_live(holder: Mapping[str, Any]) -> bool:
-    """Return True if this controller may be alive, as far as this machine can tell."""
+    """Return True if this controller may be alive, according to what this machine can find out."""
     same_boot = holder.get("boot") == _boot() != ""
-    # The host name may have changed; compare the boot id and the PID namespace as well.
+    # The host name may have changed, so also compare the boot id and the PID namespace.
     if holder.get("host") != socket.gethostname() and not (
         same_boot and holder.get("processes") == _pid_namespace()
     ):
@@ -100,7 +100,7 @@ def _pid_namespace() -> str:
 
 
 def _start_time(pid: int) -> int | None:
-    """Return when a local process started (ticks since boot); ``None`` if it does not exist."""
+    """Return when a local process started (ticks since boot), or ``None`` if it does not exist."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:

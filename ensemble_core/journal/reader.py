@@ -1,9 +1,10 @@
 """Reader of the journal: a durable event log with snapshots, in one SQLite file (``database``).
 
-``writer.JournalWriter`` writes it, :class:`Journal` reads it. Events are numbered from 1 in the
-order in which the engine handled them. Events that were written together are one row of the table
-``events``: ``first`` and ``last`` are their numbers, ``list`` is a JSON list of encoded events
-(``journal.codec``). Decisions are on disk before they are carried out.
+``writer.JournalWriter`` writes the journal, and :class:`Journal` reads it. Events are numbered from
+1, in the order in which the engine handled them. Events that were written together are one row of
+the table ``events``: the columns ``first`` and ``last`` have the first and the last number, and
+``list`` is a JSON list of encoded events (``journal.codec``). Decisions are on disk before they are
+carried out.
 """
 
 from __future__ import annotations
@@ -50,13 +51,14 @@ __all__ = [
     "words",
 ]
 
-#: Rows of jobs that are read at a time.
+#: Number of job rows that are read at a time.
 _PORTION = 5_000
-#: The most events that a damaged end of the journal may plausibly have.
+#: Maximum plausible number of events in a damaged end of the journal.
 _LONGEST_END = 10_000
-#: A list with more characters is cached when it has been parsed.
+#: If a list of events has more characters than this, it is cached after it was parsed.
 _LONG = 200_000
-#: For each kind, a text that every list with this kind contains. The first two have an index.
+#: For each kind, a text that every list of events with this kind contains. The first two texts have
+#: an index.
 _KINDS_OF_LISTS = {
     "fired": '"type":"fired"',
     "observed": '"observed"',
@@ -72,8 +74,8 @@ _CHECKED_WHOLE = 32 << 20
 class Text(Value):
     """The ensemble file for the events after ``seq``, with ``--set`` overrides.
 
-    ``attached`` has the texts of the files that the ensemble file names; ``None``: read these
-    files.
+    ``attached`` has the texts of the files to which the ensemble file refers. If it is ``None``,
+    these files must be read.
     """
 
     seq: int
@@ -85,7 +87,7 @@ class Text(Value):
     def given(self) -> str:
         """Return overrides and attached texts for the column ``overrides``.
 
-        Without attached texts it is a list, as in the first format of journals.
+        Without attached texts, the result is a list, as in the first format of journals.
         """
         overrides = list(self.overrides)
         return json.dumps(
@@ -95,7 +97,7 @@ class Text(Value):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Session(Value):
-    """One controller's time with the run, from ``began`` to ``ended`` (seconds since the epoch).
+    """The time of one controller, from ``began`` to ``ended`` (seconds since the epoch).
 
     If ``ended`` is ``None``, the controller is running or was killed. ``outcome`` describes the end
     of the session as plain data.
@@ -113,8 +115,8 @@ class Session(Value):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Snapshot(Value):
-    """The engine's state after event ``seq``; ``maker`` identifies the programs that can read
-    it."""
+    """The engine's state after event ``seq``. ``maker`` has the format and the versions of the
+    programs that wrote it; only programs with the same versions can read it."""
 
     seq: int
     maker: str
@@ -122,13 +124,13 @@ class Snapshot(Value):
 
 
 def _text(seq: int, file: str, text: str, given: Any) -> Text:
-    """Return a :class:`Text` from the value of :meth:`Text.given`."""
+    """Create a :class:`Text`, given the result of :meth:`Text.given`."""
     if isinstance(given, dict):
         return Text(seq, file, text, tuple(given["set"]), dict(given["files"]))
     return Text(seq, file, text, tuple(given), {})
 
 
-#: Types of values in the table ``about``. Values of other types would cause errors later.
+#: Types of the values in the table ``about``. Values of other types would cause errors later.
 _KINDS: dict[str, type] = {
     **dict.fromkeys(("tag", "name", "file", "cwd"), str),
     **dict.fromkeys(("executor", "program"), dict),
@@ -137,7 +139,7 @@ _KINDS: dict[str, type] = {
 
 
 def _described(key: str, value: Any) -> Any:
-    """Return a value of ``about``. Raises :class:`ValueError` if its type is wrong."""
+    """Return a value of the table ``about``. Raises :class:`ValueError` if its type is wrong."""
     if value is not None and not isinstance(value, _KINDS.get(key, object)):
         raise ValueError(f"{key} of a run has the wrong type {type(value).__name__}")
     return value
@@ -162,18 +164,18 @@ def digest(snapshot: Snapshot) -> str:
 
 
 class Journal:
-    """A journal opened for reading, of a finished, interrupted or live run.
+    """The journal of a finished, interrupted or live run, opened for reading.
 
     Raises :class:`JournalError` if the file is missing, damaged or from a newer version. With
-    ``salvage``, a damaged file is opened if SQLite can read any part of it; ``about`` may then be
-    incomplete. ``damage`` is the first damage that was tolerated.
+    ``salvage``, a damaged file is opened if SQLite can read any part of it. In that case, ``about``
+    may be incomplete. ``damage`` describes the first damage that was tolerated.
     """
 
     def __init__(self, path: Path, *, salvage: bool = False) -> None:
         self.path = path
         self.damage: JournalError | None = None
         self._salvage = salvage
-        #: Cache of the last long list of events for :meth:`rows_backwards`: jobs that were
+        #: Cache of the last long list of events, for :meth:`rows_backwards`: jobs that were
         #: submitted together are in the same list.
         self._long_list: tuple[tuple[int, int], list[JournalRow]] = (0, 0), []
         # Read the progress before the journal, because this connection may not see later commits.
@@ -225,7 +227,7 @@ class Journal:
         )
 
     def _note_damage(self, cause: str) -> None:
-        """Remember damage that does not prevent further reading."""
+        """Record damage that does not prevent further reading."""
         self.damage = self.damage or self._damaged(cause)
 
     def _table(self, name: str) -> list[Any]:
@@ -233,7 +235,7 @@ class Journal:
         columns = SUMMED[name]
         if not self._checked:
             return self._connection.execute(f"SELECT {columns} FROM {name} ORDER BY 1").fetchall()
-        # One statement: a controller may be writing.
+        # Use a single statement, because a controller may be writing.
         found = self._connection.execute(
             f"SELECT total, {columns} FROM checksums LEFT JOIN {name} WHERE checksums.name = ?"
             " ORDER BY 2",
@@ -260,7 +262,7 @@ class Journal:
     def last(self) -> int:
         """Return the number of events."""
         newest_first = f"SELECT {self._columns} FROM events ORDER BY first DESC"
-        # Close the statement at once, because an open one blocks writers.
+        # Close the statement at once, because an open statement blocks writers.
         with self._reading(), closing(self._connection.execute(newest_first)) as found:
             damaged: list[int] = []
             for row in found:
@@ -287,13 +289,14 @@ class Journal:
         holding: Sequence[str] = (),
         plain: bool = False,
     ) -> Iterator[JournalRow]:
-        """Yield the events with ``after < seq <= until``, in order; only those of ``job`` if given.
+        """Yield the events with ``after < seq <= until`` in order, only those of ``job`` if it is
+        given.
 
-        With ``holding``, lists of events that contain none of these texts are quickly skipped; the
-        events of all other lists are yielded, even those without the texts. With ``plain``,
-        decisions are a list instead of text, which is faster for many decisions. Reads in portions,
-        so a live run is not blocked. Raises :class:`JournalError` if an event is missing or
-        damaged.
+        With ``holding``, lists of events that contain none of these texts are quickly skipped; of
+        the other lists, all events are yielded, even those without the texts. With ``plain``,
+        decisions are a list instead of text, which is faster if there are many. The events are read
+        in portions, so that a live run is not blocked. Raises :class:`JournalError` if an event is
+        missing or damaged.
         """
         limit = until if until is not None else 1 << 62
         marks = (json.dumps(job),) if job is not None else holding
@@ -330,7 +333,7 @@ class Journal:
     def rows_backwards(self, until: int, holding: str) -> Iterator[JournalRow]:
         """Yield the events with ``seq <= until``, newest first, in lists that contain this text.
 
-        Decisions are lists. Reads only as much as is consumed.
+        Decisions are lists. Only as many events as are consumed are read.
         """
         while until > 0:
             with self._reading():
@@ -421,7 +424,8 @@ class Journal:
             return [str(name) for (name,) in found]
 
     def job_rows(self, group: str) -> Iterator[list[tuple[int, int, list[Any]]]]:
-        """Yield the finished jobs of a group by index, in portions: index, layout and values.
+        """Yield portions of a group's finished jobs, by index: the index, layout and values of
+        each.
 
         The values are in the order in which ``job_rows`` writes them.
         """
@@ -431,7 +435,7 @@ class Journal:
             yield [(n, layout, row) for (n, layout, *_), row in zip(found, values, strict=True)]
 
     def job_row(self, group: str, index: int) -> tuple[int, list[Any]] | None:
-        """Return layout and values of a finished job; ``None`` if the job is unknown."""
+        """Return the layout and values of a finished job, or ``None`` if the job is unknown."""
         with self._reading():
             found = self._connection.execute(
                 "SELECT number, layout, row, crc FROM job_rows WHERE name = ? AND number = ?",
@@ -444,7 +448,7 @@ class Journal:
             return found[0][1], json.loads(found[0][2])
 
     def _job_rows(self, group: str) -> Iterator[list[tuple[int, int, str, int]]]:
-        """Yield the rows as text, after verifying their checksums."""
+        """Yield portions of a group's job rows as text, after their checksums were verified."""
         after = -1
         while True:
             with self._reading():
@@ -463,7 +467,7 @@ class Journal:
     def check_job_rows(self) -> None:
         """Raise :class:`JournalError` if job rows are missing."""
         with self._reading():
-            # One statement: a controller may be writing.
+            # Use a single statement, because a controller may be writing.
             there, written = self._connection.execute(
                 "SELECT (SELECT coalesce(sum(crc + replaced), 0) FROM job_rows)"
                 " + (SELECT coalesce(sum(crc), 0) FROM job_layouts),"
@@ -496,7 +500,7 @@ class Journal:
             ]
 
     def snapshots(self) -> Iterator[Snapshot]:
-        """Yield the intact snapshots, newest first. Skip damaged ones, which are not essential."""
+        """Yield the intact snapshots, newest first. Damaged snapshots are skipped."""
         if not self._checked:
             return
         with self._reading():
@@ -513,7 +517,7 @@ class Journal:
     def check(self) -> None:
         """Check all pages and records of the file. Raises :class:`JournalError`.
 
-        Takes as long as reading the whole file.
+        This takes as long as to read the whole file.
         """
         with self._reading():
             found = self._connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
@@ -524,7 +528,7 @@ class Journal:
     def check_records(self) -> None:
         """Raise :class:`JournalError` if any record is damaged.
 
-        A damaged snapshot is only noted in :attr:`damage`.
+        If only a snapshot is damaged, this is noted in :attr:`damage`.
         """
         self.sessions()
         self.texts()
@@ -566,7 +570,8 @@ class Journal:
         )
 
     def check_newest(self) -> None:
-        """Raise :class:`JournalError` if a performed decision is missing from the journal.
+        """Raise :class:`JournalError` if a decision that was carried out is missing from the
+        journal.
 
         A resume would carry out such a decision again.
         """
@@ -576,10 +581,10 @@ class Journal:
 
     @property
     def is_small(self) -> bool:
-        """True if checking the whole journal takes negligible time."""
+        """True if a check of the whole journal takes negligible time."""
         return self.path.stat().st_size <= _CHECKED_WHOLE
 
     def check_if_small(self) -> None:
-        """Call :meth:`check` if that takes negligible time."""
+        """Call :meth:`check` if it takes negligible time."""
         if self.is_small:
             self.check()

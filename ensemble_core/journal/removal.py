@@ -1,7 +1,7 @@
 """Removal of kept runs: deletes only files that Ensemble wrote, by name.
 
-A run's folder is recognised by its journal's header. If it contains other files, nothing is
-deleted. Called by ``ensemble clean``.
+A run's folder is recognised by the header of its journal. If the folder contains other files,
+nothing is deleted. Called by ``ensemble clean``.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from ensemble_core.journal.run_store import BEGAN, HALT, LEAVE, LOCK, STOP
 
 __all__ = ["is_run", "remove"]
 
-#: Names of jobs' output in the run's folder.
+#: Matches the names of files with jobs' output in the run's folder.
 _OUTPUT = re.compile(r".+\.\d+(-\d+)?\.(out|err)")
-#: The journal with SQLite's files.
+#: The journal, and the files that SQLite creates next to it.
 _JOURNAL = (NAME, f"{NAME}-wal", f"{NAME}-shm", f"{NAME}-journal")
 _NOTES = (BEGAN, PERFORMED, LOCK, STOP, HALT, LEAVE)
-#: The first bytes of a journal, and the place of the application id.
+#: The first bytes of a journal, and the position of the application id.
 _SQLITE, _APPLICATION = b"SQLite format 3\0", slice(68, 72)
 
 
 def is_run(folder: Path) -> bool:
-    """Return True if a folder belongs to a run: its journal has our header, or is empty because the
+    """Return True if a folder belongs to a run. Its journal has our header, or is empty because the
     run was killed at its start."""
     try:
         header = read_note(folder / NAME)[:72]
@@ -44,7 +44,7 @@ def is_run(folder: Path) -> bool:
 def remove(folder: Path) -> str:
     """Remove a run's files and folders. Return why that is impossible, or an empty text.
 
-    The journal is removed last, so that a partly removed folder is still recognised.
+    The journal is removed last, so that a partially removed folder is still recognised.
     """
     ours: list[Path] = []
     strangers: list[Path] = []
@@ -64,7 +64,7 @@ def remove(folder: Path) -> str:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """Yield all files and links below a folder; links are not followed."""
+    """Yield all files and links below a folder. Links are not followed."""
     for where, folders, files in os.walk(folder):
         links = [name for name in folders if os.path.islink(os.path.join(where, name))]
         yield from (Path(where, name) for name in sorted((*files, *links)))

@@ -1,8 +1,8 @@
 """Replay and recovery: rebuilds the engine's state from a journal, and checks its decisions.
 
-The engine is pure, so the same events lead to the same state and the same decisions, which are
-compared byte by byte. A recovery starts from the newest snapshot, a replay from the first event.
-Used by the command line.
+The engine is pure, so the same events lead to the same state and the same decisions. Decisions are
+compared byte by byte. A recovery starts from the newest snapshot; a replay starts from the first
+event. Used by the command line.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Loading = Callable[[Text], Ensemble]
 
 
 def maker_of(versions: Mapping[str, str]) -> str:
-    """Return the key that says which programs can read a snapshot: its format and all versions."""
+    """Return the format and the program versions that a snapshot needs, as one text."""
     parts = [f"{name}={version}" for name, version in sorted(versions.items())]
     return " ".join([f"format={FORMAT}", *parts])
 
@@ -51,10 +51,11 @@ class Difference(JournalError):
 
 
 class Replay:
-    """Replay of a journal's events, one by one. ``engine`` has the state after event ``seq``;
-    ``replayed`` is the number of replayed events.
+    """Replay of a journal's events, one by one.
 
-    With ``compare``, each decision is compared with the journal; raises :class:`Difference`.
+    ``engine`` has the state after event ``seq``. ``replayed`` is the number of replayed events.
+    With ``compare``, decisions are compared with the journal; a difference raises
+    :class:`Difference`.
     """
 
     def __init__(
@@ -70,8 +71,8 @@ class Replay:
         self._loading = loading
         self._compare = compare
         texts = journal.texts()
-        #: Versions of the file for later events. A snapshot at ``after`` was made before a change
-        #: of the file at the same event.
+        #: Versions of the file for later events. If the file changed at the event ``after``, a
+        #: snapshot at that event was written before the change.
         self._texts = [text for text in texts[1:] if text.seq >= after]
         self.seq = after
         self.replayed = 0
@@ -117,7 +118,7 @@ class Replay:
 
 
 def _same_but_new_fields(kept: str | None, decided: str | None) -> bool:
-    """Return True if decisions differ only by fields of jobs that version 1.0 did not have."""
+    """Return True if decisions differ only in fields of jobs that version 1.0 did not have."""
     if kept is None or decided is None:
         return False
     before, now = json.loads(kept), json.loads(decided)
@@ -145,11 +146,10 @@ def recover(
     compare: bool = True,
     pending: bool = True,
 ) -> Replay:
-    """Return the engine after the last event, starting from the newest snapshot that ``maker`` can
-    read (``None``: from the first event).
+    """Replay a journal to its last event, beginning at the newest snapshot that ``maker`` can read.
 
-    Without ``pending``, a change of the file after the last event is ignored, because the caller
-    replaces it.
+    If ``maker`` is ``None``, the replay begins at the first event. Without ``pending``, a change of
+    the file after the last event is ignored, because the caller replaces it.
 
     Raises :class:`JournalError` if the journal is damaged, :class:`Difference` if the decisions
     differ, and the errors of ``loading``.

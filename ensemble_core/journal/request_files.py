@@ -2,7 +2,7 @@
 
 A command writes ``requests/NUMBER.json`` and waits for ``NUMBER.answer``. The run's controller, on
 any machine, polls for requests (:class:`RequestInbox`). It removes a request before carrying it
-out, so each is carried out at most once.
+out, so each request is carried out at most once.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _LARGEST = 1_000_000
 #: Seconds between polls for an answer.
 _LOOK = 0.1
 
-#: Function that requests an action on behalf of a user; see ``Runtime.request``.
+#: Function that requests an action on behalf of a user. See ``Runtime.request``.
 Request = Callable[[Mapping[str, Any], str], "Future[tuple[Decision, ...]]"]
 
 
 def ask(folder: Path, action: Mapping[str, Any], by: str) -> list[dict[str, Any]]:
-    """Request an action from the run in this folder; wait, and return the decisions as plain data.
+    """Request an action from the run in this folder. Wait, and return the decisions as plain data.
 
     Raises :class:`UsageError` if the run has no controller or rejects the request.
     """
@@ -53,7 +53,7 @@ def ask(folder: Path, action: Mapping[str, Any], by: str) -> list[dict[str, Any]
         ) from error
     try:
         while True:
-            gone = lock.controller() is None  # checked before the answer is read
+            gone = lock.controller() is None  # check this before reading the answer
             if answer.exists():
                 return _read_answer(answer)
             if gone:
@@ -79,7 +79,7 @@ def _write(path: Path, data: Mapping[str, Any]) -> None:
     """Write a file atomically."""
     part = path.with_suffix(".part")
     part.unlink(missing_ok=True)
-    # Use a new file: opening a named pipe would block until it has a reader.
+    # Use a new file, because to open a named pipe would block until the pipe has a reader.
     with open(part, "x", encoding="utf-8") as file:
         file.write(json.dumps(data))
     os.replace(part, path)
@@ -97,14 +97,14 @@ def _read_answer(path: Path) -> list[dict[str, Any]]:
 
 
 def forget_requests(folder: Path) -> None:
-    """Remove requests to an earlier controller, so that the next one does not act on them."""
+    """Remove requests to an earlier controller, so that the next controller ignores them."""
     with contextlib.suppress(OSError):
         for path in (folder / _FOLDER).iterdir():
             path.unlink(missing_ok=True)
 
 
 def requester() -> str:
-    """Return this user and machine, as shown by the run's controller."""
+    """Return this user and machine as text, which the run's controller shows."""
     import getpass
     import socket
 
@@ -116,10 +116,10 @@ def requester() -> str:
 
 
 def leave_request(folder: Path, *names: str, word: str | None = None) -> None:
-    """Create the files with these names, which request that the run's controller stops, ends or
-    leaves the run.
+    """Create files with these names, which request that the controller stops, ends or leaves the
+    run.
 
-    The files contain ``word``, or else the user's name. Raises :class:`EnsembleError` if they
+    The files contain ``word``, or else the user's name. Raises :class:`EnsembleError` if the files
     cannot be written.
     """
     try:
@@ -135,7 +135,7 @@ def leave_request(folder: Path, *names: str, word: str | None = None) -> None:
 
 
 class RequestInbox:
-    """Inbox of a run's requests. Its controller calls it periodically."""
+    """Inbox of a run's requests. The controller calls it periodically."""
 
     def __init__(self, folder: Path, request: Request) -> None:
         self._folder = folder / _FOLDER
@@ -143,10 +143,10 @@ class RequestInbox:
         self._open: list[tuple[Path, Future[tuple[Decision, ...]]]] = []
 
     def __call__(self) -> None:
-        """Accept new requests, and answer those that are done."""
+        """Accept new requests, and answer requests that are done."""
         with contextlib.suppress(OSError):  # usually the folder does not exist
             for path in sorted(self._folder.glob("*.json")):
-                # A request that cannot be removed must not block others.
+                # A request that cannot be removed must not block other requests.
                 with contextlib.suppress(OSError):
                     self._take(path)
         if self._open:  # most requests are done at once

@@ -1,7 +1,7 @@
 """Run store: the folders of runs, look-up by name, and the controller's lock.
 
-Each run has a folder below ``STATE/runs`` with the name of its tag. It contains the journal, the
-lock, the executor's files, and the output of jobs that name no file.
+Each run has a folder below ``STATE/runs``, whose name is the run's tag. The folder contains the
+journal, the lock, the executor's files, and the output of jobs that name no output file.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ __all__ = [
     "write_began",
 ]
 
-#: File with the start time of a run, as text: fast to read for lists of runs, and available if the
-#: journal is damaged.
+#: File with the start time of a run, as text. It is fast to read for lists of runs, and is
+#: available even if the journal is damaged.
 BEGAN = "began"
 
 #: File that requests the end of a run.
 STOP = "stop"
 #: File that requests a stop after which the run can be resumed.
 HALT = "halt"
-#: File with which a user requests that the controller exits although jobs cannot be cancelled now.
+#: File that requests that the controller exits even if jobs cannot be cancelled now.
 LEAVE = "leave"
-#: Seconds to wait for a process that holds the lock only for a check.
+#: Seconds to wait for another process that holds the lock only to check it.
 _PATIENCE = 0.5
 _UNFIT = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -80,7 +80,7 @@ def state_folder(given: str | os.PathLike[str] | None) -> Path:
 
 
 def fit(name: str) -> str:
-    """Return an ensemble's name as a valid name of a folder."""
+    """Convert an ensemble's name to a valid name of a folder."""
     return _UNFIT.sub("-", name).strip(".-") or "run"
 
 
@@ -119,8 +119,8 @@ def is_own(folder: Path) -> bool:
 
 
 def is_private(path: Path) -> bool:
-    """Return True if the caller owns a file or folder and no one else can write to it, including
-    the caller's group. If it is a link, the caller must own the link, too."""
+    """Return True if the caller owns a file or folder, and nobody else, not even the caller's
+    group, can write to it. If it is a link, the caller must also own the link."""
     status, me = path.stat(), os.geteuid()
     loose = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     return status.st_uid == path.lstat().st_uid == me and not loose
@@ -141,7 +141,7 @@ def require_own(folder: Path) -> None:
 
 
 def _lock_patiently(descriptor: int) -> None:
-    """Lock a file exclusively. Processes that only check the lock hold it for a moment."""
+    """Lock a file exclusively. Wait for processes that hold the lock only to check it."""
     deadline = time.monotonic() + _PATIENCE
     while True:
         try:
@@ -158,8 +158,8 @@ class Lock:
     """Lock of a run. One controller holds it until :meth:`release` or until the controller's
     process ends.
 
-    The file names its owner for error messages. On file systems without locks (Lustre without
-    ``flock``), the recorded owner decides.
+    The lock file names the owner, for error messages. On file systems without locks (Lustre without
+    ``flock``), the recorded owner decides whether the lock is free.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -216,11 +216,11 @@ class Lock:
             self._descriptor = None
 
     def holder(self) -> Mapping[str, Any] | None:
-        """Return the recorded owner, or ``None``. It may have been killed since."""
+        """Return the recorded owner, or ``None``. This process may have been killed since."""
         return holder(self.path)
 
     def controller(self) -> Mapping[str, Any] | None:
-        """Return the run's present controller, or ``None``."""
+        """Return the run's present controller, or ``None`` if the run has no controller."""
         named = self.holder()
         if named is None:
             return None
@@ -277,7 +277,7 @@ def leave_asked(folder: Path) -> bool:
 State = Literal["running", "ended", "stopped", "limited", "interrupted", "new", "unreadable"]
 
 
-#: States in which the last controller exited regularly, with an exit code.
+#: States in which the last controller exited normally, with an exit code.
 LEFT = ("ended", "stopped", "limited")
 
 
@@ -287,16 +287,16 @@ class RunInfo(Value):
 
     States:
 
-    - ``running``: it has a controller;
-    - ``ended``: it is over;
-    - ``stopped``: it was stopped, or a generator failed; can be resumed;
-    - ``limited``: its limits hold the remaining jobs; can be resumed;
-    - ``interrupted``: its controller was killed, or left at once; can be resumed;
-    - ``new``: killed before its first event;
-    - ``unreadable``: its journal cannot be read.
+    - ``running``: the run has a controller;
+    - ``ended``: the run is over;
+    - ``stopped``: the run was stopped, or a generator failed; it can be resumed;
+    - ``limited``: limits hold the remaining jobs; the run can be resumed;
+    - ``interrupted``: the controller was killed, or left at once; the run can be resumed;
+    - ``new``: the run was killed before its first event;
+    - ``unreadable``: the journal cannot be read.
 
-    ``problem`` describes damage of the journal. ``left``: the last controller left jobs to the
-    queue.
+    ``problem`` describes damage to the journal. ``left`` says whether the last controller left jobs
+    to the queue.
     """
 
     tag: str
@@ -348,7 +348,7 @@ def look(folder: Path) -> RunInfo:
     elif outcome is not None and outcome.get("stopped"):
         state = "stopped"
     elif outcome is not None and outcome.get("natural"):
-        # A resume continues runs that ended by a limit or failed generators.
+        # A resume continues runs that ended because of a limit or failed generators.
         state = "limited" if outcome.get("exit_code") == 4 else "stopped"
     else:
         state = "interrupted" if events else "new"
@@ -371,16 +371,16 @@ def look(folder: Path) -> RunInfo:
 
 
 def has_performed(folder: Path) -> bool:
-    """Return True if the run has carried out a decision; an empty journal then means data loss."""
+    """Return True if the run has carried out a decision. An empty journal then means data loss."""
     path = folder / PERFORMED
     return path.exists() and path.stat().st_size > 0
 
 
 def began(folder: Path) -> float | None:
-    """Return when a run began, in seconds since the epoch; all lists of runs use this order.
+    """Return when a run began, in seconds since the epoch, or ``None`` if unknown.
 
-    Sources are the file ``began``, the journal, and the time in the tag, in this order. ``None`` if
-    unknown. The times of the folder's files do not matter.
+    All lists of runs are in this order. The time is taken from the file ``began``, or else from the
+    journal, or else from the tag. The times of the folder's files do not matter.
     """
     with contextlib.suppress(OSError, ValueError):
         seconds, checksum = read_note(folder / BEGAN).split()
@@ -410,7 +410,7 @@ def _finite(seconds: float) -> float:
 
 
 def folders(state: Path) -> list[Path]:
-    """Return the folders of runs by start time. Runs with an unknown start come first."""
+    """Return the folders of runs, by start time. Runs whose start is unknown come first."""
     try:
         with os.scandir(state / "runs") as entries:
             found = [Path(entry) for entry in entries if entry.is_dir() and _is_kept(Path(entry))]
@@ -434,8 +434,8 @@ def _is_kept(folder: Path) -> bool:
 def find(state: Path, name: str) -> Path:
     """Return the folder of a run. Raises :class:`UsageError`.
 
-    ``name`` is its tag, a unique beginning or end of the tag, ``last`` for the newest run, or a
-    path.
+    ``name`` is the run's tag, a unique beginning or end of the tag, ``last`` for the newest run, or
+    a path.
     """
     runs = folders(state)
     if name == "last" and runs:

@@ -1,11 +1,11 @@
 """Snapshots of the engine's state as bytes, so that a resume need not handle every event.
 
-A snapshot is JSON with the state's objects in columns, by class and field. Reading it cannot run
-code: it only creates objects of known classes, without calling them. New fields of these classes
-are written and read automatically. Rules and statistics, which the ensemble file and plugins
-define, are stored by name and looked up in the ensemble; a statistic's accumulated values are
-stored (``metrics.statistic_state``). A snapshot is only read by the versions that wrote it
-(``maker``). Written by the runtime, read by ``replay``.
+A snapshot is JSON with the state's objects in columns, by class and field. To read it cannot run
+code: the reader only creates objects of a fixed list of classes, without calling these. New fields
+of the classes are written and read automatically. Rules and statistics, which the ensemble file and
+plugins define, are stored by name and looked up in the ensemble. The accumulated values of a
+statistic are stored (``metrics.statistic_state``). Only the versions that wrote a snapshot read it
+(``maker``). The runtime writes snapshots, and ``replay`` reads them.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from ensemble_core.model.rules import BoundRule, BoundSpec
 
 __all__ = ["FORMAT", "dump", "load"]
 
-#: Increase this if a field of the engine's state changes its meaning. (New or removed fields are
-#: detected.)
+#: Increase this number if a field of the engine's state changes its meaning. (New and removed
+#: fields are detected.)
 FORMAT = 23
 
-#: Modules with the classes of a state.
+#: Modules that define the classes of a state.
 _MODULES = (
     "engine.budget engine.done_jobs engine.state engine.foreign_jobs engine.gauges "
     "engine.generator_state engine.group_state engine.job_table engine.rate_limit engine.records "
@@ -59,10 +59,10 @@ _CONTAINERS: dict[str, type[Any]] = {
 }
 _NAMES: dict[type[Any], str] = {
     **{found: name for name, found in (_CLASSES | _CONTAINERS).items()},
-    BoundSpec: "dict",  # classes that are copied as plain data
+    BoundSpec: "dict",  # these classes are copied as plain data
 }
 _SCALARS = {type(None), bool, int, float, str}
-#: Fields with functions or derived values, which are rebuilt.
+#: Fields that contain functions or derived values. They are not stored but rebuilt.
 _REBUILT = {
     "State": ("table_cache",),
     "Watch": ("read",),
@@ -78,7 +78,7 @@ def _slots(cls: type[Any]) -> tuple[str, ...]:
 
 
 class _Writer:
-    """Writer of a state's objects, which are numbered for each class."""
+    """Writes the objects of a state, which are numbered for each class."""
 
     def __init__(self, ensemble: Ensemble, statistics: Mapping[str, StatisticSpec]) -> None:
         self._own = {id(rule) for rule in ensemble.rules}
@@ -114,7 +114,7 @@ class _Writer:
         return contents
 
     def column(self, values: Sequence[Any]) -> Any:
-        """Return values as JSON: scalars unchanged, others with their type."""
+        """Return values for JSON: scalars unchanged, other values with their type."""
         kinds = set(map(type, values))
         if kinds <= _SCALARS:
             if len(kinds) == 1 and float not in kinds and len(set(values)) == 1:
@@ -143,7 +143,7 @@ class _Writer:
             return {"bytes": [b64encode(value).decode() for value in values]}
         if kind.__module__.startswith("ensemble_core."):
             raise TypeError(f"a snapshot cannot contain a {kind.__name__}")
-        # A plugin's object in an event; stored as in the journal.
+        # This is a plugin's object in an event, which is stored as in the journal.
         plain: list[Any] = json.loads(dumps(values))
         return self.column(plain)
 
@@ -170,14 +170,14 @@ class _Writer:
 
 
 class _Reader:
-    """Reader of a state's objects: creates all of them first, then fills them."""
+    """Reads the objects of a state. It creates all objects first, and then fills them."""
 
     def __init__(self, ensemble: Ensemble) -> None:
         self._ensemble = ensemble
         self._rules = {rule.id: rule for rule in ensemble.rules}
         self._objects: dict[str, list[Any]] = {}
         self._series: list[tuple[Series, Any]] = []
-        #: The fields of classes without slots, taken from the objects of an empty state.
+        #: An empty state. The fields of classes without slots are taken from its objects.
         like = State(ensemble)
         parts = (getattr(like, name) for name in _slots(State))
         self._like = {type(each): vars(each).keys() for each in parts if hasattr(each, "__dict__")}
@@ -294,12 +294,12 @@ def dump(engine: Engine) -> bytes:
         return json.dumps({"state": state, "chunks": list(writer.chunks())}).encode()
     except NoState:
         raise
-    except Exception as error:  # a plugin's object in an event: the run continues without snapshot
+    except Exception as error:  # a plugin's object in an event: continue without snapshot
         raise NoState(f"cannot write a snapshot of the run: {error!r}") from error
 
 
 def load(state: bytes, ensemble: Ensemble) -> Engine | None:
-    """Return the engine whose state :func:`dump` wrote; ``None`` if it cannot be read any more."""
+    """Return the engine whose state :func:`dump` wrote, or ``None`` if the state cannot be read."""
     try:
         return Engine(_Reader(ensemble).read(json.loads(state)))
     except (KeyboardInterrupt, SystemExit):

@@ -1,4 +1,4 @@
-"""Jobs of a run from the journal's job rows; reads a million of them in seconds."""
+"""Jobs of a run, read from the journal's job rows: a million of them in seconds."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ __all__ = ["StoredJobs"]
 
 #: A job's index, layout and values.
 _Job = tuple[int, int, list[Any]]
-#: Number of a row's values before those of its layout: ``FIELDS`` without group, index and
-#: duration.
+#: Number of values in a row before those of its layout. They are the ``FIELDS`` without group,
+#: index and duration.
 _OWN = len(FIELDS) - 3
 _STARTED, _FINISHED = 5, 6
 
 
 class StoredJobs(Jobs):
-    """The jobs of one run, from job rows. ``active`` has the rows of unfinished jobs, and rows that
-    are newer than the journal's. With ``check``, raises :class:`JournalError` if rows are
-    missing."""
+    """The jobs of one run, read from job rows.
+
+    ``active`` has the rows of unfinished jobs, and rows that are newer than those in the journal.
+    With ``check``, missing rows raise :class:`JournalError`.
+    """
 
     def __init__(
         self,
@@ -80,9 +82,9 @@ class StoredJobs(Jobs):
             yield self._columns(group, sorted(jobs.values(), key=itemgetter(0)))
 
     def find(self, group: str, index: int) -> tuple[dict[str, Any], int | None] | None:
-        """Return the row of one job, and the number of the event that ended it if known.
+        """Return the row of one job, and the number of the event that ended the job, if known.
 
-        ``None`` if the job does not exist.
+        Return ``None`` if the job does not exist.
         """
         active = self._active.get(group, {}).get(index)
         found = self._journal.job_row(group, index) if active is None else active[1:]
@@ -95,7 +97,8 @@ class StoredJobs(Jobs):
         return row, values[own] if len(values) > own else None
 
     def _merged(self, group: str) -> Iterator[list[_Job]]:
-        """Yield the jobs of a group. If an attempt of a job is active, yield this attempt."""
+        """Yield portions of a group's jobs. If an attempt of a job is active, yield this
+        attempt."""
         active = dict(sorted(self._active.get(group, {}).items()))
         for jobs in self._journal.job_rows(group):
             if active:
@@ -108,13 +111,13 @@ class StoredJobs(Jobs):
             yield list(active.values())
 
     def _columns(self, group: str, jobs: list[_Job]) -> Batch:
-        """Return jobs by column."""
+        """Return the values of these jobs by column."""
         indices, layouts, rows = zip(*jobs, strict=True)
         used = set(layouts)
         known: dict[str, Sequence[Any]] = {}
         if len(used) == 1:
             places = self._places[layouts[0]]
-            # Some rows also have the event that ended the job.
+            # Some rows also have the number of the event that ended the job.
             columns = list(zip(*rows, strict=False))[: _OWN + len(places)]
             known = dict(zip(places, columns[_OWN:], strict=True))
             own = columns[:_OWN]

@@ -1,9 +1,9 @@
-"""Writer of a run's journal: a thread that commits all new events in one transaction (group
-commit).
+"""Writer of a run's journal: a thread that commits new events in groups (group commit).
 
 The engine's thread queues each event with its decisions and orders, and continues. The writing
-thread commits them, and only then passes the orders on to be performed. So no decision is carried
-out before it is on disk, and under load more events share a commit. Used by the runtime.
+thread commits all queued events in one transaction, and only then passes their orders on. So no
+decision is carried out before it is on disk, and under load more events share a commit. Used by the
+runtime.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from ensemble_core.model.events import Event
 
 __all__ = ["JournalWriter"]
 
-#: Events per list at most: a damaged byte affects one list.
+#: Maximum number of events in a list. A damaged byte affects one list.
 _MOST_IN_LIST = 100
-#: Lists written by one statement. Each statement waits once for the GIL, which the engine's thread
-#: holds.
+#: Number of lists that one statement writes. Each statement waits once for the GIL, which the
+#: engine's thread holds.
 _MOST_LISTS = 50
-#: Back-pressure: the engine's thread waits while more than this number of events is unwritten.
+#: Back-pressure: the engine's thread waits while more events than this are unwritten.
 _MOST_PENDING = 50_000
 #: Seconds for which events without orders wait, so that they share a commit with later events.
 _PAUSE = 0.02
-#: Backoff after failed writes: first and longest wait in seconds.
+#: Backoff after failed writes: the first and the longest wait, in seconds.
 _RETRY_FIRST, _RETRY_LONGEST = 0.2, 5.0
 _NEWEST_SESSION = "SELECT max(number) FROM sessions"
 _KEPT_SNAPSHOTS = 2
@@ -69,10 +69,11 @@ def _insert(lists: int) -> str:
 class JournalWriter:
     """Writer of one journal.
 
-    The writing thread calls ``perform`` with each order whose event is on disk, in order. It calls
-    ``trouble`` with an error if the journal cannot be written, and with ``None`` once it can be
-    written again; meanwhile nothing is lost and no order is performed. ``seq`` is the number of the
-    newest appended event. Raises :class:`JournalError` if the file cannot be created or opened.
+    The writing thread calls ``perform`` with each order whose event is on disk, in sequence. It
+    calls ``trouble`` with an error if the journal cannot be written, and with ``None`` once it can
+    be written again. In between, nothing is lost and no order is carried out. ``seq`` is the number
+    of the newest appended event. Raises :class:`JournalError` if the file cannot be created or
+    opened.
     """
 
     def __init__(self, path: Path) -> None:
@@ -84,7 +85,7 @@ class JournalWriter:
         try:
             new = not path.exists()
             self._connection = connect(path, write=True)
-            if new:  # sync, so that the names of the file and its new folders survive a power cut
+            if new:  # so that the names of the file and of new folders survive a power cut
                 for folder in [*path.absolute().parents][:4]:
                     _sync_folder(folder)
             add_functions(self._connection)
@@ -98,7 +99,7 @@ class JournalWriter:
         self.keeps_rows = self._job_rows is not None
         #: The columns ``jobs`` and ``crc`` of the newest row of ``events``.
         self.seq, self._jobs, self._crc = map(int, row) if row else (0, 0, 0)
-        #: The newest event on disk.
+        #: The number of the newest event on disk.
         self._written = self.seq
         #: The progress that is recorded outside the journal.
         self._progress = read_progress(path.parent)
@@ -109,7 +110,7 @@ class JournalWriter:
         self._queue: SimpleQueue[_Item | list[_Item] | threading.Event | None] = SimpleQueue()
         #: Items that are being collected for one transaction; ``None`` at other times.
         self._unit: list[_Item] | None = None
-        #: Set if the writing thread should write the queue without a pause.
+        #: Set if the writing thread should write queued items without a pause.
         self._hurry = threading.Event()
         #: Set if the writing thread should abandon unwritten items.
         self._given_up = threading.Event()
@@ -118,7 +119,7 @@ class JournalWriter:
     # -- before and after the events -----------------------------------------------------------
 
     def _execute(self, table: str, *statements: tuple[str, Sequence[object]]) -> None:
-        """Change one of the small tables in one transaction. Raises :class:`JournalError`."""
+        """Change a small table in one transaction. Raises :class:`JournalError` if that fails."""
         try:
             self._transact((*statements, (sum_of(table), ())))
         except (sqlite3.Error, OSError) as error:
@@ -137,7 +138,7 @@ class JournalWriter:
             raise
 
     def describe(self, about: Mapping[str, Any]) -> None:
-        """Store the run's description; existing keys are replaced."""
+        """Store the description of the run. Existing keys are replaced."""
         self._execute(
             "about",
             *(
@@ -153,7 +154,8 @@ class JournalWriter:
         overrides: Sequence[str],
         attached: Mapping[str, str] | None = None,
     ) -> None:
-        """Store the ensemble file for the next events, with the texts of the files it names."""
+        """Store the ensemble file for the next events, with the texts of the files to which it
+        refers."""
         given = Text(self.seq, file, text, tuple(overrides), attached).given()
         self._execute(
             "texts",
@@ -181,17 +183,17 @@ class JournalWriter:
             ),
         )
         if self._progress.committed > self.seq:
-            # Missing events were reported. Keep the number of the newest performed event, because
-            # performed decisions cannot be undone.
+            # Missing events were reported. Keep the number of the newest event whose decisions were
+            # carried out, because these cannot be undone.
             self._note(self._progress._replace(committed=self.seq), sync=True)
         thread = threading.Thread(target=self._main, name="journal", daemon=True)
         thread.start()
-        self._thread = thread  # only now: a Ctrl-C must not leave an unstarted one
+        self._thread = thread  # only now: a Ctrl-C must not leave an unstarted thread
 
     def end(self, now: float, outcome: Mapping[str, Any]) -> None:
         """Write all events and end the session, when the controller leaves.
 
-        Raises :class:`JournalError` if the events cannot be written; the session then has no end.
+        Raises :class:`JournalError` if the events cannot be written. The session then has no end.
         """
         if not self.stop(None):
             raise self.in_trouble or JournalError(
@@ -208,7 +210,7 @@ class JournalWriter:
         )
 
     def close(self) -> None:
-        """Close the file; unwritten events are abandoned."""
+        """Close the file. Unwritten events are abandoned."""
         self.stop(0.0)
         if self._marks is not None:
             os.close(self._marks)
@@ -216,7 +218,7 @@ class JournalWriter:
         try:
             self._connection.close()
         except sqlite3.Error:
-            return  # a failed write was reported already
+            return  # the failed write was reported already
 
     # -- the engine's thread -------------------------------------------------------------------
 
@@ -262,7 +264,8 @@ class JournalWriter:
     def flush(self, patience: float | None) -> bool:
         """Wait until all events are on disk and their orders were passed on.
 
-        Return False after ``patience`` seconds (``None``: when the journal cannot be written).
+        Return False after ``patience`` seconds. If ``patience`` is ``None``, return False when the
+        journal cannot be written.
         """
         if self._thread is None:
             return self._queue.empty()
@@ -279,7 +282,7 @@ class JournalWriter:
         return done.is_set()
 
     def stop(self, patience: float | None) -> bool:
-        """Write all events and end the writing thread; return True if all were written."""
+        """Write all events and end the writing thread. Return True if all events were written."""
         thread = self._thread
         if thread is None:
             return True
@@ -310,7 +313,7 @@ class JournalWriter:
             )
 
     def _write_next(self) -> bool:
-        """Wait for items, write all queued ones, and pass their orders on.
+        """Wait for items, write all queued items, and pass their orders on.
 
         Return False after the last item.
         """
@@ -338,7 +341,7 @@ class JournalWriter:
             return
         first, self._written = self._written + 1, self._written + len(batch)
         with_orders = [seq for seq, entry in enumerate(batch, first) if entry[2]]
-        # Record the progress before anything is performed, to detect a truncated journal later.
+        # Record the progress before any order is carried out, to detect a truncated journal later.
         performed = max(self._progress.performed, *with_orders[-1:], 0)
         self._note(Progress(performed, self._written))
         for _, _, orders, _ in batch:
@@ -349,7 +352,7 @@ class JournalWriter:
     def _note(self, progress: Progress, *, sync: bool = False) -> None:
         """Record the progress outside the journal."""
         self._progress = progress
-        with contextlib.suppress(OSError):  # ignore it: the progress is only a safeguard
+        with contextlib.suppress(OSError):  # ignore an error: the progress is only a safeguard
             if self._marks is None:
                 place = self.path.with_name(PERFORMED)
                 flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
@@ -359,7 +362,7 @@ class JournalWriter:
                 os.fsync(self._marks)
 
     def _write_with_retries(self, batch: Sequence[_Entry], snapshot: Snapshot | None) -> bool:
-        """Retry the write until it succeeds; return False if it was abandoned."""
+        """Write a batch, and retry until that succeeds. Return False if the write was abandoned."""
         delay = _RETRY_FIRST
         while not self._given_up.is_set():
             try:
@@ -367,7 +370,7 @@ class JournalWriter:
             except (sqlite3.Error, OSError, MemoryError) as error:
                 if not self.in_trouble:
                     self._report(words(error, self.path))
-                snapshot = None  # skip the snapshot: events need the space
+                snapshot = None  # skip the snapshot, because events need the space
                 self._given_up.wait(delay)
                 delay = min(2 * delay, _RETRY_LONGEST)
                 continue
@@ -407,7 +410,7 @@ class JournalWriter:
             statements.append((_FORGET_SNAPSHOTS, (_KEPT_SNAPSHOTS,)))
         statements += of_rows
         if len(statements) == 1:
-            # A single statement is a transaction, and waits only once for the GIL.
+            # A single statement is a transaction, and it waits only once for the GIL.
             self._connection.execute(*statements[0])
         else:
             self._transact(statements)
@@ -417,7 +420,7 @@ class JournalWriter:
 
 
 def _job_rows(connection: sqlite3.Connection) -> JobRowWriter | None:
-    """Return the writer of job rows; ``None`` for journals of older versions without them."""
+    """Return the writer of job rows, or ``None`` for a journal of an older version without them."""
     if not connection.execute(HAS_ROWS).fetchone()[0]:
         return None
     return JobRowWriter({layout: number for number, layout in read_layouts(connection).items()})
