@@ -126,7 +126,10 @@ def test_the_events_are_unchanged(recorded: Recorded) -> None:
 
 
 def test_the_explanations_of_rules_are_unchanged(recorded: Recorded) -> None:
-    for rule, wanted in json.loads(recorded.expected("why.json")).items():
+    # The runs have almost the same rules. One run shows all of them, each other run a third.
+    step = 1 if recorded.name == "local-changed" else 3
+    rules = list(json.loads(recorded.expected("why.json")).items())
+    for rule, wanted in rules[RUNS.index(recorded.name) % step :: step]:
         said = recorded.ensemble("why", "--json", recorded.tag, rule, code=None)
         found = [json.loads(line) for line in said.splitlines()]
         for span in (span for one in found for span in one["spans"]):

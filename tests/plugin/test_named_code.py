@@ -7,7 +7,9 @@ import json
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -236,27 +238,53 @@ def with_text(data: Any, path: tuple[Any, ...], text: str) -> Any:
     return copied
 
 
-FILES = sorted(
-    file
-    for file in (ROOT / "examples").rglob("*.yaml")
-    if "jobs" in (yaml.safe_load(file.read_text("utf-8")) or {})
-)
+FILES = {
+    file: data
+    for file in sorted((ROOT / "examples").rglob("*.yaml"))
+    if "jobs" in (data := yaml.safe_load(file.read_text("utf-8")) or {})
+}
+
+
+def option(data: Any, path: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return which option of the schema a path leads to: the path, with the kind of each entry
+    instead of its number in a list."""
+    found: list[Any] = []
+    kind = ("trigger", "use", "algorithm", *(("name",) if "action" in path else ()))
+    for step in path:
+        data = data[step]
+        found.append(step if isinstance(step, str) else "")
+        if isinstance(data, dict):
+            found.append(tuple(str(data.get(key)) for key in kind))
+    return tuple(found)
+
+
+@cache
+def changes() -> Mapping[Path, Sequence[tuple[tuple[Any, ...], str]]]:
+    """Return the texts to replace in each file: each option once by each of the names."""
+    times: Counter[tuple[Any, ...]] = Counter()
+    found: dict[Path, list[tuple[tuple[Any, ...], str]]] = {file: [] for file in FILES}
+    for file, data in FILES.items():
+        for path in leaves(data):
+            number = times[option(data, path)]
+            times[option(data, path)] += 1
+            if number < len(NAMES):
+                found[file].append((path, NAMES[number]))
+    return found
 
 
 @pytest.mark.parametrize("file", [None, *FILES], ids=lambda file: file.name if file else "study")
 def test_check_of_a_file_loads_none_of_its_code(file: Path | None, canary: Path) -> None:
     registry = discover()
-    text = STUDY if file is None else file.read_text("utf-8")
-    data = yaml.safe_load(text)
+    data = yaml.safe_load(STUDY) if file is None else FILES[file]
     name = "study.yaml" if file is None else str(file)
-    for number, path in enumerate(leaves(data)):
-        for word in NAMES if file is None else NAMES[number % len(NAMES) :][:1]:
-            changed = yaml.safe_dump(with_text(data, path, word), sort_keys=False)
-            for check in (load_text, expanded) if file is None else (load_text,):
-                with contextlib.suppress(EnsembleError):
-                    check(changed, registry, file=name)
-            assert "canary_module" not in sys.modules, (path, word)
-            assert not canary.exists(), (path, word)
+    every = [(path, word) for path in leaves(data) for word in NAMES]
+    for path, word in every if file is None else changes()[file]:
+        changed = yaml.safe_dump(with_text(data, path, word), sort_keys=False)
+        for check in (load_text, expanded) if file is None else (load_text,):
+            with contextlib.suppress(EnsembleError):
+                check(changed, registry, file=name)
+        assert "canary_module" not in sys.modules, (path, word)
+        assert not canary.exists(), (path, word)
 
 
 # -- every command ---------------------------------------------------------------------------------
