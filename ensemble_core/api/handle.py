@@ -104,7 +104,7 @@ class EnsembleRun:
 
     @property
     def reason(self) -> str:
-        """Why the run ended. Empty while the run is live, or if it ended because all work was
+        """Why the run ended. Empty while it is live, or if the run ended because all work was
         done."""
         if self._task is not None:
             outcome = self._task.outcome
@@ -347,8 +347,7 @@ class EnsembleRun:
     # -- internals -------------------------------------------------------------------------------
 
     def _ask(self, function: Callable[[Engine], _T]) -> _T:
-        """Call ``function`` with the live engine, or one recovered from the journal. Return its
-        result."""
+        """Return ``function`` of the live engine, or of one that is recovered from the journal."""
         task = self._task
         if task is not None:
             if task.done.is_set():

@@ -1,8 +1,8 @@
 """Source of a run: the text of an ensemble file or an equivalent mapping, plus callables.
 
 A mapping may contain :class:`JobGroup`, :class:`Rule` and :class:`Action` objects, and callables in
-place of the names of functions, actions, triggers and statistics. It is converted to the text of an
-ensemble file. This text is checked and stored in the journal like that of any other file.
+place of the names of functions, actions, triggers and statistics. The mapping is converted to the
+text of an ensemble file, which is checked and stored in the journal like any other file.
 """
 
 from __future__ import annotations

@@ -57,9 +57,9 @@ class _Logged:
 class Task:
     """A live run in a separate thread.
 
-    For a resumed run, ``engine`` is the one recovered from the journal. ``earlier`` has the jobs of
-    the runs that this run reuses. Raises :class:`UsageError` if functions of the file cannot be
-    loaded; in that case nothing was submitted.
+    For a resumed run, ``engine`` is the engine that was recovered from the journal. ``earlier`` has
+    the jobs of the runs that this run reuses. Raises :class:`UsageError` if functions of the file
+    cannot be loaded; in that case nothing was submitted.
     """
 
     def __init__(

@@ -173,8 +173,8 @@ class JsonLines(_Lines):
 class KeyValue(_Lines):
     """Observer of ``name=value`` and ``name: value`` pairs with numeric values.
 
-    The pairs of a line make a row; if a name occurs twice, the last value counts. Numbers with
-    something attached (``10ms``, ``12:30``) are skipped.
+    The pairs of a line make a row; if a name occurs twice, the last value counts. Numbers that are
+    part of a longer word (``10ms``, ``12:30``) are skipped.
     """
 
     _noun = "with name=NUMBER or name: NUMBER"

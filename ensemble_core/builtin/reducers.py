@@ -1,4 +1,4 @@
-"""The reducers of the built-in statistics: over all values, the first ones, or a window.
+"""The reducers of the built-in statistics, over all values, the first values, or a window.
 
 The module ``statistics`` creates them and defines their names and options.
 """
@@ -303,8 +303,7 @@ class Rate:
 
     The first value starts the clock and is not counted. The rate is ``None`` until a tenth of the
     window has passed, because it would not be meaningful yet. After that, and until the window is
-    full, it is the rate over the elapsed time. The memory needed is that for the counts of
-    ``_BUCKETS`` + 1 parts.
+    full, it is the rate over the elapsed time. At most ``_BUCKETS`` + 1 counts are stored.
     """
 
     __slots__ = ("_buckets", "_first", "_width", "_window")

@@ -63,8 +63,7 @@ def format_error(
 
 
 def _excerpt(where: Location, look: TextStyle, sources: dict[str, list[str]]) -> list[str]:
-    """Return the offending line and a caret below its column, or nothing if the file is
-    unreadable."""
+    """Return the offending line and a caret below its column. Empty if the file is unreadable."""
     if where.line < 1 or not where.quoted:
         return []
     if where.file not in sources:

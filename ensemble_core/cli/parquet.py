@@ -54,8 +54,7 @@ def write_parquet(
 
 
 def _fitting(values: Sequence[Any], kind: type, seen: set[type]) -> Sequence[Any]:
-    """Convert the values to the column's type. Raises :class:`_WiderType` if they need another
-    type."""
+    """Convert values to the column's type. Raises :class:`_WiderType` if they need another type."""
     there = set(map(type, values))
     there.discard(type(None))
     if int in there and not all(type(v) is not int or in_64_bits(v) for v in values):

@@ -48,8 +48,7 @@ def _provider(point: EntryPoint, error: str | None = None) -> LoadedPlugin:
 
 
 def listed_commands() -> list[LoadedPlugin]:
-    """Return each plugin command for ``plugins list``. Its ``error`` says why it does not work, if
-    so."""
+    """Return each plugin command for ``plugins list``. If it is broken, ``error`` says why."""
     listed = []
     for point in entry_points(GROUP):
         try:
@@ -88,8 +87,7 @@ def load_command(point: EntryPoint) -> click.Command:
 
 
 def summary_of(point: EntryPoint) -> str:
-    """Return the first line of the docstring of a command's module, without importing the
-    module."""
+    """Return the first line of a command module's docstring, without importing the module."""
     top, *inner = point.module.split(".")
     try:
         spec = PathFinder.find_spec(top, sys.path)

@@ -199,8 +199,7 @@ class _Lines:
 def _write_csv(
     names: Sequence[str], batches: Callable[[], Iterator[Batch]], stream: TextIO, *, safe: bool
 ) -> None:
-    """Write CSV. Escape control characters for a terminal and, if ``safe``, spreadsheet
-    formulas."""
+    """Write CSV. Escape control characters on a terminal, and formulas if ``safe``."""
     cleaned = safe or is_terminal(stream)
 
     def cell(value: Any) -> Any:

@@ -487,8 +487,7 @@ class OptionCheck:
         around: Mapping[str, Any],
         properties: Mapping[str, Any],
     ) -> dict[str, Any]:
-        """Check changes to the group that the action names, or else to the group of the event's
-        job."""
+        """Check changes to the action's group, or else to the group of the event's job."""
         context = self._context
         now = known_at_load(path, fields, self._later)
         targets = self._targets(around, properties)

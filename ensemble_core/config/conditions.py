@@ -96,8 +96,7 @@ def bind_condition(
 def _check_of_jobs(
     context: Context, text: str, unknown: Collection[str], bound: BoundTrigger
 ) -> None:
-    """Report a name that means a value of one job or a column of one row, if the trigger has
-    neither."""
+    """Report a name of a job's value or a row's column, if the trigger has neither job nor row."""
     occasion, tables = bound.occasion, context.known.tables
     groups = occasion.over or tuple(context.known.groups)
     for name in sorted(unknown):

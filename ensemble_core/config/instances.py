@@ -173,8 +173,7 @@ def _made(context: Context, path: Path, name: str, entry: Mapping[str, Any]) -> 
 
 
 def _record(context: Context, path: Path, name: str) -> AlgorithmPlugin | None:
-    """Return the algorithm with this name. If it is a file name, read the algorithm from the
-    file."""
+    """Return the algorithm with this name. If this is a file name, read the file."""
     place: Path = (*path, "algorithm")
     if is_file(name):
         return read_algorithm(context, place, name)

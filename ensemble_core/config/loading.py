@@ -425,8 +425,7 @@ class _Loader:
         return 0.0
 
     def _what_needs_heartbeats(self, rules: Sequence[BoundRule]) -> str | None:
-        """Describe the part of a rule that needs heartbeats; return ``None`` if no rule needs
-        them."""
+        """Describe what in a rule needs heartbeats, or return ``None`` if no rule needs them."""
         known = self._context.known
         for rule in rules:
             if "heartbeat" in rule.trigger.wakes:

@@ -90,8 +90,7 @@ def _taken(group: JobGroup, name: str) -> str | None:
 
 
 def _check_bare(context: Context, group: JobGroup, names: frozenset[str]) -> None:
-    """Report columns without a statistic, which are ambiguous: a job has many values of a
-    column."""
+    """Report columns without a statistic. A job has many values of a column."""
     columns = context.variables(group.name)
     for name in sorted(names & (columns or frozenset())):
         raise EnsembleError(

@@ -225,8 +225,7 @@ def _compose_generators(definitions: dict[str, Any], registry: Registry | _Named
 
 
 def _beside(base: Mapping[str, Any], description: str) -> dict[str, Any]:
-    """Return a definition for additional keys. It allows the keys of ``base``, which ``base``
-    checks."""
+    """Return a definition for additional keys. It allows the keys of ``base`` without a check."""
     known = dict.fromkeys(base["properties"], True)
     return {"description": description, "type": "object", "properties": known}
 

@@ -203,8 +203,7 @@ def _range(context: Context, path: Path, given: Mapping[str, Any]) -> Range | No
 def read_points(
     context: Context, path: Path, given: str | Mapping[str, Any]
 ) -> dict[str, Sequence[object]] | None:
-    """Return the columns of a CSV file next to the ensemble file, or ``None`` after reporting an
-    error."""
+    """Return the columns of a CSV file, or ``None`` after reporting an error."""
     before = len(context.errors)
     file = given if isinstance(given, str) else given["file"]
     place = path if isinstance(given, str) else (*path, "file")
@@ -297,8 +296,7 @@ def _table(context: Context, file: str, text: str) -> tuple[list[str], list[list
 
 
 def _column(cells: list[str]) -> tuple[object, ...]:
-    """Return a column's values, as numbers if all cells are numeric without leading zeros, or else
-    as text."""
+    """Return a column's values: numbers if all cells are numbers without leading 0, or texts."""
     if not all(_NUMBER.fullmatch(cell) and math.isfinite(float(cell)) for cell in cells):
         return tuple(cells)
     return tuple(int(cell) if _INTEGER.fullmatch(cell) else float(cell) for cell in cells)

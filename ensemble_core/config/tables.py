@@ -343,8 +343,7 @@ def _spoken_of(
 def _warn_of_both(
     context: Context, table: Table, name: str, above: Collection[str], column: str
 ) -> None:
-    """Warn about a name in a formula that could mean a column, or a parameter or value of the
-    row."""
+    """Warn about a name in a formula that is both a column and a parameter or value of the row."""
     if name in above:
         where = f"the column {column!r}" if column else "'where'"
         what = "parameter" if name in (*table.by, table.pivot) else "value"

@@ -1,4 +1,4 @@
-"""Trigger binding: determines which events wake a rule and which names its condition may use.
+"""Trigger binding: finds the events that trigger a rule and the names that its condition may use.
 
 This is the first step of ``binding``. The trigger itself is built by the plugin's record.
 """
@@ -139,7 +139,7 @@ def bind_trigger(context: Context, path: Path, spec: Mapping[str, Any]) -> Bound
 def _can_wake(
     context: Context, path: Path, shown: str, record: TriggerPlugin, trigger: Trigger
 ) -> bool:
-    """Return True if an event or metric can wake the rule; otherwise report it.
+    """Return True if an event or metric can trigger the rule; otherwise report it.
 
     Warns about events that no installed plugin is known to report.
     """

@@ -302,8 +302,7 @@ class Narrator:
         return f"retry {job.group}.{job.index} ({notes})"
 
     def _sweep(self, submit: Submit) -> Mapping[str, Iterable[object]]:
-        """Return the values of each parameter in the jobs, which may differ from those in the
-        file."""
+        """Return the values of each parameter in the jobs, which may differ from the file."""
         values: dict[str, Iterable[object]] = {}
         group = self._ensemble.groups.get(submit.group)
         for name in submit.jobs[0].parameters:

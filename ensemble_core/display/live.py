@@ -62,8 +62,7 @@ class LiveTable:
         self._began = self._clock()
 
     def erase(self) -> str:
-        """Return the escape sequence that erases the last frame and moves the cursor to its
-        place."""
+        """Return the escape sequence that erases the last frame and moves the cursor back."""
         height = self._height(self._size().columns)
         self._lengths = []
         return f"\r\x1b[{height}A\x1b[J" if height else ""
@@ -74,8 +73,7 @@ class LiveTable:
         return "".join(f"{line}\n" for line in lines)
 
     def refresh(self) -> str:
-        """Return the escape sequences that replace the last frame by the next one without
-        flicker."""
+        """Return the escape sequences that replace the last frame by the next one."""
         columns = self._size().columns
         if columns != self._columns or not self._lengths:
             return self.erase() + self.draw()

@@ -180,8 +180,7 @@ def rule_lines(rules: Sequence[RuleReport], look: TextStyle, width: int | None =
 
 
 def instance_cells(instance: InstanceReport) -> tuple[str, ...]:
-    """Return the cells for an instance under ``use:``, such as whether it is on, and its
-    firings."""
+    """Return the cells for an instance under ``use:``: whether it is on, and its rules' firings."""
     times = len(instance.switched)
     switched = f"switched {format_times(times)}" if times else ""
     return (
@@ -240,8 +239,7 @@ def cost_text(progress: Progress) -> str:
 
 
 def _failure_lines(groups: Sequence[GroupReport]) -> list[str]:
-    """Return lines with the causes of failed jobs per group, unless all just exited with an
-    error."""
+    """Return the causes of failures by group, unless all jobs just exited with an error."""
     lines = []
     for group in groups:
         if group.causes.keys() - {"exit"}:

@@ -45,8 +45,8 @@ class Answers:
         return [(self._answered, called)]
 
     def _answered(self, called: Pending[Call] | None, event: Event) -> Steps:
-        """Finish the index that waited for a function, unless it has another pending call, retry or
-        attempt."""
+        """Finish the index that waited for a function, unless a call, retry or attempt is
+        pending."""
         record = None if called is None else called.origin.occasion.record
         if record is not None:
             record.index.calls -= 1
@@ -85,7 +85,7 @@ class Answers:
             state.out.append(Log(level="warning", message=message))
 
     def deliver_again(self) -> None:
-        """Send those messages again of which it is unknown whether they were delivered."""
+        """Send the messages again that may not have been delivered."""
         for notice, sent in self._state.notices.items():
             again = replace(sent, attempt=sent.attempt + 1)
             self._state.notices[notice] = again

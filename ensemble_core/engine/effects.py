@@ -132,8 +132,7 @@ class Effects:
         self._end(decision)
 
     def lose(self, reason: str) -> None:
-        """End the run because its queue is lost. Held jobs are kept, because the run can be
-        resumed."""
+        """End the run because its queue is lost. Held jobs are kept for a resume."""
         self.state.ended_for_now = Terminate(exit_code=1, reason=reason)
         self._end(self.state.ended_for_now)
 
@@ -178,8 +177,7 @@ class Effects:
         self._end(state.ended_for_now)
 
     def _end_by_fault(self, names: list[str]) -> None:
-        """End the run because generators failed. A resume builds the generators again and
-        continues."""
+        """End the run because generators failed. A resume builds the generators again."""
         state = self.state
         which = f"generator{'s' * (len(names) > 1)} {', '.join(names)}"
         reason = f"{which} failed; {self._why()}"

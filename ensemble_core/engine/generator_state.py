@@ -90,8 +90,7 @@ class GeneratorState:
             self.readings[:0] = asking.readings
 
     def learn(self, source: GeneratorState, known: Mapping[str, GeneratorState]) -> None:
-        """Also receive the points of ``source``, and of the sources of that generator, each
-        once."""
+        """Also receive the points of ``source`` and of that generator's sources, each once."""
         for name in dict.fromkeys((*source.sources, source.name)):
             if name == self.name or name in self.sources:
                 continue

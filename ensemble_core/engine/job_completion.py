@@ -39,8 +39,7 @@ class JobCompletion:
         return self.cleaned(record, event)
 
     def cleaned(self, record: JobRecord, event: Event) -> Steps:
-        """Handle the end of an attempt, after the rules that this event triggers were
-        considered."""
+        """Handle the end of an attempt, after rules on this event were considered."""
         state, source = self.state, record.source
         if record.outcome == "failed" and source is not None and source.retry is not None:
             self._retry_by_group(record, source.retry, event)

@@ -632,8 +632,7 @@ class JobTable:
                 self._index.touched.update(watches)
 
     def requeue(self, record: JobRecord, job: Job, now: float) -> None:
-        """Prepare this attempt to be handed over again as ``job``, ahead of other jobs of its
-        group."""
+        """Prepare to hand over this attempt again as ``job``, ahead of other jobs of the group."""
         group, gauges = self.groups[job.group], self.gauges
         if group.waiting.pop(job.id, None) is None:
             group.running -= 1

@@ -174,8 +174,7 @@ class SliceTable:
     slices: dict[tuple[object, ...], Slice] = field(default_factory=dict)
 
     def of(self, parameters: Mapping[str, object]) -> Slice | None:
-        """Return the slice for these parameters, created if needed, or ``None`` if one is
-        missing."""
+        """Return or create the slice for these parameters. Return ``None`` if one is missing."""
         try:
             values = tuple([parameters[name] for name in self.key.parameters])
         except KeyError:
@@ -307,8 +306,8 @@ class JobRecord:
 class Index(Scope):
     """A job with all its attempts, kept until the job is over. Most jobs do not need this object.
 
-    ``record`` is the newest attempt. Statistics cover the rows of this attempt. If it continues
-    earlier attempts (``resume``), they also cover the rows of those.
+    ``record`` is the newest attempt. Statistics cover the rows of this attempt, and of earlier
+    attempts that it continues (``resume``).
     """
 
     record: JobRecord = field(kw_only=True)
@@ -341,8 +340,7 @@ class Index(Scope):
             self.printed.append((self.record.job.attempt, observer, values))
 
     def forget_rows(self, observer: str) -> None:
-        """Drop this observer's rows of the newest attempt, because it will read these rows
-        again."""
+        """Drop this observer's rows of the newest attempt, which it will read again."""
         attempt = self.record.job.attempt
         if self.printed is not None:
             self.printed = [row for row in self.printed if row[:2] != (attempt, observer)]
@@ -398,8 +396,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Pending(Generic[Asked]):
-    """A call or resize that has no answer yet. Firings after the answer continue the chain of
-    ``link``."""
+    """A call or resize without an answer so far. Later firings continue the chain of ``link``."""
 
     origin: Origin
     link: Link
@@ -420,8 +417,7 @@ class Pending(Generic[Asked]):
 
 @dataclass(slots=True, eq=False)
 class Stop:
-    """A stop in force: the decision, the deferred events, and the jobs that ended in these
-    events."""
+    """A stop in force: the decision, the deferred events, and the jobs that ended in them."""
 
     decision: Terminate
     deferred: list[Event] = field(default_factory=list)

@@ -92,7 +92,7 @@ def _check_given(state: State, action: Mapping[str, Any]) -> None:
 
 
 def _merged(state: State, action: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the action with the group's parameters, which its own parameters override. Raises
+    """Return the action with the group's parameters, which those of the action override. Raises
     :class:`EnsembleError`."""
     given = (action.get("with") or {}).get("parameters")
     standing = state.table.groups.get(str(action.get("label")))

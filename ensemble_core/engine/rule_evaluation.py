@@ -35,16 +35,13 @@ _DONE = object()
 
 
 class RuleObserver(Protocol):
-    """Interface of observers of rules. Observers are called event by event and must not change the
-    state."""
+    """Interface of observers of rules, which are called event by event and must change nothing."""
 
     def occurred(self, names: Sequence[str], group: str | None, *, foreign: bool) -> None:
-        """Note an occasion, even if no rule waits for it. With ``foreign``, its job is a foreign
-        job."""
+        """Note an occasion, even if no rule waits for it. ``foreign``: its job is a foreign job."""
 
     def updated(self, watch: Watch) -> None:
-        """Note an updated metric. For each rule that the metric triggers, a call of ``considered``
-        follows."""
+        """Note an updated metric. ``considered`` is called next, for each rule that it triggers."""
 
     def considered(
         self,
@@ -337,8 +334,7 @@ class RuleEvaluation:
         return self.state.ended is not None and not self._closing
 
     def _perform(self, origin: Origin, actions: Iterable[BoundAction]) -> Iterator[None]:
-        """Perform the actions of a firing. Yield whenever actions of other firings must come
-        first."""
+        """Perform the actions of a firing. Yield if actions of other firings must come first."""
         state = self.state
         for action in actions:
             if self._over():

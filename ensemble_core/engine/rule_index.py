@@ -389,8 +389,7 @@ class RuleIndex:
                 self.heard = {event for each in self.occasions for event in events_of(each)}
 
     def waiting(self, names: tuple[str, ...], group: str | None) -> Sequence[RuleState]:
-        """Return the rules on these occasions and group, in order. This list is never changed
-        later."""
+        """Return the rules on these occasions and group, in order, as a list that never changes."""
         found = self._found.get((names, group))
         if found is None:
             found = []

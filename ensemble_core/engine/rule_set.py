@@ -177,8 +177,7 @@ class RuleSet:
         return found
 
     def _moved(self, state: RuleState) -> list[RuleState]:
-        """Add the rule to the index if it is live now, or else remove it. Return the rule if
-        added."""
+        """Add the rule to the index if it is live, or else remove it. Return it if it was added."""
         if state.live and not state.may_fire:
             self._leave(state)
         elif state.may_fire and not state.live:
@@ -358,8 +357,7 @@ class RuleSet:
 
 
 def _breadth(rule: BoundRule) -> int:
-    """Return the sort key for the scope of a rule on ``idle``: slices, one group, several groups,
-    all."""
+    """Return the sort key of a scope of ``idle``: slices, one group, several groups, all."""
     if rule.each is not None:
         return 0
     return min(len(rule.groups), 2) or 3

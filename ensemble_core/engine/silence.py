@@ -34,8 +34,7 @@ class Silence:
     def serve(
         self, groups: Iterable[str], seconds: float, records: Iterable[JobRecord], now: float
     ) -> None:
-        """Track the jobs of these groups for a rule. For jobs that already run, time counts from
-        now."""
+        """Track the jobs of these groups for a rule. For running jobs, time counts from now."""
         for group in groups:
             kept = self.of.setdefault(group, [])
             if any(quiet.seconds == seconds for quiet in kept):
@@ -95,8 +94,7 @@ class Silence:
             timers.stop("silent", group)
 
     def restart(self, now: float, timers: Timers) -> None:
-        """Start all times again after an interruption, because rows that jobs wrote meanwhile are
-        still unread."""
+        """Restart all times after an interruption, because some rows are still unread."""
         for group, kept in self.of.items():
             for quiet in kept:
                 quiet.since = dict.fromkeys(quiet.since, now)

@@ -72,8 +72,7 @@ def _asks_for_everything(ensemble: Ensemble) -> bool:
 
 
 def _within(record: JobRecord, scope: Scope) -> bool:
-    """Return True if the job is in this scope, so that a rule's instance for this scope may cancel
-    the job."""
+    """Return True if the job is in this scope, so that the scope's instance may cancel it."""
     job, index = record.job, record.kept
     if isinstance(scope, Index):
         return index is scope or job.group != scope.record.job.group
@@ -390,8 +389,7 @@ class State:
     def known(
         self, rule_state: RuleState, occasion: Occasion, scope: Scope | None
     ) -> dict[str, Any]:
-        """Return the names in a rule's condition with their values, for the instance of this
-        scope."""
+        """Return the names in a rule's condition with their values, for the scope's instance."""
         known = self._plain(rule_state, occasion, scope) if rule_state.plain else {}
         if rule_state.scoped:
             event, record, own, _ = occasion
@@ -430,8 +428,7 @@ class State:
     # -- updates by other parts -----------------------------------------------------------------
 
     def extend(self, rule: str, parent: Link | None) -> Link:
-        """Add a firing to the chain of ``parent``. If a job has finished since, start a new
-        chain."""
+        """Add a firing to the chain of ``parent``. If a job has finished since, begin a new one."""
         finishes = self.table.finishes
         depth = parent.depth + 1 if parent is not None and parent.finishes == finishes else 1
         return Link(rule, parent if depth > 1 else None, depth, finishes)
@@ -506,8 +503,7 @@ class State:
         return f"{kind}-{self._serial}"
 
     def error(self, message: str, origin: Origin | None = None, *, tolerated: bool = False) -> None:
-        """Report an error, after which a natural end has exit code 1. If ``tolerated``, only
-        warn."""
+        """Report an error, so that a natural end has exit code 1. If ``tolerated``, only warn."""
         self.errors += not tolerated
         mark = {} if origin is None else origin.mark
         self.out.append(Log(**mark, message=message, level="warning" if tolerated else "error"))

@@ -48,8 +48,7 @@ class Stopping:
         self._requeued: dict[str, None] = {}
 
     def begin(self, event: StopRequested, in_queue: Sequence[str]) -> None:
-        """Stop the run, unless it has ended. ``in_queue`` lists the jobs that are in the queue
-        now."""
+        """Stop the run, unless it has ended. ``in_queue`` lists the jobs in the queue."""
         if event.then == "cancel-left":
             self._cancel_left(event, in_queue)
         elif self.state.ended is None:
@@ -77,8 +76,7 @@ class Stopping:
             state.out.append(Cancel(jobs=state.ended.cancel))
 
     def _begin(self, event: StopRequested, cancel: Sequence[str]) -> None:
-        """Stop the run and cancel these jobs. A job that a rule cancelled before is not requeued
-        later."""
+        """Stop the run and cancel these jobs. Jobs that a rule has cancelled are not requeued."""
         state, records = self.state, self.state.table.records
         for job in cancel:
             if records[job].outcome is None:

@@ -88,8 +88,7 @@ def expand(state: State, source: JobGroup) -> tuple[Job, ...]:
 
 
 class Submitter:
-    """Hands over jobs as far as limits, ``at_once`` and the rate limit allow, and cancels held
-    jobs."""
+    """Hands over jobs if limits, ``at_once`` and the rate limit allow it; cancels held jobs."""
 
     def __init__(self, state: State) -> None:
         self.state = state
@@ -124,8 +123,7 @@ class Submitter:
         self._await_release()
 
     def _looks_up(self, group: GroupState) -> bool:
-        """Return True if the group's jobs are looked up in earlier runs before they are
-        submitted."""
+        """Return True if the group's jobs are looked up in earlier runs before a submit."""
         return bool(self.state.ensemble.reuse) and group.group.reuse
 
     def _look_up(self, group: str, mark: tuple[str | None, int], jobs: Sequence[Job]) -> None:
@@ -142,8 +140,7 @@ class Submitter:
             self._look_up(group, (rule, firing), jobs)
 
     def looked_up(self, hits: Mapping[str, str], misses: Iterable[str]) -> None:
-        """Handle the answer to a look-up: reuse earlier jobs for the hits, and submit the
-        misses."""
+        """Handle the answer to a look-up: reuse jobs for the hits, and submit the misses."""
         table = self.state.table
         for job, found in hits.items():
             table.looked_up(job, found)
@@ -218,8 +215,7 @@ class Submitter:
         self.state.out.append(decision)
 
     def begin_attempt(self, index: Index) -> bool:
-        """Submit the next attempt of an index, now or after its wait. Return False if
-        impossible."""
+        """Submit an index's next attempt, now or after its wait. Return False if impossible."""
         state, decision, record = self.state, index.retry, index.record
         assert decision is not None
         if decision.wait > 0 and index.waited != record.job.attempt:

@@ -40,7 +40,7 @@ class TableCache:
 
 
 class Tables(Mapping[str, "list[TableRow]"]):
-    """The tables of a run by name, each computed on access: a list of rows.
+    """The tables of a run by name. Each table is a list of rows, which is computed on access.
 
     ``done`` has the done jobs by group. With ``slice_of``, the tables cover only the slice with
     these parameters. ``cache`` belongs to the engine's thread.
@@ -73,8 +73,7 @@ class Tables(Mapping[str, "list[TableRow]"]):
         return [*self._work(self._tables[name]).rows()]
 
     def passing(self, name: str, condition: str = "") -> list[TableRow]:
-        """Return the rows of a table for which a condition holds. If the condition is empty, return
-        all rows."""
+        """Return the rows of a table for which a condition holds (empty: all rows)."""
         rows = self[name]
         if not condition:
             return rows
@@ -145,8 +144,7 @@ class Tables(Mapping[str, "list[TableRow]"]):
         return ""
 
     def left_out(self, name: str) -> str:
-        """Return a warning if a table's pivot has too many values for columns, or else an empty
-        text."""
+        """Return a warning if a table's pivot has too many values for columns, or ""."""
         table = self._tables[name]
         work = self._work(table)
         left = work.left_out if isinstance(work, GroupedWork) else 0

@@ -95,8 +95,7 @@ class TableWork(ABC):
 
     @abstractmethod
     def _values(self, column: str, condition: str, statistic: str) -> Growing | Values:
-        """Return the numbers in a column, over the rows that pass the filter, for this
-        statistic."""
+        """Return the numbers in a column of the filtered rows, for this statistic."""
 
     def _changed(self) -> None:
         self._chosen = None

@@ -18,8 +18,7 @@ Kind = Literal["heartbeat", "interval", "pace", "retry", "attempt", "silent"]
 
 
 class Timer(NamedTuple):
-    """A pending timer. ``when`` is in seconds since the epoch. The event gets ``kind`` and
-    ``key``."""
+    """A pending timer. ``when`` is seconds since the epoch. The event gets ``kind`` and ``key``."""
 
     when: float
     kind: Kind

@@ -55,8 +55,7 @@ def wrong_job(group: str, rows: Sequence[tuple[int, int, str, int]]) -> int | No
 
 
 def row_checksum(*values: object) -> int:
-    """Return the checksum of a row of any other table, which does not depend on Python's
-    version."""
+    """Return the checksum of a row of another table, the same for all versions of Python."""
     return crc32(ascii(values).encode())
 
 

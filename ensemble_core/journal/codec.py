@@ -72,8 +72,7 @@ def listed(event: Event, decisions: Sequence[Decision]) -> list[Any]:
 
 
 def event_text(event: Event, decisions: Sequence[Decision] = ()) -> str:
-    """Return the result of :func:`listed` as text, with a fast path for the most frequent
-    events."""
+    """Return the result of :func:`listed` as text, with a fast path for frequent events."""
     time = event.timestamp
     if (
         type(event) is JobEvent

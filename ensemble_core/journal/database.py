@@ -122,15 +122,13 @@ class Progress(NamedTuple):
     committed: int = 0
 
     def text(self) -> bytes:
-        """Return the progress as text of a fixed length, so that a write replaces the old text
-        completely."""
+        """Return the progress as text. Its length is fixed, so a write replaces the old text."""
         numbers = b"%-20d %-20d" % self
         return numbers + b" %08x\n" % crc32(numbers)
 
 
 def read_progress(folder: Path) -> Progress:
-    """Return the progress recorded in a run's folder, or zeros if the file is missing or
-    invalid."""
+    """Return the progress in a run's folder, or zeros if the file is missing or invalid."""
     try:
         note = read_note(folder / PERFORMED)
         fields = note.split()

@@ -182,8 +182,7 @@ def _is_there(start: Mapping[str, Any]) -> bool:
 
 
 def _chained(decisions: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield the attempts that continue an earlier attempt. Such an attempt cannot replace a whole
-    job."""
+    """Yield the attempts that continue an earlier one, which cannot replace a whole job."""
     for decision in decisions:
         if decision.get("type") == "retry" and decision.get("resume"):
             label, _, attempt = str(decision["job"]).rpartition(".")[2].partition("-")
@@ -192,7 +191,7 @@ def _chained(decisions: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 
 class Identity(NamedTuple):
-    """The identity of one job, with its parts. ``reused`` is the earlier job that replaced this
+    """The identity of a job, with its parts. ``reused`` is the earlier job that replaced the
     job."""
 
     job: str

@@ -70,8 +70,7 @@ _KIND_OF = {int: "i", float: "f", bool: "b", type(None): "n"}
 
 
 class JobRow(NamedTuple):
-    """A job after its newest attempt. ``parameters``, ``result`` and ``columns`` have values by
-    name."""
+    """A job after its newest attempt. ``parameters``, ``result`` and ``columns`` are mappings."""
 
     group: str
     number: int

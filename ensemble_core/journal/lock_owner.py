@@ -46,8 +46,7 @@ def holder(lock: Path) -> Mapping[str, Any] | None:
 
 
 def _is_process(found: Mapping[str, Any]) -> bool:
-    """Return True if ``found`` is a valid description of a process. (Another user may have written
-    it.)"""
+    """Return True if ``found``, which another user may have written, describes a process."""
     since, host = found.get("since", 0), found.get("host", "")
     return (
         type(found.get("pid", 0)) is int

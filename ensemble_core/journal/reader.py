@@ -97,7 +97,8 @@ class Text(Value):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Session(Value):
-    """The time of one controller, from ``began`` to ``ended`` (seconds since the epoch).
+    """The part of a run under one controller, from ``began`` to ``ended`` (seconds since the
+    epoch).
 
     If ``ended`` is ``None``, the controller is running or was killed. ``outcome`` describes the end
     of the session as plain data.
@@ -544,8 +545,7 @@ class Journal:
             pass
 
     def missing_tail(self) -> JournalError | None:
-        """Return an error if committed events are missing at the end of the journal, or
-        ``None``."""
+        """Return an error if committed events are missing at the journal's end, or ``None``."""
         last, (performed, committed) = self.last(), self._progress
         if max(performed, committed) <= last:
             return None

@@ -97,8 +97,7 @@ class StoredJobs(Jobs):
         return row, values[own] if len(values) > own else None
 
     def _merged(self, group: str) -> Iterator[list[_Job]]:
-        """Yield portions of a group's jobs. If an attempt of a job is active, yield this
-        attempt."""
+        """Yield portions of a group's jobs, each job with its active attempt, if any."""
         active = dict(sorted(self._active.get(group, {}).items()))
         for jobs in self._journal.job_rows(group):
             if active:

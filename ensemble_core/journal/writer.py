@@ -154,8 +154,7 @@ class JournalWriter:
         overrides: Sequence[str],
         attached: Mapping[str, str] | None = None,
     ) -> None:
-        """Store the ensemble file for the next events, with the texts of the files to which it
-        refers."""
+        """Store the ensemble file for the next events, with the texts of attached files."""
         given = Text(self.seq, file, text, tuple(overrides), attached).given()
         self._execute(
             "texts",

@@ -219,8 +219,7 @@ class LocalExecutor(Executor):
 
     @property
     def on_stop(self) -> Literal["keep", "cancel"]:
-        """A stop cancels jobs, because a user who interrupts a local run wants the processors
-        back."""
+        """``cancel``, because a user who interrupts a local run wants the processors back."""
         return "cancel"
 
     def forget(self, jobs: Sequence[str]) -> None:

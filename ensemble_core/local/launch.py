@@ -235,8 +235,7 @@ class Launcher:
         return LaunchError(f"{name}: cannot be run: {_reason(error)}")
 
     def _enter(self, workdir: str) -> None:
-        """Change this process's working directory to the folder, which is created if it is
-        missing."""
+        """Change this process's working directory to the folder, which is created if needed."""
         if workdir == self._here and workdir == self._folder:
             return
         try:

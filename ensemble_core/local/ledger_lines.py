@@ -68,8 +68,7 @@ def checked(raw: bytes, plain: bool) -> bytes:
 
 
 def newer(raw: bytes, wanted: Mapping[str, float]) -> bool:
-    """Return True if a line is an event of a job in ``wanted`` that is newer than the job's
-    time."""
+    """Return True if a line is an event of a job in ``wanted`` after the job's time."""
     try:
         text = raw.decode("ascii")
         name = line_job(text)

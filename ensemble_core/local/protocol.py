@@ -110,8 +110,7 @@ def encode_context(name: str, context: Mapping[str, Any] = NOTHING, *extra: obje
 
 @lru_cache(maxsize=1024)
 def encode_value(name: str, key: str, value: int) -> str:
-    """Return :func:`encode_context` for one value. Results are cached, because values recur
-    often."""
+    """Return :func:`encode_context` for one value. Cached, because values recur often."""
     return encode_context(name, {key: value})
 
 

@@ -76,8 +76,7 @@ class Queue:
         line.append(entry)
 
     def _heads(self, slots: Slots) -> list[tuple[int, int, _Shape]]:
-        """Return the first jobs of all lines in order, without jobs that need more slots than
-        exist."""
+        """Return the first jobs of all lines in order, without those that need more slots."""
         heads: list[tuple[int, int, _Shape]] = []
         for shape, line in list(self._lines.items()):
             while line and line[0].over:

@@ -50,8 +50,7 @@ _VALIDATE, _DEPEND = encode_context("validate"), encode_context("depend")
 
 
 class RequestHandler:
-    """Queues and carries out requests. Only :meth:`add` may be called from other threads than the
-    loop's."""
+    """Queues and carries out requests. Other threads than the loop's may only call :meth:`add`."""
 
     def __init__(
         self,
@@ -259,8 +258,7 @@ class RequestHandler:
                 self.wait(record, past.names)
 
     def _close(self, left: Callable[[], None]) -> None:
-        """Handle the controller's exit: kill the jobs that are being ended, and continue the
-        others."""
+        """Handle the controller's exit: kill jobs that are being ended, and continue the others."""
         running = self._active.running
         self._leaving = [record for record in running if record.phase is not Phase.NONE]
         for record in self._leaving:

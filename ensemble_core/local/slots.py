@@ -152,8 +152,7 @@ class Slots:
         return taken
 
     def hold(self, cores: int, gpus: Sequence[str]) -> tuple[str, ...]:
-        """Take the cores and GPUs of a job that already runs. Ignore GPUs that are not
-        configured."""
+        """Take the cores and GPUs of a running job. Ignore GPUs that are not configured."""
         self.used += cores
         held = tuple(gpu for gpu in gpus if gpu in self.free_gpus)
         self.free_gpus = [gpu for gpu in self.free_gpus if gpu not in held]

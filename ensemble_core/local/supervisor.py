@@ -89,8 +89,7 @@ class Connection:
                 return False  # the sender is not a controller
 
     def send(self, texts: Sequence[bytes]) -> bool:
-        """Send lines without blocking. Return True if :meth:`send_rest` must send the rest
-        later."""
+        """Send lines without blocking. Return True if :meth:`send_rest` must send the rest."""
         self._unsent.extend(texts)
         return self.send_rest()
 
@@ -161,8 +160,7 @@ class Supervisor:
         return self._controller is None and not self._guests and not self._loop.log.failing
 
     def _close_listener(self) -> None:
-        """Close the ledger, then the listener. Without a listener, a controller starts a new
-        supervisor."""
+        """Close the ledger, then the listener. The next controller starts a new supervisor."""
         if self._ledger is not None:
             self._ledger.close()
         if self._listener is not None:

@@ -77,8 +77,7 @@ def address(tag: str, state: Path | None, *, anew: bool = False) -> str:
 
 
 def _secret(state: Path, *, anew: bool) -> str:
-    """Return the run's secret, which is created if it is missing. It is empty for an older run that
-    has none."""
+    """Return the run's secret, created if missing. It is empty for older runs without a secret."""
     state.mkdir(parents=True, exist_ok=True)
     begun = not anew and (state / LEDGER).exists()
     flags = os.O_RDWR | os.O_CLOEXEC | (0 if begun else os.O_CREAT)

@@ -163,8 +163,7 @@ class Terminator:
     def _send(
         self, record: LocalJob, process: Process, number: int, send: Callable[[int], None]
     ) -> bool:
-        """Signal a process. Return False if it does not exist or the system does not allow the
-        signal."""
+        """Signal a process. Return False if it does not exist or the system forbids the signal."""
         try:
             send(number)
             if number == signal.SIGTERM:

@@ -23,8 +23,7 @@ _BUFFER = 128
 
 
 class Statistic(Protocol):
-    """A streaming reducer. It receives only finite numbers, and is read only after the first of
-    them."""
+    """A streaming reducer. It receives finite numbers, and is read only after the first one."""
 
     def update(self, value: float, /) -> Any:
         """Add a value."""
@@ -205,8 +204,7 @@ class Series:
             self._timed = self._timed or spec.timed
 
     def record(self, value: float, timestamp: float) -> None:
-        """Record a value. Skip nan and infinity, because they would invalidate all later
-        results."""
+        """Record a value. Skip nan and infinity, which would invalidate all later results."""
         if value - value != 0.0:
             return
         self.count += 1

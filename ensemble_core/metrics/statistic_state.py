@@ -1,9 +1,9 @@
 """Conversion of a statistic's state to plain data and back.
 
 A snapshot contains no code and no names of plugins' classes. A resume builds each statistic as at
-the start of a run, and restores the attributes that values have changed. If the attributes of a
-statistic contain anything other than plain data, it needs ``__getstate__`` and ``__setstate__``.
-Used by snapshots of the engine, and by statistics that contain others.
+the start of a run, and restores the attributes that values have changed. A statistic whose
+attributes contain anything other than plain data needs ``__getstate__`` and ``__setstate__``. Used
+by snapshots of the engine, and by statistics that contain others.
 """
 
 from __future__ import annotations

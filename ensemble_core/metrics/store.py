@@ -346,8 +346,7 @@ class MetricStore:
         return None if series is None else series.get(path.statistic, now)
 
     def count(self, group: str, counter: str) -> int:
-        """Return the value of a group's counter, or 0 if it is not kept. The name may have a
-        filter."""
+        """Return a group's counter, whose name may have a filter. It is 0 if it is not kept."""
         if counter.endswith(")"):
             counter, condition = split_filter(counter)
             counts = self.filtered.get(group, {}).get(condition)
@@ -398,8 +397,7 @@ class MetricStore:
         return MetricsView(values)
 
     def hear_of_faults(self) -> None:
-        """Let statistics report their errors again, after the store was restored from a
-        snapshot."""
+        """Let statistics report errors again, after the store was restored from a snapshot."""
         for key, series in self.series.items():
             series.tell(partial(self._fault, *key))
 

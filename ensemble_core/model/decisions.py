@@ -42,7 +42,7 @@ WhenBusy = Literal["wait", "skip", "force"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Decision(Record):
-    """One instruction. The rule ``rule`` made it in firing number ``firing``, or no rule if 0."""
+    """One instruction, made by ``rule`` in its firing number ``firing`` (0: not made by a rule)."""
 
     type: ClassVar[str] = "decision"
     rule: str | None = None

@@ -96,8 +96,7 @@ class JobEvent(Event):
 
     @property
     def told_at(self) -> float:
-        """The event's time as the executor reported it. A resume requests events after this
-        time."""
+        """The time that the executor reported. A resume requests events after this time."""
         time = self.context.get("told_at")
         return time if isinstance(time, float) else self.timestamp
 

@@ -102,8 +102,7 @@ class Variable(Value):
         return None
 
     def clipped(self, value: Any) -> Any:
-        """Return the value, or the end of the range if rounding has put the value outside the
-        range."""
+        """Return the value, or the end of the range if rounding has put the value outside."""
         return value if self.values else min(max(value, self.low), self.high)
 
     def at(self, share: float) -> Any:

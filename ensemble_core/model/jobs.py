@@ -265,8 +265,7 @@ class JobGroup(Value):
         return found
 
     def giving(self, given: Mapping[str, Sequence[object]]) -> JobGroup:
-        """Return the group with these values for its parameters. Names of no parameter are
-        ignored."""
+        """Return the group with these values for its parameters. Other names are ignored."""
         own = {name: given.get(name, values) for name, values in self.parameters.items()}
         more = tuple(entry.giving(given) for entry in self.more)
         return replace(self, parameters=own, more=more)

@@ -212,8 +212,7 @@ class Firing(Protocol):
         """The names of all job groups."""
 
     def group(self, name: str) -> JobGroup | None:
-        """Return a job group, with the changes that rules made, or ``None`` if it does not
-        exist."""
+        """Return a job group, with the changes by rules, or ``None`` if it does not exist."""
 
     def metric(self, path: str) -> float | None:
         """Return a metric's current value, or ``None`` before the metric has a value."""
@@ -477,15 +476,13 @@ class BoundRule(Value):
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """The job groups that the rule's trigger names; empty if the trigger concerns all
-        groups."""
+        """The job groups that the rule's trigger names, or none if it concerns all groups."""
         group = self.trigger.group
         return self.trigger.groups or (() if group is None else (group,))
 
     @property
     def of_group(self) -> Iterator[str]:
-        """Yield the metric paths of the rule's ``STAT.NAME`` references that cover a whole
-        group."""
+        """Yield the metric paths of ``STAT.NAME`` references that cover a whole group."""
         group = self.reads_of or next(iter(self.groups), None)
         for name in sorted(self.reads):
             if group is not None and (self.reads_of is not None or name.startswith("all.")):

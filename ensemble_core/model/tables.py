@@ -76,7 +76,7 @@ class Table(Value):
         return tuple(dict.fromkeys((*self.own_names, *self.expanded(self.columns, self.values))))
 
     def shown(self, values: Iterable[Any], *, reused: bool = False) -> tuple[str, ...]:
-        """Return the displayed columns for these pivot values, including ``reused`` if jobs were
+        """Return the displayed columns for these pivot values, with ``reused`` if jobs were
         reused."""
         last = ("reused",) if reused else ()
         if self.by:
@@ -86,8 +86,7 @@ class Table(Value):
         return tuple(dict.fromkeys(("index", *rest, *last)))
 
     def expanded(self, columns: Iterable[str], values: Iterable[Any]) -> tuple[str, ...]:
-        """Return these columns, with each per-value column replaced by a column for each pivot
-        value."""
+        """Return these columns, with each per-value column expanded for these pivot values."""
         found: list[str] = []
         labels = [index_label(value) for value in values] if self.per_value else []
         for name in columns:

@@ -263,8 +263,7 @@ class _Loader:
         return records, notes
 
     def _check_unmarked(self, plugin: object, implemented: set[str], shown: str) -> None:
-        """Raise an error or warn if an unmarked function looks like a hook, because it has no
-        effect."""
+        """Raise an error or warn about an unmarked function that looks like a hook."""
         home = getattr(plugin, "__name__", None) if inspect.ismodule(plugin) else None
         for name in dir(plugin):
             value = getattr(plugin, name, None) if "ensemble" in name else None

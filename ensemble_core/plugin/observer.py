@@ -49,8 +49,7 @@ class Observer(ABC):
         """Discard buffered input, because the file shrank or was replaced."""
 
     def finish(self) -> Iterable[Row]:
-        """Return the rows that the end of the file completes. Called once, after the job has
-        ended."""
+        """Return the rows that the end of the file completes. Called once, after the job."""
         return ()
 
     def complaint(self) -> str | None:

@@ -159,8 +159,7 @@ def _trigger(name: str, given: Any) -> TriggerPlugin:
 
 
 class _Absent:
-    """Stand-in for a statistic of another process. It can hold the state in a snapshot, but takes
-    no values."""
+    """Stand-in for a statistic of another process. It keeps a snapshot's state without values."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -221,8 +221,8 @@ class StatisticPlugin(Value):
     timed_when: Callable[[Mapping[str, Any]], bool] | None = None
 
     def spec(self, options: Mapping[str, Any] = _NOTHING, name: str | None = None) -> StatisticSpec:
-        """Return the statistic with these checked options, under the name ``name`` (default: its
-        own)."""
+        """Return the statistic with these checked options. ``name`` is its name, if it has
+        another."""
         return StatisticSpec(
             name=name or self.name,
             build=partial(self.build, options),

@@ -4,7 +4,7 @@
 and the command line look up records in it. Names are resolved in the same way everywhere:
 
 - A bare name (``nightly``) means the record of that name, if exactly one distribution has it. If
-  several distributions have it, the use of the name is an error that says how to choose.
+  several distributions have it, the name is ambiguous, and the error says how to choose.
 - A qualified name (``ensemble-foo:nightly``: distribution, colon, record) always works. The
   distribution of a plugin file is the file's stem.
 - A built-in always keeps its bare name. A plugin's record with the same name (``submit``) is
@@ -248,8 +248,7 @@ class Registry:
         return None
 
     def whose(self, record: Named) -> str:
-        """Return the name of the plugin that has this record, for messages; empty for a
-        built-in."""
+        """Return the name of this record's plugin, for messages; empty for a built-in."""
         plugin = self.owner(record)
         return "" if plugin is None or plugin.builtin else str(plugin)
 

@@ -118,7 +118,7 @@ class Caller:
         (self._slow if call.kind == "action" else self._custom).put(task)
 
     def close(self) -> None:
-        """Accept no more calls. Do not wait for a call that hangs; its thread ends with the
+        """Accept no more calls. Do not wait for a hanging call; its thread ends with the
         process."""
         for _ in range(self._custom_threads):
             self._custom.put(None)

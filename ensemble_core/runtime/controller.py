@@ -384,8 +384,7 @@ class Runtime:
             )
 
     def _wait_for_journal(self, journal: JournalWriter) -> None:
-        """Flush the journal, so that pending decisions are carried out. A second Ctrl-C skips the
-        wait."""
+        """Flush the journal, to carry out pending decisions. A second Ctrl-C skips the wait."""
         while not journal.flush(0.2):
             if self._leave or journal.in_trouble:
                 return
@@ -580,8 +579,7 @@ class Runtime:
         return left if wait is None else min(left, wait)
 
     def _handle_timer(self) -> bool:
-        """Pass a due timer to the engine. Return True if a timer was due. Stop the run at its time
-        limit."""
+        """Pass a due timer to the engine, and stop the run at its limit. Return True if due."""
         if self._stop_at is not None and time.monotonic() >= self._stop_at:
             self._stop_at = None
             if self._asked is None and self.engine.state.ended is None:

@@ -54,8 +54,7 @@ def harmless(text: str) -> str:
 
 
 def deliver(address: str, run: str, notices: Sequence[Notify]) -> None:
-    """Deliver several notifications as one message. If this fails, raise an error with the
-    reason."""
+    """Deliver several notifications as one message. Raise an error with the reason if it fails."""
     lines = [harmless(each.message) for each in notices[:_SHOWN]]
     if len(notices) > _SHOWN:
         lines.append(f"… and {len(notices) - _SHOWN} more")

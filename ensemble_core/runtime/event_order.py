@@ -63,8 +63,7 @@ class OrderCheck:
         self._reported: set[str] = set()
 
     def in_time(self, event: _E) -> _E:
-        """Return the event. If its time lies in the future, replace the time by the current
-        time."""
+        """Return the event. If its time lies in the future, replace it by the current time."""
         now = self._clock()
         self.latest = now + _AHEAD
         if event.timestamp <= self.latest:

@@ -68,8 +68,7 @@ class ExecutorGuard:
             raise
 
     def resources(self) -> dict[str, float]:
-        """Return the queue's gauges. If they are unavailable, warn and return an empty
-        dictionary."""
+        """Return the queue's gauges. If they are unavailable, warn and return ``{}``."""
         try:
             with self.calling("resources"):
                 return dict(self.executor.resources())

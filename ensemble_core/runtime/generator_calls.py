@@ -74,8 +74,7 @@ class GeneratorCalls:
         self._guards[name].put(task)
 
     def close(self) -> None:
-        """Accept no more calls. A call that hangs is abandoned; its thread ends with the
-        process."""
+        """Accept no more calls. A hanging call is abandoned; its thread ends with the process."""
         for tasks in self._guards.values():
             tasks.put(None)
         for worker in self._workers.values():
@@ -143,8 +142,7 @@ class _Worker:
         return self._generator is not None and self._generator.quick
 
     def calls(self, task: MakeSuggestion) -> int:
-        """Return the number of calls that a task makes; the first task also repeats recorded
-        calls."""
+        """Return the number of calls of a task. The first task also repeats recorded calls."""
         return 1 if self._begun else 1 + task.known
 
     def begin(self, task: MakeSuggestion) -> None:

@@ -1,7 +1,7 @@
 """Identities of a run's jobs, and look-ups of jobs in earlier runs.
 
 Identities are computed on the executor's thread, just before submission. A thread of this module
-checks again the inputs of successful jobs, and answers look-ups. The results are events. Files are
+answers look-ups, and checks the inputs of successful jobs again. The results are events. Files are
 never read on the engine's thread. Used by the controller.
 """
 

@@ -24,7 +24,7 @@ _WAITS = (1.0, 4.0)
 
 
 class Notifier:
-    """Delivers messages. ``put`` is called with the resulting events, and ``clock`` returns their
+    """Delivers messages. ``put`` is called with the resulting events; ``clock`` gives their
     times."""
 
     def __init__(

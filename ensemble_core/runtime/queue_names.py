@@ -17,8 +17,7 @@ __all__ = ["QueueNames"]
 
 
 class QueueNames:
-    """Translates between our job ids and queue names. Its truth value is false until a job is
-    requeued."""
+    """Translates between our job ids and queue names. ``bool`` is false until a job is requeued."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}

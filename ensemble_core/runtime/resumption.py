@@ -71,13 +71,11 @@ class Resumption:
         )
 
     def unanswered(self) -> int:
-        """Return the number of jobs that the executor did not mention and that may still be
-        queued."""
+        """Return the number of jobs that the executor did not mention. They may be queued."""
         return len(self._sought.keys() - self._found.keys())
 
     def _reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
-        """Ask the executor for jobs. If a job is missing in the answer, it is not submitted
-        again."""
+        """Ask the executor for jobs. A job missing in the answer is not submitted again."""
         if not jobs:
             return {}
         if "reattach" not in self._guard.executor.capabilities:

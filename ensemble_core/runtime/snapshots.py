@@ -51,8 +51,7 @@ class Snapshots:
         self._since, self._next = 0, _SNAPSHOT_EVERY
 
     def last(self) -> None:
-        """Write a last snapshot, so that a finished run can be shown without handling its
-        events."""
+        """Write a last snapshot, so that a finished run can be shown without its events."""
         # After an exception, the state may include an event that is not in the journal.
         if self._since and self._engine.state.events == self._journal.seq:
             self._write()

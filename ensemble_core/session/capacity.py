@@ -36,8 +36,7 @@ class Capacity:
         self._values.clear()
 
     def until(self, now: float) -> dict[str, dict[str, float]]:
-        """Return the hours ``up`` and ``free`` for each kind of resource that the queue
-        reported."""
+        """Return the hours ``up`` and ``free`` for each resource that the queue reported."""
         hours = max(0.0, now - self._at) / 3600
         found = {kind: dict(sums) for kind, sums in self._hours.items()}
         for kind in _KINDS:

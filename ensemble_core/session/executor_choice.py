@@ -60,8 +60,7 @@ class ExecutorChoice(Value):
 
 
 def choose_executor(registry: Registry, name: str | None) -> ExecutorChoice:
-    """Return the executor to use. Raises :class:`UsageError` with the reasons if none is
-    available."""
+    """Return the executor to use. Raises :class:`UsageError` with reasons if it is unavailable."""
     if name is not None:
         record = registry.lookup("executor", name)
         works, detail = probe(record)

@@ -96,8 +96,7 @@ def _sample(places: Sequence[int]) -> list[int]:
 
 
 def _counted(name: str, texts: Iterable[str]) -> list[dict[str, Any]]:
-    """Count equal texts, the most frequent first. Lines that differ only in numbers count as
-    equal."""
+    """Count equal texts, the most frequent first. Differences in numbers do not matter."""
     kinds: dict[str, list[str]] = {}
     for text in texts:
         kinds.setdefault(text if name == "node" else _NUMBER.sub("0", text), []).append(text)

@@ -60,7 +60,7 @@ _REPORTED = ("groups", "rules", "progress", "warnings")
 class Inspection:
     """A kept run, read for display. Use it in a ``with`` statement.
 
-    A damaged run is shown as far as it can be read, and ``problem`` describes the damage. Groups,
+    Of a damaged run, the readable part is shown, and ``problem`` describes the damage. Groups,
     rules and tables are then shown as they were at the last event before the damage.
     """
 
@@ -207,8 +207,7 @@ class Inspection:
         return found | {key: plain.get(key, found[key]) for key in _REPORTED}
 
     def _until(self) -> float | None:
-        """Return the end of the known time: now for a live run, or else the time of the last
-        event."""
+        """Return the end of the known time: now if the run is live, or else its last event."""
         from ensemble_core.journal.run_store import look
 
         return time.time() if look(self._kept.folder).state == "running" else self._newest

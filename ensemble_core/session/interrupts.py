@@ -108,8 +108,7 @@ class Interrupts:
                 self._desk()
 
     def _look(self, folder: Path) -> None:
-        """Pass on requests of other processes to cancel or stop the run, or to leave while
-        cancelling."""
+        """Pass on requests of other processes to cancel, stop or leave the run."""
         if self._cancelled_by is None:
             self._cancelled_by = stop_asked(folder)
             if self._cancelled_by is not None:
@@ -132,5 +131,4 @@ class Interrupts:
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:
-    """Do nothing, because the thread handles the signal. Without a handler, it would end the
-    process."""
+    """Do nothing: the thread handles the signal, which would otherwise end the process."""

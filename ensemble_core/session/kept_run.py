@@ -27,8 +27,8 @@ _Kept = TypeVar("_Kept", bound="KeptRun")
 
 
 def versions(registry: Registry) -> dict[str, str]:
-    """Return the versions of Ensemble, Python and the plugins, which determine the engine's
-    behaviour."""
+    """Return the versions of Ensemble, Python and plugins, which the engine's behaviour depends
+    on."""
     import platform
 
     from ensemble_core.plugin.entry_points import version_of
@@ -146,8 +146,7 @@ class KeptRun:
 
     @property
     def program(self) -> Program:
-        """The objects that a Python program gave the run. In another program, it has only their
-        names."""
+        """The objects that a Python program gave the run, or their names in another program."""
         from ensemble_core.plugin.program import Program
 
         if self._program is None:
@@ -166,8 +165,7 @@ class KeptRun:
         return self._loading("check")
 
     def loading_new(self, purpose: Purpose) -> Callable[[Text], Ensemble]:
-        """Return a function that creates an ensemble from a new text, which is not in the journal
-        yet."""
+        """Return a function that creates an ensemble from a text that is not in the journal yet."""
         return self._loading(purpose)
 
     def _loading(self, purpose: Purpose) -> Callable[[Text], Ensemble]:
@@ -193,8 +191,7 @@ class KeptRun:
 
     @property
     def maker(self) -> str | None:
-        """The installed versions, whose snapshots may be read, or ``None`` if no snapshot may be
-        read."""
+        """The installed versions, whose snapshots may be read, or ``None`` to read no snapshot."""
         from ensemble_core.journal.replay import maker_of
 
         return maker_of(versions(self.registry)) if self._own else None

@@ -190,8 +190,7 @@ def _ended(past: KeptRun) -> UsageError:
 
 
 def _has_work(past: KeptRun, ensemble: Ensemble) -> bool:
-    """Return True if an ended run has work to do with this file. This is tested on another
-    engine."""
+    """Test on another engine whether an ended run has work to do with this file."""
     trial = past.recover(compare=False, pending=False).engine
     trial.adopt(ensemble)
     trial.handle(Resumed(trial.state.now, reopened=True))

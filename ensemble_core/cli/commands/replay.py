@@ -86,8 +86,7 @@ class _Check:
         self.report = replay.engine.report()
 
     def _compare(self, snapshot: Snapshot, engine: Engine) -> None:
-        """Compare a snapshot with the replayed state, and the decisions after it with the
-        journal."""
+        """Compare a snapshot with the replayed state, and later decisions with the journal."""
         kept, seq = self._kept, snapshot.seq
         if kept.maker is None or snapshot.maker != kept.maker:
             self.foreign.append(seq)

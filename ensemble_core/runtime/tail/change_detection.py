@@ -75,8 +75,7 @@ class ChangeDetector:
             self._watches = None
 
     def fileno(self) -> int | None:
-        """Return inotify's descriptor, which becomes readable at a change, or ``None`` without
-        inotify."""
+        """Return inotify's descriptor, which becomes readable at a change, or ``None``."""
         return None if self._watches is None else self._watches.fileno()
 
     def due(self) -> float:

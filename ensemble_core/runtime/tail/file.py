@@ -128,8 +128,7 @@ class File:
 
     @property
     def place(self) -> Place | None:
-        """The place where reading stopped, for a later attempt of the job; ``None`` if nothing was
-        read."""
+        """The place where reading stopped, for a later attempt of the job, or ``None``."""
         if self._read_of is None:
             return None
         return self._read_of, self._offset, self._before[-_REMEMBERED_OF_OTHERS:]
@@ -189,8 +188,7 @@ class File:
         return more and not self.dropped
 
     def read_to_end(self) -> bool:
-        """Read one piece of the file of a job that is over. Return True if there is more to
-        read."""
+        """Read one piece, after the job is over. Return True if there is more to read."""
         if self._end is None:
             # A short job may be over before the first check of its file.
             self.look()
@@ -219,8 +217,7 @@ class File:
         return None
 
     def complaint(self) -> str | None:
-        """Describe a part of the file that the observer did not understand, or why rows came
-        late."""
+        """Describe what the observer did not understand in the file, or why rows came late."""
         if self.dropped or self._seen is None or self._stale is not None:
             return None
         try:
@@ -312,8 +309,7 @@ class File:
         return ()
 
     def _observe(self, rows: Callable[[], Iterable[Row]], method: str) -> None:
-        """Turn rows into events. An observer that raises an error or returns other objects is
-        dropped."""
+        """Turn rows into events. Drop an observer that raises an error or returns other objects."""
         if self.dropped:
             return
         timestamp = self._clock()
