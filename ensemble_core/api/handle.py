@@ -378,7 +378,7 @@ class EnsembleRun:
 
         if self.folder is None:
             raise UsageError(
-                f"run {self.tag} has no journal, from which this is read",
+                f"run {self.tag} has no journal, and this call reads the journal",
                 hint="start the run without keep=False",
                 code="no-journal",
             )

@@ -431,17 +431,17 @@ def ensemble_actions() -> Iterable[ActionPlugin]:
             },
             **{"from": _phases("What to disable. Default: all others of the same kind.")},
             keep={
-                "description": "Still use the results of function calls that the old ones made.",
+                "description": "Still use results of function calls that the old instances made.",
                 "type": "boolean",
                 "default": False,
             },
             reset={
-                "description": "Reset the firing counts of the new ones' rules.",
+                "description": "Reset the firing counts of the new instances' rules.",
                 "type": "boolean",
                 "default": False,
             },
             cancel={
-                "description": "Cancel waiting jobs that rules of the old ones submitted.",
+                "description": "Cancel waiting jobs that rules of the old instances submitted.",
                 "type": "boolean",
                 "default": False,
             },

@@ -61,7 +61,7 @@ def _random(options: Mapping[str, Any], view: AlgorithmView) -> Fragment:
     if options["scale"]:
         if view.capabilities is not None and "resize" not in view.capabilities:
             raise UsageError(
-                "'scale' needs an executor that can resize, which this one cannot",
+                "'scale' needs an executor that can resize; this executor cannot",
                 hint="remove 'scale', or choose another executor",
                 code="cannot-resize",
             )

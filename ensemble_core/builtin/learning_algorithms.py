@@ -213,8 +213,8 @@ LEARNING = (
                 },
                 "at_once": {
                     "description": "Number of concurrent jobs on all members. Members with waiting "
-                    "jobs are skipped while another has none; jobs of a disconnected member do not "
-                    "count.",
+                    "jobs are skipped while another member has none; jobs of a disconnected member "
+                    "do not count.",
                     "type": "integer",
                     "minimum": 1,
                     "default": 1,

@@ -145,7 +145,7 @@ SUBMIT_BEST = ActionPlugin(
             },
             "waits": {
                 "description": "An expression for each group: its number of waiting jobs. Groups "
-                "with waiting jobs are skipped while another has none.",
+                "with waiting jobs are skipped while another group has none.",
                 "type": "array",
                 "items": {"description": "'= …'.", "type": "string", "pattern": "^="},
                 "x-ensemble": "expression",

@@ -578,7 +578,7 @@ def _check_job_field(context: Context, path: Path, name: str, occasion: MatchCon
         if executor is not None and executor.members and relative:
             context.report(
                 path,
-                f"{{{name}}} is unknown: a member's jobs run on its machine, and "
+                f"{{{name}}} is unknown: a member's jobs run on the member's machine, and "
                 f"{relative[0].name!r} has no absolute workdir",
                 hint="give the job group an absolute workdir",
                 code="not-known",

@@ -330,7 +330,7 @@ class Context:
         whose = "any job group" if group is None else f"the job group {group!r}"
         self.report(
             path,
-            f"no observer of {whose} yields {name!r} with its current options",
+            f"no observer of {whose} yields {name!r} with the current options",
             hint=hint,
             code="not-observed",
             where=self.document.at_text(path, name),

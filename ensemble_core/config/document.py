@@ -177,7 +177,9 @@ def plain(value: object, depth: int = 0) -> Any:
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise EnsembleError("a string has half a surrogate pair", code="wrong-type") from None
+            raise EnsembleError(
+                "a string contains an unpaired surrogate", code="wrong-type"
+            ) from None
         return value
     if isinstance(value, Mapping):
         copy = {}

@@ -240,8 +240,8 @@ def _join_statistics(context: Context, kept: Kept, where: Location | None) -> No
         if isinstance(known, dict) and known.setdefault(name, spec) != spec:
             context.report(
                 path,
-                f"{kept['whose']} needs a statistic {name!r}, but the file has a different one "
-                "with this name",
+                f"{kept['whose']} needs a statistic {name!r}, but the file defines a "
+                "different statistic with this name",
                 hint="rename the statistic in the file",
                 code="duplicate-name",
                 where=where,

@@ -134,8 +134,8 @@ def _looks(context: Context, path: Path, spec: Mapping[str, Any], trigger: Trigg
     if not regular:
         context.report(
             path,
-            f"'for' counts consecutive checks, but the trigger {spec['trigger']!r} has no "
-            "regular ones",
+            f"'for' counts consecutive checks, but the trigger {spec['trigger']!r} "
+            "does not check regularly",
             hint="use the trigger metric, heartbeat or interval, or remove 'for'",
             code="bad-pace",
             where=context.document.at_key(path),

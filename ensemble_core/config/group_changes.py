@@ -108,8 +108,8 @@ def check_merge(
         elif single and isinstance(given[name], (list, dict)):
             context.report(
                 place,
-                f"{name!r} has several values, but this retries a single job",
-                hint=f"{name}: VALUE; 'vary' submits a job for each of several values",
+                f"{name!r} has several values, but a retry submits a single job",
+                hint=f"write {name}: VALUE; 'vary' submits a job for each of several values",
                 code="bad-value",
             )
     for key in ("count", "replicas", "points"):
@@ -118,7 +118,7 @@ def check_merge(
                 (*path, key),
                 f"{key!r} is not allowed here: "
                 + (
-                    "this retries a single job"
+                    "a retry submits a single job"
                     if single
                     else "'parameters' determine the number of jobs"
                 ),

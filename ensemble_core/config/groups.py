@@ -226,7 +226,7 @@ def _check_whole(
         at = next((key for key in ("parameters", "points", "replicas") if key in spec), "count")
         context.report(
             (*path, at),
-            f"one submit of {group.name!r} would be {size} jobs; the limit is {MOST_JOBS}",
+            f"one submit of {group.name!r} would create {size} jobs; the limit is {MOST_JOBS}",
             hint="reduce the sweep or the count",
             code="out-of-range",
         )
@@ -326,7 +326,7 @@ def _fields(context: Context, path: Path, spec: Mapping[str, Any]) -> dict[str, 
 def _text(context: Context, path: Path, text: str) -> str | None:
     if "\0" not in text:
         return text
-    context.report(path, "a NUL character, which cannot be passed to a program", code="bad-value")
+    context.report(path, "a NUL character cannot be passed to a program", code="bad-value")
     return None
 
 

@@ -298,7 +298,7 @@ class _Parser:
         try:
             text.encode()
         except UnicodeEncodeError:  # libyaml rejects such an escape itself
-            self._report("the string has half a surrogate pair", event)
+            self._report("the string contains an unpaired surrogate", event)
             return ""
         return text
 

@@ -68,7 +68,7 @@ def bind_result(context: Context, path: Path, spec: Mapping[str, Any], group: Jo
             check_names(parsed.text, bare, known)
             if parsed.metrics:
                 raise EnsembleError(
-                    f"a result belongs to one job, but {min(parsed.metrics)!r} to a group",
+                    f"a result belongs to one job, but {min(parsed.metrics)!r} belongs to a group",
                     hint="use STAT.NAME: last.energy, max.stress",
                     code="bad-condition",
                 )

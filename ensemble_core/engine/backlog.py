@@ -38,7 +38,7 @@ def taken_next(
             raise EnsembleError(
                 f"the parameter {missing[0]!r} of {standing.group.name!r} has no value, and "
                 "'submit-next' provides none: nothing was submitted",
-                hint="give the parameter its values in the file",
+                hint="list the parameter's values in the file",
                 code="no-value",
             )
     if order != "random":

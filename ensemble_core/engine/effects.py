@@ -203,7 +203,8 @@ class Effects:
             more = "at least " if not known else ""
             parts.append(
                 f"limits.{name} is {amount(budget.limits[name])}, {amount(used)} used; they "
-                f"need {more}{amount(max(0.0, least - used))} more, limits.{name}: {amount(raised)}"
+                f"need {more}{amount(max(0.0, least - used))} more: set limits.{name} to "
+                f"{amount(raised)}"
             )
         jobs = "1 job" if len(held) == 1 else f"{len(held)} jobs"
         reason = f"only held jobs are left: {jobs} {named}; " + "; ".join(parts)

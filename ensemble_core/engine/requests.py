@@ -108,8 +108,8 @@ def _check(group: JobGroup, given: Mapping[str, Any]) -> None:
     for name in given:
         if name in group.points:
             raise UsageError(
-                f"the parameter {name!r} of {group.name!r} comes from its points",
-                hint="its values belong to rows of points: change them in the file",
+                f"the parameter {name!r} of {group.name!r} takes its values from points",
+                hint="a value belongs to a whole row of points: change the points in the file",
                 code="bad-value",
             )
         if name not in group.parameters:

@@ -41,7 +41,7 @@ def rows_of(state: State, origin: Origin, rows: str) -> list[Mapping[str, Any]]:
     if len(printed) > MOST_ROWS:
         raise EnsembleError(
             f"{record.job.id} printed more than {MOST_ROWS} rows: nothing was submitted",
-            hint="print fewer rows, or only those to submit",
+            hint="print fewer rows, or only the rows to submit",
             code="out-of-range",
         )
     return [values for _, _, values in printed]

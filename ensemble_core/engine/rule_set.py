@@ -50,7 +50,7 @@ class RuleSet:
         if rule.id in self.states:
             raise EnsembleError(
                 f"the rule {rule.id!r} already exists",
-                hint="give the new rule another id, or none",
+                hint="give the new rule another id, or leave the id out",
                 code="duplicate-rule",
             )
         for path in rule.metrics:

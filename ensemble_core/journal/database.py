@@ -93,8 +93,8 @@ _MADE = "SELECT type, name, sql FROM sqlite_master WHERE sql NOT NULL"
 
 #: Hints for a damaged journal and for a missing one.
 DAMAGED = (
-    "'ensemble events' shows what can still be read, 'ensemble results' the table of jobs if that "
-    "part is intact; the jobs' own output and the queue's records are not affected"
+    "'ensemble events' shows what can still be read, and 'ensemble results' shows the table of "
+    "jobs if that part is intact; the jobs' output and the queue's records are not affected"
 )
 LISTED = "'ensemble runs' lists all runs"
 

@@ -196,7 +196,7 @@ class _Reader:
             self._fill(name, objects, contents)
         (state,) = self.column(data["state"], 1)
         if type(state) is not State:
-            raise TypeError("not the state of an engine")
+            raise TypeError("not a saved engine state")
         for each, states in self._series:
             each.restore(state.metrics.statistics, states)
         state.table_cache = TableCache()
@@ -223,7 +223,7 @@ class _Reader:
                     objects, self.column(contents.pop("states"), count), strict=True
                 )
             if contents.keys() != set(_slots(cls) or self._like[cls]):
-                raise TypeError(f"other fields of {name}")
+                raise TypeError(f"the fields of {name} differ")
             for field, column in contents.items():
                 values = self.column(column, count)
                 deque(map(object.__setattr__, objects, repeat(field), values), maxlen=0)

@@ -107,8 +107,8 @@ OPTIONS: Mapping[str, Any] = {
         "pool": {
             "type": "string",
             "x-ensemble-member": "file",
-            "description": "File through which runs share their slots, so that together they use "
-            "no more than one run may; the runs of a member always share.",
+            "description": "File through which runs share their slots: together they use no more "
+            "slots than a single run may. The runs of a member always share slots.",
         },
     },
 }

@@ -282,7 +282,7 @@ class Supervisor:
             )
         if hello["tag"] != self._tag or hello["state"] != self._state:
             return ExecutorError(
-                f"a run of this name has its state elsewhere: {self._tag} in {self._state}",
+                f"a run with this tag has another state folder: {self._tag} in {self._state}",
                 hint="resume that run, or choose another tag for this one",
                 code="other-run",
             )
@@ -423,7 +423,7 @@ def main() -> None:
             listener.bind("\0" + sys.argv[-1])
         except OSError as error:
             raise ExecutorError(
-                "another supervisor came first", cause=error.strerror, code="keeper-there"
+                "another supervisor was started first", cause=error.strerror, code="keeper-there"
             ) from None
         listener.listen(8)
         listener.setblocking(False)

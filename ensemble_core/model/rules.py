@@ -169,10 +169,10 @@ class Trigger(Value):
         wakes: object = self.wakes
         if not isinstance(wakes, (tuple, list, set, frozenset)):
             right = f"({wakes!r},)" if isinstance(wakes, str) else "('observed',)"
-            raise TypeError(f"wakes is {wakes!r:.80}, expected a tuple of names: wakes={right}")
+            raise TypeError(f"'wakes' is {wakes!r:.80}, expected a tuple of names: wakes={right}")
         for name in wakes:
             if not isinstance(name, str) or not name:
-                raise TypeError(f"wakes contains {name!r:.80}, expected names of event types")
+                raise TypeError(f"'wakes' contains {name!r:.80}, expected names of event types")
         if not isinstance(wakes, tuple):
             ordered = wakes if isinstance(wakes, list) else sorted(wakes)
             object.__setattr__(self, "wakes", tuple(ordered))

@@ -189,10 +189,12 @@ def check_record(record: Any) -> None:
         _check_names(record.fields, f"{shown}: fields")
         observer: object = record.needs_observer
         if observer is not None and not isinstance(observer, str):
-            raise PluginError(f"{shown}: needs_observer: {kind_of(observer)}, expected a name")
+            raise PluginError(f"{shown}: 'needs_observer' is {kind_of(observer)}, expected a name")
         lacks: object = record.lacks
         if not isinstance(lacks, Mapping):
-            raise PluginError(f"{shown}: lacks: {kind_of(lacks)}, expected names with hints")
+            raise PluginError(
+                f"{shown}: 'lacks' is {kind_of(lacks)}, expected a mapping of names to hints"
+            )
     elif isinstance(record, AlgorithmPlugin):
         _check_capabilities(record.needs, f"{shown}: needs")
         _check_names(record.supports, f"{shown}: supports")
@@ -200,13 +202,15 @@ def check_record(record: Any) -> None:
         _check_classes(record.options, shown)
     elif isinstance(record, SourcePlugin):
         if record.name in {each.name for each in fields(JobGroup)}:
-            raise PluginError(f"{shown}: a job group has a key of this name; choose another")
+            raise PluginError(
+                f"{shown}: job groups already have a key of this name; choose another name"
+            )
     elif isinstance(record, StatisticPlugin) and record.default:
         missing = required_options(record.options)
         if missing:
             raise PluginError(
-                f"{shown} is 'default', so every run keeps it, but its option {missing[0]!r} is "
-                "required: remove 'default', or give the option a default"
+                f"{shown}: 'default' is true, so every run uses this statistic, but its option "
+                f"{missing[0]!r} is required: remove 'default', or give the option a default value"
             )
 
 

@@ -289,7 +289,7 @@ def _functions(
         namespace = load_source(ensemble.custom, name, {"Action": Action, "Rule": Rule}, purpose)
     except Exception as error:
         raise UsageError(
-            f"the custom: part raised {_one_line(error)}",
+            f"the code under 'custom' raised {_one_line(error)}",
             where=Location(ensemble.file) if ensemble.file else None,
             cause=_traceback(error),
             hint="fix the code: it runs once, before the first submit",
@@ -310,7 +310,7 @@ def _functions(
     missing = sorted(named - functions.keys())
     if missing:
         raise UsageError(
-            f"the custom: part does not define the function {missing[0]!r}",
+            f"the code under 'custom' does not define the function {missing[0]!r}",
             where=Location(ensemble.file) if ensemble.file else None,
             hint=f"define it with 'def {missing[0]}(**kwargs):'",
             code="no-such-function",

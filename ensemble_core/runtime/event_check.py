@@ -129,7 +129,9 @@ def admitted(event: object, now: float) -> tuple[Event, str]:
         if value is NOTHING or name == "timestamp":
             continue
         if not _plain(inner, _LONGEST, _DEEPEST):
-            raise ValueError(f"its {name!r} has too large numbers or too many levels")
+            raise ValueError(
+                f"its {name!r} contains a number that is too large, or is nested too deeply"
+            )
     if isinstance(again, JobEvent) and again.name == "finish" and not _has_status(again.context):
         mended = mended or "finish without a 'status' (a wait status); the job counts as failed"
     return again, mended

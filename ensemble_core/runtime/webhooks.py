@@ -22,7 +22,7 @@ def webhook_url(name: str, environment: Mapping[str, str]) -> str:
     """
     url = environment.get(name, "").strip()
     if not url:
-        raise ValueError(f"{name} is not set: the webhook needs its URL")
+        raise ValueError(f"{name} is not set: it must contain the URL of the webhook")
     try:
         parts = urlsplit(url)
         host, sound = parts.hostname, parts.port != 0 and parts.username is None

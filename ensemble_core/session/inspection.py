@@ -308,7 +308,7 @@ class Inspection:
             if len(jobs) and name not in jobs.names:
                 raise UsageError(
                     f"jobs have no column {name!r}",
-                    hint=f"they have {', '.join(jobs.names)}",
+                    hint=f"the columns are {', '.join(jobs.names)}",
                     code="no-such-column",
                 )
         end = None if limit is None else offset + limit

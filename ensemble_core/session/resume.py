@@ -201,8 +201,8 @@ def _adopt(engine: Engine, ensemble: Ensemble, warn: Callable[[str], None]) -> N
     """Apply a changed file. Warn about rules that can no longer have an effect."""
     for rule in engine.adopt(ensemble):
         warn(
-            f"rule {rule}, added during the run, refers to names that the changed file lacks: "
-            "removed"
+            f"rule {rule} was added during the run and refers to names that the changed file "
+            "lacks: it is removed"
         )
     for state in engine.state.rules.states.values():
         if engine.state.events and "start" in state.rule.trigger.wakes and not state.fired:

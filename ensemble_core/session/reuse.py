@@ -54,7 +54,7 @@ def _check(folder: Path) -> None:
     if look(folder).state == "running":
         raise UsageError(
             f"run {folder.name} is live: its jobs cannot be reused yet",
-            hint=f"wait for its end, or stop it: ensemble stop {folder.name}",
+            hint=f"wait until it ends, or stop it: ensemble stop {folder.name}",
             code="run-active",
         )
     with Journal(folder / NAME) as journal:
@@ -62,7 +62,7 @@ def _check(folder: Path) -> None:
         if journal.about.get("simulated"):
             raise UsageError(
                 f"run {folder.name} was simulated: it has no real jobs",
-                hint="name a run of 'ensemble run'",
+                hint="name a run that 'ensemble run' started",
                 code="run-simulated",
             )
 

@@ -42,7 +42,7 @@ def test_resume_with_a_larger_limit_submits_held_jobs(
     file.write_text(FILE)
     first = ensemble("run", "e.yaml", "--executor", "local", "--tag", "t")
     assert first.exit_code == 4
-    assert "limits.jobs is 2, 2 used; they need 2 more, limits.jobs: 4" in first.output
+    assert "limits.jobs is 2, 2 used; they need 2 more: set limits.jobs to 4" in first.output
     assert "ensemble resume t" in first.output
     listed = json.loads(ensemble("runs", "--json").output)
     assert (listed["state"], listed["exit_code"]) == ("limited", 4)

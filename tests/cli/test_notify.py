@@ -155,7 +155,7 @@ def test_run_without_a_journal_sends_messages(hook: Hook) -> None:
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (None, "HOOK is not set: the webhook needs its URL"),
+        (None, "HOOK is not set: it must contain the URL of the webhook"),
         (f"http://example.com/{SECRET}", "the URL in HOOK must begin with https://"),
     ],
 )
@@ -196,6 +196,6 @@ def test_resume_with_an_unset_webhook_warns_and_continues(
     monkeypatch.delenv("HOOK")
     result = ensemble("resume", "study")
     assert result.exit_code == 0, result.output
-    assert "HOOK is not set: the webhook needs its URL" in result.stderr
+    assert "HOOK is not set: it must contain the URL of the webhook" in result.stderr
     assert "cannot deliver a message to webhook:HOOK: HOOK is not set" in result.stderr
     assert ensemble("replay", "study").exit_code == 0

@@ -225,9 +225,9 @@ def test_validate_checks_every_file_and_counts(folder: Path) -> None:
     assert result.returncode == 0
     assert result.stdout.splitlines() == [
         "hello.yaml: valid: 2 job groups, 3 rules",
-        "  each submit of hello is 2 jobs",
+        "  each submit of hello creates 2 jobs",
         "sleeper.yaml: valid: 1 job group, 1 rule",
-        "  each submit of sleeper is 2 jobs",
+        "  each submit of sleeper creates 2 jobs",
     ]
     Path("bad.yaml").write_text("jobs: 3\n")
     mixed = ensemble("validate", "bad.yaml", "hello.yaml", "absent.yaml")

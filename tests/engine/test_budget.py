@@ -188,7 +188,7 @@ def test_the_end_reports_held_jobs_and_the_missing_budget() -> None:
     told.play("a.1", duration=1800)
     assert ended(told).reason == (
         "only held jobs are left: 5 jobs (a 2, b 3); limits.core_hours is 1, 1 used; "
-        "they need 1.75 more, limits.core_hours: 2.75"
+        "they need 1.75 more: set limits.core_hours to 2.75"
     )
 
 

@@ -134,7 +134,8 @@ rules:
     assert isinstance(ended, Terminate)
     assert ended.exit_code == 4
     assert (
-        "7 jobs of a; limits.jobs is 5, 5 used; they need 7 more, limits.jobs: 12" in ended.reason
+        "7 jobs of a; limits.jobs is 5, 5 used; they need 7 more: set limits.jobs to 12"
+        in ended.reason
     )
 
 

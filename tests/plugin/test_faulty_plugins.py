@@ -397,7 +397,7 @@ def test_event_that_no_installed_plugin_reports_causes_a_warning() -> None:
     ("build", "said"),
     [
         (lambda: Trigger(wakes="observed"), "wakes=('observed',)"),  # type: ignore[arg-type]
-        (lambda: Trigger(wakes=("observed", 3)), "wakes contains 3"),  # type: ignore[arg-type]
+        (lambda: Trigger(wakes=("observed", 3)), "'wakes' contains 3"),  # type: ignore[arg-type]
         (lambda: Trigger(wakes=None), "expected a tuple of names"),  # type: ignore[arg-type]
         (lambda: Trigger(), "names no event"),
         (lambda: Trigger(wakes=("start",), every=3.0), "wakes=('start',) and every=3.0"),

@@ -40,7 +40,7 @@ GUIDES = sorted(
     if page.name not in ("install.md", "security.md") and page.parent.name != "examples"
 )
 KNOWN = json.loads(FILE.read_text("utf-8"))
-_NEEDS = re.compile(r"^Needs (.*) \(\[install\]\([./]*(docs/)?install\.md\)\)\.", re.M)
+_NEEDS = re.compile(r"^You need (.*) \(\[install\]\([./]*(docs/)?install\.md\)\)\.", re.M)
 _CODE = re.compile(r"^ *```(?:console|sh)\n(.*?)^ *```|`([^`\n]+)`", re.M | re.S)
 
 
@@ -94,5 +94,5 @@ def test_a_page_says_at_its_top_which_plugins_its_commands_need(page: Path) -> N
 def test_a_plugin_that_a_page_does_not_name_is_found() -> None:
     text = "# A page\n\n{}\n\nWith `ensemble plot last`:\n\n```sh\nensemble-server start\n```\n"
     assert unnamed(text) == {"ensemble-plot", "ensemble-service"}
-    line = "Needs ensemble-plot for `ensemble plot`, ensemble-service ([install](install.md))."
+    line = "You need ensemble-plot for `ensemble plot`, ensemble-service ([install](install.md))."
     assert unnamed(text.format(line)) == set()

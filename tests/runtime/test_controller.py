@@ -306,7 +306,7 @@ def test_sys_exit_in_a_function_does_not_end_the_run(tmp_path: Path) -> None:
 
 
 def test_nothing_starts_if_the_custom_part_raises(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="the custom: part raised ValueError: not today"):
+    with pytest.raises(UsageError, match="the code under 'custom' raised ValueError: not today"):
         Bench(custom('raise ValueError("not today")\ndef f(**kwargs): pass'), tmp_path)
 
 

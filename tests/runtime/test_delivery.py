@@ -243,8 +243,8 @@ def test_the_error_for_a_missing_server_does_not_contain_its_url(monkeypatch: An
 @pytest.mark.parametrize(
     ("url", "told"),
     [
-        (None, "HOOK is not set: the webhook needs its URL"),
-        (" ", "HOOK is not set: the webhook needs its URL"),
+        (None, "HOOK is not set: it must contain the URL of the webhook"),
+        (" ", "HOOK is not set: it must contain the URL of the webhook"),
         (f"http://example.com/{SECRET}", "must begin with https://"),
         (f"ftp://localhost/{SECRET}", "must begin with https://"),
         (f"file:///{SECRET}", "is not a valid URL"),

@@ -44,8 +44,8 @@ def cancel(
 ) -> int:
     """End a run and cancel its jobs. 'ensemble stop' keeps it resumable.
 
-    A live controller is asked to end the run, on whichever machine it is. Without one, this command
-    cancels the jobs that are still in the queue.
+    If the run has a live controller, on any machine, the controller ends the run. Otherwise, this
+    command cancels the jobs that are still in the queue.
     """
 
     folder = find(state_folder(state), run)

@@ -194,7 +194,7 @@ def _agreed(going: list[_Case], yes: bool, as_json: bool) -> bool:
         jobs, tag = count_of(case.jobs, "job"), in_one_line(case.info.tag)
         print_warning(
             f"the queue may still have {jobs} of run {tag}: 'ensemble cancel {tag}' ends them; "
-            "impossible once the run is removed"
+            "this is impossible once the run is removed"
         )
     if sys.stdin is not None and sys.stdin.isatty() and not as_json:
         size = format_size(sum(case.size for case in going))

@@ -88,7 +88,7 @@ class _Output:
 @kept_run_options()
 @click.argument("job", metavar="[JOB]", required=False)
 @click.option(
-    "--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N lines of each."
+    "--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N lines of each output."
 )
 def logs(kept: KeptRun, job: str | None, tail: int | None, as_json: bool) -> int:
     """Show the output of a run's jobs.

@@ -114,7 +114,7 @@ def validate(
             click.echo(f"{printable(file)}: {valid}: {has}")
             for name, group in ensemble.groups.items():
                 if group.size > 1:
-                    click.echo(f"  each submit of {name} is {count_of(group.size, 'job')}")
+                    click.echo(f"  each submit of {name} creates {count_of(group.size, 'job')}")
             for shown in previews:
                 told = f"  {shown.group}: {shown.reused} of {shown.jobs} reused"
                 parts = ", ".join(f"{count} {part}" for part, count in shown.missing.items())

@@ -73,7 +73,7 @@ class ReportRun(QueueRun):
             raise ExecutorError(
                 "cannot listen for jobs' reports on this machine",
                 cause=error.strerror or str(error),
-                hint="choose an address of it with -o listen=ADDRESS, or use -o listen=none",
+                hint="name an address of this machine with -o listen=ADDRESS, or -o listen=none",
                 code="no-port",
             ) from None
 

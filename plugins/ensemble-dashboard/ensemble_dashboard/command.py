@@ -45,7 +45,9 @@ _MOST_RUNS = 100
     default=None,
     help="Use a Unix socket instead of a port.  [default: in an ssh session]",
 )
-@click.option("--open/--no-open", "opens", default=None, help="Open a browser.  [default: if any]")
+@click.option(
+    "--open/--no-open", "opens", default=None, help="Open a browser.  [default: if one exists]"
+)
 @state_option
 def dashboard(
     runs: tuple[str, ...],

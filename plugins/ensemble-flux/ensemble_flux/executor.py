@@ -105,8 +105,8 @@ class FluxExecutor(Executor):
             hint = "start one with 'flux start', get one with 'flux alloc', or set FLUX_URI"
         else:
             hint = (
-                f"check the instance with 'flux uptime'; one of another release than {version} "
-                f"may also refuse"
+                f"check the instance with 'flux uptime'; an instance of another release than "
+                f"{version} may also refuse the connection"
             )
         return ExecutorError(
             f"no Flux instance answers{f' at {uri}' if uri else ''}",
@@ -216,7 +216,7 @@ class FluxExecutor(Executor):
 def _too_old(what: str, version: str) -> ExecutorError:
     oldest = ".".join(map(str, bindings.OLDEST))
     return ExecutorError(
-        f"{what} of version {version}; the oldest supported one is {oldest}",
+        f"{what} has version {version}; the oldest supported version is {oldest}",
         hint="load a newer Flux",
         code="version-mismatch",
     )

@@ -74,8 +74,8 @@ def conversion_options(function: Callable[..., int]) -> Callable[..., int]:
             "--site",
             metavar="FILE",
             type=click.Path(),
-            help="File with what meets requirements at this site: 'requires: {NAME: {EXECUTOR: "
-            "{OPTION: …}}}'.",
+            help="File with the options that meet requirements at this site: 'requires: "
+            "{NAME: {EXECUTOR: {OPTION: …}}}'.",
         ),
         click.option(
             "--strict", is_flag=True, help="Reject requirements that the site file does not list."

@@ -125,7 +125,7 @@ class Server:
         left = [file for file in (self._folder / "running").iterdir() if file.suffix in _SUFFIXES]
         what = "1 jobspec is" if len(left) == 1 else f"{len(left)} jobspecs are"
         return ExecutorError(
-            f"{what} unfinished, in {str(self._folder / 'running')!r}",
+            f"{what} unfinished in {str(self._folder / 'running')!r}",
             cause=self._runs.gave_up,
             hint="the next 'ensemble jobspec serve' resumes them",
             code="left-over",

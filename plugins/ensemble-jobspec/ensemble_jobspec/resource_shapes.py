@@ -171,7 +171,9 @@ def choose_shape(
     if not firm:
         first = request.alternatives[0]
         shape = compute_shape(first, request.per_slot, request.total, copies)
-        note = f"{request.where}: more than is up in {holder} now ({'; '.join(lacking)}): it is "
+        note = (
+            f"{request.where}: needs more than is up in {holder} now ({'; '.join(lacking)}): it is "
+        )
         note += "submitted anyway and waits for nodes to come back"
         return replace(shape, notes=(*shape.notes, note)), _required(first)
     raise UsageError(

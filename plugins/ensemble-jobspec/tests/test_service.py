@@ -346,7 +346,7 @@ def test_once_ends_with_an_error_if_the_queue_stays_away_and_the_next_server_con
     move_in("a", task("a"))
     move_in("b", task("b"))
     said = ensemble(*SERVE, "--once", code=1).output
-    assert "error: 2 jobspecs are unfinished, in " in said
+    assert "error: 2 jobspecs are unfinished in " in said
     assert "cannot reach the queue" in said
     assert "the next 'ensemble jobspec serve' resumes them" in said
     assert len(Path("tries").read_text().split()) == 10

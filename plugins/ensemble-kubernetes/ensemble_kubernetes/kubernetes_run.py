@@ -238,7 +238,7 @@ class KubernetesRun:
 
             if not self._lock.wait_for(listed, 60.0):
                 raise ExecutorError(
-                    "Kubernetes does not list the jobs it has",
+                    "Kubernetes does not list its Jobs",
                     cause=self._outlet.trouble_now or None,
                     hint="resume again once 'kubectl get jobs' works",
                     transient=True,

@@ -366,7 +366,7 @@ def actions() -> Iterable[ActionPlugin]:
     )
     yield ActionPlugin(
         name="lammps-check",
-        summary="read the log of the event's LAMMPS job, which is over, and act by its outcome",
+        summary="read the log of the event's finished LAMMPS job, and act according to its outcome",
         run=_check,
         by_outcome=True,
         options={

@@ -175,7 +175,7 @@ def _refusal(error: Any, changes: bool) -> Fault:
     if known is not None:
         code, transient, words = known
         if status == 404 and not kubernetes_said_it:
-            words = "Kubernetes knows no MiniClusters: install the Flux Operator"
+            words = "the MiniCluster CRD is not installed: install the Flux Operator"
         return Fault(code, f"{words}{said}", transient=transient)
     if status >= 500:
         words = f"Kubernetes has a problem (status {status})"

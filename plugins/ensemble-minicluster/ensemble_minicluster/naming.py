@@ -41,7 +41,7 @@ def member_name(text: str) -> str:
         raise UsageError(
             f"{text[:140]!r} is not the name of a member",
             cause=cause,
-            hint="write NAMESPACE/NAME, or NAME for one in 'default'",
+            hint="write NAMESPACE/NAME, or NAME for a member in 'default'",
             code="bad-member",
         )
     return f"{namespace}/{name}"

@@ -23,7 +23,7 @@ OPTIONS: Mapping[str, Any] = {
     "properties": {
         "name": {
             "x-ensemble-flag": {"metavar": "NAME", "help": "Name of the MiniCluster."},
-            "description": "Member to resize: NAMESPACE/NAME, or NAME for one "
+            "description": "Member to resize: NAMESPACE/NAME, or NAME for a member "
             "in 'default'. Needed without mock.",
             **_TEXT,
         },
@@ -54,8 +54,8 @@ OPTIONS: Mapping[str, Any] = {
                 "instead_of": ["insecure"],
                 **_REACH,
             },
-            "description": "Certificate of the service's authority; default: ENSEMBLE_CA; for a "
-            "service on this machine, its own.",
+            "description": "Certificate of the service's certificate authority; default: "
+            "ENSEMBLE_CA; for a service on this machine, its own.",
             **_TEXT,
         },
         "insecure": {

@@ -295,7 +295,7 @@ class KubernetesResizer(Resizer):
             times = request.conflicts
             return Fault(
                 "conflict",
-                f"others changed it during each of the {times} attempts to resize it",
+                f"others changed its size during each of the {times} attempts to resize it",
                 transient=True,
             )
         if fault.code == "forbidden" and request.troubles:

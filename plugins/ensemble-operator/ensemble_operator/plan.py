@@ -169,7 +169,7 @@ class _Planning:
 
     def _valid(self) -> Verdict:
         if not self.observed.flux:
-            why = "the cluster knows no MiniClusters: install the Flux Operator"
+            why = "the MiniCluster CRD is not installed: install the Flux Operator"
             return False, "NoFluxOperator", why
         wrong = []
         for name, file in files_of(self.ensemble).items():

@@ -101,7 +101,7 @@ class Operator:
                 tasks.append(asyncio.ensure_future(lease.hold()))
             self._flux = await self._flux_is_there()
             if not self._flux:
-                _log.warning("the cluster knows no MiniClusters: install the Flux Operator")
+                _log.warning("the MiniCluster CRD is not installed: install the Flux Operator")
             tasks += map(asyncio.ensure_future, (self.loop.run(), self._check()))
             tasks.append(asyncio.ensure_future(stop.wait()))
             watching = asyncio.ensure_future(self._kopf(ending, stop))
@@ -206,7 +206,7 @@ class Operator:
             await asyncio.sleep(_AGAIN)
             with contextlib.suppress(ApiError):
                 if not self._flux and await self._flux_is_there():
-                    _log.warning("MiniClusters are known now: restarting")
+                    _log.warning("the MiniCluster CRD is installed now: restarting the operator")
                     return
                 if time.monotonic() >= self._due:
                     missed = await self._compare()

@@ -86,7 +86,7 @@ def ensemble_executors() -> Iterable[ExecutorPlugin]:
     return [
         ExecutorPlugin(
             name="pbs",
-            summary="Runs jobs on OpenPBS (run on 23.06.06) or PBS Pro (not yet run), as arrays",
+            summary="Runs jobs as arrays on OpenPBS (tested with 23.06.06) or PBS Pro (not tested)",
             build=_build,
             capabilities=frozenset({"submit", "cancel", "reattach", "detach"}),
             options=OPTIONS,

@@ -122,7 +122,7 @@ def table_picture(
     if len(groups) > _MOST:
         raise UsageError(
             f"the table {name!r} has {len(groups)} curves, one for each {' and '.join(others)}",
-            hint=f"a legend can name {_MOST}: choose some with 'where'",
+            hint=f"a legend can name {_MOST} curves: choose some with 'where'",
             code="too-many",
         )
     curves: list[Curve] = []

@@ -80,7 +80,7 @@ def init(
         names += [name for name in _names_before(folder / CERTIFICATE) if name not in names]
         if ca.not_valid_after_utc <= now:
             raise UsageError(
-                f"the authority in {folder} has expired",
+                f"the certificate authority in {folder} has expired",
                 hint="create a new one with --force; clients then need the new ca.crt",
                 code="expired-certificate",
             )
@@ -121,7 +121,7 @@ def certificate_names(hosts: Sequence[str]) -> list[str]:
                     f"clients cannot use {name!r} as the service's address",
                     cause="it means all addresses of a machine",
                     hint=(
-                        "give the names by which clients call it; 'start --host' chooses "
+                        "give the names that clients use for the service; 'start --host' chooses "
                         "where to listen"
                     ),
                     code="bad-host",
@@ -161,7 +161,7 @@ def _authority(folder: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Certifica
         return key, x509.load_pem_x509_certificate(data)
     except (ValueError, TypeError) as error:
         raise UsageError(
-            f"cannot use the authority in {folder}",
+            f"cannot use the certificate authority in {folder}",
             cause=str(error).splitlines()[0][:300],
             hint="create a new one with --force; clients then need the new ca.crt",
             code="bad-certificate",

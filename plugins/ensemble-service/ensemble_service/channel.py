@@ -135,7 +135,7 @@ def open_channel(
     if trusted and insecure:
         raise UsageError(
             "--insecure cannot be combined with a certificate authority",
-            hint="leave out --insecure or the authority's file",
+            hint="leave out --insecure or the certificate authority's file",
             code="bad-option",
         )
     options = [

@@ -160,7 +160,7 @@ def taken_over(run: Run | None) -> ExecutorError:
     return ExecutorError(
         "another controller has taken over this run",
         cause=f"the service has a newer controller of {run.tag if run else 'it'}",
-        hint="look for another 'ensemble run' or 'ensemble resume' of it",
+        hint="look for another 'ensemble run' or 'ensemble resume' of this run",
         code="taken-over",
     )
 

@@ -49,7 +49,7 @@ OPTIONS: Mapping[str, Any] = {
         "default": {
             "type": "string",
             "minLength": 1,
-            "description": "Member for job groups that name none; default: the only one connected.",
+            "description": "Member for groups that name none; default: the only connected member.",
         },
         "members": {
             "type": "array",
@@ -72,7 +72,7 @@ OPTIONS: Mapping[str, Any] = {
         "ca": {
             **_flag(
                 "FILE",
-                "Authority that must have signed the service's certificate.  [default: "
+                "Certificate authority that must have signed the service's certificate.  [default: "
                 "$ENSEMBLE_CA; for a service on this machine, the ca.crt in its own folder]",
                 path=True,
                 instead_of=["insecure"],
@@ -80,7 +80,7 @@ OPTIONS: Mapping[str, Any] = {
             "type": "string",
             "minLength": 1,
             "description": (
-                "File with the certificate of the service's authority; default: "
+                "File with the certificate of the service's certificate authority; default: "
                 "ENSEMBLE_CA, or for a service on this machine its own."
             ),
         },

@@ -64,7 +64,7 @@ class MetricsServer:
             raise EnsembleError(
                 f"cannot listen on {self._host}:{self.port} for metrics",
                 cause=error.strerror or str(error),
-                hint="--metrics-port chooses another",
+                hint="choose another port with --metrics-port",
                 code="cannot-listen",
             ) from None
         self.port = self._server.sockets[0].getsockname()[1]

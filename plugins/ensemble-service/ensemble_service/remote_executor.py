@@ -241,7 +241,7 @@ class RemoteExecutor(Executor):
                 name in proxy.jobs for name in names for proxy in self._members.values()
             ):
                 raise ExecutorError(
-                    "job submitted twice",
+                    "a job was submitted twice",
                     hint="give each job its own id",
                     code="duplicate-job",
                 )
@@ -292,7 +292,7 @@ class RemoteExecutor(Executor):
                 name = next(iter(self._members))
             if name is None:
                 raise ExecutorError(
-                    "unclear which member to resize",
+                    "it is unclear which member to resize",
                     hint="choose one with --option default=MEMBER",
                     code="no-default",
                 )

@@ -135,7 +135,7 @@ class Service:
         if has_certificates(settings.tls_folder):
             if settings.insecure:
                 raise UsageError(
-                    f"--insecure given, but {settings.tls_folder} has certificates",
+                    f"--insecure was given, but {settings.tls_folder} has certificates",
                     hint="leave out --insecure, or choose another --tls-dir",
                     code="bad-option",
                 )

@@ -231,7 +231,7 @@ class TokenFile:
                 raise ValueError(f"it is larger than {_LARGEST} bytes")
             document = json.loads(data)
             if document["version"] != _VERSION:
-                raise ValueError(f"it is of version {document['version']!r}, not {_VERSION}")
+                raise ValueError(f"it has version {document['version']!r}, not {_VERSION}")
             return {token.id: token for token in map(_token, document["tokens"])}
         except (ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
             words = f"it has no {error}" if isinstance(error, KeyError) else str(error)

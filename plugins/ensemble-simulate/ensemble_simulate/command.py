@@ -325,7 +325,7 @@ def _check_same(kept: KeptRun, file: str, ensemble: Ensemble) -> None:
     groups = kept.loading(kept.journal.texts()[-1]).groups
     if not set(groups) & set(ensemble.groups):
         raise UsageError(
-            f"run {kept.tag} is of another study: its job groups are {', '.join(groups)}",
+            f"run {kept.tag} belongs to another study: its job groups are {', '.join(groups)}",
             cause=f"those of {file} are {', '.join(ensemble.groups)}",
             hint="choose a run of this file; 'ensemble runs' lists them",
             code="no-model",

@@ -30,7 +30,7 @@ def _stubbed(names: Collection[str]) -> list[str]:
 
 def basis(model: Model) -> list[str]:
     """Return a description of the model, and of how much data it is based on."""
-    lines = ["  what jobs do is a model, not a measurement of this study:"]
+    lines = ["  the behaviour of jobs comes from a model, not from a measurement of this study:"]
     for name, group in model.groups.items():
         text = "as recorded" if group.duration is None else group.duration.text
         lines.append(f"    {name}: {text} ({group.source})")

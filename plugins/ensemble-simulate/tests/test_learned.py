@@ -122,7 +122,7 @@ def test_a_run_of_another_file_is_rejected_and_another_command_reported(kept: Pa
     )
     other = _run("simulate", str(kept / "other.yaml"), *arguments)
     assert other.exit_code == 2
-    assert "run real is of another study: its job groups are sim, after" in other.output
+    assert "run real belongs to another study: its job groups are sim, after" in other.output
     assert "those of" in other.output
     text = (kept / "study.yaml").read_text()
     (kept / "changed.yaml").write_text(text.replace("sleep 0.1", "sleep 0.3"))

@@ -72,7 +72,7 @@ STUCK: Mapping[str, str] = {
     "AssocMaxNodePerJobLimit": "it asks for more nodes than your account may have: ask for fewer",
     "AssocMaxWallDurationPerJobLimit": "'duration' exceeds what your account allows: shorten it",
     "BadConstraints": "no nodes have this 'constraint': 'sinfo -o \"%N %f\"' shows the features",
-    "DependencyNeverSatisfied": "what it depends on has failed: it will never start",
+    "DependencyNeverSatisfied": "a job that it depends on has failed: it will never start",
     "InvalidAccount": "the account is not valid: 'sacctmgr show assoc user=$USER' shows yours",
     "InvalidQOS": "the QOS is not valid: 'sacctmgr show assoc user=$USER format=qos' shows yours",
     "JobHeldAdmin": "an administrator holds it: ask there",

@@ -146,9 +146,9 @@ def _run(
     else:
         for file, ids in rules.items():
             lacking = unseen[file]
-            tail = f"; none saw {', '.join(lacking)}" if lacking else ""
+            tail = f"; never fired: {', '.join(lacking)}" if lacking else ""
             seen = f"{len(ids) - len(lacking)} of {count_of(len(ids), 'rule')}"
-            print_line(printable(f"{file}: tests saw {seen} fire{tail}"))
+            print_line(printable(f"{file}: {seen} fired in the tests{tail}"))
     if junit is not None:
         _write(junit, report(done))
     return int(any(not played.passed for _, told in done for played, _ in told))

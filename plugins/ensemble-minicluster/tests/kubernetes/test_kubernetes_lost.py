@@ -228,7 +228,7 @@ def test_repeated_conflicts_are_given_up(cluster: Cluster, build: Build, miniclu
     answer = build(timeout=8).resize(MEMBER, 2)
     assert sizes(answer) == ("denied", 2, 4, 2, "conflict")
     assert answer.transient
-    assert "others changed it during each of the" in answer.reason
+    assert "others changed its size during each of the" in answer.reason
     assert 2 <= len(patches(cluster)) <= 8
     assert on_record(cluster) == 2
 

@@ -44,7 +44,7 @@ def service_options(function: _F) -> _F:
             type=click.Path(),
             callback=_whole,
             help=(
-                "Authority that must have signed the service's certificate.  [default: "
+                "Certificate authority that must have signed the service's certificate.  [default: "
                 "$ENSEMBLE_CA; for a service on this machine, the ca.crt in its own folder]"
             ),
         ),

@@ -53,8 +53,8 @@ __all__ = ["init_tls", "token"]
     "--renew",
     is_flag=True,
     help=(
-        "Issue a new service certificate from the existing authority, for the same names. A "
-        "running service picks it up."
+        "Issue a new service certificate from the existing certificate authority, for the "
+        "same names. A running service picks it up."
     ),
 )
 @click.option("--force", is_flag=True, help="Replace everything; clients then need the new ca.crt.")
