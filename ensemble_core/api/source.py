@@ -216,8 +216,8 @@ class _Plain:
         return UsageError(
             what,
             where=Location(spelled(path)),
-            hint="use strings, numbers, booleans, lists and mappings; functions only as action, "
-            "label, trigger, statistic or 'function' of a parameter",
+            hint="use strings, numbers, booleans, lists and mappings; functions are allowed only "
+            "as an action, label, trigger, statistic or 'function' of a parameter",
             code="wrong-type",
         )
 

@@ -89,8 +89,8 @@ def _success(options: Mapping[str, Any], view: AlgorithmView) -> Fragment:
     sweep = next((key for key in ("points", "replicas") if known.get(key)), swept and "parameters")
     if sweep:
         raise UsageError(
-            f"the job group {group!r} has {sweep!r}, but this algorithm submits single jobs of it",
-            hint=f"remove {sweep!r}; {{index}} and {{id}} differ from job to job",
+            f"the job group {group!r} has {sweep!r}, but this algorithm submits its jobs singly",
+            hint=f"remove {sweep!r}; to tell jobs apart, use {{index}} or {{id}}",
             code="bad-value",
         )
     good = "count.rule.valid" if "valid" in options else f"count.{group}.success"

@@ -152,7 +152,7 @@ def _can_wake(
         named = f"names {' and '.join(ways)}" if ways else "names no event"
         context.report(
             path,
-            f"{shown} {named}, expected one of wakes, metric and every",
+            f"{shown} {named}, expected one of 'wakes', 'metric' and 'every'",
             hint=to_author(record.build),
             code="never-wakes",
         )

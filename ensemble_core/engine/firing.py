@@ -281,7 +281,7 @@ class EngineFiring:
             raise EnsembleError(
                 f"the plan of action {action.name} returned {kind_of(decisions)}, not decisions "
                 f"({written_at(action.plan)})",
-                hint="return a list of decisions, or yield each; an empty list for none",
+                hint="return a list of decisions (an empty one for none), or yield each decision",
                 code="bad-result",
             )
         return decisions

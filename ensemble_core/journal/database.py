@@ -227,7 +227,7 @@ def connect(path: Path, *, write: bool, salvage: bool = False) -> sqlite3.Connec
                 return _open(path, "rw", salvage)
             if time.monotonic() >= deadline:
                 raise JournalError(
-                    f"unfinished write to the journal: {path}",
+                    f"the journal has an unfinished write: {path}",
                     cause=f"{other} may be writing, or was killed",
                     hint="try again in a moment; if that controller no longer exists, "
                     f"'ensemble resume {path.parent.name}' rolls back the write",

@@ -78,7 +78,7 @@ class TriggerContract(RecordContract):
         assert isinstance(trigger, Trigger)
         occasions: object = trigger.wakes
         ways = [bool(trigger.wakes), trigger.metric is not None, trigger.every is not None]
-        assert sum(ways) == 1, "a trigger needs exactly one of wakes, metric and every"
+        assert sum(ways) == 1, "a trigger needs exactly one of 'wakes', 'metric' and 'every'"
         assert trigger.every is None or trigger.every > 0
         assert isinstance(occasions, tuple)
         for occasion in occasions:
