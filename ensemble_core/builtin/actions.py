@@ -46,7 +46,8 @@ Annotations at the top of a schema:
     The action submits new combinations of a group's parameters (``firing.vary``). If the value of
     this or the previous annotation is a property's name instead of ``true``, the annotation applies
     only if that property is given.
-``x-ensemble-at-end: true`` A rule with the trigger ``end`` may have this action.
+``x-ensemble-at-end: true``
+    A rule with the trigger ``end`` may have this action.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ estimated 99th percentile of six values may be smaller than five of them. After 
 river's estimates, in constant memory.
 
 With the option ``window``, a statistic covers only the last values. It is exact, because it is
-recalculated from the values in the window. (To add new values and subtract old ones would
+recalculated from the values in the window. (Adding new values and subtracting old values would
 accumulate rounding errors.) ``window: 50`` means the last 50 values; ``window: 60s`` means the
 values of the last minute. A window keeps at most ``LONGEST`` values.
 

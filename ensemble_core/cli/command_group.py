@@ -1,8 +1,9 @@
 """Command group of ``ensemble`` and of plugins' own programs.
 
-It turns errors into messages and exit codes. Exit code 0 means success; 1, that the run or its jobs
-failed; 2, an invalid command line or file; 70, an internal error in Ensemble or a plugin; 128 + N,
-that signal N ended the command. Any other exit code comes from a rule's ``terminate``.
+It turns errors into messages and exit codes. The exit code is 0 for success, 1 if the run or its
+jobs failed, 2 for an invalid command line or file, 70 for an internal error in Ensemble or a
+plugin, and 128 + N if signal N ended the command. Any other exit code comes from a rule's
+``terminate``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Commands of plugins: entry points of the group ``ensemble.commands``.
 
 Names are resolved as in ``plugin.registry``: the core's commands take precedence, and if two
-distributions claim a name, ``ensemble DISTRIBUTION:NAME`` selects one. To list commands imports
+distributions claim a name, ``ensemble DISTRIBUTION:NAME`` selects one. Listing the commands imports
 nothing: ``ensemble --help`` shows the first line of the module's docstring.
 """
 

@@ -1,4 +1,4 @@
-"""Attached files: text files next to the ensemble file to which the ensemble file refers.
+"""Attached files: text files to which the ensemble file refers, with paths relative to it.
 
 They contain the points of a sweep or functions. They are read once, when the ensemble file is
 loaded, and stored with the run; a resume uses the stored texts.

@@ -462,7 +462,7 @@ class Context:
     def _parse(self, text: str) -> MetricPath | EnsembleError:
         groups: Collection[str] = self.known.groups
         if len(groups) > _MANY:
-            # Compare only the part after the dot; to compare very many whole paths takes seconds.
+            # Compare only the part after the dot. Comparing very many whole paths takes seconds.
             rest = text.partition(".")[2]
             ends = [at for at, letter in enumerate(rest) if letter in ".-"]
             parts = [*(rest[:at] for at in ends), rest, rest.partition(".")[2]]

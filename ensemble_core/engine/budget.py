@@ -2,9 +2,9 @@
 
 *Used* is the time that ended and running attempts have used. *Committed* is the time that submitted
 attempts may still use: the remaining time of running attempts (at least 0) and the whole time of
-waiting attempts. Both are estimated by the attempt's time limit, or else by the mean of its group.
-The job table reports every attempt that is submitted, starts or ends. A run without such limits has
-no budget.
+waiting attempts. The whole time of an attempt is its time limit, or else the mean of its group. The
+job table reports every attempt that is submitted, starts or ends. A run without such limits has no
+budget.
 """
 
 from __future__ import annotations

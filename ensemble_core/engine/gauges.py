@@ -74,7 +74,7 @@ class OwnGauges:
         #: Number of waiting jobs by their number of nodes.
         self._sizes: dict[int, int] = {}
         #: For each urgency, the nodes of each waiting job, in order of submission. These are
-        #: ordered dicts, because to find the first entry of a plain dict gets slower as entries are
+        #: ordered dicts, because finding the first entry of a plain dict gets slower as entries are
         #: removed.
         self._lines: dict[int, OrderedDict[str, int]] = {}
 

@@ -354,7 +354,7 @@ def _schema(migrations: tuple[str, ...]) -> Mapping[str, Set[str]]:
 def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
     """Reject a journal that has triggers, or other tables or views under the names of our tables.
 
-    To read a view or a computed column may never end.
+    Reading a view or a computed column may never end.
     """
     ours = _schema(MIGRATIONS)
     for kind, name, sql in connection.execute(_MADE):

@@ -57,7 +57,7 @@ def shared_storage(path: str | os.PathLike[str]) -> str | None:
 def read_note(path: Path, most: int = _MOST) -> bytes:
     """Return up to ``most`` bytes of a small file.
 
-    Raises :class:`OSError` if the file cannot be read or is not a regular file. (To read a named
+    Raises :class:`OSError` if the file cannot be read or is not a regular file. (Reading a named
     pipe would block, and a device may be endless.)
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)

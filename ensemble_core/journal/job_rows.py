@@ -1,6 +1,6 @@
 """Job rows: a summary of each finished job in the journal, for fast tables.
 
-To compute a table from millions of events takes minutes. Therefore, the journal's writer adds a row
+Computing a table from millions of events takes minutes. Therefore, the journal's writer adds a row
 for each job, in the transaction that contains the job's last event. A later attempt of the same
 index replaces the row. Journals of older versions have no job rows; ``job_history`` reads their
 events instead.
@@ -144,7 +144,7 @@ def layout_of(row: JobRow) -> Layout:
     return Layout(tuple(row[10]), tuple(row[11]), tuple(row[12]), kinds)
 
 
-#: Encoder of rows. It is created once, because to create an encoder takes longer than to use it.
+#: Encoder of rows. It is created once, because creating an encoder takes longer than using it.
 _text = json.JSONEncoder(separators=(",", ":"), default=str).encode
 
 

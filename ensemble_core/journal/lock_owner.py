@@ -1,4 +1,4 @@
-"""Owner of a run's lock: the process that the lock file names, and whether that may be alive.
+"""Owner of a run's lock: the process that the lock file names, and whether it may be alive.
 
 Used by ``run_store``, whose ``Lock`` writes the file, and by ``database``.
 """

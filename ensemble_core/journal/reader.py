@@ -518,7 +518,7 @@ class Journal:
     def check(self) -> None:
         """Check all pages and records of the file. Raises :class:`JournalError`.
 
-        This takes as long as to read the whole file.
+        This takes as long as reading the whole file.
         """
         with self._reading():
             found = self._connection.execute("PRAGMA integrity_check(1)").fetchone()[0]

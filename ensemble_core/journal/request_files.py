@@ -79,7 +79,7 @@ def _write(path: Path, data: Mapping[str, Any]) -> None:
     """Write a file atomically."""
     part = path.with_suffix(".part")
     part.unlink(missing_ok=True)
-    # Use a new file, because to open a named pipe would block until the pipe has a reader.
+    # Use a new file, because opening a named pipe would block until the pipe has a reader.
     with open(part, "x", encoding="utf-8") as file:
         file.write(json.dumps(data))
     os.replace(part, path)

@@ -1,11 +1,11 @@
 """Snapshots of the engine's state as bytes, so that a resume need not handle every event.
 
-A snapshot is JSON with the state's objects in columns, by class and field. To read it cannot run
-code: the reader only creates objects of a fixed list of classes, without calling these. New fields
-of the classes are written and read automatically. Rules and statistics, which the ensemble file and
-plugins define, are stored by name and looked up in the ensemble. The accumulated values of a
-statistic are stored (``metrics.statistic_state``). Only the versions that wrote a snapshot read it
-(``maker``). The runtime writes snapshots, and ``replay`` reads them.
+A snapshot is JSON with the state's objects in columns, by class and field. Reading a snapshot
+cannot run code: the reader only creates objects of a fixed list of classes, without calling these.
+New fields of the classes are written and read automatically. Rules and statistics, which the
+ensemble file and plugins define, are stored by name and looked up in the ensemble. The accumulated
+values of a statistic are stored (``metrics.statistic_state``). Only the versions that wrote a
+snapshot read it (``maker``). The runtime writes snapshots, and ``replay`` reads them.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class EventLog:
         self.gauges: Mapping[str, float] = slots.gauges()
         self._slots = slots
         self._occupied = slots.occupied()
-        # The time is in whole microseconds: to format a float takes ten times as long.
+        # The time is in whole microseconds: formatting a float takes ten times as long.
         self._last = 0 if ledger is None else int(ledger.newest * 1e6) + 1
         self._lines: list[bytes] = []
 

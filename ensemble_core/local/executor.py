@@ -30,7 +30,7 @@ It is a plugin, which the entry point ``local`` loads. It guarantees:
 - **Sharing.** Runs with the same ``pool`` (a file) share slots and GPUs. The run that has waited
   longest is next, so runs take turns. A run that is alone may use all slots.
 - **Resize.** ``grow`` and ``shrink`` change the number of slots between ``min_slots`` and
-  ``max_slots``. To shrink ends no job: free slots are removed first, and the others when jobs end.
+  ``max_slots``. Shrinking ends no job: free slots are removed first, and the others when jobs end.
 
 Jobs are children of the run's *supervisor* process. If the controller leaves
 (:meth:`LocalExecutor.close`) or is killed, they continue, and waiting jobs still start. The

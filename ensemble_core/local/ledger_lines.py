@@ -1,4 +1,4 @@
-"""Lines of the ledger: their checksums, and the state of a job according to them."""
+"""Lines of the ledger: their checksums, and a job's state according to its lines."""
 
 from __future__ import annotations
 

@@ -4,11 +4,11 @@ The supervisor is a *child subreaper* (``prctl(2)``): it becomes the parent of a
 descendants, instead of init. So all processes of jobs, and no others, stay below the supervisor in
 the tree. A :class:`ProcessTree` assigns each process to a job by these rules, in this order:
 
-1. by its ancestors: the process descends from a task of the job; 2. by its session or process
-  group: a task of the job has the same one;
+1. by its ancestors: the process descends from a task of the job;
+2. by its session or process group: a task of the job has the same one;
 3. by its environment, if ``ENSEMBLE_LINEAGE`` names the job;
-4. otherwise, the process belongs to that job which ends last, of all jobs that ran when the process
-  was first seen.
+4. otherwise, of all jobs that ran when the process was first seen, the process belongs to the job
+   that ends last.
 
 Jobs of an earlier supervisor are not below the present supervisor in the tree. The ledger lists
 their tasks, and rules 1 to 3 find their processes. Only the supervisor's thread uses this module.

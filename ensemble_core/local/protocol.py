@@ -164,6 +164,6 @@ class Splitter:
             return []
         whole = b"".join((*self._pieces, piece[:end]))
         self._pieces = [piece[end + 1 :]] if end + 1 < len(piece) else []
-        # Parse all messages in one call, because a call costs as much as to parse a short message.
+        # Parse all messages in one call, because a call costs as much as parsing a short message.
         messages: list[Any] = decode("[" + whole.decode("ascii").replace("\n", ",") + "]")
         return messages

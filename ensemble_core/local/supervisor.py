@@ -382,7 +382,7 @@ def _inherited_socket() -> socket.socket:
 def _hello(sock: socket.socket, splitter: Splitter) -> Mapping[str, Any] | None:
     """Return the controller's first message, or ``None`` if the controller has ended.
 
-    There is no timeout, because to load plugins on a busy machine may take minutes. A fork of the
+    There is no timeout, because loading plugins on a busy machine may take minutes. A fork of the
     controller (a process pool of custom code) may keep the socket open, so the controller's process
     is also watched.
     """

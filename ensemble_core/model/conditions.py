@@ -1,6 +1,6 @@
 """Conditions, the ``when`` of rules: parsed, checked and compiled once.
 
-A condition is a number, which the value must equal, one or more comparisons (``"> 5 and < 10"``),
+A condition is a number (which the value must equal), one or more comparisons (``"> 5 and < 10"``),
 or a formula over ``value``, ``metric("path")`` and the event's fields (see ``expressions``). A
 single comparison is stored as an operator and a number, so that the rule index can find the rules
 that match a new value without evaluating every condition.

@@ -243,8 +243,9 @@ class StopRequested(Event):
 
     ``then`` is
 
-    - ``end``: cancel the jobs; the run is over; - ``cancel``: cancel the jobs and stop; a resume
-      submits them again; - ``keep``: leave the jobs to the queue and stop;
+    - ``end``: cancel the jobs; the run is over;
+    - ``cancel``: cancel the jobs and stop; a resume submits them again;
+    - ``keep``: leave the jobs to the queue and stop;
     - ``cancel-left``: as ``cancel``, including jobs that an earlier stop or end left to the queue.
       It is the first event of a controller that resumes the run only to cancel these jobs.
     """

@@ -240,7 +240,7 @@ class _Loader:
             raise PluginError(
                 f"no hook found: mark a function named {' or '.join(sorted(HOOKS))} with @hookimpl"
             )
-        # Our tests check the built-ins. To check them at each start would only cost time.
+        # Our tests check the built-ins. Checking them at each start would only cost time.
         thorough = not getattr(plugin, "__name__", "").startswith("ensemble_core.")
         records: dict[str, tuple[Named, ...]] = {}
         for name, hook in sorted(hooks, key=lambda each: list(HOOKS).index(each[0])):

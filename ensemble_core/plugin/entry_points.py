@@ -1,9 +1,9 @@
 """Entry points of installed distributions, read from their metadata files without any import.
 
 This module finds plugins (group ``ensemble``) and their commands (group ``ensemble.commands``) by
-listing each folder of ``sys.path``. ``importlib.metadata`` finds the same entry points, but to
-import it takes longer than all the work done here. It is therefore used only for zip files and the
-like.
+listing each folder of ``sys.path``. ``importlib.metadata`` finds the same entry points, but
+importing it takes longer than all the work done here. It is therefore used only for zip files and
+the like.
 """
 
 from __future__ import annotations

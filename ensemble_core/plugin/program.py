@@ -159,7 +159,8 @@ def _trigger(name: str, given: Any) -> TriggerPlugin:
 
 
 class _Absent:
-    """Stand-in for a statistic of another process. It keeps a snapshot's state without values."""
+    """Stand-in for a statistic of another process. It keeps a snapshot's state, but takes no
+    values."""
 
     def __init__(self, name: str) -> None:
         self._name = name

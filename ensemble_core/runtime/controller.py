@@ -280,8 +280,8 @@ class Runtime:
         """Request an action from the live run (see :class:`Requested`).
 
         The future gets the decisions, or raises :class:`UsageError` if the request is invalid. Safe
-        from any thread. Example: ``runtime.request({"name": "submit", "label": "sim"},
-        "alice").result()``
+        from any thread. An example is
+        ``runtime.request({"name": "submit", "label": "sim"}, "alice").result()``.
         """
         return self._inquiries.request(
             action, by, self.clock, lambda event: tuple(self._handle(event))

@@ -45,7 +45,7 @@ __all__ = [
 
 #: Number of jobs in a batch of look-ups or of checks.
 _AT_ONCE = 100
-#: Seconds between two checks. To wake the thread at the end of each job would cost more than the
+#: Seconds between two checks. Waking the thread at the end of each job would cost more than the
 #: checks.
 _CHECK_PAUSE = 0.2
 #: Back-pressure: look-ups pause while more events than this wait for the engine.

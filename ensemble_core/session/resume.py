@@ -79,7 +79,7 @@ def prepare_resume(
     lock.acquire(take_over=take_over)
     try:
         # Remove requests to earlier controllers at once. Later requests are for this controller,
-        # and to read a long journal takes a while.
+        # and reading a long journal takes a while.
         for request in (STOP, HALT, LEAVE):
             with contextlib.suppress(OSError):
                 (folder / request).unlink()

@@ -1,1 +1,1 @@
-"""The subcommands of ``ensemble``. Each is a module, which is imported when it is called."""
+"""The subcommands of ``ensemble``. Each is a module, which is imported on its first use."""
