@@ -240,7 +240,7 @@ def _entries(value: object) -> list[Any]:
 
 
 class _Loader:
-    """Builds the ensemble. It binds each section after the sections to which that one refers."""
+    """Builds the ensemble. It binds a section after all sections to which the section refers."""
 
     def __init__(
         self, context: Context, file: str, functions: frozenset[str], must_begin: bool

@@ -191,8 +191,7 @@ def _chained(decisions: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 
 class Identity(NamedTuple):
-    """The identity of a job, with its parts. ``reused`` is the earlier job that replaced the
-    job."""
+    """The identity of a job, with its parts. ``reused`` is the earlier job that was reused."""
 
     job: str
     identity: str

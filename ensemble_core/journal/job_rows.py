@@ -70,7 +70,8 @@ _KIND_OF = {int: "i", float: "f", bool: "b", type(None): "n"}
 
 
 class JobRow(NamedTuple):
-    """A job after its newest attempt. ``parameters``, ``result`` and ``columns`` are mappings."""
+    """A job after its newest attempt. ``parameters``, ``result`` and ``columns`` map names to
+    values."""
 
     group: str
     number: int

@@ -97,8 +97,7 @@ class Text(Value):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Session(Value):
-    """The part of a run under one controller, from ``began`` to ``ended`` (seconds since the
-    epoch).
+    """One controller's part of a run, from ``began`` to ``ended`` (seconds since the epoch).
 
     If ``ended`` is ``None``, the controller is running or was killed. ``outcome`` describes the end
     of the session as plain data.

@@ -50,7 +50,7 @@ _VALIDATE, _DEPEND = encode_context("validate"), encode_context("depend")
 
 
 class RequestHandler:
-    """Queues and carries out requests. Other threads than the loop's may only call :meth:`add`."""
+    """Queues and carries out requests. Threads other than the loop's may only call :meth:`add`."""
 
     def __init__(
         self,

@@ -42,7 +42,7 @@ WhenBusy = Literal["wait", "skip", "force"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Decision(Record):
-    """One instruction, made by ``rule`` in its firing number ``firing`` (0: not made by a rule)."""
+    """One instruction. ``rule`` made it in the run's firing number ``firing`` (0: no rule did)."""
 
     type: ClassVar[str] = "decision"
     rule: str | None = None
@@ -261,8 +261,7 @@ class Notify(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Terminate(Decision):
-    """End or stop the run. The jobs in ``cancel`` are cancelled first; no jobs are submitted after
-    it.
+    """End or stop the run, after the jobs in ``cancel`` are cancelled. Nothing is submitted later.
 
     ``reason`` is for the user. ``natural`` is true if the run ends because nothing more can happen.
     If ``stopped`` is true, the run has not ended and can be resumed.

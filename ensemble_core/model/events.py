@@ -45,8 +45,7 @@ class Event(Record):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Started(Event):
-    """The run begins. ``resources`` has the queue's gauges at that time (see
-    :class:`Resources`)."""
+    """The run begins. ``resources`` has the queue's gauges at that time (see ``Resources``)."""
 
     type: ClassVar[str] = "start"
     resources: Mapping[str, float] = field(default_factory=lambda: NOTHING)
@@ -169,8 +168,7 @@ class ResizeOutcome(Event):
 class CallReturned(Event):
     """A custom function, a plugin's slow action or a generator returned.
 
-    ``result`` is a list of specifications as plain data. They are checked before the event is
-    created:
+    ``result`` is a list of checked specifications, as plain data:
 
     - ``{"action": {...}}``, optionally with ``"fields": {...}`` that the action may use;
     - ``{"rule": {...}}``;
@@ -196,9 +194,10 @@ class CallFailed(Event):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Delivered(Event):
-    """Notifications, merged into one message, were sent to the address ``to``, or finally failed.
+    """Notifications, merged into one message, were sent to the address ``to``, or could not be
+    sent.
 
-    ``error`` is the reason of the failure, or empty.
+    ``error`` is the reason for the failure, or empty.
     """
 
     type: ClassVar[str] = "delivered"

@@ -424,7 +424,7 @@ class BoundSpec(dict[str, Any]):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class BoundRule(Value):
-    """A checked, immutable rule. The engine keeps its counters elsewhere.
+    """A checked, immutable rule. The engine keeps the rule's counters elsewhere.
 
     - ``repetitions``: how often the rule may fire; with ``each``, how often it may fire for each
       index (``job``) or for each slice of the named parameters.

@@ -118,7 +118,7 @@ class Executor(ABC):
     - A problem of a single job (a missing command, a rejected jobspec) is reported as an
       ``exception`` event of that job with ``severity`` 0, followed by ``clean``. It is never an
       error of ``submit``.
-    - To ``cancel`` a job that is over or unknown does nothing. Cancelling leaves no process of the
+    - ``cancel`` has no effect on a job that is over or unknown. Cancelling leaves no process of the
       job behind. A controller that ends or stops waits until cancelled jobs have ended. It gives up
       if nothing was reported about any of them for ``limits.stop`` (5 minutes); a resume finds
       these jobs with ``reattach``.
@@ -133,7 +133,7 @@ class Executor(ABC):
 
     **Events.** ``emit`` may be called from any thread, also within a method, with one event or
     many. It never blocks and never raises an error. The events of one job take effect in the order
-    in which they were emitted; events of different jobs may be interleaved. To emit many events at
+    in which they were emitted; events of different jobs may be interleaved. Emitting many events at
     once only saves time.
 
     - The time of an event (seconds since the epoch) is when it happened according to the queue, so

@@ -195,7 +195,8 @@ class StatisticPlugin(Value):
     ``build`` is called with the checked ``options`` (which the file sets under ``statistics:``) and
     returns an object with ``update(value)`` and ``get()``. If the result depends on the times at
     which values arrive, set ``timed`` and implement ``update(value, timestamp)`` and
-    ``get(timestamp)``. If this is so only with some options, ``timed_when`` returns whether it is.
+    ``get(timestamp)``. If that depends on the options, ``timed_when`` returns whether the statistic
+    is timed.
 
     A statistic with ``default`` is kept for every group and variable; any other statistic is kept
     only if it is used. A statistic with a ``required`` option cannot be ``default``; a path can use

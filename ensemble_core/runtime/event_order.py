@@ -40,8 +40,7 @@ TIMED = frozenset({"submit", "start", "finish", "clean"})
 
 
 class OrderCheck:
-    """Checks the events of one run. ``take`` is called with each problem and handles it
-    immediately.
+    """Checks the events of one run. ``take`` is called with each problem and handles it at once.
 
     Events later than ``latest`` must pass through :meth:`in_time` before they are handled.
     """

@@ -24,8 +24,7 @@ _WAITS = (1.0, 4.0)
 
 
 class Notifier:
-    """Delivers messages. ``put`` is called with the resulting events; ``clock`` gives their
-    times."""
+    """Delivers messages. ``put`` gets the resulting events; ``clock`` gives their times."""
 
     def __init__(
         self, run: str, put: Callable[[Sequence[Event]], None], clock: Callable[[], float]

@@ -36,8 +36,7 @@ _Options = dict[str, Any]
 
 
 class PreparedResume(NamedTuple):
-    """Everything that a controller needs to resume a run. ``kept`` holds the run's lock and
-    journal.
+    """What a controller needs to resume a run. ``kept`` holds the run's lock and journal.
 
     ``reopened`` says whether the run had ended.
     """
