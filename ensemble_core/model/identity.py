@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,24 +77,31 @@ def parts_of(job: Job, source: Mapping[str, Any], inputs: Mapping[str, str]) -> 
     ``source`` has the parts from the group's :class:`Source`. ``inputs`` maps each input file, as
     written in the ensemble file, to its digest or modification time.
     """
-    values = _values(job)
     parts: dict[str, Any] = {
         **source,
-        "command": [fill(word, values) for word in source["command"]],
+        "command": _filled(source["command"], job),
         "parameters": dict(job.parameters),
         "replica": job.replica,
         "tasks": job.tasks,
     }
     if "environment" in source:
-        parts["environment"] = {k: fill(v, values) for k, v in source["environment"].items()}
+        names, texts = source["environment"].keys(), source["environment"].values()
+        parts["environment"] = dict(zip(names, _filled(texts, job), strict=True))
     if inputs:
         parts["inputs"] = dict(inputs)
     return parts
 
 
+def _filled(texts: Collection[str], job: Job) -> list[str]:
+    if not any("{" in text for text in texts):  # saves the values
+        return [*texts]
+    values = _values(job)
+    return [fill(text, values) for text in texts]
+
+
 def written(text: str, job: Job) -> str:
     """Fill in a text's placeholders, except those that identities keep as they are."""
-    return fill(text, _values(job)) if "{" in text else text
+    return _filled((text,), job)[0]
 
 
 def identity_of(parts: Mapping[str, Any]) -> str:

@@ -185,7 +185,7 @@ class Identities:
         self._served = tuple(served)
         self._files = files
         self._inputs = Inputs()
-        self._sources: dict[int, tuple[JobGroup, Source]] = {}
+        self._sources: dict[tuple[int, ...], tuple[JobGroup, Source]] = {}
         #: Keys of the sources and inputs that this controller has already put into the journal.
         self._recorded: set[str] = set()
         #: The groups of jobs that are about to be submitted.
@@ -332,11 +332,14 @@ class Identities:
         return unit
 
     def _source(self, group: JobGroup) -> Source:
-        known = self._sources.get(id(group))
+        # A submit that changes another field, such as the count, has a group with the same parts.
+        parts = (group.command, group.environment, group.environment_from, group.observe)
+        key = tuple(map(id, parts))
+        known = self._sources.get(key)
         if known is None:
             if len(self._sources) >= _MOST_SOURCES:
                 self._sources.clear()
-            known = self._sources[id(group)] = group, Source.of(group)
+            known = self._sources[key] = group, Source.of(group)
         return known[1]
 
     def _add(self, found: _Found, job: Job, group: JobGroup, seen: dict[str, str | None]) -> None:
