@@ -207,6 +207,23 @@ class Cluster:
             file.write_text(before)
             self.run("qconf", "-Mconf", str(file))
 
+    @contextmanager
+    def crashed(self) -> Iterator[None]:
+        """Kill qmaster for a while."""
+        self._processes["qmaster"].kill()
+        self._processes["qmaster"].wait(20)
+        try:
+            yield
+        finally:
+            self.start_qmaster()
+
+    def forget(self, job: int) -> None:
+        """Remove a job from the records of a crashed qmaster, so that its id is given again."""
+        number = f"{job:010}"
+        path = self.base / "spool" / "jobs" / number[:2] / number[2:6] / number[6:]
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        (self.base / "spool" / "jobseqnum").write_text(f"{job - 1}\n")
+
     def wait_idle(self) -> None:
         self.wait(lambda: not self.jobs(), "an empty queue")
 

@@ -69,3 +69,21 @@ class TestGridEngine(FaultSuite):
         assert session.exception(job) == "node-failure"
         assert session.context(job, "finish")["status"] != 0
         assert self.ran_in.read_text().split() == [job.id]
+
+    def test_an_id_that_a_crashed_qmaster_gives_again_belongs_to_the_later_job(
+        self, session: Session
+    ) -> None:
+        held = session.job("true", urgency=0)
+        session.submit(held)
+        session.wait_for(held, "priority")
+        used = session.context(held, "submit")["queue_id"]
+        with self.cluster.crashed():
+            self.cluster.forget(int(used))
+        later = self.counted(session)
+        session.submit(later)
+        session.wait_for(later, "priority")
+        assert session.context(later, "submit")["queue_id"] == used
+        session.wait_clean(held, later)
+        assert session.exception(held) == "lost"
+        assert session.context(later, "finish")["status"] == 0
+        assert self.ran_in.read_text().split() == [later.id]
