@@ -4,7 +4,8 @@ Four things, each beside the same without: rows of 1,000 keys with ten rules, wi
 without; the life of jobs with a ``result``, a table of them and three rules with ``each``, by 1,000
 values of a parameter; the same with a filtered statistic, a table of 1,000 rows with a ``pivot``
 and two rules on it, which ask when the group is idle or at the end of each job; and a ``vary`` that
-asks for combinations all of which the group has had.
+asks for combinations all of which the group has had. "Without" are the same jobs and events without
+results and rules; "results only" are those with the same ``result``.
 
     python benchmarks/study_rate.py [--jobs N] [--rounds N]
 """
@@ -158,16 +159,17 @@ def lives(jobs: int, with_study: bool) -> float:
     return took
 
 
-def pivoted(jobs: int, wakes: str = "") -> float:
-    """Return the seconds per event of jobs.
+def pivoted(jobs: int, wakes: str = "", *, result: bool = False) -> float:
+    """Return the seconds per event of jobs, perhaps with a ``result``.
 
-    ``wakes`` (if given) adds a rule on a filtered statistic and two rules on a pivot table.
+    ``wakes`` adds a result, a rule on a filtered statistic and two rules on a pivot table.
     """
     group = sweep(max(1, jobs // KEYS // 2))
     group = replace(group, parameters={"L": (16, 32), **group.parameters})
     rules: list[BoundRule] = []
-    if wakes:
+    if wakes or result:
         group = replace(group, result={"E": expression("duration * 2")})
+    if wakes:
         rules = [
             rule(0, "job-done", "mean.E(L == 16) > 1e9", None, ["mean.E(L == 16)"]),
             rule(1, wakes, "max.pivoted.gap(err < 1) > 1e9", None),
@@ -232,12 +234,15 @@ def main() -> None:
         f"{options.jobs} jobs with results and slices: {statistics.median(rates):.2f} of the rate"
     )
     for wakes in ("idle", "job-done"):
-        rates = [
-            pivoted(options.jobs) / pivoted(options.jobs, wakes) for _ in range(options.rounds)
-        ]
+        bare, with_result = [], []
+        for _ in range(options.rounds):
+            took = pivoted(options.jobs, wakes)
+            bare.append(pivoted(options.jobs) / took)
+            with_result.append(pivoted(options.jobs, result=True) / took)
         print(
             f"{options.jobs} jobs with a filtered statistic, a pivot table of {KEYS} rows and two "
-            f"rules on it at {wakes}: {statistics.median(rates):.2f} of the rate"
+            f"rules on it at {wakes}: {statistics.median(bare):.2f} of the rate without, "
+            f"{statistics.median(with_result):.2f} of the rate with results only"
         )
     print(f"a vary of 100,000 combinations that were had: {vary(100_000):.2f} s")
 

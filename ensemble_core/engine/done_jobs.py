@@ -116,8 +116,7 @@ class DoneJobs:
     def size(self, parameters: Mapping[str, object]) -> int:
         """Return the number of finished jobs with these parameter values, or an upper bound that
         grows whenever this number does."""
-        by = tuple(parameters)
-        if by and by in self.slices:
+        if parameters and (by := tuple(parameters)) in self.slices:
             return len(self.slices[by].get(tuple(parameters.values()), ()))
         return len(self.jobs)
 

@@ -24,13 +24,12 @@ from ensemble_core.metrics.store import (
     USED,
     VARIABLES,
     MetricStore,
-    split_filter,
 )
 from ensemble_core.model.causes import said_cause
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.ensemble import Limits
 from ensemble_core.model.events import JobEvent
-from ensemble_core.model.filters import Filter, attempt_fields, filter_of
+from ensemble_core.model.filters import Filter, attempt_fields, filter_in, filter_of
 from ensemble_core.model.jobs import Job, JobGroup
 
 __all__ = ["AT_ONCE", "JobTable"]
@@ -541,7 +540,7 @@ class JobTable:
     ) -> None:
         """Add a job's value to filtered statistics. ``row`` has the columns that filters use."""
         for name in group.filtered[variable]:
-            if self._passes(record, filter_of(split_filter(name)[1]), row):
+            if self._passes(record, filter_in(name), row):
                 self._sample(group, record, name, value, now)
                 self._record(record.job.group, name, value, now)
 
@@ -553,7 +552,7 @@ class JobTable:
         if verdicts is not None and text in verdicts:
             return verdicts[text]
         known = attempt_fields(record.job)
-        if all(name in known for name in condition.names):
+        if condition.condition.names <= known.keys():
             if record.verdicts is None:
                 record.verdicts = {}
             found = record.verdicts[text] = condition.passes(known)
@@ -592,7 +591,7 @@ class JobTable:
         results: Mapping[str, Any] = NOTHING if source is None else source.result
         row = {**record.result, "duration": duration}
         for name in group.filtered["duration"]:
-            condition = filter_of(split_filter(name)[1])
+            condition = filter_in(name)
             named = any(each in results for each in condition.names)
             if named is with_result and self._passes(record, condition, row):
                 self._sample(group, record, name, duration, now)

@@ -112,9 +112,10 @@ class RuleState:
     #: The ``SliceKey`` of the rule's instances, if each instance is for a slice.
     slices: tuple[tuple[str, ...], tuple[str, ...]] | None = field(init=False)
     #: Names in the condition. ``scoped`` has the names of the form ``STAT.NAME``, each with both
-    #: parts; ``plain`` has the others. ``spoken`` is the number of all these names, or -1 if the
-    #: condition uses metrics.
+    #: parts; ``tabled`` has those of tables; ``plain`` has the others. ``spoken`` is the number of
+    #: all these names, or -1 if the condition uses metrics.
     scoped: tuple[tuple[str, str, str], ...] = field(init=False)
+    tabled: tuple[str, ...] = field(init=False)
     plain: tuple[str, ...] = field(init=False)
     spoken: int = field(init=False)
 
@@ -126,10 +127,9 @@ class RuleState:
         names = () if condition is None else condition.spoken
         self.spoken = -1 if condition is None or condition.metrics else len(names)
         read = rule.reads.difference(rule.of_tables, rule.of_gauges, GAUGES)
-        if rule.reads_of is not None:
-            read = frozenset()
         read = frozenset(name for name in read if not name.startswith("all."))
-        self.plain = tuple(name for name in names if name not in read)
+        self.tabled = tuple(name for name in names if name in rule.of_tables)
+        self.plain = tuple(name for name in names if name not in read | rule.of_tables)
         parts = (name.partition(".") for name in names if name in read)
         self.scoped = tuple((a + dot + b, a, b) for a, dot, b in parts)
 
@@ -337,6 +337,8 @@ class RuleIndex:
     gauges: dict[str, Watch] = field(default_factory=dict)
     #: Number of rules on ``idle`` for a group or the whole run.
     broad_idle: int = 0
+    #: True if one of these became live since the last check for idle scopes.
+    new_idle: bool = False
     touched: dict[Watch, None] = field(default_factory=dict)
     #: Cache of ``waiting``, cleared when rules change.
     _found: dict[tuple[tuple[str, ...], str | None], list[RuleState]] = field(default_factory=dict)
@@ -363,7 +365,9 @@ class RuleIndex:
             return
         trigger = state.rule.trigger
         self._found = {}
-        self.broad_idle += _is_broad_idle(state.rule)
+        if _is_broad_idle(state.rule):
+            self.broad_idle += 1
+            self.new_idle = True
         for name in trigger.wakes:
             if name not in self.occasions:
                 self.occasions[name] = {}

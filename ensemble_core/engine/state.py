@@ -30,7 +30,7 @@ from ensemble_core.engine.records import (
 from ensemble_core.engine.rule_index import Instance, RuleState
 from ensemble_core.engine.rule_set import RuleSet, chain_text
 from ensemble_core.engine.silence import Silence
-from ensemble_core.engine.table_rows import TableCache, Tables
+from ensemble_core.engine.table_rows import Tables
 from ensemble_core.engine.timers import Timers
 from ensemble_core.metrics.store import (
     COMMITTED,
@@ -94,12 +94,12 @@ class State:
 
     # Slots are faster with more than thirty attributes.
     __slots__ = (
-        "_serial", "attempts", "beating", "calls", "deepest", "dropped", "end_due", "ended",
-        "ended_for_now", "ensemble", "errors", "events", "firings", "foreign_jobs", "generators",
-        "generators_due", "heeds", "held_at", "limits_met", "limits_told", "link", "look_for_end",
-        "look_for_idle", "lost", "metrics", "notices", "now", "out", "rate_limit", "resizes",
-        "retries", "rules", "shared", "silence", "sources", "started", "stop", "table",
-        "table_cache", "timers", "unhandled_failures", "via", "warnings", "withdrawn",
+        "_serial", "all_tables", "attempts", "beating", "calls", "deepest", "dropped", "end_due",
+        "ended", "ended_for_now", "ensemble", "errors", "events", "firings", "foreign_jobs",
+        "generators", "generators_due", "heeds", "held_at", "limits_met", "limits_told", "link",
+        "look_for_end", "look_for_idle", "lost", "metrics", "notices", "now", "out", "rate_limit",
+        "resizes", "retries", "rules", "shared", "silence", "sources", "started", "stop", "table",
+        "timers", "unhandled_failures", "via", "warnings", "withdrawn",
     )  # fmt: skip
 
     def __init__(
@@ -113,8 +113,7 @@ class State:
         self.metrics = MetricStore(ensemble.groups, ensemble.statistics, everything=everything)
         self.rules = RuleSet(ensemble, self.metrics)
         self.table = JobTable(ensemble.groups, self.metrics, self.rules.index)
-        #: The computed tables, which are not part of snapshots.
-        self.table_cache = TableCache()
+        self.tabulate()
         self.foreign_jobs = ForeignJobs()
         self.timers = Timers()
         self.silence = Silence()
@@ -186,7 +185,7 @@ class State:
         file lacks.
         """
         before, self.ensemble = self.ensemble, ensemble
-        self.table_cache = TableCache()
+        self.tabulate()
         earlier = list(self.rules.states.values())
         everything = _asks_for_everything(ensemble)
         self.metrics.adopt(ensemble.groups, ensemble.statistics, everything=everything)
@@ -223,6 +222,10 @@ class State:
                 state.watch.unread = True
         self.look_for_end = True
         return dropped
+
+    def tabulate(self) -> None:
+        """Prepare the tables of the file, which are not part of snapshots."""
+        self.all_tables = Tables(self.ensemble.tables, self.table.done, self.ensemble.statistics)
 
     def serve(self, rule: BoundRule) -> None:
         """Collect the values that a rule reads or waits for, from now on."""
@@ -332,9 +335,8 @@ class State:
 
     def tables(self, scope: Scope | None = None) -> Tables:
         """Return the current tables or, for an instance of a rule, the tables over its slice."""
-        ensemble, done = self.ensemble, self.table.done
-        slice_of = scope.parameters if isinstance(scope, Slice) else NOTHING
-        return Tables(ensemble.tables, done, ensemble.statistics, slice_of, self.table_cache)
+        whole = self.all_tables
+        return whole.of_slice(scope.parameters) if isinstance(scope, Slice) else whole
 
     def metric(self, path: str) -> float | None:
         """Return a metric's current value, or ``None``."""
@@ -391,19 +393,30 @@ class State:
     ) -> dict[str, Any]:
         """Return the names in a rule's condition with their values, for the scope's instance."""
         known = self._plain(rule_state, occasion, scope) if rule_state.plain else {}
-        if rule_state.scoped:
-            event, record, own, _ = occasion
-            if scope is None and record is not None:
-                scope = record.index
-            context = event.context if type(event) is JobEvent else NOTHING
-            for name, statistic, variable in rule_state.scoped:
-                # A column with the name STAT.NAME takes precedence.
+        event, record, own, _ = occasion
+        # A column with the name STAT.NAME or STAT.TABLE.COLUMN takes precedence.
+        context = event.context if type(event) is JobEvent else NOTHING
+        if rule_state.tabled:
+            tables = self.tables(scope)
+            for name in rule_state.tabled:
                 if name in own or name in context:
                     known |= named_fields((name,), self.ensemble, *occasion)
-                elif scope is not None:
-                    value = scope.read(statistic, variable, self.now)
-                    if value is not None:
-                        known[name] = value
+                elif (value := tables.statistic(name)) is not None:
+                    known[name] = value
+        if rule_state.scoped:
+            group = rule_state.rule.reads_of
+            if scope is None and record is not None and group is None:
+                scope = record.index
+            for name, statistic, variable in rule_state.scoped:
+                if name in own or name in context:
+                    known |= named_fields((name,), self.ensemble, *occasion)
+                    continue
+                if group is not None:
+                    value = self.read_scoped(name, group, occasion)
+                else:
+                    value = None if scope is None else scope.read(statistic, variable, self.now)
+                if value is not None:
+                    known[name] = value
         return known
 
     def _plain(
@@ -414,11 +427,7 @@ class State:
         for name in names:
             if name in known:
                 continue
-            value = None
-            if name in rule.of_tables:
-                value = self.tables(scope).statistic(name)
-            if value is None and name in rule.of_gauges:
-                value = self.metric(name)
+            value = self.metric(name) if name in rule.of_gauges else None
             if value is None and name in rule.reads:
                 value = self.read_scoped(name, rule.reads_of, occasion, scope)
             if value is not None:

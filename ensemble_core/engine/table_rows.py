@@ -121,7 +121,7 @@ class Tables(Mapping[str, "list[TableRow]"]):
             parsed = self._cache.parsed[name] = whole, *found, condition
         whole, statistic, of, column, condition = parsed
         if whole and self._slice_of:
-            return self._whole().statistic(name)
+            return self.of_slice(NOTHING).statistic(name)
         return self._work(self._tables[of]).statistic(statistic, column, condition)
 
     def why_none(self, name: str) -> str:
@@ -131,7 +131,7 @@ class Tables(Mapping[str, "list[TableRow]"]):
         if found is None:
             return ""
         if whole and self._slice_of:
-            return self._whole().why_none(name)
+            return self.of_slice(NOTHING).why_none(name)
         _, of, column = found
         rows = self[of]
         if not rows:
@@ -155,8 +155,9 @@ class Tables(Mapping[str, "list[TableRow]"]):
             f"{table.pivot}; {left} more values have no column"
         )
 
-    def _whole(self) -> Tables:
-        return Tables(self._tables, self._done, self._statistics, NOTHING, self._cache)
+    def of_slice(self, parameters: Mapping[str, object]) -> Tables:
+        """Return the tables over the slice with these parameters, with the same cache."""
+        return Tables(self._tables, self._done, self._statistics, parameters, self._cache)
 
     def _others(self, table: Table) -> dict[str, float]:
         """Return the statistics over other tables that a table uses."""

@@ -69,6 +69,13 @@ class Growing:
             return reducer.get()
         return _in_order(self._specs[name], self._numbers) if self._numbers else None
 
+    def all(self) -> list[float | None]:
+        """Return the statistics ``names`` over the numbers."""
+        return [
+            self.statistic(name) if reducer is None else reducer.get()
+            for name, reducer in zip(self._names, self._reducers, strict=True)
+        ]
+
 
 class Values:
     """Numbers by place, with statistics over them. Numbers may change and be removed."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from ensemble_core.engine.done_jobs import TableRow
@@ -24,8 +24,6 @@ __all__ = ["GroupedWork", "JobWork", "TableWork", "work_on"]
 
 #: Place of a row in a table with ``by``: the sort keys of the row's ``by`` values.
 Place = tuple[tuple[int, Any], ...]
-
-_UNKNOWN = object()
 
 
 def _no_metric(path: str) -> None:
@@ -101,8 +99,8 @@ class TableWork(ABC):
         self._chosen = None
         self._answers.clear()
 
-    def _passing(self, jobs: Iterable[TableRow]) -> Iterator[TableRow]:
-        return (job for job in jobs if self._only is None or self._only.passes(job))
+    def _passing(self, jobs: Iterable[TableRow]) -> Iterable[TableRow]:
+        return jobs if self._only is None else filter(self._only.passes, jobs)
 
     def rows(self) -> list[TableRow]:
         """Return the rows of the table in order."""
@@ -200,18 +198,15 @@ class JobWork(TableWork):
 
 
 class _Cell:
-    """The jobs of one row, or of one row and one pivot value.
-
-    A cell has the statistics over each variable and filter, and the columns that depend only on
-    these statistics.
-    """
+    """The jobs of one row, or of one row and one pivot value, with the statistics over each
+    variable and filter."""
 
     __slots__ = ("columns", "n", "reused", "variables")
 
     def __init__(self, variables: Iterable[Growing]) -> None:
         self.n = self.reused = 0
         self.variables = tuple(variables)
-        #: Cache of the cell's columns, cleared when a job is added.
+        #: Cache of the columns that depend only on the cell, cleared when a job is added.
         self.columns: TableRow | None = None
 
 
@@ -226,16 +221,13 @@ class _Variable(NamedTuple):
 
 
 class _Formula(NamedTuple):
-    """A per-value column with its formula. The formula may use statistics of the cell, fields of
-    the row, and per-value columns that the file defines above this column."""
+    """A per-value column that also depends on the row. Its formula may use statistics of the cell,
+    fields of the row, and per-value columns that the file defines above this column."""
 
-    name: str
     formula: Expression
     of_cell: tuple[str, ...]
     above: tuple[str, ...]
     of_row: tuple[str, ...]
-    #: True if the value depends only on the cell and the row's ``by`` values.
-    pure: bool
 
 
 class GroupedWork(TableWork):
@@ -253,10 +245,20 @@ class GroupedWork(TableWork):
             passes = filter_of(condition) if condition else None
             of = tuple(f"{name}.{spoken}" for name in names)
             self._variables.append(_Variable(variable, passes, tuple(names), of))
-        self._formulas: dict[str, _Formula] = {}
-        for name in table.columns:
-            if name in table.per_value:
-                self._formulas[name] = self._per_value(name)
+        #: The columns that depend only on the cell and its pivot value, and the others.
+        self._of_cell: dict[str, Expression] = {}
+        self._of_row: dict[str, Expression | _Formula] = {}
+        for name, formula in table.columns.items():
+            if name not in table.per_value:
+                self._of_row[name] = formula
+            elif self._is_of_cell(formula):
+                self._of_cell[name] = formula
+            else:
+                self._of_row[name] = self._per_value(formula)
+        #: True if formulas use names that are not, or have another value, in the row itself.
+        self._apart = bool(
+            not table.pivot or table.others or not self._of_row.keys().isdisjoint(table.own_names)
+        )
         self._counts_reused = "reused" in table.own_names
         #: The cells by row and pivot value (``None`` without a pivot).
         self._cells: dict[Place, dict[Any, _Cell]] = {}
@@ -271,12 +273,20 @@ class GroupedWork(TableWork):
         #: The pivot values, each with its suffix in names of columns.
         self._labels: list[tuple[Any, str]] = []
         self._label()
-        #: The cell for a pivot value for which a row has no jobs.
-        self._empty = self._cell()
+        #: For each pivot value, a cell for rows without jobs of this value.
+        self._empty: dict[Any, _Cell] = {}
         self._kept: dict[tuple[str, str], tuple[_Column, Values]] = {}
 
-    def _per_value(self, name: str) -> _Formula:
-        table, formula = self.table, self.table.columns[name]
+    def _is_of_cell(self, formula: Expression) -> bool:
+        table = self.table
+        return not any(
+            (name in table.by and name != table.pivot)
+            or name not in (table.pivot, "n", "reused", *table.reads, *self._of_cell)
+            for name in formula.spoken
+        )
+
+    def _per_value(self, formula: Expression) -> _Formula:
+        table = self.table
         of_cell, above, of_row = [], [], []
         for each in formula.spoken:
             if each == table.pivot or each in table.by:
@@ -287,10 +297,7 @@ class GroupedWork(TableWork):
                 above.append(each)
             else:
                 of_row.append(each)
-        pure = {*of_row} <= {*table.by, table.pivot} and all(
-            each in self._formulas and self._formulas[each].pure for each in above
-        )
-        return _Formula(name, formula, tuple(of_cell), tuple(above), tuple(of_row), pure)
+        return _Formula(formula, tuple(of_cell), tuple(above), tuple(of_row))
 
     # -- new jobs ------------------------------------------------------------------------------
 
@@ -313,8 +320,6 @@ class GroupedWork(TableWork):
         named = self._named.get(place)
         if named is None or index < named[0]:
             self._named[place] = index, values
-            for other in cells.values():
-                other.columns = None
         pivot = job.get(table.pivot) if table.pivot else None
         cell = cells.get(pivot)
         if cell is None:
@@ -359,67 +364,64 @@ class GroupedWork(TableWork):
     def _row(self, place: Place) -> TableRow | None:
         """Compute the row at a place. Return ``None`` if ``where`` does not hold."""
         table, cells = self.table, self._cells[place]
-        _, named = self._named[place]
         row: TableRow = {"n": sum([cell.n for cell in cells.values()])}
         if self._counts_reused:
             row["reused"] = sum([cell.reused for cell in cells.values()])
-        row.update(zip(table.by, named, strict=True))
-        seen = {**self.known, **row}
-        if not table.pivot:
-            seen = {**self.known, **self._over(cells[None]), **row}
-        columns: TableRow = {}
-        over: dict[Any, TableRow] = {}
-        for name, formula in table.columns.items():
-            if name in table.per_value:
-                self._compute_per_value(name, cells, over, seen, columns)
-            else:
-                columns[name] = formula.result(seen, _no_metric)
-                seen.setdefault(name, columns[name])
+        row.update(zip(table.by, self._named[place][1], strict=True))
+        seen = row
+        if self._apart:
+            seen = {**self.known, **({} if table.pivot else self._over(cells[None])), **row}
+        found: list[tuple[Any, str, _Cell]] = []
+        for value, label in self._labels:
+            cell = cells.get(value) or self._empty_cell(value)
+            found.append((value, label, cell))
+            if cell.columns is None:
+                cell.columns = self._columns(cell, value, label)
+            row.update(cell.columns)
+            if self._apart:
+                seen.update(cell.columns)
+        for name, formula in self._of_row.items():
+            if not isinstance(formula, _Formula):
+                row[name] = formula.result(seen, _no_metric)
+                if self._apart:
+                    seen.setdefault(name, row[name])
+                continue
+            for value, label, cell in found:
+                row[name + label] = self._in_cell(formula, value, label, cell, seen)
+                seen[name + label] = row[name + label]
         if table.where is not None and not table.where.holds(None, seen, _no_metric):
             return None
-        row.update(columns)
         return row
 
-    def _compute_per_value(
-        self,
-        column: str,
-        cells: Mapping[Any, _Cell],
-        over: dict[Any, TableRow],
-        seen: TableRow,
-        columns: TableRow,
-    ) -> None:
-        """Compute a per-value column for each value of the pivot.
+    def _empty_cell(self, value: Any) -> _Cell:
+        if value not in self._empty:
+            self._empty[value] = self._cell()
+        return self._empty[value]
 
-        ``over`` caches the statistics of cells.
-        """
-        of = self._formulas[column]
-        for value, label in self._labels:
-            cell = cells.get(value, self._empty)
-            found = _UNKNOWN if cell.columns is None else cell.columns.get(column, _UNKNOWN)
-            if found is _UNKNOWN:
-                if value not in over:
-                    over[value] = self._over(cell)
-                known = over[value]
-                if of.above or of.of_row:
-                    known = {name: known.get(name) for name in of.of_cell}
-                    for name in of.above:
-                        known[name] = columns.get(name + label)
-                    for name in of.of_row:
-                        known[name] = value if name == self.table.pivot else seen.get(name)
-                found = of.formula.result(known, _no_metric)
-                if of.pure and cell is not self._empty:
-                    if cell.columns is None:
-                        cell.columns = {}
-                    cell.columns[column] = found
-            columns[column + label] = found
-            seen.setdefault(column + label, found)
+    def _columns(self, cell: _Cell, value: Any, label: str) -> TableRow:
+        """Compute the columns that depend only on a cell."""
+        known, columns = self._over(cell), TableRow()
+        known[self.table.pivot] = value
+        for name, formula in self._of_cell.items():
+            found = columns[name + label] = formula.result(known, _no_metric)
+            known.setdefault(name, found)
+        return columns
+
+    def _in_cell(self, of: _Formula, value: Any, label: str, cell: _Cell, seen: TableRow) -> object:
+        """Compute a column of a cell that also depends on the row."""
+        over = self._over(cell)
+        known = {name: over.get(name) for name in of.of_cell}
+        for name in of.above:
+            known[name] = seen.get(name + label)
+        for name in of.of_row:
+            known[name] = value if name == self.table.pivot else seen.get(name)
+        return of.formula.result(known, _no_metric)
 
     def _over(self, cell: _Cell) -> TableRow:
         """Return the statistics over the jobs of a cell by name, with ``n`` and ``reused``."""
         found: TableRow = {"n": cell.n, "reused": cell.reused}
         for variable, numbers in zip(self._variables, cell.variables, strict=True):
-            for statistic, name in zip(variable.statistics, variable.spoken, strict=True):
-                found[name] = numbers.statistic(statistic)
+            found.update(zip(variable.spoken, numbers.all(), strict=True))
         return found
 
     # -- queries -------------------------------------------------------------------------------

@@ -23,7 +23,6 @@ from typing import Any
 
 from ensemble_core.engine.engine import Engine
 from ensemble_core.engine.state import State
-from ensemble_core.engine.table_rows import TableCache
 from ensemble_core.metrics.series import Series, StatisticSpec
 from ensemble_core.metrics.statistic_state import NoState
 from ensemble_core.model import conditions
@@ -64,7 +63,7 @@ _NAMES: dict[type[Any], str] = {
 _SCALARS = {type(None), bool, int, float, str}
 #: Fields that contain functions or derived values. They are not stored but rebuilt.
 _REBUILT = {
-    "State": ("table_cache",),
+    "State": ("all_tables",),
     "Watch": ("read",),
     "Series": ("_problems",),
     "_Cell": ("statistic", "get", "update", "update_all"),
@@ -199,7 +198,7 @@ class _Reader:
             raise TypeError("not a saved engine state")
         for each, states in self._series:
             each.restore(state.metrics.statistics, states)
-        state.table_cache = TableCache()
+        state.tabulate()
         state.metrics.hear_of_faults()
         for watch in state.rules.index.watches.values():
             watch.read = state.metrics.reader(watch.path)

@@ -28,6 +28,7 @@ __all__ = [
     "Filter",
     "Spoken",
     "attempt_fields",
+    "filter_in",
     "filter_of",
     "filtered",
     "spoken",
@@ -130,3 +131,9 @@ def filter_of(text: str, key: str = "filter") -> Filter:
         if isinstance(part, ast.Name)
     }
     return Filter(condition, condition.spoken, frozenset(condition.names - asked))
+
+
+@lru_cache(maxsize=4096)
+def filter_in(name: str) -> Filter:
+    """Return the filter of ``NAME(CONDITION)``."""
+    return filter_of(split_filter(name)[1])
