@@ -28,6 +28,7 @@ from ensemble_core.model.decisions import (
     Call,
     Cancel,
     Decision,
+    Fired,
     LookUp,
     Notify,
     Resize,
@@ -666,6 +667,8 @@ class Runtime:
         for decision in decisions:
             for watcher in self._watchers:
                 watcher.decision(decision)
+            if type(decision) is Fired:  # at every firing, and never an order
+                continue
             if isinstance(decision, Submit) and decision.jobs:
                 self._tracker.expect(decision.jobs)
                 if self._identities is not None and self._journal is not None:
