@@ -25,6 +25,7 @@ from ensemble_core.config.schema import compose
 from ensemble_core.errors import EnsembleError
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.plugin.named_code import Kind, is_loaded
+from ensemble_core.plugin.registry import Registry
 from ensemble_core.plugin.validation import ANNOTATIONS
 
 pytestmark = pytest.mark.checkout
@@ -258,6 +259,11 @@ def option(data: Any, path: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(found)
 
 
+@pytest.fixture(scope="module")
+def registry() -> Registry:
+    return discover()
+
+
 @cache
 def changes() -> Mapping[Path, Sequence[tuple[tuple[Any, ...], str]]]:
     """Return the texts to replace in each file: each option once by each of the names."""
@@ -273,8 +279,9 @@ def changes() -> Mapping[Path, Sequence[tuple[tuple[Any, ...], str]]]:
 
 
 @pytest.mark.parametrize("file", [None, *FILES], ids=lambda file: file.name if file else "study")
-def test_check_of_a_file_loads_none_of_its_code(file: Path | None, canary: Path) -> None:
-    registry = discover()
+def test_check_of_a_file_loads_none_of_its_code(
+    file: Path | None, registry: Registry, canary: Path
+) -> None:
     data = yaml.safe_load(STUDY) if file is None else FILES[file]
     name = "study.yaml" if file is None else str(file)
     every = [(path, word) for path in leaves(data) for word in NAMES]
