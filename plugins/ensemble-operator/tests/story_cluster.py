@@ -43,6 +43,7 @@ class Place:
         folder: Path | None = None,
     ) -> None:
         self.stand, self.images = stand, images
+        self.plays_node = False
         self._log = None if folder is None else folder / "log"
         self.operators: list[subprocess.Popen[bytes]] = []
         self.namespace = f"ensemble-{uuid.uuid4().hex[:8]}"

@@ -29,7 +29,7 @@ from .refusals import Refusal
 from .server import Trouble, _Server
 from .store import Store, now
 
-__all__ = ["Gate", "RealNode"]
+__all__ = ["Gate", "RealNode", "serve_tls"]
 
 Object = dict[str, Any]
 _MERGE = "application/merge-patch+json"
@@ -296,6 +296,22 @@ class RealNode(Kubelet):
         super().ask(method, path, body, *kind)
 
 
+def serve_tls(server: ThreadingHTTPServer, folder: Path) -> int:
+    """Serve with a new certificate, in a thread; return the port."""
+    folder.mkdir(parents=True, exist_ok=True)
+    key, certificate = folder / "node.key", folder / "node.crt"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj",
+         "/CN=node", "-keyout", str(key), "-out", str(certificate)],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate, key)
+    server.socket = tls.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    return int(server.server_address[1])
+
+
 class _LogServer(ThreadingHTTPServer):
     """Kubelet endpoint of a simulated node: serves the logs of its pods to the API server."""
 
@@ -303,19 +319,8 @@ class _LogServer(ThreadingHTTPServer):
     block_on_close = False
 
     def __init__(self, node: RealNode, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        key, certificate = folder / "node.key", folder / "node.crt"
-        subprocess.run(
-            ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj",
-             "/CN=node", "-keyout", str(key), "-out", str(certificate)],
-            check=True, capture_output=True,
-        )  # fmt: skip
         super().__init__(("127.0.0.1", 0), type("Logs", (_Logs,), {"node": node}))
-        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        tls.load_cert_chain(certificate, key)
-        self.socket = tls.wrap_socket(self.socket, server_side=True)
-        self.port = int(self.server_address[1])
-        threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
+        self.port = serve_tls(self, folder)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Clients that give up are no news."""

@@ -79,6 +79,7 @@ def _playing(request: pytest.FixtureRequest, folder: Path, stand: Stand | None) 
     node = None
     if request.config.getoption("--play-node") and stand is None:
         node = _node(config, folder, place.namespace)
+        place.plays_node = True
     try:
         yield place
         assert not [each for each in place.operators if (each.poll() or 0) > 0], place.said

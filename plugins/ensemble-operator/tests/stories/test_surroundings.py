@@ -6,13 +6,16 @@ or with ``--kubeconfig FILE``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from ensemble_operator.api import ApiError
 from fake_namespace import FILE, ensemble, member
 from kills import free_ports
+from kubernetes_stand_in.metrics import GROUP, VERSION, MetricsServer
 from story_cluster import Place
 
 Another = Callable[[], Place]
@@ -185,6 +188,57 @@ def test_an_autoscaler_without_a_metrics_server_leaves_the_size_alone(place: Pla
     place.until(lambda: "scaled-0" not in place.names("HorizontalPodAutoscaler"))
 
 
+def test_an_autoscaler_with_metrics_sets_the_size_until_they_fail(
+    place: Place, tmp_path: Path
+) -> None:
+    if place.stand is not None or not place.plays_node:
+        pytest.skip("needs --kubeconfig and --play-node: the stand-in has no autoscaler")
+    cpu = {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 50}}
+    scaling = {"metrics": [{"type": "Resource", "resource": cpu}]}
+    asked = {"requests": {"cpu": "100m"}, "limits": {"cpu": "1"}}
+    wide = {"size": 1, "maxSize": 3, "containers": [{"image": "any", "resources": asked}]}
+    scaler = lambda: place.get("HorizontalPodAutoscaler", "metered-0") or {}  # noqa: E731
+    conditions = lambda: scaler().get("status", {}).get("conditions") or ()  # noqa: E731
+    active = lambda: [c["status"] for c in conditions() if c["type"] == "ScalingActive"]  # noqa: E731
+    with metrics(place, tmp_path) as server:
+        place.make(
+            ensemble(long_member(spec=wide, resize="HPA", autoscaling=scaling), name="metered")
+        )
+        place.until(lambda: first_pod(place, "metered"))
+        place.until(lambda: active() == ["True"])
+        assert (place.get("MiniCluster", "metered-0") or {})["spec"]["size"] == 1
+        server.cpu = "100m"
+        place.until(lambda: (place.get("MiniCluster", "metered-0") or {})["spec"]["size"] == 3)
+        place.until(lambda: place.status("metered")["members"][0]["size"] == 3)
+        server.cpu = None
+        place.until(lambda: active() == ["False"])
+        assert (place.get("MiniCluster", "metered-0") or {})["spec"]["size"] == 3
+        assert place.condition("metered", "Valid")[0] == "True"
+    place.delete("Ensemble", "metered")
+    place.until(lambda: "metered-0" not in place.names("HorizontalPodAutoscaler"))
+
+
+@contextmanager
+def metrics(place: Place, folder: Path) -> Iterator[MetricsServer]:
+    """Yield a metrics server for the pods of a place, registered with its API server."""
+    server = MetricsServer(folder, lambda: place.all("Pod"))
+    version, name = f"{VERSION}.{GROUP}", "metrics"
+    registered = "/apis/apiregistration.k8s.io/v1/apiservices"
+    ports = [{"port": server.port}]
+    spec = {"type": "ExternalName", "externalName": "localhost", "ports": ports}
+    place.make({"kind": "Service", "metadata": {"name": name}, "spec": spec})
+    service = {"namespace": place.namespace, "name": name, "port": server.port}
+    priorities = {"groupPriorityMinimum": 100, "versionPriority": 100}
+    about = {"service": service, "group": GROUP, "version": VERSION, "insecureSkipTLSVerify": True}
+    place("POST", registered, {"metadata": {"name": version}, "spec": {**about, **priorities}})
+    try:
+        yield server
+    finally:
+        place("DELETE", f"{registered}/{version}")
+        place.delete("Service", name)
+        server.shutdown()
+
+
 def test_a_deny_all_policy_of_the_namespace_coexists_with_the_services_policy(
     place: Place,
 ) -> None:
@@ -194,11 +248,28 @@ def test_a_deny_all_policy_of_the_namespace_coexists_with_the_services_policy(
     place.until(lambda: "policed-0" in place.names("MiniCluster"))
     assert {"deny-all", "policed"} <= set(place.names("NetworkPolicy"))
     own = (place.get("NetworkPolicy", "policed") or {})["spec"]
-    assert own["podSelector"]["matchLabels"]["app.kubernetes.io/instance"] == "policed"
+    place.until(lambda: first_pod(place, "policed"))
+    pods = labelled(place, "policed")
+    assert selected(own, pods) == {"service"}
+    callers = [each for each in own["ingress"][0]["from"] if "namespaceSelector" not in each]
+    assert set().union(*(selected(each, pods) for each in callers)) == {"service", "member"}
     place.delete("Ensemble", "policed")
     place.until(lambda: "policed" not in place.names("NetworkPolicy"))
     assert "deny-all" in place.names("NetworkPolicy")
     place.delete("NetworkPolicy", "deny-all")
+
+
+def labelled(place: Place, name: str) -> dict[str, dict[str, str]]:
+    """Return the labels of the pods of an Ensemble's service and of its first member."""
+    service = (place.get("Deployment", name) or {})["spec"]["template"]["metadata"]["labels"]
+    pods = {each["metadata"]["name"]: each for each in place.all("Pod")}
+    member = pods[first_pod(place, name)]["metadata"]["labels"]
+    return {"service": service, "member": member}
+
+
+def selected(rule: dict[str, Any], pods: dict[str, dict[str, str]]) -> set[str]:
+    wanted = rule["podSelector"]["matchLabels"].items()
+    return {what for what, labels in pods.items() if wanted <= labels.items()}
 
 
 @pytest.mark.parametrize(
