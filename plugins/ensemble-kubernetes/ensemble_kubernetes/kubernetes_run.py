@@ -54,6 +54,12 @@ _WELL = 1.0
 #: A message with one of these words means that a pod will never be created. Other problems may
 #: pass.
 _NEVER = ("forbidden", "denied", "violates", "invalid", "must specify")
+#: Used up, not counted yet, or changed by a concurrent request.
+_QUOTA = (
+    "exceeded quota",
+    "status unknown for quota",
+    "cannot be fulfilled on resourcequotas",
+)
 _EVENTS = {"field_selector": "involvedObject.kind=Job,reason=FailedCreate"}
 _AGAIN = "running jobs continue; retrying until it works"
 
@@ -274,9 +280,11 @@ class KubernetesRun:
         try:
             self._api.create(body)
         except ApiError as caught:
-            error = None if caught.status == 409 else caught  # a Job with this name is ours
+            # A Job with this name is ours. Other conflicts are about a quota.
+            exists = caught.status == 409 and "already exists" in caught.message
+            error = None if exists else caught
         with self._lock:
-            full = error is not None and "exceeded quota" in error.message
+            full = error is not None and any(words in error.message for words in _QUOTA)
             if error is None:
                 self._full = False
                 self._outlet.answered("create")
@@ -524,7 +532,7 @@ class KubernetesRun:
         """
         if life.over or life.pods or "being terminated" in message:
             return
-        passing = "exceeded quota" in message
+        passing = any(words in message for words in _QUOTA)
         if not passing and any(word in message for word in _NEVER):
             self._end(life, Failure("submit", message))
         else:

@@ -15,7 +15,7 @@ from conftest import ACCESS, IMAGE, MISSING
 from ensemble_kubernetes import kubernetes_run
 from ensemble_kubernetes.executor import KubernetesExecutor
 from ensemble_testing import Session
-from kubernetes_stand_in.refusals import Refusal
+from kubernetes_stand_in.refusals import Refusal, conflict
 
 from ensemble_core import ExecutorError, Job, UsageError
 
@@ -40,7 +40,9 @@ def lasting(session: Session, **fields: Any) -> Job:
 
 def quota(world: Cluster, what: str, limit: int) -> None:
     body = {"metadata": {"name": "few"}, "spec": {"hard": {what: str(limit)}}}
-    world.cluster.store.create(world.quotas, world.namespace, body)
+    store = world.cluster.store
+    store.create(world.quotas, world.namespace, body)
+    world.wait(lambda: "hard" in store.get(world.quotas, world.namespace, "few").get("status", {}))
 
 
 def note(session: Session, job: Job) -> str:
@@ -65,6 +67,39 @@ def test_jobs_rejected_by_a_quota_wait_and_run_when_quota_is_free(
         threading.Thread(target=lambda job=job: (session.wait_clean(job), session.executor.forget([job.id]))).start()  # fmt: skip
     session.wait_clean(*jobs)
     assert [session.context(job, "finish")["status"] for job in jobs] == [0] * 5
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        Refusal(403, 'jobs.batch "x" is forbidden: status unknown for quota: few, resources: pods'),
+        conflict("resourcequotas", "", "few"),
+    ],
+    ids=["not counted yet", "changed meanwhile"],
+)
+def test_a_job_rejected_while_a_quota_is_counted_is_submitted_again(
+    world: Cluster, session: Session, monkeypatch: pytest.MonkeyPatch, refusal: Refusal
+) -> None:
+    """Concurrent creations in a namespace with a quota can get a 409 about the quota."""
+    monkeypatch.setattr(kubernetes_run, "_FULL", 0.5)
+    refusals = [refusal]
+
+    def refuse(method: str, path: str) -> None:
+        if method == "POST" and path.endswith("/jobs") and refusals:
+            raise refusals.pop()
+
+    world.cluster.meanwhile = refuse
+    session.run(job := session.job("true"))
+    assert session.context(job, "finish")["status"] == 0
+
+
+def test_a_pod_rejected_while_a_quota_is_counted_is_created_later(
+    world: Cluster, session: Session
+) -> None:
+    body = {"metadata": {"name": "wide"}, "spec": {"hard": {"pods": "10"}}}
+    world.cluster.store.create(world.quotas, world.namespace, body)
+    session.run(job := session.job("true"))
+    assert session.context(job, "finish")["status"] == 0
 
 
 def test_jobs_whose_pods_are_rejected_by_a_quota_wait(world: Cluster, session: Session) -> None:

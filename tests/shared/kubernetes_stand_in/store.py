@@ -12,7 +12,7 @@ import re
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -153,6 +153,10 @@ class Store:
             if kind.group == EXTENSIONS and not self._dry:
                 self._establish(found)
             made = self._keep(kind, "ADDED", found)
+            if kind.plural == "resourcequotas" and not self._dry:
+                counting = threading.Timer(0.2, self._count_usage, (kind, namespace, name))
+                counting.daemon = True
+                counting.start()
             if not self._dry and self._abandoned(made):
                 self._remove(kind, copied(made))
             return made
@@ -254,6 +258,12 @@ class Store:
             for resource, limit in quota["spec"]["hard"].items():
                 if resource.removeprefix("count/") != counted:
                     continue
+                if "hard" not in quota.get("status", {}):
+                    raise Refusal(
+                        403,
+                        f"{named(kind.plural, kind.group, name)} is forbidden: status unknown for "
+                        f"quota: {quota['metadata']['name']}, resources: {resource}",
+                    )
                 used = len(self.all(kind, namespace))
                 if used >= int(limit):
                     raise Refusal(
@@ -262,6 +272,12 @@ class Store:
                         f"{quota['metadata']['name']}, requested: {resource}=1, "
                         f"used: {resource}={used}, limited: {resource}={limit}",
                     )
+
+    def _count_usage(self, kind: Kind, namespace: str, name: str) -> None:
+        """Write the status of a new quota, like the quota controller after a moment."""
+        with self.changed, suppress(Refusal):
+            found = copied(self.get(kind, namespace, name))
+            self._keep(kind, "MODIFIED", {**found, "status": {"hard": found["spec"]["hard"]}})
 
     def _check_identity(self, kind: Kind, namespace: str, found: Object) -> None:
         metadata = found.get("metadata") or {}
