@@ -36,9 +36,9 @@ _Options = dict[str, Any]
 
 
 class PreparedResume(NamedTuple):
-    """What a controller needs to resume a run. ``kept`` holds the run's lock and journal.
+    """All a controller needs to resume a run. The field ``kept`` holds the lock and the journal.
 
-    ``reopened`` says whether the run had ended.
+    The field ``reopened`` says whether the run had ended.
     """
 
     ensemble: Ensemble
