@@ -54,4 +54,4 @@ def test_a_job_that_pbs_rejects_for_good_fails_with_its_message(said: str) -> No
 def test_the_summary_names_the_tested_pbs() -> None:
     (plugin,) = ensemble_executors()
     assert "23.06.06" in plugin.summary
-    assert "PBS Pro (not yet run)" in plugin.summary
+    assert "PBS Pro (not tested)" in plugin.summary
