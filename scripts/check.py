@@ -64,6 +64,7 @@ LONGEST = (
     "ensemble-kubernetes",
     "ensemble-minicluster",
     "ensemble-dashboard",
+    "ensemble-batch",
 )
 #: The last line of pytest, with or without its frame.
 CLOSING = re.compile(r"^=* ?((?:\d+ [a-z]+(?:, )?)+ in [\d.]+s.*?|no tests ran in .*?) ?=*$")
