@@ -68,10 +68,11 @@ def as_html(run: _Run, elapsed: float | None = None) -> str:
         return f"<p>{' · '.join(said)}</p>"
     report = run.report()
     said.append(f"rules fired {report.firings}")
-    head = "".join(f"<th>{name}</th>" for name in ("group", *_COLUMNS, "mean time"))
+    counts = (*_COLUMNS, "reused") if any(group.reused for group in report.groups) else _COLUMNS
+    head = "".join(f"<th>{name}</th>" for name in ("group", *counts, "mean time"))
     body = "".join(
         f"<tr><td>{html.escape(group.name)}</td>"
-        + "".join(f"<td>{getattr(group, name)}</td>" for name in _COLUMNS)
+        + "".join(f"<td>{getattr(group, name)}</td>" for name in counts)
         + f"<td>{format_duration(group.mean_duration)}</td></tr>"
         for group in report.groups
     )

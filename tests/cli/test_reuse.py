@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import ensemble_core
+from ensemble_core.api.notebook import as_html
 from ensemble_core.cli.main import main
 from ensemble_core.runtime import identities
 from ensemble_core.runtime.identities import Identities
@@ -387,6 +388,8 @@ def test_python_api_reuses_a_run() -> None:
     again = ensemble_core.run("e.yaml", executor="local", tag="r2", reuse=["r1"])
     assert again.exit_code == 0
     assert {row["reused"].partition("/")[0] for row in again.jobs()} == {"r1"}
+    assert "<th>reused</th>" in as_html(again)
+    assert "<th>reused</th>" not in as_html(ensemble_core.open_run("r1"))
     assert len(executed()) == 8
 
 
