@@ -5,7 +5,7 @@ without; the life of jobs with a ``result``, a table of them and three rules wit
 values of a parameter; the same with a filtered statistic, a table of 1,000 rows with a ``pivot``
 and two rules on it, which ask when the group is idle or at the end of each job; and a ``vary`` that
 asks for combinations all of which the group has had. "Without" are the same jobs and events without
-results and rules; "results only" are those with the same ``result``.
+results and rules; "results only" are those with the same ``result``. Their memory is compared, too.
 
     python benchmarks/study_rate.py [--jobs N] [--rounds N]
 """
@@ -16,6 +16,7 @@ import argparse
 import gc
 import statistics
 import time
+import tracemalloc
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -198,6 +199,16 @@ def pivoted(jobs: int, wakes: str = "", *, result: bool = False) -> float:
     return took
 
 
+def peak(jobs: int, wakes: str = "") -> int:
+    """Return the largest memory of the jobs of ``pivoted`` and their events, in bytes."""
+    gc.collect()
+    tracemalloc.start()
+    pivoted(jobs, wakes)
+    found = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return found
+
+
 def vary(combinations: int) -> float:
     """Return seconds for a vary whose combinations all exist already."""
 
@@ -244,6 +255,8 @@ def main() -> None:
             f"rules on it at {wakes}: {statistics.median(bare):.2f} of the rate without, "
             f"{statistics.median(with_result):.2f} of the rate with results only"
         )
+    more = peak(options.jobs, "job-done") - peak(options.jobs)
+    print(f"their statistics and table: {more / options.jobs:.0f} bytes a job")
     print(f"a vary of 100,000 combinations that were had: {vary(100_000):.2f} s")
 
 
