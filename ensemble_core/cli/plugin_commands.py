@@ -2,7 +2,7 @@
 
 Names are resolved as in ``plugin.registry``: the core's commands take precedence, and if two
 distributions claim a name, ``ensemble DISTRIBUTION:NAME`` selects one. Listing the commands imports
-nothing: ``ensemble --help`` shows the first line of the module's docstring.
+nothing: for ``ensemble --help``, the first line of a docstring is read from the module's source.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _HEAD = 4096
 
 
 def find_commands(own: Iterable[str]) -> PluginRecords[EntryPoint]:
-    """Return all commands by name: the core's ``own``, and those of plugins."""
+    """Return all commands by name: those of the core (``own``) and those of plugins."""
     points = [EntryPoint(name, "", BUILTIN, "") for name in own] + entry_points(GROUP)
     return PluginRecords("command", [(_provider(point), point) for point in points])
 

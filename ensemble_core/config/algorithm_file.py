@@ -132,9 +132,9 @@ def _fill(
     if whole is None:
         errors.append(
             UsageError(
-                f"{value!r} has an option inside a string",
+                f"{value!r} refers to an option inside a longer string",
                 where=document.at(path),
-                hint="an option replaces a whole value: make the whole string an option",
+                hint="an option replaces a whole value: write the rest into the option, too",
                 code="bad-placeholder",
             )
         )

@@ -49,7 +49,7 @@ def expand_uses(context: Context) -> None:
             context.report(
                 _named_at(path, entry),
                 f"duplicate instance {name!r}; the first is at {first}",
-                hint="rename one of them: as: NAME",
+                hint="rename one of them with 'as: NAME'",
                 code="duplicate-name",
             )
             continue

@@ -26,10 +26,10 @@ DoneJob = tuple[Any, ...]
 
 @dataclass(slots=True, eq=False, repr=False)
 class DoneJobs:
-    """The finished jobs of one group by index.
+    """The done jobs of one group, by index.
 
-    For each list of parameters that a rule has under ``each``, ``slices`` has the indices of the
-    jobs by the values of these parameters.
+    For each list of parameters that a rule has under ``each``, ``slices`` maps the values of these
+    parameters to the indices of the jobs that have them.
     """
 
     jobs: dict[int, DoneJob] = field(default_factory=dict)

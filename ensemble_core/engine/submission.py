@@ -99,7 +99,7 @@ class Submitter:
         if jobs and jobs[0].id in state.table.records:
             raise EnsembleError(
                 f"{jobs[0].id} is already submitted",
-                hint="yield a submit only once; ask the firing for another",
+                hint="yield each submit only once; for more jobs, call firing.submit again",
                 code="submitted-twice",
             )
         link = state.via or origin.link

@@ -332,7 +332,7 @@ def _version(connection: sqlite3.Connection, path: Path, *, write: bool) -> int:
     if version < len(MIGRATIONS) and not write and version not in _READABLE:
         raise JournalError(
             f"the journal has an older format ({version}): {path}",
-            hint="'ensemble resume' brings it up to date; the version that wrote it can read it",
+            hint="upgrade it with 'ensemble resume', or read it with the version that wrote it",
             code="older-journal",
         )
     return version

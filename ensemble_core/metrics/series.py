@@ -23,7 +23,7 @@ _BUFFER = 128
 
 
 class Statistic(Protocol):
-    """A streaming reducer. It receives finite numbers, and is read only after the first one."""
+    """A streaming reducer. It receives finite numbers, and is never read before the first."""
 
     def update(self, value: float, /) -> Any:
         """Add a value."""

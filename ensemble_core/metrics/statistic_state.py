@@ -1,7 +1,7 @@
 """Conversion of a statistic's state to plain data and back.
 
 A snapshot contains no code and no names of plugins' classes. A resume builds each statistic as at
-the start of a run, and restores the attributes that values have changed. A statistic whose
+the start of a run, then restores the attributes that have changed since. A statistic whose
 attributes contain anything other than plain data needs ``__getstate__`` and ``__setstate__``. Used
 by snapshots of the engine, and by statistics that contain others.
 """

@@ -50,8 +50,8 @@ class Program:
     called with a ``CallContext``, outside the engine's thread. Those in ``triggers`` are called
     with an event and its fields, in the engine's thread, and return whether the event matches.
     Those in ``statistics`` are called without arguments (or with the options of the file's
-    ``statistics:``) and return an object with ``update`` and ``get``. A plugin's record can replace
-    a callable.
+    ``statistics:``) and return an object with ``update`` and ``get``. Instead of a callable, a
+    program can give a record, as a plugin does.
     """
 
     functions: Mapping[str, Callable[..., object]] = field(default_factory=lambda: _NOTHING)

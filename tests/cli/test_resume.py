@@ -274,7 +274,7 @@ def test_journal_of_an_older_version_is_migrated(
     monkeypatch.setattr(journal_module, "MIGRATIONS", newer)
     result = place.ensemble("status", "last")
     assert result.exit_code == 2
-    assert "'ensemble resume' brings it up to date" in result.output
+    assert "upgrade it with 'ensemble resume'" in result.output
     check_right(place, place.ensemble("resume", "last"))
 
 

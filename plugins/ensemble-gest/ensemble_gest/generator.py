@@ -1,6 +1,7 @@
 """Adapter between a gest-api generator and the core's generators.
 
-The standard has no logarithmic variables, so the generator sees their logarithms.
+The standard has no logarithmic variables. For a variable with ``log``, the generator therefore
+receives the logarithm.
 """
 
 from __future__ import annotations

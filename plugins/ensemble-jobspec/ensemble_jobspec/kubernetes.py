@@ -1,7 +1,7 @@
 """Writes Kubernetes manifests: Jobs (batch/v1), and MiniClusters for jobs of several nodes.
 
-The manifests are not applied. Kubernetes has no dependencies between Jobs, so an annotation lists a
-Job's dependencies: the user must apply the manifests in that order.
+The manifests are not applied. Kubernetes has no dependencies between Jobs. So each Job's
+dependencies are only listed in an annotation: the user must apply a Job's manifest after theirs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Output follower: prints the lines of watched jobs while the run is active.
+"""Output follower: prints the lines of watched jobs, during the run or after it.
 
 ``ensemble jobspec run`` uses it for tasks with ``watch``.
 """
@@ -21,9 +21,9 @@ _LOOK, _SHARE = 0.5, 0.1
 
 
 class Follower:
-    """Prints the output of all jobs of some groups.
+    """Prints the output of all jobs of the watched groups.
 
-    With ``late``, it prints only after the run, because until then a live table occupies the
+    With ``late``, it prints the output after the run, because until then a live table occupies the
     terminal.
     """
 

@@ -1,4 +1,4 @@
-"""Scheduler of a virtual cluster: first come, first served by urgency, with EASY backfill.
+"""Scheduler of a virtual cluster: by urgency, then first come, first served, with EASY backfill.
 
 The first job that does not fit gets a reservation: a set of nodes, and the earliest time at which
 these nodes are expected to be free. A later job may overtake it if the later job ends before that
