@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -59,7 +62,11 @@ class TestPBS(FaultSuite):
     def test_a_job_that_pbs_reruns_fails_and_runs_once(self, session: Session) -> None:
         """As after the death of a node, when PBS may always rerun an array."""
         # Its wrapper can no longer report.
-        begin = f"echo $ENSEMBLE_JOB_ID >> {self.ran_in}; kill -STOP $PPID; sleep 600"
+        stopped = self.folder / "stopped"
+        begin = (
+            f"echo $PPID >> {stopped}; echo $ENSEMBLE_JOB_ID >> {self.ran_in}; "
+            "kill -STOP $PPID; sleep 600"
+        )
         jobs = [session.job("sh", "-c", begin) for _ in range(2)]
         session.submit(*jobs)
         wait_until(lambda: self.ran_in.exists() and self.ran_in.read_text().count("\n") == 2)
@@ -73,3 +80,6 @@ class TestPBS(FaultSuite):
             assert session.exception(job) == ("node-failure" if kept else "lost")
             assert session.context(job, "finish")["status"] != 0
         assert sorted(self.ran_in.read_text().split()) == sorted(job.id for job in jobs)
+        for pid in stopped.read_text().split():  # PBS leaves them behind
+            with suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
