@@ -365,6 +365,9 @@ class KubernetesRun:
                         f"cannot delete Jobs: {error.message}\n  "
                         "hint: allow 'deletecollection' of jobs (deploy/access.yaml)",
                     )
+                    if wait:  # a cancellation: the API server may forbid it while it starts
+                        again = _LATER
+                        self._doomed |= dict.fromkeys(names, wait)
                 self._outlet.emit()
         else:
             with self._lock:

@@ -93,6 +93,24 @@ def test_a_job_rejected_while_a_quota_is_counted_is_submitted_again(
     assert session.context(job, "finish")["status"] == 0
 
 
+def test_a_cancellation_that_is_forbidden_for_a_moment_is_repeated(
+    world: Cluster, session: Session
+) -> None:
+    """An API server that has just started may forbid what its roles allow."""
+    refusals = [Refusal(403, 'jobs.batch is forbidden: User "x" cannot deletecollection resource')]
+
+    def refuse(method: str, path: str) -> None:
+        if method == "DELETE" and path.endswith("/jobs") and refusals:
+            raise refusals.pop()
+
+    session.submit(job := lasting(session))
+    session.wait_for(job, "start")
+    world.cluster.meanwhile = refuse
+    session.cancel(job)
+    session.wait_clean(job)
+    assert session.exception(job) == "cancel"
+
+
 def test_a_pod_rejected_while_a_quota_is_counted_is_created_later(
     world: Cluster, session: Session
 ) -> None:
