@@ -20,7 +20,7 @@ def amount(text: str) -> Decimal:
         raise ValueError(text)
     number, exponent, binary, suffix = found.groups()
     if binary:
-        return Decimal(number) * 1024 ** _BINARY.index(binary)
+        return Decimal(number) * (1 << 10 * _BINARY.index(binary))
     return Decimal(number).scaleb(int(exponent or _DECIMAL[suffix or ""]))
 
 
