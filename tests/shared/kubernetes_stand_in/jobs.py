@@ -32,7 +32,7 @@ class JobController:
         self._store, self._grace = store, grace
         self._jobs, self._pods = store.kinds[(BATCH, "jobs")], store.kinds[("", "pods")]
         self._events = store.kinds[("", "events")]
-        self._warned: set[str] = set()
+        self._warned: set[tuple[str, str]] = set()
         self._seen = store.version
         #: By the uid of a Job: the uids of its pods that failed, and its indices that succeeded.
         self._failed: dict[str, set[str]] = {}
@@ -121,11 +121,12 @@ class JobController:
                 raise
 
     def _warn(self, job: Object, message: str) -> None:
-        """An Event about a pod that could not be made, once for each Job."""
+        """An Event about a pod that could not be made, once for each Job and reason."""
         metadata = job["metadata"]
-        if metadata["uid"] in self._warned:
+        warning = metadata["uid"], message.partition(" is forbidden: ")[2]
+        if warning in self._warned:
             return
-        self._warned.add(metadata["uid"])
+        self._warned.add(warning)
         about = {key: metadata[key] for key in ("name", "namespace", "uid")}
         body = {
             "metadata": {"generateName": f"{metadata['name']}."},
