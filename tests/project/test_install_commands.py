@@ -83,7 +83,7 @@ def test_each_install_command_asks_for_our_versions() -> None:
 
 def test_the_warning_comes_before_the_first_install_command() -> None:
     section = (ROOT / "README.md").read_text("utf-8").partition("## Install")[2]
-    assert section.index("belongs to another project") < section.index("```")
+    assert section.index("of another project") < section.index("```")
 
 
 @pytest.mark.parametrize("page", GUIDES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -7,6 +7,7 @@ import sys
 import threading
 import urllib.request
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -55,16 +56,22 @@ class Autoscaler:
             return json.load(answer)
 
     def _work(self) -> None:
-        own = KINDS["HorizontalPodAutoscaler"].path("default", self._name)
         while not self._ended.wait(0.05):
-            spec = self._ask("GET", own)["spec"]
-            target = spec["scaleTargetRef"]
-            assert target["apiVersion"] == KINDS[target["kind"]].api_version
-            scale = f"{KINDS[target['kind']].path('default', target['name'])}/scale"
-            size = min(max(self.wanted, spec["minReplicas"]), spec["maxReplicas"])
-            found = self._ask("GET", scale)
-            if found["spec"]["replicas"] != size:
-                self._ask("PATCH", scale, {"spec": {"replicas": size}})
+            # A failed request is repeated at the next look, as an autoscaler does.
+            with suppress(OSError):
+                self._scale()
+
+    def _scale(self) -> None:
+        spec = self._ask("GET", KINDS["HorizontalPodAutoscaler"].path("default", self._name))[
+            "spec"
+        ]
+        target = spec["scaleTargetRef"]
+        assert target["apiVersion"] == KINDS[target["kind"]].api_version
+        scale = f"{KINDS[target['kind']].path('default', target['name'])}/scale"
+        size = min(max(self.wanted, spec["minReplicas"]), spec["maxReplicas"])
+        found = self._ask("GET", scale)
+        if found["spec"]["replicas"] != size:
+            self._ask("PATCH", scale, {"spec": {"replicas": size}})
 
 
 @pytest.fixture

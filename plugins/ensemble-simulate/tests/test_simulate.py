@@ -86,7 +86,7 @@ def test_a_rule_that_never_fired_is_named_with_its_assumptions(tmp_path: Path) -
     assert result.exit_code == 0, result.output
     assert "never fired: hot" in result.output
     assert "sim: 100 * T (the file)" in result.output
-    assert "a model, not a measurement" in result.output
+    assert "a model, not from a measurement" in result.output
 
 
 def test_two_files_are_compared_with_the_same_random_numbers(tmp_path: Path) -> None:
