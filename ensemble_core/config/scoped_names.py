@@ -112,6 +112,8 @@ def _named_group(context: Context, path: Path, name: str) -> str:
     groups = context.known.groups
     group = next(iter(groups)) if len(groups) == 1 else "GROUP"
     statistic, _, variable = name.partition(".")
+    if variable.rpartition(".")[0] in groups:  # the name has the group, without metric()
+        return f"write metric({name!r})"
     joint = "." if statistic == "count" else "-"
     written = f"use metric('{statistic}.{group}{joint}{variable}')"
     kind = context.document.get(path[:2])["trigger"] if path[0] == "rules" else ""
