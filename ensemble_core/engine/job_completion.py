@@ -109,10 +109,7 @@ class JobCompletion:
         rules = state.rules.index
         if not state.table.records or state.table.budget is not None:
             state.look_for_end = True
-        if state.table.emptied or (
-            rules.broad_idle
-            and (rules.new_idle or not state.metrics.count(record.job.group, "open"))
-        ):
+        if state.table.emptied or rules.broad_idle:
             state.look_for_end = state.look_for_idle = True
         if state.ended is not None:
             rules.touched.clear()
@@ -187,7 +184,6 @@ class JobCompletion:
         found = self._idle_now() if "idle" in state.rules.index.occasions else []
         if not found or state.ended is not None:
             state.table.emptied.clear()
-            state.rules.index.new_idle = bool(found)
             return None
         link = state.deepest or state.link
         return [*((self._idle, *each, link) for each in found), (self._look_for_idle,)]

@@ -337,8 +337,6 @@ class RuleIndex:
     gauges: dict[str, Watch] = field(default_factory=dict)
     #: Number of rules on ``idle`` for a group or the whole run.
     broad_idle: int = 0
-    #: True if one of these became live since the last check for idle scopes.
-    new_idle: bool = False
     touched: dict[Watch, None] = field(default_factory=dict)
     #: Cache of ``waiting``, cleared when rules change.
     _found: dict[tuple[tuple[str, ...], str | None], list[RuleState]] = field(default_factory=dict)
@@ -365,9 +363,7 @@ class RuleIndex:
             return
         trigger = state.rule.trigger
         self._found = {}
-        if _is_broad_idle(state.rule):
-            self.broad_idle += 1
-            self.new_idle = True
+        self.broad_idle += _is_broad_idle(state.rule)
         for name in trigger.wakes:
             if name not in self.occasions:
                 self.occasions[name] = {}

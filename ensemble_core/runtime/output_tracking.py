@@ -157,8 +157,10 @@ class OutputTracker:
                 continue
             begun = since
             if path is None:
-                # The executor creates or truncates it, so no clock has to tell whose it is.
-                path, begun = start.get("stdout") or job.stdout, None
+                path = start.get("stdout") or job.stdout
+                if job.stdout is None:
+                    # Only this job writes the file, so no clock has to tell whose it is.
+                    begun = None
             if path is None:
                 self._warn(f"observer {name!r}: {_nowhere(job.id, start)}")
                 continue

@@ -61,7 +61,9 @@ class JobController:
         for _, what, pod, _ in news:
             metadata, phase = pod["metadata"], pod.get("status", {}).get("phase")
             job = _owner(pod)
-            if not job or (phase not in _OVER and what != "DELETED"):
+            # A pod that is being deleted counts as failed at once, as in Kubernetes.
+            leaving = what == "DELETED" or "deletionTimestamp" in metadata
+            if not job or (phase not in _OVER and not leaving):
                 continue
             index = int(metadata.get("labels", {}).get(INDEX, 0))
             if phase == "Succeeded":
