@@ -301,6 +301,7 @@ class Runs:
                 return False
             except OSError:
                 pass  # this file system has no locks: rely on the lock of the run itself
+            begin = log.tell()  # the process shares this position and moves it
             process = subprocess.Popen(
                 [*_PROGRAM, *words, *self._words],
                 stdin=subprocess.DEVNULL,
@@ -309,7 +310,7 @@ class Runs:
                 start_new_session=True,  # we forward Ctrl-C
                 pass_fds=[held.fileno()],  # the process keeps the lock, however this one ends
             )
-            self._running[file] = _Controller(process, time.monotonic(), log.tell())
+            self._running[file] = _Controller(process, time.monotonic(), begin)
         if file not in self._backoffs:
             self._backoffs[file] = _Backoff(once=self._once)
             print_line(f"{file.name}: started")
