@@ -91,7 +91,7 @@ class KubernetesRun:
         self._full = self._closed = False
         #: Names of the Jobs to delete, each with whether to wait until the Job is gone.
         self._doomed: dict[str, bool] = {}
-        self._sweeping = self._queued = False
+        self._sweeping = self._deleting_later = self._queued = False
         self._warned: set[str] = set()
         self._lists: dict[Kind, int] = {"jobs": 0, "pods": 0, "events": 0}
         self._relist: set[Kind] = set()
@@ -365,15 +365,25 @@ class KubernetesRun:
                         f"cannot delete Jobs: {error.message}\n  "
                         "hint: allow 'deletecollection' of jobs (deploy/access.yaml)",
                     )
-                    if wait:  # a cancellation: the API server may forbid it while it starts
+                    if wait and error.status == 403:  # as a server may answer while it starts
                         again = _LATER
                         self._doomed |= dict.fromkeys(names, wait)
                 self._outlet.emit()
+                if again:
+                    if not self._deleting_later:
+                        self._deleting_later = True
+                        self._tasks.after(again, self._sweep_again)
+                    return
         else:
             with self._lock:
                 self._outlet.answered("delete")
                 self._outlet.emit()
-        self._tasks.after(again, self._sweep)
+        self._tasks.after(0.0, self._sweep)
+
+    def _sweep_again(self) -> None:
+        """Repeat a failed deletion, for all callers together."""
+        self._deleting_later = False
+        self._sweep()
 
     # -- watching --------------------------------------------------------------------------------
 

@@ -289,7 +289,7 @@ def _unfit(spec: Object) -> Iterator[Problem]:
 def _silently_ignored(spec: Object, chosen: int) -> Iterator[tuple[str, str]]:
     """Return fields for which the Flux Operator creates no pods and only logs why."""
     for index, each in enumerate(spec["containers"]):
-        path, commands = f"containers[{index}]", each.get("commands") or {}
+        path, commands = f"containers[{index}]", _mapping(each.get("commands"))
         if index != chosen and each.get("runFlux"):
             yield f"{path}.runFlux", "only the container that runs the ensemble may have 'runFlux'"
         if index != chosen and not each.get("name"):
@@ -299,28 +299,36 @@ def _silently_ignored(spec: Object, chosen: int) -> Iterator[tuple[str, str]]:
         if index == chosen and commands.get("script"):
             yield f"{path}.commands.script", "the container that runs the ensemble has no script"
         yield from _volume_problems(path, each)
-    for index, each in enumerate(spec.get("services") or ()):
-        path, commands = f"services[{index}]", each.get("commands") or {}
+    services = spec.get("services")
+    for index, each in enumerate(map(_mapping, services if isinstance(services, list) else ())):
+        path, commands = f"services[{index}]", _mapping(each.get("commands"))
         if not each.get("name"):
             yield f"{path}.name", "every service container needs a name"
         for key in ("pre", "brokerPre", "workerPre"):
             if commands.get(key):
                 yield f"{path}.commands.{key}", "service containers have no commands"
         yield from _volume_problems(path, each)
-    if spec.get("backoffLimit", 0) < 0:
+    limit = spec.get("backoffLimit")
+    if isinstance(limit, int) and limit < 0:
         yield "backoffLimit", "must not be negative"
 
 
+def _mapping(value: object) -> Object:
+    """Return a mapping as it is, and an empty one for a value that the API server will reject."""
+    return value if isinstance(value, Mapping) else {}
+
+
 def _volume_problems(path: str, container: Object) -> Iterator[tuple[str, str]]:
-    for name, volume in (container.get("volumes") or {}).items():
+    for name, volume in _mapping(container.get("volumes")).items():
         if not _LABEL.fullmatch(name):
             text = (
                 f"{name!r} is not a valid volume name: use at most 63 lower-case "
                 f"letters, digits and dashes, and no dash at either end"
             )
             yield f"{path}.volumes", text
-        has_path = any(volume.get(key) for key in ("path", "secretName", "configMapName"))
-        if not has_path and (volume.get("claimName") or volume.get("hostPath")):
+        fields = _mapping(volume)
+        has_path = any(fields.get(key) for key in ("path", "secretName", "configMapName"))
+        if not has_path and (fields.get("claimName") or fields.get("hostPath")):
             yield f"{path}.volumes.{name}.path", "a claim or a hostPath needs a path"
 
 

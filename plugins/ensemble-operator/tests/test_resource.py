@@ -164,6 +164,23 @@ def test_a_mistake_is_reported_with_its_place(found: Object, words: str) -> None
     assert any(words in each for each in wrong), wrong
 
 
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"backoffLimit": None},
+        {"backoffLimit": "x"},
+        {"services": ["x"]},
+        {"services": "x"},
+        {"containers": [{"image": "i", "volumes": {"v": None}}]},
+        {"containers": [{"image": "i", "volumes": ["v"]}]},
+        {"containers": [{"image": "i", "commands": "x"}]},
+    ],
+    ids=str,
+)
+def test_a_field_of_a_wrong_type_is_left_to_the_api_server(spec: Object) -> None:
+    problems(ensemble(member(spec=spec)))  # does not raise
+
+
 def test_a_size_may_only_be_set_at_the_start() -> None:
     old = ensemble(member(2), member(3, name="a"), member(4, name="b", resize="None"))
     assert problems(old, old) == []
