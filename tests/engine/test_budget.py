@@ -412,3 +412,18 @@ def test_held_jobs_are_replayed_exactly_from_snapshots_as_well(
             first.state.now
         )
     assert first.report() == second.report() == told.engine.report()
+
+
+def test_an_idle_rule_enabled_at_a_jobs_end_is_checked_at_that_end() -> None:
+    told = Story("""
+limits: {jobs: 3}
+jobs: [{name: a, command: x}, {name: b, command: x, count: 2}]
+rules:
+  - {trigger: start, action: [{name: submit, label: a}, {name: submit, label: b}]}
+  - {id: late, trigger: idle, name: a, enabled: false, action: {name: log, message: x}}
+  - {trigger: job-done, name: b, when: index == 0, action: {name: enable, rules: [late]}}
+  - {trigger: idle, name: [a, b], action: {name: log, message: y}}
+""")
+    told.start()
+    told.play("a.0")
+    assert "late" in told.fired(told.play("b.0"))

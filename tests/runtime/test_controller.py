@@ -577,6 +577,30 @@ rules:
     assert bench.seen.messages == ["saw a row"]
 
 
+def test_output_of_another_job_in_a_named_file_is_not_read(tmp_path: Path) -> None:
+    text = """
+jobs: [{name: sim, command: sim, stdout: shared.txt, observe: {json-lines: {}}}]
+rules:
+  - {trigger: start, action: {name: submit, label: sim}}
+  - {trigger: observed, name: sim, action: {name: log, message: saw a row}}
+"""
+
+    class Silent(FakeExecutor):
+        def submit(self, jobs: Sequence[Job]) -> None:
+            super().submit(jobs)
+            out = tmp_path / "shared.txt"
+            out.write_text('{"energy": 1}\n')
+            os.utime(out, (time.time() - 60,) * 2)
+            for job in jobs:
+                self.start(job.id, workdir=str(tmp_path), stdout=str(out))
+                self.finish(job.id)
+
+    bench = Bench(text, tmp_path, Silent())
+    bench.end()
+    (message,) = bench.seen.messages
+    assert "is older than the job, which did not write to it" in message
+
+
 def test_ten_thousand_jobs_each_exactly_once(tmp_path: Path) -> None:
     text = """
 jobs: [{name: sim, command: sim, count: 5000}, {name: echo, command: echo, count: 5}]
