@@ -50,7 +50,7 @@ MORE_TOOLS: dict[str, tuple[str, ...]] = {
 }
 #: Processes for the tests of a slow part, and concurrent parts: tests mostly wait.
 WORKERS = min(4, len(os.sched_getaffinity(0)))
-PARTS_AT_ONCE = 5
+PARTS_AT_ONCE = 4
 #: Slow parts, the slowest first, so that they start early. The other parts have one process: each
 #: further one imports and collects all tests again.
 LONGEST = (
