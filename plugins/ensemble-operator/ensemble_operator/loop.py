@@ -25,7 +25,7 @@ from .file_check import FileChecks, option_errors
 from .member_objects import token_secret
 from .member_state import ended_jobs, is_set_up, waits_since
 from .names import HASH, KINDS, Object, content
-from .plan import files_of, plan
+from .plan import blank, files_of, plan
 from .resource import Ensemble, Reference, problems, read
 from .schema import KIND
 from .service_objects import address, tokens_secret
@@ -194,8 +194,9 @@ class Loop:
             self._drop_timer(key)
             return
         known = self._known.setdefault(key, _Known())
-        sound = not problems(found)
-        ensemble = read(found) if sound else None
+        ensemble = None if problems(found) else read(found)
+        if ensemble is None and "deletionTimestamp" in found["metadata"]:
+            ensemble = blank(found)  # an invalid Ensemble can be deleted, too
         observed = await self._observe(key, known, ensemble)
         now = self._clock()
         planned = plan(found, observed, self.settings, now)

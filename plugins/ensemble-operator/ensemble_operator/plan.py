@@ -37,7 +37,7 @@ from .times import said, seconds
 from .token_holders import awaited, holders, secret_names, value, wanted
 from .withdrawal import run_is_there
 
-__all__ = ["files_of", "plan"]
+__all__ = ["blank", "files_of", "plan"]
 
 #: Seconds between two writes of the status that only change figures.
 _FIGURES = 30.0
@@ -55,8 +55,11 @@ def plan(found: Object, observed: Observed, settings: Settings, now: float) -> P
     """Return the plan for an Ensemble; ``now`` is in seconds since the epoch."""
     wrong = problems(found) or (overreaching(found["spec"]) if settings.restricted else [])
     if wrong:
+        unread = blank(found)
+        if unread.deleting:
+            return _Planning(unread, observed, settings, now).plan()
         verdict = (False, "InvalidMember", "; ".join(map(str, wrong))[:4096])
-        return _refused(_blank(found), verdict, now)
+        return _refused(unread, verdict, now)
     return _Planning(read(found), observed, settings, now).plan()
 
 
@@ -75,7 +78,7 @@ def _refused(
     return Plan(changes, status, tuple(transitions(ensemble, verdicts)))
 
 
-def _blank(found: Object) -> Ensemble:
+def blank(found: Object) -> Ensemble:
     """Return as much of an Ensemble as its unreadable spec allows."""
     empty: dict[str, Any] = {"metadata": found["metadata"], "spec": {"members": []}}
     return read({**empty, "status": found.get("status")})

@@ -909,6 +909,18 @@ def test_with_orphan_children_lose_their_owner_and_stay() -> None:
     assert not any("ownerReferences" in each["metadata"] for each in kept)
 
 
+def test_an_ensemble_that_became_invalid_can_be_deleted() -> None:
+    world = running(ensemble(onDelete="Orphan"))
+    world.edit(lambda spec: spec["members"][0]["minicluster"]["spec"].update(backoffLimit=-1))
+    world.found["metadata"]["deletionTimestamp"] = "2027-01-15T08:00:00Z"
+    for _ in range(3):
+        world.step()
+    assert world.gone
+    kept = [*world.children.values(), *filter(None, world.secrets.values())]
+    assert kept
+    assert not any("ownerReferences" in each["metadata"] for each in kept)
+
+
 def test_the_finalizer_is_removed_when_it_is_no_longer_requested() -> None:
     world = running(ensemble(onDelete="Orphan"))
     world.edit(lambda spec: spec.update(onDelete="Cancel"))
