@@ -59,7 +59,7 @@ def test_jobs_rejected_by_a_quota_wait_and_run_when_quota_is_free(
     jobs = [lasting(session) for _ in range(5)]
     session.submit(*jobs)
     session.wait(lambda: bool(session.problems()), "a warning")
-    (told,) = session.problems()
+    told = session.problems()[0]  # on a slow machine, a retry may have come, too
     assert "exceeded quota: few" in told
     assert "jobs wait for free quota" in told
     (session.folder / "gate").touch()
