@@ -550,54 +550,44 @@ rules:
     assert len(names) - 1 - names[::-1].index("row") < names.index("finish")
 
 
+class Early(FakeExecutor):
+    """Writes a job's output, dated some seconds back, before its start is reported."""
+
+    def __init__(self, out: Path, behind: float) -> None:
+        super().__init__()
+        self.out, self.behind = out, behind
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        super().submit(jobs)
+        self.out.write_text('{"energy": 1}\n')
+        os.utime(self.out, (time.time() - self.behind,) * 2)
+        for job in jobs:
+            self.start(job.id, workdir=str(self.out.parent), stdout=str(self.out))
+            self.finish(job.id)
+
+
+def output_messages(folder: Path, behind: float, stdout: str) -> list[str]:
+    """Return what a run says of a job whose output is dated ``behind`` seconds before its start."""
+    text = f"""
+jobs: [{{name: sim, command: sim, {stdout} observe: {{json-lines: {{}}}}}}]
+rules:
+  - {{trigger: start, action: {{name: submit, label: sim}}}}
+  - {{trigger: observed, name: sim, action: {{name: log, message: saw a row}}}}
+"""
+    bench = Bench(text, folder, Early(folder / "out.txt", behind))
+    bench.end()
+    return bench.seen.messages
+
+
 @pytest.mark.parametrize("behind", [0.05, 2.0, 3600.0])
 def test_output_of_a_short_job_is_read_although_the_nodes_clock_is_behind(
     behind: float, tmp_path: Path
 ) -> None:
-    """All of it is written before its start is reported."""
-    text = """
-jobs: [{name: sim, command: sim, observe: {json-lines: {}}}]
-rules:
-  - {trigger: start, action: {name: submit, label: sim}}
-  - {trigger: observed, name: sim, action: {name: log, message: saw a row}}
-"""
-
-    class Quick(FakeExecutor):
-        def submit(self, jobs: Sequence[Job]) -> None:
-            super().submit(jobs)
-            out = tmp_path / "out"
-            out.write_text('{"energy": 1}\n')
-            os.utime(out, (time.time() - behind,) * 2)
-            for job in jobs:
-                self.start(job.id, workdir=str(tmp_path), stdout=str(out))
-                self.finish(job.id)
-
-    bench = Bench(text, tmp_path, Quick())
-    assert bench.end().exit_code == 0
-    assert bench.seen.messages == ["saw a row"]
+    assert output_messages(tmp_path, behind, "") == ["saw a row"]
 
 
 def test_output_of_another_job_in_a_named_file_is_not_read(tmp_path: Path) -> None:
-    text = """
-jobs: [{name: sim, command: sim, stdout: shared.txt, observe: {json-lines: {}}}]
-rules:
-  - {trigger: start, action: {name: submit, label: sim}}
-  - {trigger: observed, name: sim, action: {name: log, message: saw a row}}
-"""
-
-    class Silent(FakeExecutor):
-        def submit(self, jobs: Sequence[Job]) -> None:
-            super().submit(jobs)
-            out = tmp_path / "shared.txt"
-            out.write_text('{"energy": 1}\n')
-            os.utime(out, (time.time() - 60,) * 2)
-            for job in jobs:
-                self.start(job.id, workdir=str(tmp_path), stdout=str(out))
-                self.finish(job.id)
-
-    bench = Bench(text, tmp_path, Silent())
-    bench.end()
-    (message,) = bench.seen.messages
+    (message,) = output_messages(tmp_path, 60.0, "stdout: out.txt,")
     assert "is older than the job, which did not write to it" in message
 
 
