@@ -121,10 +121,11 @@ def wrapped(tmp_path: Path) -> Iterator[Callable[..., Wrapped]]:
 
 
 def test_time_while_suspended_does_not_count(wrapped: Callable[..., Wrapped]) -> None:
-    job = wrapped("sh", "-c", "touch began; sleep 0.3; sleep 0.3", duration=2.0)
+    job = wrapped("sh", "-c", "touch began; until [ -e end ]; do sleep 0.1; done", duration=6.0)
     wait_until((job.folder / "began").exists)
     job.signal(signal.SIGSTOP)
-    time.sleep(2.3)
+    time.sleep(6.3)
+    (job.folder / "end").touch()
     job.signal(signal.SIGCONT)
     assert job.wait() == 0
     assert job.told()[-1][2:5] == ["end", "0", "-"]

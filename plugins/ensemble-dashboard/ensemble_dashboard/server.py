@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -39,8 +40,8 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
-#: Seconds between reads of a run's new events, and maximum number of open runs.
-_PAUSE, _OPEN = 0.5, 8
+#: Maximum number of open runs.
+_OPEN = 8
 #: Maximum number of cached answers for each run. An answer is cached for ``_REST`` times as long as
 #: it took to compute, so that the viewers of a large live run do not occupy a core.
 _REMEMBERED, _REST = 64, 10
@@ -79,8 +80,8 @@ class _Runs:
         self._problems = problems
         self.tags = runs
         self._thread = ThreadPoolExecutor(1, "documents")
-        self._open: dict[str, tuple[Inspection, dict[Any, _Answer]]] = {}
-        self._looked: dict[str, float] = {}
+        #: Runs and their cached answers; the one requested last is the last.
+        self._open: OrderedDict[str, tuple[Inspection, dict[Any, _Answer]]] = OrderedDict()
         #: Answers that are being computed.
         self._made: dict[Any, asyncio.Future[_Answer]] = {}
 
@@ -114,9 +115,9 @@ class _Runs:
 
     def _answer(self, tag: str, key: Any, query: Mapping[str, str]) -> _Answer:
         inspection, answers = self._opened(tag)
-        if time.monotonic() - self._looked.get(tag, 0.0) > _PAUSE:
-            inspection.refresh()
-            self._looked[tag] = time.monotonic()
+        # For each request: the page may know of an event from the other instance, and would not
+        # ask again for a document that lacks this event.
+        inspection.refresh()
         name, kept, now = key[0], answers.get(key), time.monotonic()
         # These documents change without an event; the timeline does so while the run is active.
         changes = name in ("overview", "log") or (
@@ -141,10 +142,10 @@ class _Runs:
                     f"this dashboard does not show the run {tag!r}", code="no-such-run"
                 )
             if len(self._open) >= _OPEN:
-                oldest = min(self._open, key=lambda each: self._looked.get(each, 0.0))
-                self._open.pop(oldest)[0].__exit__()
+                self._open.popitem(last=False)[1][0].__exit__()
             inspection = Inspection(KeptRun(self._state, tag, salvage=True))
             self._open[tag] = (inspection, {})
+        self._open.move_to_end(tag)
         return self._open[tag]
 
 

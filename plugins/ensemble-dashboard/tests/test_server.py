@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import stat
+import subprocess
 import tempfile
 import threading
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ from ensemble_dashboard.documents import document
 from ensemble_dashboard.server import application
 from starlette.applications import Starlette
 
+import ensemble_core
 from ensemble_core import EnsembleError
 from ensemble_core.cli.toolkit import Inspection
 
@@ -265,3 +267,20 @@ def test_the_previous_answer_is_given_while_a_large_run_is_read(
 
     with ThreadPoolExecutor(1) as pool:
         pool.submit(asyncio.run, look()).result()
+
+
+def test_documents_contain_all_events_that_the_overview_has_counted(
+    live: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    client = Client(application(str(tmp_path), lambda: ["one"], "right", lambda: None))
+
+    def ask(name: str) -> httpx.Response:
+        return client.get(f"/api/runs/one/{name}", headers=TOKEN)
+
+    known = ask("overview").json()["events"]
+    assert ask("jobs").json()["total"] == 2
+    ensemble_core.open_run("one", state=tmp_path).submit("quick")
+    while ask("overview").json()["events"] == known:
+        ask("jobs")
+    jobs = ask("jobs")
+    assert jobs.json()["total"] == 3 or "retry-after" in jobs.headers
