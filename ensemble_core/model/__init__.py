@@ -1,1 +1,1 @@
-"""Data model without side effects: jobs, events, decisions, rules, conditions, ensembles."""
+"""Immutable data model of a run: jobs, events, decisions, rules, conditions and ensembles."""

@@ -1,9 +1,10 @@
-"""Causes of a job's end, in one word that is the same for all queues.
+"""Reasons why a job ended, as one word that is the same for every queue.
 
-A queue reports a fatal exception (RFC 21: ``timeout``, ``cancel`` …), a wait status, or neither.
-:func:`cause_of` maps the report to one of :data:`CAUSES`. An executor that knows more puts the
-field ``cause`` into the context of the ``exception`` or ``finish`` event. Used by the engine
-(conditions may use ``cause``), by executors, and by displays of job results.
+When a job ends, its queue reports the type of a fatal exception (``timeout``, ``cancel`` …, as in
+Flux RFC 21), a wait status, or neither. :func:`cause_of` maps this report to one of
+:data:`CAUSES`. An executor that knows the cause more exactly puts it into the field ``cause`` of
+the context of its ``exception`` or ``finish`` event. Rules can use ``cause`` in their conditions,
+and displays show it next to a job's result.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ __all__ = ["CAUSES", "Cause", "cause_of", "said_cause"]
 Cause = Literal[
     "exit",  # the program exited, with any code
     "signal",  # killed by a signal, or exited with a code by which shells report a signal
-    "timeout",  # at its time limit
-    "memory",  # out of memory
+    "timeout",  # reached its time limit
+    "memory",  # ran out of memory
     "node-failure",
     "preempted",  # the queue gave its resources to another job
     "cancelled",
@@ -52,13 +53,18 @@ _BY_SIGNAL = range(129, 160)
 
 
 def said_cause(context: Mapping[str, object]) -> Cause | None:
-    """Return the field ``cause`` of an event's context if it is one of :data:`CAUSES`."""
+    """Return the cause that an executor put into an event's context, or ``None`` if it is not one
+    of
+    :data:`CAUSES`.
+    """
     said = context.get("cause")
     return said if said in CAUSES else None
 
 
 def cause_of(exception: str | None, status: int | None) -> Cause:
-    """Return the cause of a job's end, given its first fatal exception's type and its wait status.
+    """Return why a job ended, from the type of its first fatal exception and from its wait status.
+
+    Either argument is ``None`` if the queue did not report it.
 
     >>> cause_of("timeout", 15), cause_of(None, 3 << 8), cause_of(None, 9), cause_of(None, 137 << 8)
     ('timeout', 'exit', 'signal', 'signal')

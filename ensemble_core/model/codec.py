@@ -1,16 +1,19 @@
 """Serialization of events, decisions and jobs, derived from the fields of their dataclasses.
 
-Each class is a frozen dataclass that inherits :class:`Record`. A new field is therefore written and
-read everywhere: in the journal, in the supervisor's ledger and protocol, and in the service's
-messages.
+Each of these classes is a frozen dataclass that inherits :class:`Record`. If you add a field to a
+class, the journal, the supervisor's ledger and protocol, and the service's messages include it
+automatically.
 
-- :meth:`Record.to_dict` returns all fields, for users (``--json``, a function's ``event``);
+- :meth:`Record.to_dict` returns all fields, for users (``--json``, a function's ``event``).
 - :meth:`Record.compact` returns only the fields that differ from their defaults, for storage and
-  transport;
-- :meth:`Record.from_dict` reads both forms; ``Event`` and ``Decision`` choose the class by type;
-- :meth:`Record.to_json` returns the compact form as text, and :func:`dumps` does so for data that
-  contains records. Both accept any content of a plugin's event. They write nan and infinity as
-  ``NaN`` and ``Infinity``, which ``json.loads`` reads.
+  transport.
+- :meth:`Record.from_dict` creates a record from either form. ``Event.from_dict`` and
+  ``Decision.from_dict`` choose the subclass by the key ``type``.
+- :meth:`Record.to_json` returns the compact form as JSON text. :func:`dumps` does the same for data
+  that contains records.
+
+Both JSON writers accept any content of a plugin's event. They write nan and infinity as ``NaN`` and
+``Infinity``, which ``json.loads`` can read.
 """
 
 from __future__ import annotations
@@ -27,26 +30,27 @@ from ensemble_core.model.value import Value
 
 __all__ = ["NOTHING", "Record", "dumps", "layout", "quick_to_make"]
 
-#: The default of fields that are mappings.
+#: Default value of fields that are mappings.
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 _Some = TypeVar("_Some", bound="Record")
 
-#: Content of a plugin's event that is nested more deeply than this is not written.
+#: Maximum depth of a plugin event's content. Anything nested more deeply is not written.
 _DEEPEST = 40
 
 
 class Layout(NamedTuple):
-    """Description of the fields of a record class, for encoders."""
+    """Fields of a record class, in the form that encoders need."""
 
-    #: The ``type`` of the class, if its base has several subclasses.
+    #: The value of the key ``type``, or ``None`` if the base class has no other subclasses.
     kind: str | None
     names: tuple[str, ...]
-    #: Each field's default, or ``MISSING``.
+    #: The default of each field, or ``MISSING``.
     defaults: tuple[Any, ...]
-    #: Returns the values of a record's fields, in order.
+    #: A function that returns the values of a record's fields, in order.
     values: Callable[[Any], tuple[Any, ...]]
-    #: The fields that are tuples, each with the class of its items if the items are records.
+    #: The names of the fields that are tuples. If the items of a tuple are records, the second part
+    #: is their class.
     tuples: tuple[tuple[str, type[Record] | None], ...]
 
 
@@ -86,8 +90,8 @@ class Record(Value):
     """
 
     __slots__ = ()
-    #: The subclasses by their ``type``, if this class is the base of several. (``slots=True``
-    #: creates every class twice; the second one counts.)
+    #: If this class is the base of several classes: its subclasses by their ``type``.
+    #: (``slots=True`` creates every class twice; the second one replaces the first.)
     kinds: ClassVar[Mapping[str, type[Any]]]
 
     def to_dict(self) -> dict[str, Any]:
@@ -123,8 +127,10 @@ class Record(Value):
 
     @classmethod
     def from_dict(cls: type[_Some], data: Mapping[str, Any]) -> _Some:
-        """Create a record from plain data. Raises ``ValueError`` for an unknown type and
-        ``TypeError`` for wrong fields."""
+        """Create a record from plain data.
+
+        Raises ``ValueError`` for an unknown type and ``TypeError`` for unknown or missing fields.
+        """
         values = {**data}
         kind = values.pop("type", None)
         if "kinds" in vars(cls):
@@ -142,7 +148,7 @@ class Record(Value):
 
 
 def _plain(value: object) -> object:
-    """Convert a value of another type to one that JSON can hold."""
+    """Convert an object of a type that JSON does not support to one that it does."""
     if isinstance(value, Record):
         return value.compact()
     if isinstance(value, Mapping):
@@ -160,8 +166,10 @@ def _plain(value: object) -> object:
 
 
 def _tame(value: object, depth: int = 0) -> object:
-    """Return the value with everything that JSON cannot hold, such as odd keys, cycles and objects,
-    replaced by text."""
+    """Return a copy of the value in which text replaces everything that JSON cannot hold.
+
+    Examples are keys that are not strings, cycles and arbitrary objects.
+    """
     if isinstance(value, Record):
         value = value.compact()
     if isinstance(value, Mapping) and depth < _DEEPEST:
@@ -188,20 +196,20 @@ _encode: Callable[[object], str] = json.JSONEncoder(
 
 
 def dumps(value: object) -> str:
-    """Return plain data that may contain records as JSON text in ASCII."""
+    """Return plain data as JSON text in ASCII. The data may contain records."""
     try:
         return _encode(value)
-    except Exception:  # a plugin's event has odd content: write it as text instead of losing it
+    except Exception:  # a plugin's event has content that JSON cannot hold: write it as text
         return _encode(_tame(value))
 
 
 def quick_to_make(cls: type[Any]) -> None:
     """Replace ``__init__`` of a frozen dataclass with slots by a faster one.
 
-    The new ``__init__`` temporarily gives the object an unfrozen subclass as its class, and assigns
-    the fields. This takes half the time of ``object.__setattr__``.
+    The new ``__init__`` switches the object to a subclass that is not frozen, assigns the fields,
+    and switches back. This takes half the time of calling ``object.__setattr__`` for each field.
     """
-    # CPython assigns slots directly only if both methods of the class are those of ``object``.
+    # CPython assigns slots directly only if the class inherits both methods from ``object``.
     plain = {"__setattr__": object.__setattr__, "__delattr__": object.__delattr__}
     names: dict[str, Any] = {
         "_class": object.__dict__["__class__"].__set__,

@@ -1,13 +1,13 @@
-"""Compiler of formulas: from the syntax tree to a safe Python function.
+"""Compiles formulas, such as ``T > 300 and metric("mean.sim-E") < 2``, to safe Python functions.
 
-The compiled function can only do arithmetic on the event's fields and metrics. No other pure module
-calls ``eval``.
+The compiled function can only do arithmetic on fields of the event and on metrics. No other module
+without side effects calls ``eval``.
 
-The parsed tree itself is never compiled. :class:`_Builder` builds a new tree, node by node, from a
-whitelist: names become lookups of constant strings, calls go to ``FUNCTIONS``, and arithmetic takes
-numbers of bounded size. Other nodes are rejected. The code can therefore reach only its three
-arguments and ``_NAMESPACE``, and the length of the text limits its cost. :func:`checked` builds a
-formula once to check it.
+To be safe, the module never compiles the parsed tree. Instead, :class:`_Builder` builds a new tree,
+node by node, from a whitelist. Names become lookups of constant strings, calls can only reach
+``FUNCTIONS``, arithmetic only takes numbers of bounded size, and all other nodes are rejected. The
+code can therefore access only its three arguments and ``_NAMESPACE``, and the length of the formula
+limits how long it runs. :func:`checked` builds the tree of a formula only to check it.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ __all__ = [
     "refused",
 ]
 
-#: Arguments of a compiled function: ``value``, a function that looks up a field, and a function
-#: that looks up a metric.
+#: Type of a compiled function. Its arguments are the ``value``, a function that looks up a field,
+#: and a function that looks up a metric.
 Compiled = Callable[[float | None, Callable[[str], Any], Callable[[str], float | None]], Any]
 
-#: Bits of the largest integer in arithmetic. Every float is smaller than such an integer.
+#: Maximum number of bits of an integer in arithmetic. Every finite float is smaller than 2**1024.
 _BITS = 1024
 
 
 class _NoValue(Exception):
-    """Raised if a name in the formula currently has no value."""
+    """Raised if a field or metric in the formula currently has no value."""
 
 
-#: Exceptions of compiled code, for an invalid operation or a missing value in a branch.
+#: Exceptions that compiled code can raise: an invalid operation, or a missing value in a branch.
 NO_VALUE = (_NoValue, TypeError, ValueError, ArithmeticError)
 
 
@@ -123,16 +123,17 @@ _UNKNOWN = ast.Constant(..., **_AT)
 
 
 class Unfinished(EnsembleError):
-    """Error: the formula is incomplete."""
+    """Error: the formula ends too early."""
 
 
 def refused(what: str, hint: str) -> EnsembleError:
-    """Return the error for something that a formula cannot contain."""
+    """Return the error for a formula with unsupported content."""
     return EnsembleError(what, hint=hint, code="bad-condition")
 
 
 def checked(tree: ast.expr, text: str) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the fields and metrics in a formula; ``text`` is the formula as its author wrote it.
+    """Return the names of the fields and metrics that a formula uses. ``text`` is the formula as
+    written by its author.
 
     Raises :class:`EnsembleError` for unsupported syntax.
     """
@@ -142,12 +143,13 @@ def checked(tree: ast.expr, text: str) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def compiled(tree: ast.expr, *, careful: bool) -> Compiled:
-    """Compile a formula to a function, which returns ``...`` if a value is missing.
+    """Compile a formula to a function. The function returns ``...`` if the result depends on a
+    missing value.
 
-    ``A or B`` is true if A or B is true, and ``A and B`` is false if A or B is false, even if the
-    other operand has no value. Invalid operations raise one of ``NO_VALUE``. With ``careful``,
-    which is slower, an invalid operation in an operand of ``and`` or ``or`` means only that this
-    operand has no value.
+    A missing operand does not always matter: ``A or B`` is true if A or B is true, and ``A and B``
+    is false if A or B is false, even if the other operand has no value. An invalid operation raises
+    one of the exceptions in ``NO_VALUE``. With ``careful``, which is slower, an operand of ``and``
+    or ``or`` that contains an invalid operation counts as a missing value instead.
     """
     whole = ast.Expression(_lambda(_Builder(careful=careful).truth(tree), "value", "get", "metric"))
     function: Compiled = eval(compile(whole, "<formula>", "eval"), _NAMESPACE)  # noqa: S307
@@ -157,8 +159,8 @@ def compiled(tree: ast.expr, *, careful: bool) -> Compiled:
 class _Builder:
     """Builds the code of one formula from a whitelist of nodes.
 
-    The code looks up each value that may be missing once and keeps it in a local variable.
-    ``fields`` and ``metrics`` collect the names that the formula uses.
+    The code looks up each value that may be missing only once and keeps the value in a local
+    variable. The attributes ``fields`` and ``metrics`` collect the names that the formula uses.
     """
 
     def __init__(self, *, careful: bool = False, text: str = "the formula") -> None:
@@ -167,7 +169,7 @@ class _Builder:
         self._careful = careful
         self._text = text
         self._names = (f"_{number}" for number in itertools.count())
-        #: Values that were looked up already, by the ``id`` of their node.
+        #: Local variables of the values that the code has looked up, by the ``id`` of their node.
         self._found: dict[int, ast.expr] = {}
 
     def truth(self, node: ast.expr) -> ast.expr:
@@ -180,7 +182,9 @@ class _Builder:
                 kept = [self._kept(self.truth(part)) for part in parts]
                 unknown = _any([_is(name, ...) for _, name in kept])
                 decides = [part for part, _ in kept]
-                if isinstance(op, ast.Or):  # ``...`` is true in Python, so it would end the ``or``
+                if isinstance(
+                    op, ast.Or
+                ):  # ``...`` counts as true in Python and would end the ``or``
                     known = [(_is(part, ..., ast.IsNot), name) for part, name in kept]
                     decides = [ast.BoolOp(ast.And(), [*each], **_AT) for each in known]
                 undecided = ast.IfExp(unknown, _UNKNOWN, kept[-1][1], **_AT)
@@ -196,8 +200,10 @@ class _Builder:
         return _call("_attempt", _lambda(code)) if self._careful else code
 
     def _look_up(self, node: ast.expr) -> Iterator[ast.expr]:
-        """Yield code for each value that this node always needs. The code looks up the value and
-        tests whether it is missing."""
+        """Yield code that looks up a value and tests whether the value is missing.
+
+        It does so for each value that is needed whenever this node is evaluated.
+        """
         match node:
             case ast.Name() | ast.BoolOp() | ast.Call(ast.Name("metric")):
                 code, nothing = self._lookup(node)
@@ -213,8 +219,11 @@ class _Builder:
                     yield from self._look_up(part)
 
     def _lookup(self, node: ast.expr) -> tuple[ast.expr, object]:
-        """Return the code that reads a field, a metric or the result of ``and`` and ``or``, and the
-        constant that this code returns if the value is missing."""
+        """Return the code of a lookup, and the constant that the code returns if the value is
+        missing.
+
+        A lookup reads a field, a metric, or the result of ``and`` or ``or``.
+        """
         match node:
             case ast.BoolOp():
                 return self.truth(node), ...
@@ -276,7 +285,7 @@ class _Builder:
         """Return the error for a node that formulas do not allow."""
         text = self._text
         match node:
-            case ast.Attribute(attr=name):  # column names were handled before
+            case ast.Attribute(attr=name):  # columns such as a.b have been replaced by names before
                 what = f"uses the attribute {name!r}"
                 hint = 'use the bare name of a field, or metric("path") for a metric'
                 return refused(f"{text!r} {what}", hint)
@@ -304,7 +313,7 @@ class _Builder:
 
 
 def _is_small(node: ast.expr) -> bool:
-    """Return True for a constant that is small enough for arithmetic."""
+    """Return True if the node is a constant that is small enough for arithmetic."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)):
         node = node.operand
     return isinstance(node, ast.Constant) and _bounded(node.value)

@@ -1,9 +1,14 @@
-"""Conditions, the ``when`` of rules: parsed, checked and compiled once.
+"""Conditions (the key ``when`` of rules), which are parsed and checked once, before the run.
 
-A condition is a number (which the value must equal), one or more comparisons (``"> 5 and < 10"``),
-or a formula over ``value``, ``metric("path")`` and the event's fields (see ``expressions``). A
-single comparison is stored as an operator and a number, so that the rule index can find the rules
-that match a new value without evaluating every condition.
+A condition is one of
+
+- a number, which the trigger's value must equal;
+- one or more comparisons with the value, such as ``"> 5 and < 10"``;
+- a formula over ``value``, ``metric("path")`` and the event's fields (see the module
+  ``expressions``).
+
+A single comparison is stored as an operator and a number. With these, the rule index finds the
+rules that match a new value without evaluating every condition.
 """
 
 from __future__ import annotations
@@ -33,7 +38,7 @@ _CONDITION_HINT = (
     'write a number, "> 0.5", "> 5 and < 10", or an expression over value, metric("path") and the '
     "event's fields"
 )
-#: Hints for conditions on the columns of a row.
+#: Hint for a condition on the columns of a row.
 _COLUMNS_HINT = 'write an expression over names of columns, as "energy < 2.5 and T > 300"'
 #: Hint for a comparison of a metric with nan: metrics are never nan, but values in rows can be.
 NAN_HINT = "for a row that has nan, write trigger: observed with when: isnan(COLUMN)"
@@ -53,18 +58,19 @@ _SPOKEN = {bool: "true or false", list: "a list", dict: "a mapping", type(None):
 
 @dataclass(frozen=True)
 class Condition(Formula):
-    """A checked ``when``.
+    """A parsed and checked condition.
 
-    For a single comparison with ``value``, ``comparison`` holds the operator and the number, which
-    the index uses. For any other condition, ``tree`` holds the formula.
+    For a single comparison with ``value``, the attribute ``comparison`` holds the operator and the
+    number, which the rule index uses. For any other condition, ``tree`` holds the syntax tree.
     """
 
     comparison: tuple[str, float] | None = None
 
     @property
     def asks_metric_for_nan(self) -> bool:
-        """True if the condition needs a metric that is nan or infinite. No metric ever is, so the
-        condition cannot hold."""
+        """True if the condition requires a metric to be nan or infinite. Metrics never are, so such
+        a condition is never true.
+        """
         nodes = [self.tree] if self.tree is not None else []
         while nodes:
             node = nodes.pop()
@@ -84,7 +90,9 @@ class Condition(Formula):
         fields: Mapping[str, Any],
         metric: Callable[[str], float | None],
     ) -> bool:
-        """Return True if the condition holds. If a required value is missing, it does not hold."""
+        """Return True if the condition is true. It is not true if the result depends on a missing
+        value.
+        """
         return self.verdict(value, fields, metric) is True
 
     def verdict(
@@ -93,10 +101,10 @@ class Condition(Formula):
         fields: Mapping[str, Any],
         metric: Callable[[str], float | None],
     ) -> bool | None:
-        """Return whether the condition holds, or ``None`` if that depends on a missing value.
+        """Return whether the condition is true, or ``None`` if that depends on a missing value.
 
-        ``A or B`` holds if A or B holds, and ``A and B`` is false if A or B is false, even if the
-        other operand has no value.
+        ``A or B`` is true if A or B is true, and ``A and B`` is false if A or B is false, even if
+        the other operand has no value.
         """
         if self.comparison is not None:
             name, number = self.comparison
@@ -106,11 +114,12 @@ class Condition(Formula):
 
 
 def parse(when: object, *, has_value: bool = True, key: str = "when") -> Condition:
-    """Parse and check a ``when``.
+    """Parse and check the condition ``when``, which is the value of the key ``key``.
 
-    With ``has_value``, the trigger has a metric, and the name ``value`` in the condition means the
-    metric's value. If ``key`` is ``where``, the condition uses the columns of a table's rows. The
-    caller checks the names of fields. Raises :class:`EnsembleError` with the reason and a hint.
+    Set ``has_value`` if the trigger has a metric; the name ``value`` in the condition then means
+    the metric's value. If ``key`` is ``where``, the condition is about the columns of a table's
+    rows. The caller has to check whether the fields in the condition exist. Raises
+    :class:`EnsembleError` with the reason and a hint.
     """
     if isinstance(when, bool) or not isinstance(when, (int, float, str)):
         found = _SPOKEN.get(type(when), f"a {type(when).__name__}")
@@ -159,9 +168,9 @@ def _needs_value(text: str, has_value: bool, key: str) -> None:
 
 
 def check_nan(condition: Condition, known: Collection[str]) -> None:
-    """Raise an error for a comparison with ``nan``, which is never true.
+    """Raise an error if the condition compares something with ``nan``, because that is never true.
 
-    If ``known`` contains a field named nan, such a comparison is allowed.
+    If ``known`` contains a field that is called nan, the comparison is allowed.
     """
     for node in ast.walk(condition.tree) if condition.tree is not None else ():
         if not isinstance(node, ast.Compare):
@@ -185,7 +194,9 @@ def _is_nan(node: ast.expr, known: Collection[str]) -> bool:
 
 
 def _with_value(text: str, key: str) -> str:
-    """Return ``> 5 and < 10`` as ``value > 5 and value < 10``."""
+    """Insert the name ``value`` into comparisons: ``> 5 and < 10`` becomes ``value > 5 and value <
+    10``.
+    """
     if re.match(r"=[^=]", text):
         raise refused(f"{key!r} does not parse: {text!r}", f'write "{suggested_formula(text)}"')
     return _LEADING.sub(lambda m: m.group() + (" " if m.group() else "") + "value ", text).strip()

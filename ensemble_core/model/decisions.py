@@ -1,9 +1,9 @@
-"""Decisions: the closed set of instructions that the engine gives.
+"""Decisions: the closed set of instructions that the engine returns.
 
-The engine returns decisions in order, the runtime carries them out, the journal keeps them, and the
-console shows them. ``rule`` is the id of the rule that made the decision, or ``None`` if the run
-itself made it. ``firing`` numbers the firings of the run; decisions of one firing have the same
-number.
+The engine returns decisions in order. The runtime executes them, the journal stores them, and the
+console shows them. In each decision, ``rule`` is the id of the rule that made it, or ``None`` if no
+rule did. The field ``firing`` is the number of the rule's firing within the run; all decisions of
+one firing have the same number.
 """
 
 from __future__ import annotations
@@ -36,13 +36,17 @@ __all__ = [
     "WhenBusy",
 ]
 
-#: How to release nodes on which jobs run; see :class:`Resize`.
+#: What to do with jobs on nodes that are to be released; see :class:`Resize`.
 WhenBusy = Literal["wait", "skip", "force"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Decision(Record):
-    """One instruction. ``rule`` made it in the run's firing number ``firing`` (0: no rule did)."""
+    """One instruction of the engine.
+
+    ``rule`` is the id of the rule that made it, and ``firing`` is the number of the rule's firing
+    within the run. If no rule made it, they are ``None`` and 0.
+    """
 
     type: ClassVar[str] = "decision"
     rule: str | None = None
@@ -51,12 +55,14 @@ class Decision(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Fired(Decision):
-    """A rule fired: the first of the decisions with the same ``firing``.
+    """A rule fired. This is the first decision of each firing.
 
-    ``label`` shows the trigger (``start``, ``count.sleep.success``, ``job-fail (lammps)``).
-    ``count`` is how often this rule has fired, including this time. ``job`` is the event's job, if
-    any; ``value`` is the value of the trigger's metric, if any. For an instance of a rule with
-    ``each``, the field ``each`` holds the parameters of the instance's slice.
+    - ``label``: the trigger as shown to users (``start``, ``count.sleep.success``, ``job-fail
+      (lammps)``).
+    - ``count``: how often this rule has fired, including this time.
+    - ``job``: the event's job, if any.
+    - ``value``: the value of the trigger's metric, if any.
+    - ``each``: for an instance of a rule with ``each``, the parameters of the instance's slice.
     """
 
     type: ClassVar[str] = "fired"
@@ -75,7 +81,7 @@ class Fired(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Submit(Decision):
-    """Submit these jobs, all of one group."""
+    """Submit these jobs, all of which belong to one group."""
 
     type: ClassVar[str] = "submit"
     group: str
@@ -84,9 +90,9 @@ class Submit(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class LookUp(Decision):
-    """Look up which of these jobs (all of one group) an earlier run has already done (``--reuse``).
+    """Find out which of these jobs an earlier run has already done (``--reuse``).
 
-    The jobs that are not found are then submitted.
+    All jobs belong to one group. The jobs that no earlier run has done are then submitted.
     """
 
     type: ClassVar[str] = "look-up"
@@ -96,10 +102,10 @@ class LookUp(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Retry(Decision):
-    """Retry this job when it is over, after ``wait`` seconds, with these fields changed.
+    """Retry this job with changed ``fields``, ``wait`` seconds after its current attempt is over.
 
-    With ``resume``, the job's statistics continue. The runtime does nothing for this decision: when
-    the wait is over, a :class:`Submit` of the next attempt follows.
+    With ``resume``, the statistics of the job continue over the attempts. This decision is only a
+    record: after the wait, the engine returns a :class:`Submit` for the next attempt.
     """
 
     type: ClassVar[str] = "retry"
@@ -111,7 +117,7 @@ class Retry(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Cancel(Decision):
-    """Cancel these jobs (our ids)."""
+    """Cancel the jobs with these ids (our ids, not the queue's)."""
 
     type: ClassVar[str] = "cancel"
     jobs: tuple[str, ...]
@@ -121,11 +127,13 @@ class Cancel(Decision):
 class Resize(Decision):
     """Request ``delta`` more (positive) or fewer (negative) nodes from the executor.
 
-    ``attempt`` is above 1 if the same ``request`` was made before without a known answer, because
-    the request could not be delivered or the controller ended. The request is idempotent: an
-    executor answers a repeated request without carrying it out again. ``when_busy`` says what to do
-    with a node that is to be released while jobs run on it: release the node when it is idle
-    (``wait``), keep it (``skip``), or release it at once, so that its jobs fail (``force``).
+    ``request`` is the id of the request, which is idempotent: an executor that receives it again
+    answers without carrying it out again. The engine repeats a request with a higher ``attempt`` if
+    it does not know the answer, because the request could not be delivered or the controller ended.
+
+    ``when_busy`` says what to do with a node that should be released while jobs run on it: release
+    it as soon as it is idle (``wait``), keep it (``skip``), or release it at once, so that its jobs
+    fail (``force``).
     """
 
     type: ClassVar[str] = "resize"
@@ -162,10 +170,11 @@ class DisableRule(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Switch(Decision):
-    """Disable the rules of the instances ``off``; enable and start those of ``on``.
+    """Disable the rules of the instances ``off``, and enable and start those of the instances
+    ``on``.
 
-    With ``keep``, results of functions that rules of ``off`` have called are still used. With
-    ``reset``, the firing counters of the rules of ``on`` are reset.
+    With ``keep``, the run still uses the results of functions that rules of ``off`` have called.
+    With ``reset``, the firing counters of the rules of ``on`` start from zero.
     """
 
     type: ClassVar[str] = "switch"
@@ -177,7 +186,7 @@ class Switch(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class SetGroup(Decision):
-    """Change fields of a group for its later submits."""
+    """Change fields of a job group. The change applies to later submits."""
 
     type: ClassVar[str] = "set-group"
     group: str
@@ -188,7 +197,8 @@ class SetGroup(Decision):
 class SetGenerator(Decision):
     """Pause a generator, continue it (``pause`` is ``False``), or request ``count`` more points.
 
-    The generator also gets all finished and future points of the generators in ``learns``.
+    The generator also receives the points of the generators in ``learns``: those that have
+    finished, and those that finish later.
     """
 
     type: ClassVar[str] = "set-generator"
@@ -200,13 +210,13 @@ class SetGenerator(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Call(Decision):
-    """Call a function outside the engine's thread. Its outcome comes back as an event.
+    """Call a function outside the engine's thread. The result comes back as an event.
 
     ``kind`` is one of
 
     - ``custom``: ``name`` is a function of the file's ``custom:`` part;
-    - ``parameters``: ``name`` lists the functions that give values for a submit of
-      ``options["group"]``;
+    - ``parameters``: ``name`` lists the functions that compute parameter values for a submit of the
+      group ``options["group"]``;
     - ``action``: ``name`` is an action of a plugin;
     - ``generator``: ``name`` is a generator of the file; ``options`` has the points to ingest and
       the number of points to suggest.
@@ -261,10 +271,11 @@ class Notify(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Terminate(Decision):
-    """End or stop the run, after the jobs in ``cancel`` are cancelled. Nothing is submitted later.
+    """End or stop the run, after cancelling the jobs in ``cancel``. Nothing is submitted
+    afterwards.
 
-    ``reason`` is for the user. ``natural`` is true if the run ends because nothing more can happen.
-    If ``stopped`` is true, the run has not ended and can be resumed.
+    ``reason`` is shown to the user. ``natural`` is true if the run ends because nothing more can
+    happen. ``stopped`` is true if the run is only stopped and can be resumed.
     """
 
     type: ClassVar[str] = "terminate"

@@ -1,6 +1,7 @@
-"""Parser of durations: seconds, ``10m``, ``1h30m``, or ``1.5h`` as in Flux.
+"""Parses durations: a number of seconds, or text such as ``10m``, ``1h30m`` or ``1.5h`` (as in
+Flux).
 
-Used by all checks of durations, in job groups, rules and options.
+Every duration in job groups, rules and options is parsed by :func:`seconds`.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ _NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _PART = re.compile(rf"({_NUMBER})\s*(ms|s|m|h|d|w)", re.ASCII)
 _WHOLE = re.compile(rf"(?:{_NUMBER}\s*(?:ms|s|m|h|d|w)\s*)+", re.ASCII)
 _CLOCK = re.compile(r"\d+(?::\d+)+(?:\.\d*)?", re.ASCII)
-_LONGEST = 3.2e9  # a century: timers have a limit, and a longer duration is a mistake
+_LONGEST = 3.2e9  # a century: timers have a maximum, and a longer duration is certainly a typo
 
 
 def seconds(value: object) -> float:
-    """Return a duration in seconds.
+    """Convert a duration to seconds.
 
     Raises :class:`EnsembleError` (code ``bad-duration``).
 

@@ -1,4 +1,4 @@
-"""A checked, immutable ensemble, which the config package creates and the engine runs."""
+"""Checked, immutable form of an ensemble file: created by the config package, run by the engine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["AlgorithmInstance", "Binder", "Ensemble", "Limits", "amount"]
 
 
 def amount(number: float) -> str:
-    """Return a number of jobs or hours as text for people.
+    """Format a number of jobs or hours for people.
 
     >>> amount(12), amount(0.04321), amount(1234.5678)
     ('12', '0.04321', '1234.57')
@@ -33,14 +33,15 @@ def amount(number: float) -> str:
 class Limits(Value):
     """Limits of a run; ``None`` means no limit.
 
-    - ``jobs``: the number of attempts submitted in the whole run;
+    - ``jobs``: the maximum number of attempts that the run submits;
     - ``core_hours``, ``node_hours``, ``gpu_hours``: the hours that these attempts may use. Jobs
       that could exceed one of these limits, or the limit ``jobs``, are held;
     - ``submits_per_second``: a rate limit; jobs beyond it wait;
-    - ``chain``: how many firings may cause one another before a job has to finish;
-    - ``wall``: seconds after which a controller stops the run;
-    - ``stop``: how many seconds a stop or an end of the run waits for events of the jobs that it
-      cancelled.
+    - ``chain``: the maximum number of firings that may trigger one another before a job has to
+      finish;
+    - ``wall``: the number of seconds after which a controller stops the run;
+    - ``stop``: after cancelling jobs at the end of the run or at a stop, how many seconds the run
+      waits for their events.
     """
 
     jobs: int | None = None
@@ -54,7 +55,7 @@ class Limits(Value):
 
     @property
     def hours(self) -> dict[str, float | None]:
-        """The limits that are in hours, by name."""
+        """The limits in hours, by name."""
         return {
             "core_hours": self.core_hours,
             "node_hours": self.node_hours,
@@ -63,7 +64,7 @@ class Limits(Value):
 
     @property
     def holds(self) -> bool:
-        """True if one of the limits can hold jobs."""
+        """True if jobs may be held because of a limit."""
         return any(most is not None for most in (self.jobs, *self.hours.values()))
 
 
@@ -73,11 +74,12 @@ def _refused(spec: Mapping[str, Any], name: str = "") -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Binder(Value):
-    """Functions that check and bind specifications that arrive during the run.
+    """Functions that check rules, actions and changes of groups that arrive during the run.
 
-    All three functions are pure and raise :class:`~ensemble_core.errors.EnsembleError`. ``rule``
-    takes the specification and a default id; ``group`` takes a group and the fields to change. The
-    default functions reject all rules and actions, and do not check fields.
+    All three functions are pure and raise :class:`~ensemble_core.errors.EnsembleError` if the
+    specification is invalid. ``rule`` takes a specification and a default id; ``action`` takes a
+    specification; ``group`` takes a group and the fields to change. The default functions reject
+    all rules and actions, and accept changes of groups without a check.
     """
 
     rule: Callable[[Mapping[str, Any], str], BoundRule] = _refused
@@ -89,11 +91,11 @@ class Binder(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class AlgorithmInstance(Value):
-    """One entry under ``use:``: rules that are enabled and disabled together.
+    """An entry under ``use:``: a set of rules that are enabled and disabled together.
 
-    ``algorithm`` is the algorithm that made the rules, or empty if the file lists the rules.
-    ``version`` has the name and version of the algorithm's distribution. If ``enabled`` is true,
-    the instance is on when the run begins.
+    ``algorithm`` is the name of the algorithm that created the rules, or empty if the file lists
+    the rules. ``version`` has the name and version of the algorithm's distribution. If ``enabled``
+    is true, the rules are enabled when the run begins.
     """
 
     name: str
@@ -106,13 +108,15 @@ class AlgorithmInstance(Value):
 class Ensemble(Value):
     """A checked ensemble file.
 
-    ``heartbeat`` is the interval in seconds, or 0 for none. ``statistics`` holds all statistics by
-    name. ``custom`` is the source code of the file's ``custom:`` part, and ``functions`` lists its
-    functions. ``attached`` has the text of each file that the ensemble file refers to. ``tables``,
-    ``generators`` and ``instances`` are the entries under ``results:``, ``generators:`` and
-    ``use:`` by name. A rule of an instance has the instance's name in its field ``instance``.
-    ``on_stop`` says what a stop does with the jobs: it leaves them to the queue (``keep``), cancels
-    them, or does what the executor prefers (``None``).
+    - ``heartbeat``: the interval in seconds, or 0 if the run has no heartbeat.
+    - ``statistics``: all available statistics, by name.
+    - ``custom``: the source code of the file's ``custom:`` part; ``functions``: the functions in
+      it.
+    - ``attached``: the text of each file that the ensemble file refers to.
+    - ``tables``, ``generators``, ``instances``: the entries under ``results:``, ``generators:`` and
+      ``use:``, by name. Rules that belong to an instance have its name in their field ``instance``.
+    - ``on_stop``: what a stop does with the jobs: leave them to the queue (``keep``), cancel them,
+      or do what the executor prefers (``None``).
     """
 
     name: str
@@ -139,8 +143,11 @@ class Ensemble(Value):
     reuse: tuple[str, ...] = ()
 
     def begun(self, tag: str, cwd: str, reuse: Sequence[str] = ()) -> Ensemble:
-        """Return the ensemble with the data of a run: the tag (``{run}``), the folder where the run
-        was started (``{cwd}``), and the folders of the runs whose jobs are reused."""
+        """Return the ensemble with the data of a run filled in.
+
+        ``tag`` replaces ``{run}``, and ``cwd``, the folder where the run was started, replaces
+        ``{cwd}``. ``reuse`` lists the folders of the runs whose jobs are reused.
+        """
 
         def known(group: JobGroup) -> JobGroup:
             return replace(group, run=tag, cwd=cwd, more=tuple(map(known, group.more)))

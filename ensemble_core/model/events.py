@@ -1,8 +1,8 @@
-"""Events: frozen, typed, serializable classes (``model.codec``) for everything that happens.
+"""Events, the engine's only input: frozen dataclasses that ``model.codec`` can serialize.
 
-Events are the engine's only input. They come from executors, timers, users' functions and commands.
-Each event has a ``timestamp`` (seconds since the epoch), which is the engine's only clock.
-Executors and the runtime create events; the engine, the journal and displays read them.
+Events come from executors, timers, users' functions and commands; the engine, the journal and
+displays read them. Each event has a ``timestamp`` (seconds since the epoch). These timestamps are
+the engine's only clock.
 """
 
 from __future__ import annotations
@@ -55,10 +55,11 @@ class Started(Event):
 class Resumed(Event):
     """A new controller has resumed the run and has asked the queue about its jobs.
 
-    ``absent`` lists jobs (our ids) that had no event and that the queue does not know; they never
-    arrived there. ``gone`` lists jobs that waited in a queue that no longer exists; they never ran.
-    Events of all other jobs follow. ``resources`` is as in :class:`Started`. If ``reopened`` is
-    true, the run had ended, and continues because its file was changed.
+    ``absent`` lists jobs (our ids) that had no event and that the queue does not know, because they
+    never arrived there. ``gone`` lists jobs that waited in a queue that no longer exists, and so
+    never ran. Events of all other jobs follow. ``resources`` has the queue's gauges, as in
+    :class:`Started`. If ``reopened`` is true, the run had ended, and continues because its file was
+    changed.
     """
 
     type: ClassVar[str] = "resume"
@@ -79,12 +80,14 @@ class Resumed(Event):
 class JobEvent(Event):
     """An event of one job, named as in Flux RFC 21 (``submit``, ``start``, ``finish`` …).
 
-    ``job`` is our id of the job (``GROUP.INDEX``); for a foreign job (``ours`` is false) it is the
-    queue's id. RFC 21 defines the ``context``: that of ``finish`` has ``status`` (a wait status, as
-    from ``os.waitpid``); that of ``exception`` has ``type``, ``severity`` (0 is fatal) and
-    ``note``. Executors may add ``queue_id`` to the context of ``submit``, and ``workdir`` and
-    ``stdout`` to that of ``start``, so that observers find the output. If the run has corrected the
-    event's time, ``told_at`` is the time that the executor reported.
+    ``job`` is our id of the job (``GROUP.INDEX``). For a foreign job, ``ours`` is false and ``job``
+    is the queue's id.
+
+    RFC 21 defines the ``context``. For ``finish``, it has the key ``status`` (a wait status, as
+    from ``os.waitpid``); for ``exception``, it has ``type``, ``severity`` (0 is fatal) and
+    ``note``. Executors may add ``queue_id`` to the context of ``submit``. They may add ``workdir``
+    and ``stdout`` to the context of ``start``, so that observers find the output. If the run has
+    corrected the timestamp, the key ``told_at`` has the time that the executor reported.
     """
 
     type: ClassVar[str] = "job"
@@ -95,7 +98,9 @@ class JobEvent(Event):
 
     @property
     def told_at(self) -> float:
-        """The time that the executor reported. A resume requests events after this time."""
+        """The time that the executor reported. After a resume, the executor is asked for events
+        since this time.
+        """
         time = self.context.get("told_at")
         return time if isinstance(time, float) else self.timestamp
 
@@ -104,8 +109,8 @@ class JobEvent(Event):
 class Observed(Event):
     """One row of values that an observer read from a job's output.
 
-    ``clock`` is the row's time or step, or ``None``. If ``anew`` is true, the file was truncated or
-    replaced before this row, so this row is now the first in the file.
+    ``clock`` is the row's time or step, or ``None``. ``anew`` is true if the file was truncated or
+    replaced before this row, so that this row is now the first one in the file.
     """
 
     type: ClassVar[str] = "observed"
@@ -130,7 +135,7 @@ class Resources(Event):
     values: Mapping[str, float]
 
 
-#: By far the most frequent events.
+#: These are by far the most frequent events.
 quick_to_make(JobEvent)
 quick_to_make(Resources)
 
@@ -139,9 +144,9 @@ quick_to_make(Resources)
 class TimerElapsed(Event):
     """A timer of the engine has elapsed.
 
-    ``timer`` is the timer's purpose. ``key`` says what the timer is for: the id of a rule with an
-    interval, the group whose jobs were silent, the id of a resize request to repeat, or the id of a
-    job to retry.
+    ``timer`` is the timer's purpose. ``key`` identifies what the timer belongs to: the id of a rule
+    with an interval, the group whose jobs were silent, the id of a resize request to repeat, or the
+    id of a job to retry.
     """
 
     type: ClassVar[str] = "timer"
@@ -153,8 +158,9 @@ class TimerElapsed(Event):
 class ResizeOutcome(Event):
     """The outcome of a resize request.
 
-    ``outcome`` is ``granted`` (``size`` is the new size), ``denied``, ``timeout`` (granted, but the
-    nodes never arrived), or ``undelivered`` (the request was not received and will be repeated).
+    ``outcome`` is ``granted`` (``size`` is the new size), ``denied``, ``timeout`` (the request was
+    granted, but the nodes never arrived), or ``undelivered`` (nobody received the request, so it
+    will be repeated).
     """
 
     type: ClassVar[str] = "resize-outcome"
@@ -172,9 +178,9 @@ class CallReturned(Event):
 
     - ``{"action": {...}}``, optionally with ``"fields": {...}`` that the action may use;
     - ``{"rule": {...}}``;
-    - ``{"submit": GROUP, "with": {...}, "parameters": {NAME: [...]}}`` for a submit whose
-      parameters a function gives;
-    - ``{"point": {...}}`` or ``{"prune": NUMBER}`` of a generator.
+    - ``{"submit": GROUP, "with": {...}, "parameters": {NAME: [...]}}`` for a submit whose parameter
+      values a function has computed;
+    - ``{"point": {...}}`` or ``{"prune": NUMBER}`` from a generator.
     """
 
     type: ClassVar[str] = "call-returned"
@@ -194,10 +200,9 @@ class CallFailed(Event):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Delivered(Event):
-    """Notifications, merged into one message, were sent to the address ``to``, or could not be
-    sent.
+    """Notifications were sent to the address ``to`` as one message, or could not be sent.
 
-    ``error`` is the reason for the failure, or empty.
+    ``error`` is the reason for a failure; empty on success.
     """
 
     type: ClassVar[str] = "delivered"
@@ -208,12 +213,13 @@ class Delivered(Event):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Identified(Event):
-    """The identities of jobs that are about to be submitted, for a later run's ``--reuse``.
+    """The identities of jobs that are about to be submitted. A later run with ``--reuse`` reads
+    them.
 
     ``jobs`` maps our id to ``[identity, source]``, or to ``[identity, source, inputs]`` if files
-    are part of the identity (``model.identity``). The items ``source`` and ``inputs`` are keys of
-    the fields ``sources`` and ``inputs``; a controller reports each key once. ``unchanged`` lists
-    jobs that succeeded and whose inputs had not changed when the jobs ended.
+    are part of the identity (see ``model.identity``). In these lists, ``source`` and ``inputs`` are
+    keys of the fields ``sources`` and ``inputs``, in which a controller reports each key only once.
+    ``unchanged`` lists successful jobs whose inputs were still the same when the jobs ended.
     """
 
     type: ClassVar[str] = "identified"
@@ -225,7 +231,7 @@ class Identified(Event):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class LookedUp(Event):
-    """The answer to a look-up.
+    """The answer to the decision ``look-up``: which jobs an earlier run has already done.
 
     ``hits`` maps each job that need not run to the earlier job (``RUN/JOB``) that replaces it. The
     events of these earlier jobs follow. The jobs in ``misses`` have to run.
@@ -240,13 +246,13 @@ class LookedUp(Event):
 class StopRequested(Event):
     """A signal, a command or a time limit requests that the run ends or stops.
 
-    ``then`` is
+    ``then`` is one of
 
     - ``end``: cancel the jobs; the run is over;
     - ``cancel``: cancel the jobs and stop; a resume submits them again;
     - ``keep``: leave the jobs to the queue and stop;
-    - ``cancel-left``: as ``cancel``, including jobs that an earlier stop or end left to the queue.
-      It is the first event of a controller that resumes the run only to cancel these jobs.
+    - ``cancel-left``: as ``cancel``, and also cancel the jobs that an earlier stop or end left to
+      the queue. If a controller resumes a run only for this purpose, this is its first event.
     """
 
     type: ClassVar[str] = "stop"
@@ -268,10 +274,10 @@ class StopRequested(Event):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Requested(Event):
-    """A user requests an action from a shell or a program.
+    """A user requests an action during the run, from the shell or from a program.
 
     ``action`` is written as in a rule: ``submit``, ``cancel``, ``set``, ``enable`` or ``disable``.
-    The parameters of a ``submit`` override those of the group. ``by`` names the user.
+    Parameters in a ``submit`` replace those of the group. ``by`` is the name of the user.
     """
 
     type: ClassVar[str] = "request"
@@ -281,7 +287,7 @@ class Requested(Event):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ExecutorLost(Event):
-    """An executor has lost its queue. No further events of the queue's jobs will follow."""
+    """An executor has lost its queue. The jobs of this queue will have no further events."""
 
     type: ClassVar[str] = "executor-lost"
     executor: str
@@ -291,11 +297,11 @@ class ExecutorLost(Event):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Problem(Event):
-    """A problem that is not a job's failure: an unreadable file, a rejected cancel.
+    """A problem other than a failed job, such as an unreadable file or a rejected cancel.
 
-    If ``level`` is ``error``, the run's exit code is 1. ``jobs`` lists our jobs that could not be
-    cancelled; their rows trigger rules again. If ``lasts`` is true, the summary and the status
-    repeat the problem; ``jobs`` then lists the jobs whose output was not understood.
+    If ``level`` is ``error``, the run's exit code is 1. ``jobs`` lists jobs that could not be
+    cancelled; rows of their output trigger rules again. If ``lasts`` is true, the summary and the
+    status repeat the problem, and ``jobs`` lists the jobs whose output could not be parsed.
     """
 
     type: ClassVar[str] = "problem"
@@ -315,7 +321,7 @@ class Problem(Event):
 class PluginEvent(Event):
     """An event that a plugin defines.
 
-    ``name`` is the trigger's name; ``data`` has the fields that the rule's ``when`` may use.
+    ``name`` is the name of the trigger; ``data`` has the fields that a rule's ``when`` may use.
     ``job`` is our id of the job that the event concerns, or ``None``.
     """
 

@@ -1,13 +1,14 @@
-"""The language of conditions and expressions over an event's fields and metrics.
+"""Parses and evaluates conditions and expressions: formulas over metrics and the fields of an
+event.
 
-:func:`parse` reads a formula. Formulas have no attributes and no subscripts: ``c_msd[4]`` and
-``PotEng.mean`` are names of fields, and so is a name with a filter, such as ``mean.U(L == 16)``,
-whose condition is in normal form (see ``filters``). Formulas call only the functions in
-``FUNCTIONS``. The module ``conditions`` uses formulas for ``when``. An :class:`Expression` is a
-formula that gives a number, for example for options of plugins. The module ``compiler`` checks a
-formula, and compiles it when it is first evaluated.
+Names of fields may contain brackets, dots or a filter: ``c_msd[4]``, ``PotEng.mean`` and ``mean.U(L
+== 16)`` are each one name (``filters`` describes the last form). Formulas have no other attributes
+or subscripts, and can call only the functions in ``FUNCTIONS``. If a field is nan, every comparison
+with it except ``!=`` is false; use ``isnan``.
 
-If a field is nan, comparisons with it are false (except ``!=``); use ``isnan``.
+:func:`parse` parses a formula. An :class:`Expression` is a formula whose result is a number, for
+example in options of plugins. A ``conditions.Condition`` is a formula that is true or false. The
+module ``compiler`` checks a formula, and compiles it when it is first evaluated.
 """
 
 from __future__ import annotations
@@ -71,13 +72,13 @@ EVENT_FIELDS: frozenset[str] = frozenset(
     }
 )
 
-#: Event fields that a column or a parameter of the same name overrides.
+#: Event fields for which a column or a parameter of the same name takes precedence.
 _OVERRIDABLE = {"cause", "limit", "attempt", "replica", "run"}
-#: Names with which no column begins: ``value[1]`` and ``job.name`` are errors.
+#: Names that cannot be followed by brackets or dots: ``value[1]`` and ``job.name`` are errors.
 _WHOLE = (EVENT_FIELDS - _OVERRIDABLE) | FUNCTIONS.keys() | {"value", "metric"}
 
 LONGEST = 2000
-#: Largest depth of a syntax tree. It is limited because evaluation is recursive.
+#: Maximum depth of a syntax tree, because evaluation is recursive.
 _DEEPEST = 150
 
 _EXPRESSION_HINT = 'write arithmetic over the event\'s fields and metric("path"), such as "= 2 * T"'
@@ -88,7 +89,7 @@ _NO_VALUE_HINT = "add a condition to the rule that waits for this value"
 class Formula:
     """A checked formula. ``names`` and ``metrics`` list the fields and metrics that it uses.
 
-    A copy of the object has no compiled code and compiles the formula again.
+    Copies and pickles contain no compiled code; they compile the formula again.
     """
 
     text: str
@@ -105,17 +106,18 @@ class Formula:
         fields: Mapping[str, Any],
         metric: Callable[[str], float | None],
     ) -> Any:
-        """Return the result; ``None`` if a required value is missing or an operation is invalid."""
+        """Return the result, or ``None`` if a required value is missing or an operation is invalid."""
         try:
             result = self._quick(value, fields.get, metric)
         except NO_VALUE:
-            # Evaluate again, because an invalid operand of ``and`` or ``or`` may not matter.
+            # Evaluate again, because an invalid operand of ``and`` or ``or`` may not affect the
+            # result.
             result = self._careful(value, fields.get, metric)
         return None if result is ... else result
 
     @cached_property
     def spoken(self) -> tuple[str, ...]:
-        """The field ``names`` as a sorted tuple."""
+        """The names of the fields, as a sorted tuple."""
         return tuple(sorted(self.names))
 
     @cached_property
@@ -133,15 +135,16 @@ class Formula:
 
 @dataclass(frozen=True)
 class Expression(Formula):
-    """A checked formula whose result is a number; see :func:`expression`."""
+    """A checked formula whose result is a number; created by :func:`expression`."""
 
     def value(
         self, fields: Mapping[str, Any], metric: Callable[[str], float | None]
     ) -> float | None:
-        """Return the result as a number, an integer if the arithmetic gives one (``2 * 3`` is 6).
+        """Return the result as a number. It is an integer if the arithmetic gives one (``2 * 3`` is
+        6).
 
-        Return ``None`` if a required value is missing or the result is not a finite number. This
-        method may be called from any thread.
+        Return ``None`` if a required value is missing or the result is not a finite number. May be
+        called from any thread.
         """
         result = self.evaluate(fields.get("value"), fields, metric)
         if isinstance(result, bool) or not isinstance(result, (int, float)):
@@ -151,11 +154,11 @@ class Expression(Formula):
     def result(
         self, fields: Mapping[str, Any], metric: Callable[[str], float | None]
     ) -> int | float | str | None:
-        """Return the result: a number, rounded by :func:`tidy`, or a text.
+        """Return the result as a number, rounded by :func:`tidy`, or as a string.
 
-        Return ``None`` if a required value is missing or the result is neither a number nor a text.
+        Return ``None`` if a required value is missing or the result has another type.
         """
-        try:  # fast, for the end of each job; the type checks below exclude ``...`` (no value)
+        try:  # fast path for results; the type checks below exclude ``...`` (no value)
             found = self._quick(fields.get("value"), fields.get, metric)
         except NO_VALUE:
             found = self.evaluate(fields.get("value"), fields, metric)
@@ -167,7 +170,7 @@ class Expression(Formula):
 def tidy(number: int | float) -> int | float:
     """Round a computed number for use as a parameter.
 
-    A float is rounded to 12 significant digits, and -0.0 to 0.0. Integers stay exact.
+    Floats are rounded to 12 significant digits, and -0.0 becomes 0.0. Integers stay exact.
 
     >>> tidy(0.1 + 0.2), tidy(-0.0), tidy(10**20)
     (0.3, 0.0, 100000000000000000000)
@@ -181,10 +184,10 @@ def worked_out(
     metric: Callable[[str], float | None],
     pattern: re.Pattern[str] = FIELD_PLACEHOLDER,
 ) -> Any:
-    """Return options with each ``= EXPRESSION`` evaluated and each placeholder filled in.
+    """Evaluate each ``= EXPRESSION`` in options, fill in each placeholder, and return the result.
 
-    ``pattern`` matches placeholders. A text that consists of a single placeholder becomes the
-    field's value and keeps the value's type. Raises :class:`EnsembleError` if a value is missing.
+    ``pattern`` matches placeholders. If a string consists of a single placeholder, the field's
+    value replaces it and keeps its type. Raises :class:`EnsembleError` if a value is missing.
 
     >>> worked_out({"T": "= 2 * T", "start": "{T}", "tag": "T-{T}"}, {"T": 3}, {}.get)
     {'T': 6, 'start': 3, 'tag': 'T-3'}
@@ -251,12 +254,12 @@ def _expression(text: str, texts: bool) -> Expression:
 def expression(
     text: str, *, names: Collection[str] | None = None, texts: bool = False
 ) -> Expression:
-    """Parse and check an expression whose result is a number or, with ``texts``, possibly a text.
+    """Parse and check an expression. Its result is a number or, with ``texts``, possibly a string.
 
     A leading ``=`` is ignored. The syntax is that of conditions: arithmetic, functions, names of
-    fields, ``metric("path")``. ``names`` lists the fields that the expression may use; with
-    ``None``, its fields are not checked. Parsed expressions are cached. Raises
-    :class:`EnsembleError` with the reason and a hint.
+    fields, ``metric("path")``. ``names`` lists the fields that the expression may use; ``None``
+    allows all fields. Parsed expressions are cached. Raises :class:`EnsembleError` with the reason
+    and a hint.
 
     >>> expression("= 2 * T + 1").value({"T": 3}, {}.get)
     7
@@ -272,8 +275,8 @@ def parse(
 ) -> tuple[ast.expr, frozenset[str], frozenset[str]]:
     """Parse and check ``source``. Return its syntax tree, and the fields and metrics that it uses.
 
-    Errors (:class:`EnsembleError`) quote the original ``text``, use the noun ``what`` for it, and
-    end with ``hint``.
+    An error (:class:`EnsembleError`) quotes ``text``, which is the formula as written by its
+    author, describes it by the noun ``what``, and has the hint ``hint``.
     """
     try:
         whole = ast.parse(source, mode="eval")
@@ -305,7 +308,7 @@ def parse(
 
 
 def _check_lists(node: ast.Compare, source: str, text: str) -> None:
-    """Reject ``in ("a")``, because parentheses around a single value do not make a list."""
+    """Reject ``in ("a")``, because a single value in parentheses is not a list."""
     for operator, right in zip(node.ops, node.comparators, strict=True):
         if not isinstance(operator, (ast.In, ast.NotIn)) or not isinstance(right, ast.Constant):
             continue
@@ -329,7 +332,7 @@ def _no_filter(what: str, better: str) -> EnsembleError:
 
 
 def _check_filters(whole: ast.AST, what: str, hint: str) -> None:
-    """Reject filters with invalid syntax, and filters that are not conditions."""
+    """Reject a filter that is malformed or whose content is not a condition."""
     for node in ast.walk(whole):
         if isinstance(node, ast.Subscript) and isinstance(node.slice, (ast.Compare, ast.BoolOp)):
             name = ast.unparse(node.value)
@@ -364,8 +367,10 @@ def _check_filters(whole: ast.AST, what: str, hint: str) -> None:
 
 
 def _name_columns(whole: ast.AST) -> None:
-    """Replace subscripts, attributes and calls that are in fact names of fields, such as
-    ``c_msd[4]`` and ``mean.U(L == 16)``, by these names."""
+    """Replace subscripts, attributes and calls that are really names of fields by plain names.
+
+    Examples are ``c_msd[4]`` and ``mean.U(L == 16)``.
+    """
     for node in ast.walk(whole):
         for name, value in ast.iter_fields(node):
             if isinstance(value, list):
@@ -375,7 +380,9 @@ def _name_columns(whole: ast.AST) -> None:
 
 
 def _column(node: Any) -> Any:
-    """Return the field that this node names, or the node itself if it names no field."""
+    """If this node is the name of a field, return it as a plain name. Otherwise, return the node
+    itself.
+    """
     here: Any = node
     rest = ""
     if isinstance(node, ast.Call):
@@ -395,14 +402,14 @@ def _column(node: Any) -> Any:
             break
     if not rest or not isinstance(here, ast.Name) or here.id.startswith("_"):
         return node
-    # min and max are functions, but also statistics: min.energy.
+    # min and max are functions, but also names of statistics: min.energy.
     if here.id in _WHOLE and not (rest.startswith(".") and here.id in FUNCTIONS):
         return node
     return ast.copy_location(ast.Name(here.id + rest, ast.Load()), node)
 
 
 def _index(node: ast.expr) -> int | float | str | None:
-    """Return the value within ``[…]``, or ``None`` if this value cannot be part of a name."""
+    """Return the constant within ``[…]``, or ``None`` if it cannot be part of a field's name."""
     negative = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
     if negative:
         node = node.operand  # type: ignore[attr-defined]
@@ -413,7 +420,7 @@ def _index(node: ast.expr) -> int | float | str | None:
 
 
 def index_label(value: object) -> str:
-    """Return a value as text for the brackets in a column's name, such as ``U[16]`` or ``U[hex]``.
+    """Format a value for the brackets in a column's name, such as ``U[16]`` or ``U[hex]``.
 
     >>> index_label(16.0), index_label(0.5), index_label("hex"), index_label("16")
     ('16', '0.5', 'hex', "'16'")
@@ -450,7 +457,7 @@ def called(node: ast.Call) -> str:
 
 
 def _no_number(tree: ast.expr) -> str | None:
-    """Return the kind of an expression that can never give a number; ``None`` for others."""
+    """Return what kind of expression this is if its result can never be a number, or else ``None``."""
     branches = [tree]
     while branches:
         node = branches.pop()

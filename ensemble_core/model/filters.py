@@ -1,8 +1,8 @@
-"""Filters: ``NAME(CONDITION)`` means NAME, but only over the items for which CONDITION holds.
+"""Filters in names: ``mean.U(L == 16)`` is the mean of U over the jobs for which L is 16.
 
-In formulas, ``mean.U(L == 16)`` is a single name that contains the condition in normal form. This
-module parses and evaluates the condition. Used by the checks of the file, by the job table for
-statistics and counts, and by tables for jobs and rows.
+In a formula, a name with a filter is a single name; its condition is in normal form, so that equal
+conditions have equal text. This module parses and evaluates filters. They are used in statistics
+and counts of jobs, and to select the jobs and rows of tables.
 """
 
 from __future__ import annotations
@@ -34,15 +34,17 @@ __all__ = [
     "spoken",
 ]
 
-#: Prefix of a name. The name then covers the whole group or table, not only the rule's slice or
-#: job.
+#: Prefix of a name that makes it cover the whole group or table instead of the rule's slice or job.
 ALL = "all."
-#: Fields that every filter may use, besides the job's parameters.
+#: Fields that every filter may use in addition to the job's parameters.
 ATTEMPT_NAMES = ("index", "replica", "attempt")
 
 
 class Spoken(NamedTuple):
-    """The parts of ``all.STAT.NAME(CONDITION)``, of which ``path`` is ``STAT.NAME``."""
+    """The parts of a name ``all.STAT.NAME(CONDITION)``.
+
+    ``whole`` is true if the prefix ``all.`` is present, and ``path`` is ``STAT.NAME``.
+    """
 
     whole: bool
     path: str
@@ -60,9 +62,10 @@ def spoken(name: str) -> Spoken:
 
 
 def attempt_fields(job: Job) -> dict[str, Any]:
-    """Return the fields of an attempt that filters can use before the job has printed anything.
+    """Return the fields of an attempt that filters can use before the job has any output.
 
-    A parameter takes precedence over another field of the same name."""
+    If a parameter has the same name as another field, the parameter takes precedence.
+    """
     own = {"index": job.index, "replica": job.replica, "attempt": job.attempt}
     return {**own, **job.parameters}
 
@@ -71,8 +74,8 @@ def attempt_fields(job: Job) -> dict[str, Any]:
 class Filter(Value):
     """A parsed filter. ``names`` lists the fields that it uses.
 
-    ``not_nan`` lists the fields for which nan counts as a missing value: all fields except the
-    arguments of ``isnan`` and ``isinf``.
+    ``not_nan`` lists the fields for which nan counts as a missing value. These are all fields
+    except the arguments of ``isnan`` and ``isinf``.
     """
 
     condition: Condition
@@ -80,7 +83,9 @@ class Filter(Value):
     not_nan: frozenset[str]
 
     def passes(self, known: Mapping[str, Any]) -> bool:
-        """Return True if the condition holds. If a value is missing or nan, it does not hold."""
+        """Return True if the condition is true for these fields. A missing value or nan makes it
+        not true.
+        """
         for name in self.not_nan:
             value = known.get(name)
             if value is not None and value != value:
@@ -92,14 +97,15 @@ def _no_metric(path: str) -> None:
     return None
 
 
-#: Common mistakes: ``NAME where CONDITION``, ``NAME[CONDITION]``.
+#: Common mistakes in place of ``NAME(CONDITION)``: ``NAME where CONDITION``, ``NAME[CONDITION]``.
 _OTHERWISE = re.compile(r"([\w.-]+)(?:\s+where\s+(.+)|\[(.+)\])")
 
 
 def filtered(text: str, key: str) -> tuple[str, str]:
-    """Split ``NAME(CONDITION)``, the value of ``key``, into the name and the condition.
+    """Split ``NAME(CONDITION)`` into the name and the condition, which is empty without a filter.
 
-    Without a filter, the condition is empty. Raises :class:`EnsembleError`.
+    ``text`` is the value of the key ``key``, which error messages name. Raises
+    :class:`EnsembleError`.
 
     >>> filtered("ising(T>2)", "of"), filtered("ising", "of")
     (('ising', 'T > 2'), ('ising', ''))
@@ -120,7 +126,7 @@ def filtered(text: str, key: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=4096)
 def filter_of(text: str, key: str = "filter") -> Filter:
-    """Return the filter with this condition. Raises :class:`EnsembleError` if it is invalid."""
+    """Return the filter for a condition. Raises :class:`EnsembleError` if the condition is invalid."""
     condition = conditions.parse(text, has_value=False, key=key)
     conditions.check_nan(condition, ())
     asked = {
@@ -135,5 +141,5 @@ def filter_of(text: str, key: str = "filter") -> Filter:
 
 @lru_cache(maxsize=4096)
 def filter_in(name: str) -> Filter:
-    """Return the filter of ``NAME(CONDITION)``."""
+    """Return the filter in the name ``NAME(CONDITION)``."""
     return filter_of(split_filter(name)[1])

@@ -1,7 +1,7 @@
-"""Likely mistakes in formulas: syntax of other languages, contradictions and tautologies.
+"""Detects likely mistakes in formulas: foreign syntax (``&&``), contradictions and tautologies.
 
-If parsing fails, ``expressions`` uses this module for hints. The config package uses it to find
-valid conditions that are probably mistakes.
+If a formula cannot be parsed, the module ``expressions`` takes its hint from here. The config
+package warns about valid conditions that are always or never true.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["contradiction", "suggested_formula", "tautology"]
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
-#: Operators and units of other languages, each with the replacement in formulas.
+#: Operators and units of other languages, each with its equivalent in formulas.
 _WORDS: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
     (re.compile(r"&&"), "and"),
     (re.compile(r"\|\|"), "or"),
@@ -28,7 +28,7 @@ _WORDS: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...]
     (re.compile(r"(?<![<>=!])=([<>])"), r"\1="),
     (re.compile(r"===+"), "=="),
     (re.compile(r"(?<![<>=!])=(?!=)"), "=="),
-    # Durations become numbers of seconds.
+    # Replace durations by numbers of seconds.
     (
         re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)([smhd])\b"),
         lambda found: f"{float(found[1]) * _SECONDS[found[2]]:g}",
@@ -39,7 +39,7 @@ _SIGNS = {ast.Lt: "<", ast.Gt: ">", ast.LtE: "<=", ast.GtE: ">=", ast.Eq: "=="}
 
 
 def suggested_formula(text: str) -> str | None:
-    """Return the formula with operators of other languages replaced, or ``None`` if it has none.
+    """Return the formula with foreign operators replaced, or ``None`` if it contains none.
 
     >>> suggested_formula('T > 1 && type = "x"')
     'T > 1 and type == "x"'
@@ -59,10 +59,10 @@ def suggested_formula(text: str) -> str | None:
 
 
 def contradiction(tree: ast.expr, most: Mapping[str, float] = MappingProxyType({})) -> str | None:
-    """Return why a condition can never be true, or ``None``.
+    """Return the reason why a condition can never be true, or ``None``.
 
-    Either two comparisons of one name contradict each other, or a comparison needs a greater value
-    than the maximum that ``most`` gives for the name.
+    It can never be true if two of its comparisons contradict each other, or if a comparison needs a
+    value above the name's maximum. ``most`` maps names to these maximums.
     """
     both = isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And)
     bounds: dict[str, tuple[float, bool, float, bool]] = {}
@@ -81,7 +81,7 @@ def contradiction(tree: ast.expr, most: Mapping[str, float] = MappingProxyType({
 
 
 def _comparisons(part: ast.expr) -> list[tuple[str, str, float]]:
-    """Return ``(name, sign, number)`` for each comparison of a name with a number."""
+    """Return ``(name, operator, number)`` for each comparison of a name with a number."""
     if not isinstance(part, ast.Compare):
         return []
     found = []
@@ -107,7 +107,10 @@ def _number(node: ast.expr) -> float | None:
 
 
 def tautology(tree: ast.expr) -> str | None:
-    """Return the operand that makes a condition always true: a text or number next to ``or``."""
+    """Return the operand that makes a condition always true, or ``None``.
+
+    Such an operand is a non-empty text or a non-zero number in an ``or``.
+    """
     parts = tree.values if isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.Or) else [tree]
     for part in parts:
         if isinstance(part, ast.Constant) and part.value:

@@ -1,9 +1,10 @@
-"""Generators: algorithms that choose the next points of a study.
+"""Data model and plugin interface of generators: algorithms that choose which parameters to try
+next.
 
-A :class:`Vocs` is the problem (variables, objectives, constraints). A :class:`Point` is one
-suggestion with its outcome. A :class:`Generator` is the interface that plugins implement, and a
+A :class:`Vocs` describes the problem (variables, objectives, constraints). A :class:`Point` is one
+suggested set of parameters with its outcome. Plugins implement :class:`Generator`. A
 :class:`GeneratorSpec` is a checked entry under ``generators:``. The engine decides when to call a
-generator; the runtime makes the call, on a separate thread for each generator.
+generator; the runtime makes the call. Each generator has its own thread.
 """
 
 from __future__ import annotations
@@ -38,15 +39,15 @@ __all__ = [
 ]
 
 Goal = Literal["minimize", "maximize"]
-#: Why a file is read. The purpose decides whether the file's code may run. ``check``: to validate,
-#: render, show, replay or record it. ``look``: to show a kept run that only its user can have
-#: written. ``rehearse``: to simulate or test the file's rules after the user has allowed its code
+#: Why a file is read, which decides whether its code may run. ``check``: to validate, render, show,
+#: replay or record the file. ``look``: to show a stored run that only its user can have written.
+#: ``rehearse``: to simulate or test the file's rules after the user has allowed its code
 #: (``--run-code``, pytest). ``run``: to run or resume it.
 Purpose = Literal["check", "look", "rehearse", "run"]
 _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
-#: Tolerance for rounding: a number may lie outside its range by this share of the range.
+#: Rounding tolerance, as a fraction of the range: a number may be outside the range by this much.
 _SLACK = 1e-9
 
 
@@ -54,8 +55,8 @@ _SLACK = 1e-9
 class Variable(Value):
     """A variable of a study: one of ``values``, or a number from ``low`` to ``high`` inclusive.
 
-    If ``log`` is true, the logarithm is sampled uniformly. With a ``step``, the values are ``low``,
-    ``low + step`` … (integers if both are integers).
+    If ``log`` is true, samples are uniform on a logarithmic scale. With a ``step``, the possible
+    values are ``low``, ``low + step`` … (integers if ``low`` and ``step`` are integers).
     """
 
     name: str
@@ -67,7 +68,9 @@ class Variable(Value):
 
     @cached_property
     def steps(self) -> Sequence[Any]:
-        """All possible values: a range if the variable has a step; empty if it is continuous."""
+        """All possible values: ``values``, or a range if the variable has a step, or empty if it is
+        continuous.
+        """
         if self.values or self.step is None:
             return self.values
         count = math.floor((self.high - self.low) / self.step + _SLACK) + 1
@@ -77,11 +80,11 @@ class Variable(Value):
 
     @cached_property
     def whole(self) -> bool:
-        """True if the values are integers with a ``step``."""
+        """True if the variable has a ``step`` and its values are integers."""
         return isinstance(self.low, int) and isinstance(self.step, int)
 
     def refused(self, value: object) -> str | None:
-        """Return why a value is invalid for this variable; ``None`` if it is valid."""
+        """Return why a value is invalid for this variable, or ``None`` if it is valid."""
         if self.values:
             # 1 equals 1.0, but never "1" or true.
             alike = [one for one in self.values if isinstance(one, str) == isinstance(value, str)]
@@ -102,11 +105,11 @@ class Variable(Value):
         return None
 
     def clipped(self, value: Any) -> Any:
-        """Return the value, or the end of the range if rounding has put the value outside."""
+        """Return the value, moved to the end of the range if rounding has put it outside."""
         return value if self.values else min(max(value, self.low), self.high)
 
     def at(self, share: float) -> Any:
-        """Return the value at this share of the range, 0 to 1."""
+        """Return the value at a fraction of the range (0 to 1)."""
         steps = self.steps
         if steps:
             return steps[min(int(share * len(steps)), len(steps) - 1)]
@@ -116,7 +119,7 @@ class Variable(Value):
         return min(self.low + share * (self.high - self.low), self.high)
 
     def share(self, value: float) -> float:
-        """Return the share of the range, 0 to 1, at which this value lies."""
+        """Return the position of a value within the range, as a fraction from 0 to 1."""
         if self.log:
             return math.log(value / self.low) / math.log(self.high / self.low)
         return (value - self.low) / (self.high - self.low)
@@ -124,7 +127,9 @@ class Variable(Value):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Constraint(Value):
-    """A constraint on a result: ``sign`` (``<``, ``<=``, ``>``, ``>=``) and a number."""
+    """A constraint on a result: a comparison operator ``sign`` (``<``, ``<=``, ``>``, ``>=``) and a
+    bound.
+    """
 
     sign: str
     bound: float
@@ -134,16 +139,19 @@ class Constraint(Value):
         return _COMPARE[self.sign](value, self.bound)
 
     def violation(self, value: float) -> float:
-        """Return by how much a value violates the constraint; 0 or less if it satisfies it."""
+        """Return by how much a value violates the constraint. The result is 0 or negative if it
+        does not.
+        """
         return value - self.bound if self.sign.startswith("<") else self.bound - value
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Vocs(Value):
-    """The problem of a generator: variables, objectives and constraints (VOCS, as in gest-api).
+    """The problem that a generator solves: variables, objectives and constraints (VOCS, as in
+    gest-api).
 
-    Objectives and constraints are names under the group's ``result``. If ``prunes`` is true, the
-    generator also receives rows of running jobs.
+    The names of objectives and constraints refer to the group's ``result``. If ``prunes`` is true,
+    the generator also receives rows that running jobs print.
     """
 
     variables: tuple[Variable, ...]
@@ -162,7 +170,7 @@ class Vocs(Value):
         return tuple(dict.fromkeys((*self.objectives, *self.constraints)))
 
     def refused(self, parameters: Mapping[str, Any]) -> str | None:
-        """Return why these parameters are not a valid point; ``None`` if they are."""
+        """Return why these parameters are not a valid point, or ``None`` if they are."""
         names = self.names
         for name in parameters:
             if name not in names:
@@ -177,7 +185,7 @@ class Vocs(Value):
         return None
 
     def clipped(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Return valid parameters, each clipped to the range of its variable."""
+        """Return these parameters, each clipped to the range of its variable. They must be valid."""
         return {each.name: each.clipped(parameters[each.name]) for each in self.variables}
 
     def feasible(self, values: Mapping[str, float]) -> bool:
@@ -185,7 +193,7 @@ class Vocs(Value):
         return all(each.holds(values[name]) for name, each in self.constraints.items())
 
     def better(self, values: Mapping[str, float], others: Mapping[str, float], name: str) -> bool:
-        """Return True if ``values`` has a better objective ``name`` than ``others``."""
+        """Return True if ``values`` is better than ``others`` in the objective ``name``."""
         if self.objectives[name] == "minimize":
             return values[name] < others[name]
         return values[name] > others[name]
@@ -200,19 +208,19 @@ def dominates(vocs: Vocs, values: Mapping[str, float], others: Mapping[str, floa
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Point:
-    """One suggestion and its outcome.
+    """One set of parameters that a generator suggested, and its outcome.
 
     ``number`` counts a generator's points from 0. ``tag`` is the ``_id`` that the generator gave
     the point, if any. ``state`` is one of
 
-    - ``pending``: the point has open jobs;
+    - ``pending``: some jobs of the point are still open;
     - ``done``: ``values`` has each objective and constraint, as the mean over the point's jobs, and
       ``errors`` has the standard errors if two or more jobs are done;
     - ``lost``: the point has no values;
     - ``pruned``: the point was cancelled because it was not promising.
 
-    If a switch passes a point on to another generator, the copy there has the ``number`` -1, and
-    its ``origin`` holds the name of the generator that suggested the point and the original number.
+    A switch to another generator can pass points on. The copy there has the ``number`` -1, and its
+    ``origin`` is the name of the generator that suggested the point, with the original number.
     """
 
     number: int
@@ -221,8 +229,8 @@ class Point:
     state: Literal["pending", "done", "lost", "pruned"] = "pending"
     values: Mapping[str, float] = field(default_factory=lambda: NOTHING)
     errors: Mapping[str, float] = field(default_factory=lambda: NOTHING)
-    #: ``jobs``: the indices of the point's jobs in their group. ``open``: how many of them are
-    #: open.
+    #: ``jobs``: the indices of the point's jobs in their group. ``open``: how many of these jobs
+    #: are not done or lost yet.
     jobs: tuple[int, ...] = ()
     open: int = 0
     #: The results of the point's done jobs.
@@ -230,7 +238,9 @@ class Point:
     origin: tuple[str, int] | None = None
 
     def handed_on(self, generator: str) -> Point:
-        """Return a copy of this finished point of ``generator`` for another generator."""
+        """Return a copy of this finished point for another generator. ``generator`` is the one that
+        suggested the point.
+        """
         return Point(
             number=-1,
             parameters=self.parameters,
@@ -242,7 +252,7 @@ class Point:
 
 
 class Reading(NamedTuple):
-    """An intermediate value of a point's running job, at a step."""
+    """An intermediate value that a running job of a point has printed, with its step."""
 
     point: int
     step: float
@@ -250,7 +260,9 @@ class Reading(NamedTuple):
 
 
 class Exchange(NamedTuple):
-    """One call of a generator: the points and readings that it received, and its suggestions."""
+    """Input and output of one call of a generator: the points and readings that it received, and
+    the points that it suggested.
+    """
 
     told: tuple[Point, ...]
     readings: tuple[Reading, ...]
@@ -258,30 +270,32 @@ class Exchange(NamedTuple):
 
 
 class Generator:
-    """Interface of generators, which choose points.
+    """Interface that generators implement.
 
-    Each controller builds the generator, whose state is only in memory. All calls of a generator
-    are made on one thread, one after another. A call may take long.
+    The state of a generator is only in memory; each controller builds the generator again and
+    restores the state with :meth:`resume`. All calls are made on one thread, one after another. A
+    call may take long.
     """
 
     #: True if no call can hang or take long. The calls are then made without a thread or timeout.
     quick: ClassVar[bool] = False
 
     def suggest(self, count: int) -> Sequence[Mapping[str, Any]]:
-        """Return the next points, at most ``count``: a value for each variable, optionally ``_id``.
+        """Return the next points, at most ``count``: mappings with a value for each variable, and
+        optionally ``_id``.
 
-        If fewer points are returned, this method is not called again until after the next
-        ``ingest``. If no points are returned while no point is open, the generator is finished.
+        If this method returns fewer points than requested, it is not called again until after the
+        next ``ingest``. If it returns no points while no point is open, the generator is finished.
         """
         raise NotImplementedError
 
     def ingest(self, points: Sequence[Point]) -> None:
-        """Receive finished points, in the order in which they finished, before the next
+        """Receive finished points, in the order in which they finished. Called before the next
         ``suggest``.
 
         A point's ``number`` (the order of suggestion) and ``parameters`` identify it. A point with
-        the number -1 comes from another generator, which this one replaces after a switch. Learn
-        from such a point if possible.
+        the number -1 comes from another generator that this one has replaced (action ``switch``).
+        Learn from such a point if possible.
         """
 
     def prune(self, readings: Sequence[Reading]) -> Collection[int]:
@@ -289,12 +303,11 @@ class Generator:
         return ()
 
     def resume(self, exchanges: Sequence[Exchange]) -> None:
-        """Restore the state that an earlier generator, built in the same way, had after these
-        calls.
+        """Restore the state that a previous instance of this generator had after these calls.
 
-        Suggested points without an outcome are still open. If the file has changed, some suggested
-        points may no longer be valid; they keep their numbers and will have no outcome. The default
-        implementation repeats every ``ingest``.
+        Suggested points without an outcome are still open. If the file has changed since, some
+        suggested points may no longer be valid. These points keep their numbers and will have no
+        outcome. The default implementation repeats every ``ingest``.
         """
         for exchange in exchanges:
             if exchange.told:
@@ -302,7 +315,7 @@ class Generator:
 
 
 class Prune(NamedTuple):
-    """Names of the two columns that a pruner reads, for the value and the step."""
+    """Names of the two columns that a pruner reads: one has the value, the other the step."""
 
     value: str
     step: str
@@ -312,12 +325,16 @@ class Prune(NamedTuple):
 class GeneratorSpec(Value):
     """A checked entry under ``generators:``.
 
-    ``build`` creates the generator. ``classes`` lists the import paths in its options, which are
-    loaded only for some purposes. Each point has ``replicas`` jobs of ``group``; if ``replicas`` is
-    ``None``, the number is that of the group. At most ``at_once`` points are open at a time. Once
-    ``until`` holds, no more points are suggested. ``failed`` has the values that are reported for a
-    lost point; if it is ``None``, a lost point is reported without values. A call times out after
-    ``timeout`` seconds, and a resume that repeats N calls after N times ``timeout``.
+    - ``build``: a function that creates the generator.
+    - ``classes``: the import paths in the generator's options. They are loaded only for some
+      purposes.
+    - ``replicas``: how many jobs of ``group`` each point has; ``None`` means as many as the group
+      says.
+    - ``at_once``: how many points may be open at a time.
+    - ``until``: a condition; once it is true, no more points are suggested.
+    - ``failed``: the values to report for a lost point. If ``None``, a lost point has no values.
+    - ``timeout``: the time limit of a call in seconds. A resume that repeats N calls may take N
+      times as long.
     """
 
     name: str
@@ -333,7 +350,7 @@ class GeneratorSpec(Value):
     prune: Prune | None = None
     timeout: float = 600.0
     enabled: bool = True
-    #: ``reads``: the ``STAT.NAME`` references and gauges in ``until``. ``metrics``: the paths of
-    #: the metrics in it.
+    #: ``reads``: the ``STAT.NAME`` references and gauges in ``until``. ``metrics``: the metric
+    #: paths in ``until``.
     reads: frozenset[str] = frozenset()
     metrics: frozenset[str] = frozenset()

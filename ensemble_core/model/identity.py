@@ -1,9 +1,9 @@
-"""Identity of a job. A job of an earlier run can be reused for a new job with the same identity.
+"""Identity of a job: a digest by which ``--reuse`` finds a job that an earlier run has already
+done.
 
-The identity consists of the command, parameters, replica, tasks, environment, observers and inputs.
-Resources, executor, folder and result are not part of it. The placeholders ``{here}``, ``{cwd}``,
-``{run}`` and ``{attempt}`` are compared without being filled in, so a study can be moved. Used by
-the runtime, which reads the inputs, and by the explanation of why a job was not reused.
+The identity covers the command, parameters, replica, tasks, environment, observers and inputs. It
+does not cover the resources, executor, folder and result. The placeholders ``{here}``, ``{cwd}``,
+``{run}`` and ``{attempt}`` are not filled in, so the identity stays the same if a study is moved.
 """
 
 from __future__ import annotations
@@ -21,11 +21,9 @@ from ensemble_core.model.value import Value
 
 __all__ = ["Source", "identity_of", "parts_of", "short", "written"]
 
-#: Increase this number whenever the parts of an identity change, so that older identities never
-#: match.
+#: Increase this number when the parts of an identity change. Older identities then no longer match.
 _VERSION = 1
-#: Encoder that sorts keys, so that the order of parameters and variables in the file does not
-#: matter.
+#: Encoder that sorts keys, so that the order in the file does not matter.
 _sorted_text = json.JSONEncoder(separators=(",", ":"), sort_keys=True, default=str).encode
 _AS_WRITTEN = {"here": "{here}", "cwd": "{cwd}", "run": "{run}", "attempt": "{attempt}"}
 
@@ -41,7 +39,10 @@ def short(value: object) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Source(Value):
-    """The parts of an identity that all jobs of a group share, as plain data."""
+    """The parts of an identity that all jobs of a group share, as plain data.
+
+    ``key`` is a short digest of these parts.
+    """
 
     parts: Mapping[str, Any]
     key: str
@@ -74,8 +75,8 @@ def _values(job: Job) -> dict[str, object]:
 def parts_of(job: Job, source: Mapping[str, Any], inputs: Mapping[str, str]) -> dict[str, Any]:
     """Return the parts of a job's identity.
 
-    ``source`` has the parts from the group's :class:`Source`. ``inputs`` maps each input file, as
-    written in the ensemble file, to its digest or modification time.
+    ``source`` is the field ``parts`` of the group's :class:`Source`. ``inputs`` maps each input
+    file, as written in the ensemble file, to its digest or modification time.
     """
     parts: dict[str, Any] = {
         **source,
@@ -93,17 +94,17 @@ def parts_of(job: Job, source: Mapping[str, Any], inputs: Mapping[str, str]) -> 
 
 
 def _filled(texts: Collection[str], job: Job) -> list[str]:
-    if not any("{" in text for text in texts):  # saves the values
+    if not any("{" in text for text in texts):  # fast path: skip collecting the values
         return [*texts]
     values = _values(job)
     return [fill(text, values) for text in texts]
 
 
 def written(text: str, job: Job) -> str:
-    """Fill in a text's placeholders, except those that identities keep as they are."""
+    """Fill in a text's placeholders, except those that identities leave unfilled."""
     return _filled((text,), job)[0]
 
 
 def identity_of(parts: Mapping[str, Any]) -> str:
-    """Return the identity of a job with these parts, as 32 hexadecimal digits."""
+    """Return the identity for these parts, as 32 hexadecimal digits."""
     return short([_VERSION, parts])

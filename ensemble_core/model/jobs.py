@@ -1,7 +1,7 @@
 """Job groups, jobs and job states.
 
-A :class:`JobGroup` is an entry under ``jobs:``. A :class:`Job` is one submission from a group,
-complete and immutable, as executors receive it. The states are those of Flux (RFC 21).
+A :class:`JobGroup` is an entry under ``jobs:``. A :class:`Job` is one submission from a group, with
+all values filled in, as executors receive it. The job states are those of Flux (RFC 21).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RFC21_EVENTS", "Job", "JobGroup", "JobState"]
 
-#: Job events of Flux RFC 21; executors of other queues use the same names.
+#: Names of job events in Flux RFC 21. Executors of other queues use the same names.
 RFC21_EVENTS: tuple[str, ...] = (
     "submit",
     "jobspec-update",
@@ -56,7 +56,7 @@ RFC21_EVENTS: tuple[str, ...] = (
 
 
 class JobState(enum.IntEnum):
-    """States of a job (RFC 21), in the order in which a job passes them; INACTIVE is final."""
+    """States of a job (RFC 21), in the order in which jobs go through them. INACTIVE is final."""
 
     NEW = 0
     DEPEND = 1
@@ -80,16 +80,18 @@ class JobState(enum.IntEnum):
 class Job(Record):
     """One submission of a job group, as an executor receives it.
 
-    - ``id`` is our id of the job (``GROUP.INDEX``), which the queue also gets. ``index`` counts the
-      group's jobs from 0 over the whole run.
+    - ``id`` is our id of the job (``GROUP.INDEX``), which is also passed to the queue. ``index``
+      counts the group's jobs from 0 over the whole run.
     - ``duration`` is the time limit in seconds, or 0 without a limit.
     - ``tasks`` is the number of copies of ``command`` that are launched on ``nodes`` nodes.
-    - If ``workdir`` is ``None``, the job runs in the folder where the run was started. If
-      ``stdout`` or ``stderr`` is ``None``, the run keeps that output.
+    - ``workdir`` is the job's folder; ``None`` means the folder where the run was started.
+    - ``stdout`` and ``stderr`` are paths; if one is ``None``, the run stores that output in its
+      folder.
     - ``replica`` counts the jobs of one combination of parameters from 0, if the group has
       ``replicas``. ``attempt`` counts the attempts of one index from 0.
-    - ``requeued`` counts how often the attempt was submitted again after a stop of the run had
-      cancelled it. The engine keeps the same id; an executor gets :attr:`queue_name` as the ``id``.
+    - ``requeued`` counts how often the attempt was submitted again because a stop of the run had
+      cancelled it. The ``id`` stays the same in the engine, but executors receive
+      :attr:`queue_name` as the ``id``.
     """
 
     id: str
@@ -123,13 +125,14 @@ class Job(Record):
 
     @property
     def label(self) -> str:
-        """The id in the job's environment, ``GROUP.INDEX`` or ``GROUP.INDEX-ATTEMPT``. It stays the
-        same when the job is requeued."""
+        """The job's id in its environment: ``GROUP.INDEX`` or ``GROUP.INDEX-ATTEMPT``. A requeued
+        job keeps its label.
+        """
         return f"{self.group}.{self.index}" + (f"-{self.attempt}" if self.attempt else "")
 
     @property
     def queue_name(self) -> str:
-        """The job's name in the queue. The job gets a new name each time that it is requeued.
+        """The job's name in the queue, which changes whenever the job is requeued.
 
         >>> Job(id="melt.3", group="melt", index=3, command=("lmp",), requeued=2).queue_name
         'melt.3~2'
@@ -166,12 +169,12 @@ class Job(Record):
         return fill(text, names)
 
 
-#: Fields that jobs copy from their group.
+#: Fields that a job copies unchanged from its group.
 _SAME = (
     "nodes", "cores_per_task", "gpus_per_task", "duration", "urgency", "observe", "executor",
     "options",
 )  # fmt: skip
-#: Fields that jobs copy from their group with placeholders filled in.
+#: Fields that a job copies from its group after filling in placeholders.
 _TEXTS = ("workdir", "stdout", "stderr")
 _REPLICA = re.compile(r"\{replica[:}]")
 
@@ -180,12 +183,14 @@ _REPLICA = re.compile(r"\{replica[:}]")
 class JobGroup(Value):
     """An entry under ``jobs:``. :meth:`jobs` expands it into the jobs of one submit.
 
-    ``parameters`` is a sweep, with ``count`` jobs for each combination of values. ``points`` has
-    further parameters, whose values are combined one by one: all first values, all second values …
-    If a parameter's value is ``None``, each submit must give it; if it is a :class:`GivenBy`, a
-    function computes it. If ``tasks`` is ``None``, there is one task per node. ``environment_from``
-    lists variables that must be set where the run is started; jobs inherit them, and their values
-    are not stored.
+    ``parameters`` is a sweep: every combination of the values has ``count`` jobs. ``points`` has
+    parameters whose values are not combined with each other but taken row by row: all first values,
+    all second values …
+
+    If a parameter's only value is ``None``, each submit must supply values; if it is a
+    :class:`GivenBy`, a function computes them. If ``tasks`` is ``None``, there is one task per
+    node. ``environment_from`` lists variables that must be set where the run is started. Jobs
+    inherit their values, which are not stored.
     """
 
     name: str
@@ -210,12 +215,12 @@ class JobGroup(Value):
     #: Results of a successful job, by name.
     result: Mapping[str, Expression] = field(default_factory=lambda: NOTHING)
     retry: RetryPolicy | None = None
-    #: How many attempts of this group may be in the queue at a time.
+    #: How many attempts of this group may be in the queue at the same time.
     at_once: int | None = None
     #: The ``STAT.NAME`` references in ``result`` and ``retry``.
     reads: frozenset[str] = frozenset()
-    #: Files that the group's jobs read, besides those in the command. Each file comes with the way
-    #: to compare it: by ``content`` or ``mtime``.
+    #: Files that the group's jobs read, in addition to those in the command. The second item says
+    #: how to compare a file: by ``content`` or ``mtime``.
     inputs: tuple[tuple[str, str], ...] = ()
     #: Whether jobs of earlier runs may be reused.
     reuse: bool = True
@@ -227,10 +232,10 @@ class JobGroup(Value):
     #: placeholders ``{run}`` and ``{cwd}``.
     run: str = "{run}"
     cwd: str = "{cwd}"
-    #: Whether jobs are numbered within each combination. This is so if the group has ``replicas``,
-    #: or if one of its texts contains ``{replica}``.
+    #: Whether jobs are numbered within each combination of parameters. True if the group has
+    #: ``replicas`` or if one of its texts contains ``{replica}``.
     replicated: bool = False
-    #: Further entries of the file with the same name; a submit includes all of them.
+    #: Further entries of the file with the same name; a submit includes the jobs of all of them.
     more: tuple[JobGroup, ...] = ()
 
     def __post_init__(self) -> None:
@@ -246,7 +251,7 @@ class JobGroup(Value):
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Parameters without a value; each submit must give them."""
+        """Parameters without values. Each submit must supply these."""
         own = (
             name
             for name, values in self.parameters.items()
@@ -256,7 +261,7 @@ class JobGroup(Value):
 
     @property
     def asked(self) -> dict[str, str]:
-        """The parameters that a function computes at each submit, with the function's name."""
+        """The parameters whose values a function computes at each submit, with the function's name."""
         found = {}
         for entry in (self, *self.more):
             for name, values in entry.parameters.items():
@@ -265,7 +270,9 @@ class JobGroup(Value):
         return found
 
     def giving(self, given: Mapping[str, Sequence[object]]) -> JobGroup:
-        """Return the group with these values for its parameters. Other names are ignored."""
+        """Return the group with its parameters' values replaced by those in ``given``. Other names
+        in ``given`` are ignored.
+        """
         own = {name: given.get(name, values) for name, values in self.parameters.items()}
         more = tuple(entry.giving(given) for entry in self.more)
         return replace(self, parameters=own, more=more)
@@ -277,7 +284,7 @@ class JobGroup(Value):
 
     @property
     def own_size(self) -> int:
-        """Number of jobs per submit, without those of further entries with this name."""
+        """Number of jobs per submit, without those of the further entries in ``more``."""
         size = self.count * self._rows
         for values in self.parameters.values():
             size *= len(values)
@@ -300,7 +307,9 @@ class JobGroup(Value):
                 yield {**point, **dict(zip(self.parameters, values, strict=True))}
 
     def element(self, place: int) -> tuple[JobGroup, dict[str, object], int]:
-        """Return the entry, the parameters and the replica of job number ``place`` in a submit."""
+        """Return the entry, parameters and replica of the job at position ``place`` within a
+        submit.
+        """
         for entry in (self, *self.more):
             size = entry.size - sum(each.size for each in entry.more)
             if place >= size:
@@ -316,7 +325,7 @@ class JobGroup(Value):
         raise IndexError(place)
 
     def jobs(self, first: int) -> Iterator[Job]:
-        """Yield the jobs of one submit; ``first`` is the index of the first one."""
+        """Yield the jobs of one submit; ``first`` is the index of the first job."""
         index = first
         for entry in (self, *self.more):
             for chosen in entry.combinations():

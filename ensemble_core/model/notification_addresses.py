@@ -1,8 +1,8 @@
-"""Addresses of notifications as text: ``bell``, ``desktop``, ``mail:WHO``, ``webhook:NAME``.
+"""Parses the addresses of notifications: ``bell``, ``desktop``, ``mail:WHO`` and ``webhook:NAME``.
 
-``NAME`` is an environment variable that contains the URL, so that files and journals do not contain
-it. ``webhook:NAME:discord`` also names the format. Used by the action ``notify``, by the check
-before a run begins, and for the delivery.
+``NAME`` is an environment variable that contains the URL. The URL itself is therefore never in the
+ensemble file or the journal. ``webhook:NAME:discord`` also says which message format to send. Used
+by the action ``notify``, by the checks before a run, and for delivery.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["addresses", "webhook_of"]
 
 
 def addresses(to: Any) -> tuple[str, ...]:
-    """Return the addresses under the action's ``to:``, without duplicates.
+    """Return the addresses under the action's key ``to:`` as text, without duplicates.
 
     >>> addresses(["bell", {"mail": "me@uni.edu"}, {"webhook": "HOOK", "format": "discord"}])
     ('bell', 'mail:me@uni.edu', 'webhook:HOOK:discord')
@@ -32,7 +32,9 @@ def _address(entry: Any) -> str:
 
 
 def webhook_of(address: str) -> tuple[str, str] | None:
-    """Return the variable and the format of a webhook's address; ``None`` for other addresses."""
+    """Return the environment variable and the format of a webhook's address, or ``None`` for other
+    addresses.
+    """
     kind, _, rest = address.partition(":")
     name, _, form = rest.partition(":")
     return (name, form or "json") if kind == "webhook" else None

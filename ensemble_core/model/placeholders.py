@@ -1,8 +1,8 @@
-"""Placeholders: ``{name}`` and ``{name:format}`` in texts of jobs and in messages.
+"""Placeholders: replaces ``{name}`` and ``{name:format}`` in job texts and in messages by values.
 
 ``${name}`` is left to the shell, and ``{{name}}`` becomes the literal ``{name}``. Formats are
-Python's format specifications for numbers and text. Unknown names stay as they are, with their
-braces. Job groups and actions fill in placeholders; the config package checks them.
+Python's format specifications for numbers and text. A placeholder with an unknown name stays as it
+is, with its braces. The config package checks placeholders; job groups and actions fill them in.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ def _pattern(name: str) -> re.Pattern[str]:
     return re.compile(rf"\{{\{{({name}){form}\}}\}}|(?<![${{])\{{({name}){form}\}}(?!\}})")
 
 
-#: A placeholder in a command, workdir, environment or output path. The regex groups are the name
-#: and format within double braces, and the name and format of a placeholder.
+#: A placeholder in a command, workdir, environment or output path. The four regex groups are the
+#: name and format within double braces, then the name and format within single braces.
 PLACEHOLDER = _pattern(_NAME)
 
 #: A placeholder in a message, with the same regex groups.
 FIELD_PLACEHOLDER = _pattern(_FIELD)
 
-#: A placeholder for a field of the event's job (``{job.workdir}``), for texts in which bare names
-#: are fields of a new job.
+#: A placeholder for a field of the event's job (``{job.workdir}``). Used in texts where a bare name
+#: means a field of the new job.
 JOB_PLACEHOLDER = _pattern(rf"job\.{_NAME}")
 
-#: Placeholders that all groups have; no parameter can have one of these names. ``here`` is the
-#: folder of the ensemble file.
+#: Placeholders that are available in every group. No parameter can have one of these names.
+#: ``here`` is the folder of the ensemble file.
 BUILTIN_PLACEHOLDERS: frozenset[str] = frozenset({"group", "index", "id", "here"})
 
-#: Further placeholders, which a parameter of the same name overrides: the run's tag, the folder
-#: where the run was started, and the numbers of the job's replica and attempt, from 0.
+#: Further placeholders: the run's tag, the folder where the run was started, and the numbers of the
+#: job's replica and attempt, from 0. A parameter with the same name takes precedence.
 RUN_PLACEHOLDERS: frozenset[str] = frozenset({"run", "cwd", "replica", "attempt"})
 
-#: Allowed formats: the width and precision are at most 999, and nothing is nested.
+#: Allowed formats: width and precision are at most 999, and placeholders are not nested.
 _FORMAT = re.compile(
     r"(?:.?[<>=^])?[-+ ]?#?0?[0-9]{0,3}[_,]?(?:\.[0-9]{1,3})?[bcdeEfFgGnosxX%]?", re.DOTALL
 )
@@ -68,10 +68,10 @@ def fill(
     pattern: re.Pattern[str] = PLACEHOLDER,
     shown: Callable[[object], str] = str,
 ) -> str:
-    """Replace each ``{name}`` whose name is in ``values`` by the value, and ``{{name}}`` by
-    ``{name}``.
+    """Replace each ``{name}`` that is in ``values`` by its value, and ``{{name}}`` by ``{name}``.
 
-    ``shown`` converts a value to text if the placeholder has no format, or one that does not fit.
+    ``shown`` converts a value to text if its placeholder has no format or has one that does not fit
+    the value.
 
     >>> fill("run-{T:.2f} ${HOME} {{T}}", {"T": 1.5})
     'run-1.50 ${HOME} {T}'
@@ -123,7 +123,7 @@ def filled_message(text: str, fields: Mapping[str, object]) -> tuple[str, bool]:
 
 @lru_cache(maxsize=1024)
 def normal_name(name: str) -> str:
-    """Return a name with its filter in normal form, as in formulas.
+    """Return a name in which the filter has its normal form, as in formulas.
 
     >>> normal_name("mean.U(L==16)"), normal_name("mean.U")
     ('mean.U(L == 16)', 'mean.U')
@@ -155,9 +155,9 @@ def is_format(form: str) -> bool:
 
 
 def formatted(value: object, form: str) -> str:
-    """Return the value in this format. Formats for integers also accept a float without a fraction.
+    """Format a value. Integer formats also accept a float without a fractional part.
 
-    Raises ``ValueError`` if the format does not fit.
+    Raises ``ValueError`` if the format is invalid or does not fit the value.
 
     >>> formatted(3.0, "03d")
     '003'

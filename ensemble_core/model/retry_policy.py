@@ -1,4 +1,4 @@
-"""Retry policy of a job group, and the fields of a group that a retry or an action changes."""
+"""Retry policy of a job group (the key ``retry``), and changes of a group's fields by retries."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from ensemble_core.model.value import Value
 
 __all__ = ["LITERAL_FIELDS", "RetryPolicy", "changed_fields"]
 
-#: Fields whose texts are never expressions, because they are patterns or columns of files.
+#: Fields whose texts never contain expressions, because they hold patterns or columns of files.
 LITERAL_FIELDS = frozenset({"observe", "points"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class RetryPolicy(Value):
-    """A group's ``retry``: if ``when`` holds for a failed attempt, the job is submitted again.
+    """A group's ``retry``: if the condition ``when`` is true for a failed attempt, the job is
+    retried.
 
     Each index is retried at most ``times`` times, after ``wait`` (seconds or an expression), with
     the changes in ``fields``. With ``resume``, statistics continue over the attempts. ``reads``
@@ -39,8 +40,11 @@ class RetryPolicy(Value):
     def worked_out(
         self, known: Mapping[str, Any], metric: Callable[[str], float | None]
     ) -> tuple[Mapping[str, Any], float]:
-        """Return the changed fields and the wait in seconds, given the fields ``known`` of the
-        failed attempt. Raises :class:`EnsembleError` if a value is missing."""
+        """Return the changed fields and the wait in seconds for a retry.
+
+        ``known`` has the fields of the failed attempt. Raises :class:`EnsembleError` if a value is
+        missing.
+        """
         wait = worked_out(self.wait, known, metric)
         return changed_fields(self.fields, known, metric), max(0.0, float(wait))
 

@@ -1,8 +1,8 @@
 """Rules: a trigger, a condition and actions, with repetitions and backoff.
 
-:class:`Rule` and :class:`Action` are specifications, from a file or a user's function. A
-:class:`BoundRule` is a checked rule, ready for the engine: its trigger, condition and actions are
-objects, which plugins can create.
+:class:`Rule` and :class:`Action` are unchecked specifications from a file or a user's function. A
+:class:`BoundRule` is a checked rule, ready for the engine, in which the trigger, the condition and
+the actions are objects. Plugins can create these objects.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
     "group_path",
 ]
 
-#: Value of ``repetitions`` for a rule without a limit.
+#: Value of ``repetitions`` for a rule that may fire any number of times.
 UNLIMITED = 2**53
 
 
@@ -62,7 +62,7 @@ class _Spec:
 class Action(_Spec):
     """An action as data, as a custom function returns it.
 
-    ``fields`` has additional fields that the action may use; see :meth:`knowing`.
+    ``fields`` has additional values that the action's texts may use; see :meth:`knowing`.
 
     >>> Action({"name": "submit", "label": "echo"}).name
     'submit'
@@ -75,9 +75,9 @@ class Action(_Spec):
         self.fields: Mapping[str, Any] = NOTHING
 
     def knowing(self, fields: Mapping[str, Any]) -> Action:
-        """Return the action with additional fields (numbers, strings, booleans).
+        """Return the action with additional fields (numbers, strings or booleans).
 
-        The action's messages and expressions may use them like the event's fields.
+        The action's messages and expressions can use these fields like those of the event.
 
         >>> Action(name="log", message="it was {outcome}").knowing({"outcome": "halted"}).fields
         {'outcome': 'halted'}
@@ -88,7 +88,7 @@ class Action(_Spec):
 
     @property
     def name(self) -> str:
-        """The action's name: ``submit``, ``cancel`` …"""
+        """The name of the action, such as ``submit`` or ``cancel``."""
         return str(self.spec.get("name", ""))
 
     @property
@@ -122,7 +122,9 @@ class Rule(_Spec):
 
     @property
     def name(self) -> str:
-        """The path of the trigger's metric, or its job group, or else the trigger's name."""
+        """The path of the trigger's metric, or its job group. If it has neither, the trigger's
+        name.
+        """
         return str(self.spec.get("name") or self.trigger)
 
     @property
@@ -131,26 +133,26 @@ class Rule(_Spec):
 
     @property
     def action(self) -> Action:
-        """The rule's action, or the first of a list."""
+        """The rule's action, or the first one if it has a list."""
         action = self.spec.get("action") or {}
         return Action(action[0] if isinstance(action, list) else action)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Trigger(Value):
-    """The events that make a rule check its condition, built by a plugin from the rule's options.
+    """The events that make a rule check its condition. Plugins build it from the rule's options.
 
     Exactly one of these fields says what triggers the rule:
 
-    - ``metric``: an update of the metric with this path;
+    - ``metric``: the path of a metric; each update of it triggers the rule;
     - ``every``: an interval in seconds;
-    - ``wakes``: events of these types: ``start``, ``heartbeat``, ``job-finish``, ``observed``,
-      ``resize-granted`` …, or a plugin's event, by the name of its trigger.
+    - ``wakes``: names of event types (``start``, ``heartbeat``, ``job-finish``, ``observed``,
+      ``resize-granted`` …). For an event of a plugin, this is the name of its trigger.
 
     Other fields restrict the trigger:
 
-    - ``group``: only events of this group's jobs count. Only the trigger ``idle`` may have several
-      ``groups``, which count as one;
+    - ``group``: only events of this group's jobs count. The trigger ``idle`` can have several
+      ``groups`` instead, which count as one;
     - ``after``: for the trigger ``silent``, the number of seconds without a row;
     - ``match``: a function that gets the event and its fields (including ``value`` if the trigger
       has a metric, and ``observer`` for an observed row) and returns whether the event counts. It
@@ -179,12 +181,12 @@ class Trigger(Value):
 
 
 class Firing(Protocol):
-    """One firing of a rule, as the ``plan`` of an action sees it.
+    """One firing of a rule, as seen by the method ``plan`` of an action.
 
     Properties and queries describe the event and the run. Every other method returns a decision,
     which takes effect when the plan yields it. Write a plan with several decisions as a generator.
 
-    A plan must not have side effects: it only reads and decides.
+    A plan must not have side effects: it may only read the firing and return decisions.
     """
 
     @property
@@ -197,7 +199,7 @@ class Firing(Protocol):
 
     @property
     def job(self) -> str | None:
-        """Our id of the event's job; ``None`` without a job or for a foreign one."""
+        """Our id of the event's job; ``None`` if the event has no job or a foreign one."""
 
     @property
     def job_spec(self) -> Job | None:
@@ -212,30 +214,32 @@ class Firing(Protocol):
         """The names of all job groups."""
 
     def group(self, name: str) -> JobGroup | None:
-        """Return a job group, with the changes by rules, or ``None`` if it does not exist."""
+        """Return a job group including changes by rules, or ``None`` if it does not exist."""
 
     def metric(self, path: str) -> float | None:
         """Return a metric's current value, or ``None`` before the metric has a value."""
 
     def active(self, group: str | None = None) -> Sequence[str]:
-        """Return our ids of the open jobs, oldest first, including waiting retries.
+        """Return our ids of the open jobs, oldest first, including jobs that wait for a retry.
 
-        For an instance of a rule with ``each``, these are only jobs of the instance's slice or
-        index.
+        If the rule has ``each``, these are only the jobs of the current slice or index.
         """
 
     def submit(self, group: str, overrides: Mapping[str, Any] | None = None) -> Decision:
-        """Submit one group (``count`` jobs times its sweep), with some fields overridden.
+        """Submit one group (``count`` jobs for each combination of its sweep), with some fields
+        overridden.
 
-        If functions compute parameters, the decision is to call these functions.
+        If functions compute the parameters, the decision is to call these functions first.
         """
 
     def retry(
         self, fields: Mapping[str, Any] | None = None, *, wait: float = 0.0, resume: bool = False
     ) -> Decision:
-        """Retry the event's job when it is over, after ``wait`` seconds, with some fields changed.
+        """Retry the event's job with some fields changed, ``wait`` seconds after the current
+        attempt is over.
 
-        Parameters are merged. With ``resume``, the job's statistics continue.
+        Changed parameters are merged with the others. With ``resume``, the job's statistics
+        continue.
         """
 
     def vary(
@@ -246,9 +250,10 @@ class Firing(Protocol):
         fields: Mapping[str, Any] | None = None,
         again: bool = False,
     ) -> Iterable[Decision]:
-        """Submit jobs like the event's job, or like the rule's slice, with other parameters.
+        """Submit jobs with other parameters that are otherwise like the event's job or the rule's
+        slice.
 
-        Skips combinations that the group has already had, unless ``again``.
+        Parameter combinations that the group has already had are skipped unless ``again`` is true.
         """
 
     def submit_next(
@@ -261,7 +266,8 @@ class Firing(Protocol):
         ] = "given",
         seed: int = 0,
     ) -> Iterable[Decision]:
-        """Submit the next ``count`` elements of these groups' sweeps, each at most once per run.
+        """Submit the next ``count`` elements of these groups' sweeps. Each element is submitted at
+        most once per run.
 
         The documentation of the action ``submit-next`` describes the order ``random``.
         """
@@ -274,12 +280,13 @@ class Firing(Protocol):
         *,
         again: bool = False,
     ) -> Iterable[Decision]:
-        """Submit a group once for each row of a table, or for each row that the event's job printed
-        (``job``).
+        """Submit a group once for each row of a table or, if ``rows`` is ``job``, for each row that
+        the event's job printed.
 
-        The columns give the parameters of the same names. Expressions in ``fields`` may use all
-        columns, and ``fields`` takes precedence. Combinations that the group has already had are
-        skipped unless ``again`` is true. If a row is invalid, nothing is submitted.
+        Columns set the parameters of the same names. Expressions in ``fields`` may use all columns,
+        and values in ``fields`` take precedence over columns. Combinations that the group has
+        already had are skipped unless ``again`` is true. If any row is invalid, nothing is
+        submitted.
         """
 
     def cancel(self, jobs: Sequence[str]) -> Decision:
@@ -292,7 +299,7 @@ class Firing(Protocol):
         """Request more or fewer nodes. The decision ``Resize`` describes ``when_busy``."""
 
     def set_group(self, group: str, fields: Mapping[str, Any]) -> Decision:
-        """Change fields of a group for its later submits."""
+        """Change fields of a group. The change applies to later submits."""
 
     def steer(
         self,
@@ -302,9 +309,9 @@ class Firing(Protocol):
         count: int = 0,
         learns: Sequence[str] = (),
     ) -> Decision:
-        """Pause or continue a generator, or request ``count`` more points.
+        """Pause a generator, continue it, or request ``count`` more points.
 
-        The generator then also receives the points of the generators in ``learns``.
+        The generator will also receive the points of the generators in ``learns``.
         """
 
     def enable(self, rules: Sequence[str]) -> Decision:
@@ -322,13 +329,13 @@ class Firing(Protocol):
         reset: bool = False,
         cancel: bool = False,
     ) -> Iterable[Decision]:
-        """Switch to these instances (``use:``) and generators, away from those in ``away``.
+        """Switch from the instances (``use:``) or generators in ``away`` to those in ``to``.
 
-        If ``away`` is ``None``, it means all others of the same kind that are on. Instances that
-        are on already stay on. Generators receive the points of the generators that they replace.
-        With ``keep``, results of functions that the old instances called are still used. With
-        ``reset``, the firing counters of the new instances are reset. With ``cancel``, waiting jobs
-        that the old instances or generators submitted are cancelled.
+        If ``away`` is ``None``, all others of the same kind that are on are switched off. Instances
+        in ``to`` that are already on stay on. Generators receive the points of the generators that
+        they replace. With ``keep``, the run still uses results of functions that the old instances
+        called. With ``reset``, the firing counters of the new instances start from zero. With
+        ``cancel``, waiting jobs that the old instances or generators submitted are cancelled.
         """
 
     def log(self, message: str, level: Literal["info", "warning", "error"] = "info") -> Decision:
@@ -346,7 +353,7 @@ class Firing(Protocol):
         spec: Mapping[str, Any] | Action | Sequence[Mapping[str, Any] | Action],
         fields: Mapping[str, Any] | None = None,
     ) -> Iterable[Decision]:
-        """Return the decisions of another action, or of several in order.
+        """Return the decisions of another action, or of several actions in order.
 
         Use this for options with the annotation ``x-ensemble: action``, as in ``yield from
         firing.act(options["then"])``. ``fields`` has additional fields that the action may use.
@@ -362,13 +369,16 @@ Plan = Callable[[Firing, Mapping[str, Any]], "Iterable[Decision]"]
 class BoundAction(Value):
     """A checked action.
 
-    If ``plan`` is ``None``, the action runs outside the engine's thread: the engine's decision is a
-    :class:`~ensemble_core.model.decisions.Call` of kind ``action``. ``metrics`` and ``reads`` list
-    the metric paths and the ``STAT.NAME`` references in the options; ``nested`` lists the actions
-    in the options. ``messages`` lists the places in the options that have a message to fill in. If
-    ``tolerated`` is true, a failure of the action does not make the run fail. ``submits`` says
-    whether the action may submit jobs, and ``retries`` whether it may submit the event's job again.
-    ``varies`` lists the groups for which the action submits new combinations.
+    - ``plan``: returns the action's decisions. If it is ``None``, the action runs outside the
+      engine's thread: the engine's decision is a :class:`~ensemble_core.model.decisions.Call` of
+      kind ``action``.
+    - ``metrics``, ``reads``: the metric paths and the ``STAT.NAME`` references in the options.
+    - ``nested``: the actions in the options.
+    - ``messages``: the places in the options that hold a message with placeholders.
+    - ``tolerated``: whether the run continues to count as successful if the action fails.
+    - ``submits``: whether the action may submit jobs; ``retries``: whether it may retry the event's
+      job.
+    - ``varies``: the groups for which the action submits new combinations of parameters.
     """
 
     name: str
@@ -384,7 +394,7 @@ class BoundAction(Value):
     tolerated: bool = False
 
     def said(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the options with their messages filled in."""
+        """Return the options with the placeholders in their messages filled in."""
         options = self.options
         for place in self.messages:
             options = _with_message(options, place, fields)
@@ -407,7 +417,7 @@ def _with_message(value: Any, place: Sequence[Any], fields: Mapping[str, Any]) -
 
 
 class BoundSpec(dict[str, Any]):
-    """A checked action within another action's options: plain data with the bound action attached.
+    """A checked action that is an option of another action: plain data plus the bound action.
 
     Copies and pickles contain only the plain data.
     """
@@ -424,19 +434,20 @@ class BoundSpec(dict[str, Any]):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class BoundRule(Value):
-    """A checked, immutable rule. The engine keeps the rule's counters elsewhere.
+    """A checked, immutable rule. The rule's counters are part of the engine's state.
 
     - ``repetitions``: how often the rule may fire; with ``each``, how often it may fire for each
       index (``job``) or for each slice of the named parameters.
-    - ``looks``: at how many checks in a row the condition must hold.
+    - ``looks``: how many checks in a row the condition must be true for.
     - ``reads``: the ``STAT.NAME`` references in the rule.
     - ``retries``: whether the rule may submit the event's job again.
     - ``backoff``, ``backoff_seconds``: how many matches the rule skips, or how many seconds it
       waits, after a firing.
-    - ``queue_scope``: whether the rule also sees foreign jobs.
-    - ``label``: the rule's name for people.
-    - ``concerns_failure``: whether the rule handles failed jobs of ``failure_group`` (``None``: any
-      group). A failure that the rule matched, or could still match, does not make the exit code 1.
+    - ``queue_scope``: whether the rule also reacts to foreign jobs.
+    - ``label``: the rule's name as shown to users.
+    - ``concerns_failure``: whether the rule handles failed jobs of ``failure_group`` (``None``: of
+      any group). If the rule has matched a failure, or can still match it, the failure does not
+      make the exit code 1.
     - ``instance``: the instance of an algorithm (``use:``) that the rule belongs to.
     - ``spec``: the rule as in the file.
     """
@@ -476,13 +487,13 @@ class BoundRule(Value):
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """The job groups that the rule's trigger names, or none if it concerns all groups."""
+        """The job groups that the rule's trigger names. Empty if it concerns all groups."""
         group = self.trigger.group
         return self.trigger.groups or (() if group is None else (group,))
 
     @property
     def of_group(self) -> Iterator[str]:
-        """Yield the metric paths of ``STAT.NAME`` references that cover a whole group."""
+        """Yield the metric paths of those ``STAT.NAME`` references that cover a whole group."""
         group = self.reads_of or next(iter(self.groups), None)
         for name in sorted(self.reads):
             if group is not None and (self.reads_of is not None or name.startswith("all.")):
@@ -503,7 +514,7 @@ class BoundRule(Value):
 
 
 def group_path(name: str, group: str) -> str:
-    """Return the path of ``STAT.NAME`` over a whole group.
+    """Return the metric path of ``STAT.NAME`` over a whole group.
 
     >>> group_path("mean.E", "sim"), group_path("all.count.done(T == 1)", "sim")
     ('mean.sim-E', 'count.sim.done(T == 1)')

@@ -1,7 +1,7 @@
-"""Values of a sweep: lazy sequences of evenly spaced numbers, and values from functions.
+"""Values of a sweep's parameter: lazy ranges of numbers, and placeholders for computed values.
 
-The config package makes a :class:`Range` from ``{from, to, step}`` or ``{from, to, count}``; job
-groups read it. Its length is known before any number is computed.
+The config package creates a :class:`Range` from ``{from, to, step}`` or ``{from, to, count}``. The
+length of a range is known before any number is computed.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from ensemble_core.model.value import Value
 
 __all__ = ["GivenBy", "Range", "by_count", "by_step", "rounded"]
 
-#: Tolerance in steps: the end of a range belongs to the range if it is this close to a step.
+#: Tolerance, in steps: the end of a range is included if it is this close to a step.
 _NEAR = 1e-9
 
 
 def rounded(value: float) -> float:
-    """Round a computed number to the 12 significant digits that jobs get; -0 becomes 0.
+    """Round a computed number to 12 significant digits, as jobs get it. -0.0 becomes 0.0.
 
     Integers stay exact.
 
@@ -33,9 +33,9 @@ def rounded(value: float) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class GivenBy(Value):
-    """Placeholder for a parameter's values that a function of ``custom:`` computes at each submit.
+    """Placeholder for values that a function of ``custom:`` computes at each submit.
 
-    The placeholder is the only item of the parameter's values.
+    It is the only item in the parameter's list of values.
     """
 
     function: str
@@ -43,10 +43,11 @@ class GivenBy(Value):
 
 @dataclass(frozen=True, slots=True)
 class Range(Sequence[float]):
-    """A range of ``length`` numbers that begins with ``first``.
+    """A sequence of ``length`` numbers that begins with ``first``.
 
     Each number is the previous number plus ``step``, or times ``step`` if ``log`` is true. If
-    ``last`` is given, ``step`` is ignored, and the numbers are evenly spaced up to ``last``.
+    ``last`` is set, ``step`` is ignored, and the numbers are evenly spaced from ``first`` to
+    ``last`` (on a logarithmic scale if ``log`` is true).
     """
 
     first: float
@@ -77,7 +78,7 @@ class Range(Sequence[float]):
             return power if isinstance(power, int) else rounded(power)
         if isinstance(self.first, int) and isinstance(self.step, int):
             return self.first + at * self.step
-        # Calculate with decimals, as written in the file, so that 0.3 - 3 * 0.1 is 0.
+        # Calculate with decimals as written in the file, so that 0.3 - 3 * 0.1 is 0.
         first = Decimal(repr(self.first))
         if self.last is None:
             way = at * Decimal(repr(self.step))
@@ -88,10 +89,10 @@ class Range(Sequence[float]):
 
 
 def by_step(first: float, last: float, step: float) -> Range:
-    """Return ``first``, ``first + step`` … up to ``last``, inclusive if within 1e-9 of a step.
+    """Return the range ``first``, ``first + step`` … up to ``last``.
 
-    The numbers are integers if all three arguments are. The range is empty if ``last`` lies in the
-    other direction.
+    ``last`` is included if it is within 1e-9 of a step. The numbers are integers if all three
+    arguments are. The range is empty if ``last`` lies in the other direction.
 
     >>> list(by_step(2.0, 2.3, 0.1))
     [2.0, 2.1, 2.2, 2.3]
@@ -105,8 +106,8 @@ def by_step(first: float, last: float, step: float) -> Range:
 def by_count(first: float, last: float, count: int, *, log: bool = False) -> Range:
     """Return ``count`` evenly spaced numbers from ``first`` to ``last``.
 
-    With ``log``, their logarithms are evenly spaced. The numbers are integers if both ends and all
-    steps are, and floats otherwise.
+    With ``log``, the spacing is even on a logarithmic scale. The numbers are integers if both ends
+    and all steps are, and floats otherwise.
 
     >>> list(by_count(1, 1000, 4, log=True))
     [1, 10, 100, 1000]

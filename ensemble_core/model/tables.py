@@ -1,6 +1,7 @@
-"""Tables of results: checked entries under ``results:``.
+"""Tables of results: the checked entries under ``results:``.
 
-The module ``config.tables`` creates them, and ``engine.table_rows`` computes their rows.
+The module ``config.tables`` creates :class:`Table` objects, and ``engine.table_rows`` computes
+their rows.
 """
 
 from __future__ import annotations
@@ -16,29 +17,31 @@ from ensemble_core.model.value import Value
 
 __all__ = ["MOST_PIVOT_VALUES", "NOWHERE", "OWN_NAMES", "Table", "table_column", "value_order"]
 
-#: Fields of each done job, besides its parameters and its result. ``duration`` (seconds) and
-#: ``attempt`` (from 0) are those of the attempt that succeeded. ``reused`` is the earlier job that
-#: replaces this job, as RUN/JOB.
+#: Fields of each done job, in addition to its parameters and results. ``duration`` (seconds) and
+#: ``attempt`` (from 0) are those of the successful attempt. ``reused`` is the job of an earlier run
+#: that replaces this job, as RUN/JOB.
 OWN_NAMES = ("index", "duration", "attempt", "replica", "reused")
 
-#: Maximum number of values of a ``pivot`` that get columns.
+#: Maximum number of different values of a ``pivot`` parameter.
 MOST_PIVOT_VALUES = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Table(Value):
-    """A table over the done jobs of group ``of`` that pass the filter ``only``.
+    """A table over the done jobs of the group ``of``, restricted to those that pass the filter
+    ``only``.
 
     Without ``by``, the table has a row for each job; with ``by``, it has a row for each combination
-    of these parameters. ``names`` lists the group's parameters and results, in their order. Rows
-    are sorted by ``order``; ``top`` or ``percent`` limits their number. ``reads`` lists the
-    ``STAT.NAME`` references in the table's expressions, which cover the jobs of a row. ``others``
-    lists the ``STAT.TABLE.COLUMN`` references. ``plot`` is the specification for ``ensemble plot``,
-    as in the file.
+    of these parameters. Rows are sorted by ``order``; ``top`` or ``percent`` limits their number.
 
-    ``pivot`` is a parameter. For each value of this parameter, each column in ``per_value`` becomes
-    a column ``NAME[VALUE]``. ``values`` lists the values that the file gives the parameter, in
-    ascending order, without those that ``only`` excludes.
+    ``pivot`` is a parameter. For each of its values, each column in ``per_value`` becomes a column
+    ``NAME[VALUE]``. ``values`` lists the values of the pivot that are in the file, in ascending
+    order, without those that ``only`` excludes.
+
+    ``names`` lists the group's parameters and results, in their order. ``reads`` lists the
+    ``STAT.NAME`` references in the table's expressions, which cover the jobs of a row. ``others``
+    lists references to other tables (``STAT.TABLE.COLUMN``). ``plot`` is the specification for
+    ``ensemble plot``, as in the file.
     """
 
     name: str
@@ -61,10 +64,10 @@ class Table(Value):
 
     @property
     def own_names(self) -> tuple[str, ...]:
-        """Names of the fields of a row that are not columns of the table.
+        """Names of the fields of a row other than the table's columns.
 
-        In a row over several jobs, ``n`` is the number of jobs and ``reused`` the number of reused
-        jobs, unless a parameter or result has this name.
+        In a row over several jobs, ``n`` is the number of jobs and ``reused`` is how many of them
+        were reused, unless a parameter or result has this name.
         """
         if not self.by:
             return tuple(dict.fromkeys((*OWN_NAMES, *self.names)))
@@ -76,8 +79,9 @@ class Table(Value):
         return tuple(dict.fromkeys((*self.own_names, *self.expanded(self.columns, self.values))))
 
     def shown(self, values: Iterable[Any], *, reused: bool = False) -> tuple[str, ...]:
-        """Return the displayed columns for these pivot values, with ``reused`` if jobs were
-        reused."""
+        """Return the columns to display for these pivot values. Set ``reused`` if some jobs were
+        reused.
+        """
         last = ("reused",) if reused else ()
         if self.by:
             columns = self.expanded(self.columns, values) or ("n",)
@@ -86,7 +90,7 @@ class Table(Value):
         return tuple(dict.fromkeys(("index", *rest, *last)))
 
     def expanded(self, columns: Iterable[str], values: Iterable[Any]) -> tuple[str, ...]:
-        """Return these columns, with each per-value column expanded for these pivot values."""
+        """Return these columns, with each per-value column replaced by one column per pivot value."""
         found: list[str] = []
         labels = [index_label(value) for value in values] if self.per_value else []
         for name in columns:
@@ -95,7 +99,7 @@ class Table(Value):
         return tuple(found)
 
     def drawn(self, values: Iterable[Any]) -> dict[str, Any]:
-        """Return ``plot`` with its per-value columns expanded for these pivot values."""
+        """Return ``plot`` with each per-value column replaced by one column per pivot value."""
         plot, values = dict(self.plot), [*values]
         if isinstance(y := plot.get("y"), (str, list)) and self.per_value:
             plot["y"] = [*self.expanded([y] if isinstance(y, str) else y, values)]
@@ -110,7 +114,9 @@ class Table(Value):
         return plot
 
     def per_value_of(self, name: str) -> str:
-        """Return the per-value column that ``NAME[VALUE]`` belongs to; empty for other names."""
+        """Return the per-value column that the column ``NAME[VALUE]`` belongs to; empty for other
+        columns.
+        """
         base = name.partition("[")[0]
         return base if name.endswith("]") and base in self.per_value else ""
 

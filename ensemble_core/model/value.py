@@ -1,7 +1,7 @@
-"""Base of frozen dataclasses that are compared, hashed and shown by their fields.
+"""Base class for frozen dataclasses, with comparison, hash and repr by their fields.
 
-They use ``@dataclass(eq=False, repr=False)``, because every process has to compile the methods that
-``dataclass`` generates.
+Subclasses use ``@dataclass(eq=False, repr=False)``, because generated methods would have to be
+compiled in every process.
 """
 
 from __future__ import annotations
