@@ -182,9 +182,7 @@ class _Builder:
                 kept = [self._kept(self.truth(part)) for part in parts]
                 unknown = _any([_is(name, ...) for _, name in kept])
                 decides = [part for part, _ in kept]
-                if isinstance(
-                    op, ast.Or
-                ):  # ``...`` counts as true in Python and would end the ``or``
+                if isinstance(op, ast.Or):  # ``...`` is true in Python, so it would end the ``or``
                     known = [(_is(part, ..., ast.IsNot), name) for part, name in kept]
                     decides = [ast.BoolOp(ast.And(), [*each], **_AT) for each in known]
                 undecided = ast.IfExp(unknown, _UNKNOWN, kept[-1][1], **_AT)

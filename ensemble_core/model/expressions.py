@@ -106,7 +106,9 @@ class Formula:
         fields: Mapping[str, Any],
         metric: Callable[[str], float | None],
     ) -> Any:
-        """Return the result, or ``None`` if a required value is missing or an operation is invalid."""
+        """Return the result, or ``None`` if a required value is missing or an operation is
+        invalid.
+        """
         try:
             result = self._quick(value, fields.get, metric)
         except NO_VALUE:
@@ -457,7 +459,9 @@ def called(node: ast.Call) -> str:
 
 
 def _no_number(tree: ast.expr) -> str | None:
-    """Return what kind of expression this is if its result can never be a number, or else ``None``."""
+    """If the result of this expression can never be a number, return what it is; otherwise
+    ``None``.
+    """
     branches = [tree]
     while branches:
         node = branches.pop()

@@ -126,7 +126,10 @@ def filtered(text: str, key: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=4096)
 def filter_of(text: str, key: str = "filter") -> Filter:
-    """Return the filter for a condition. Raises :class:`EnsembleError` if the condition is invalid."""
+    """Return the filter for a condition.
+
+    Raises :class:`EnsembleError` if the condition is invalid.
+    """
     condition = conditions.parse(text, has_value=False, key=key)
     conditions.check_nan(condition, ())
     asked = {

@@ -185,7 +185,7 @@ class Vocs(Value):
         return None
 
     def clipped(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Return these parameters, each clipped to the range of its variable. They must be valid."""
+        """Return these valid parameters, each clipped to the range of its variable."""
         return {each.name: each.clipped(parameters[each.name]) for each in self.variables}
 
     def feasible(self, values: Mapping[str, float]) -> bool:

@@ -261,7 +261,9 @@ class JobGroup(Value):
 
     @property
     def asked(self) -> dict[str, str]:
-        """The parameters whose values a function computes at each submit, with the function's name."""
+        """The parameters whose values a function computes at each submit, and the name of the
+        function.
+        """
         found = {}
         for entry in (self, *self.more):
             for name, values in entry.parameters.items():

@@ -90,7 +90,9 @@ class Table(Value):
         return tuple(dict.fromkeys(("index", *rest, *last)))
 
     def expanded(self, columns: Iterable[str], values: Iterable[Any]) -> tuple[str, ...]:
-        """Return these columns, with each per-value column replaced by one column per pivot value."""
+        """Return these columns, with each per-value column replaced by a column for each pivot
+        value.
+        """
         found: list[str] = []
         labels = [index_label(value) for value in values] if self.per_value else []
         for name in columns:
@@ -99,7 +101,7 @@ class Table(Value):
         return tuple(found)
 
     def drawn(self, values: Iterable[Any]) -> dict[str, Any]:
-        """Return ``plot`` with each per-value column replaced by one column per pivot value."""
+        """Return ``plot`` with each per-value column replaced by a column for each pivot value."""
         plot, values = dict(self.plot), [*values]
         if isinstance(y := plot.get("y"), (str, list)) and self.per_value:
             plot["y"] = [*self.expanded([y] if isinstance(y, str) else y, values)]
