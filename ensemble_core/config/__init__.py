@@ -1,11 +1,16 @@
-"""The ensemble file: its schema, YAML with positions, semantic checks, and binding.
+"""Loader of ensemble files: YAML with positions, schema, checks, and binding to immutable objects.
 
-The command line calls :func:`load`; no heavy module is imported before that.
+The entry point is :func:`load`. Heavy modules are imported only when it is called.
 
-A ``when:`` is processed as follows. ``reader`` reads it, and ``binding`` and ``conditions`` check
-its names. ``model/conditions`` parses it with ``expressions``, and ``compiler`` turns it into a
-function. If the condition compares a metric with a number, ``engine/rule_index`` evaluates it.
-``rule_evaluation`` (``consider``) evaluates all other conditions, with fields from ``names``.
+To follow a condition (``when:``) through the code:
+
+1. ``reader`` reads it from the file.
+2. ``binding`` and ``conditions`` check the names in it.
+3. ``model/conditions`` parses it, with the help of ``model/expressions``.
+4. ``model/compiler`` compiles it to a function.
+5. ``engine/rule_index`` evaluates a condition that compares a metric with a number. The method
+   ``consider`` in ``engine/rule_evaluation`` evaluates all others, with fields from
+   ``engine/names``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Action binding: checks the action of a rule and turns it into a :class:`BoundAction`.
+"""Checks the actions of rules and binds each of them to a :class:`BoundAction`.
 
-The checks follow the ``x-ensemble`` annotations of option schemas, which any plugin may use. No
-action gets special treatment by name. Used for rules in the file and for actions that users'
-functions return.
+Every check of an option follows an ``x-ensemble`` annotation in the action's option schema. No
+check depends on the name of an action, so that actions of plugins get the same checks. Used for
+actions in the file and for actions that users' functions return during the run.
 """
 
 from __future__ import annotations
@@ -34,24 +34,25 @@ __all__ = ["MatchContext", "OptionCheck", "bind_action", "check_capabilities", "
 
 #: Valid names of environment variables.
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-#: Valid mail addresses, including local users. None can be mistaken for an option of sendmail.
+#: Valid mail addresses, including local users. No valid address looks like an option of sendmail.
 _MAIL = re.compile(r"[^-\s\x00-\x1f\x7f,;:<>\"'()\[\]\\][^\s\x00-\x1f\x7f,;:<>\"'()\[\]\\]*")
 #: Keys of an action that are not options.
 ACTION_KEYS = frozenset({"name", "repetitions", "backoff", "on_error"})
 
 
 class MatchContext(NamedTuple):
-    """The names that an action can use when its rule fires. Used to check the action.
+    """What an action can refer to when its rule fires. Used to check the action.
 
     - ``trigger``: the trigger's name, for messages.
-    - ``job``: whether the event can have a job of this run; ``group`` is that job's group
+    - ``job``: whether the event can have a job of this run; ``group`` is the group of that job
       (``None``: any group).
-    - ``names``: the event's fields, or ``None`` if unknown; ``own``: those of its fields that do
-      not depend on observers.
+    - ``names``: the fields of the event, or ``None`` if unknown; ``own``: those fields that do not
+      depend on observers.
     - ``observed``: whether the event is a row of output.
     - ``over``: the groups that ``STAT.NAME`` may cover.
-    - ``slices``: the parameters of the rule's instances, one instance for each combination.
-    - ``ends``: whether the run has ended.
+    - ``slices``: the parameters in the rule's ``each``; the rule has an instance for each
+      combination of their values.
+    - ``ends``: whether the rule can fire after the run has ended.
     """
 
     trigger: str = ""
@@ -75,7 +76,10 @@ class MatchContext(NamedTuple):
 def bind_action(
     context: Context, path: Path, spec: Mapping[str, Any], occasion: MatchContext
 ) -> BoundAction | None:
-    """Return the checked action, or ``None`` if its name is unknown or it violates the schema."""
+    """Return the checked action.
+
+    Return ``None`` if the action's name is unknown or if the action violates the schema.
+    """
     name = spec.get("name")
     if not isinstance(name, str) or name not in context.registry.actions:
         return None
@@ -92,7 +96,7 @@ def bind_action(
         )
     given = {key: copy.deepcopy(value) for key, value in spec.items() if key not in ACTION_KEYS}
     if not _check_job(context, path, name, record, spec, occasion):
-        occasion = occasion._replace(names=None)  # report no follow-up errors
+        occasion = occasion._replace(names=None)  # avoid follow-up errors
     check = OptionCheck(context, record.options, _with_rows(context, record, given, occasion))
     options = check.options(path, given)
     _check_values(context, path, record, given, check.group)
@@ -116,7 +120,7 @@ def bind_action(
 def _with_rows(
     context: Context, record: ActionPlugin, given: Mapping[str, Any], occasion: MatchContext
 ) -> MatchContext:
-    """Return the context with the columns of the action's ``rows`` as additional fields."""
+    """Return the context extended by the columns of the table in the action's option ``rows``."""
     properties = record.options.get("properties", {})
     named = [value for key, value in given.items() if _annotation(properties.get(key)) == "rows"]
     if named == ["job"]:
@@ -133,7 +137,7 @@ def _varies(
     group: JobGroup | None,
     occasion: MatchContext,
 ) -> frozenset[str]:
-    """Return the groups for which an action submits new combinations of parameters."""
+    """Return the groups for which the action submits new combinations of parameters."""
     if not _merges(record.options, given):
         return frozenset()
     if group is not None:
@@ -143,13 +147,13 @@ def _varies(
 
 
 def _merges(schema: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
-    """Return True if the action's parameters are merged with existing ones."""
+    """Return True if the parameters in the action are merged with existing ones."""
     mark = schema.get("x-ensemble-varies")
     return mark is True or (isinstance(mark, str) and mark in given)
 
 
 def check_capabilities(context: Context, path: Path, name: str, record: ActionPlugin) -> None:
-    """Report capabilities that the action requires and the executor lacks."""
+    """Report capabilities that the action requires but the executor does not have."""
     executor = context.executor
     if executor is None:
         return
@@ -176,12 +180,12 @@ def _check_job(
     spec: Mapping[str, Any],
     occasion: MatchContext,
 ) -> bool:
-    """Return True if the action has the job that it needs, or needs none; otherwise report it."""
+    """Return True if the action needs no job of an event, or has one. Otherwise report an error."""
     other = record.options.get("x-ensemble-job-unless")
     if occasion.job or not isinstance(other, str) or other in spec:
         return True
     if occasion.slices and _merges(record.options, spec):
-        return True  # the action submits jobs like those of the slice, so it needs no job
+        return True  # the action submits jobs like those of the slice, so the event needs no job
     without = f" without {other!r}" if other else ""
     hint = "use a trigger that concerns a job, such as job-clean or observed"
     if other:
@@ -208,7 +212,9 @@ def _check_job(
 
 
 def _names_in(value: Any) -> Collection[str]:
-    """Return the names in a value if the value is a valid expression; otherwise return no names."""
+    """Return the names in a value if it is a valid expression, and an empty collection
+    otherwise.
+    """
     if not isinstance(value, str) or not value.startswith("="):
         return ()
     try:
@@ -233,7 +239,7 @@ def _check_values(
     given: Mapping[str, Any],
     group: JobGroup | None,
 ) -> None:
-    """Report a parameter that would have no value when the action submits jobs of a group."""
+    """Report a parameter that would have no value when the action submits jobs of the group."""
     properties = record.options.get("properties", {})
     kinds = {_annotation(properties.get(key)) for key in given}
     if _merges(record.options, given):
@@ -252,10 +258,11 @@ def _check_values(
 
 
 class OptionCheck:
-    """Checks and converts options according to the ``x-ensemble`` annotations of their schema.
+    """Checks and converts the options of an action, according to the annotations in their schema.
 
-    From the options, it collects the ``metrics``, the ``STAT.NAME`` references (``reads``), the
-    ``nested`` actions, and the places of texts with placeholders (``messages``).
+    While checking, it collects what the options contain: the ``metrics``, the ``STAT.NAME``
+    references (``reads``), the ``nested`` actions, and the places of messages with placeholders
+    (``messages``).
     """
 
     def __init__(self, context: Context, schema: Mapping[str, Any], occasion: MatchContext) -> None:
@@ -263,21 +270,21 @@ class OptionCheck:
         self.reads: set[str] = set()
         self.nested: list[BoundAction] = []
         self.messages: list[Path] = []
-        #: The target group after the action's changes.
+        #: The group that the action submits or changes, with the action's changes.
         self.group: JobGroup | None = None
         self._context = context
         self._schema = schema
         self._occasion = occasion
 
     def options(self, path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the converted options with defaults."""
+        """Return the converted options, completed with defaults."""
         options = defaults(self._schema, given)
         properties = self._schema.get("properties", {})
         for key, value in [*options.items()]:
             schema = self._followed(properties.get(key))
             holds = _annotation(schema) == "action"
-            # Defaults are checked too. An error in one nested action must not hide errors in the
-            # next.
+            # Defaults are checked too. After an error in one nested action, the next one is still
+            # checked.
             intact = key in given and self._context.intact((*path, key))
             if key in properties and (holds or intact):
                 inner = (*path, key)
@@ -287,8 +294,10 @@ class OptionCheck:
         return options
 
     def _fill_later(self, schema: object, path: Path, value: Any) -> None:
-        """Register a text, so that the engine fills in its placeholders when the rule fires. Skip
-        texts that the action fills in itself."""
+        """Register a message whose placeholders the engine has to fill in when the rule fires.
+
+        Messages that the action fills in itself are skipped.
+        """
         if _annotation(schema) == "message" and not cast(Any, schema).get("x-ensemble-fills"):
             self.messages += [place for place, _ in _strings(path, value)]
 
@@ -300,8 +309,10 @@ class OptionCheck:
         around: Mapping[str, Any],
         properties: Mapping[str, Any],
     ) -> Any:
-        """Check and convert one value. ``around`` has the sibling options, and ``properties`` has
-        the schemas of all of them."""
+        """Check and convert one value.
+
+        ``around`` has the option's siblings, and ``properties`` has the schemas of all of them.
+        """
         schema = self._followed(schema)
         if not isinstance(schema, Mapping):
             return value
@@ -346,7 +357,7 @@ class OptionCheck:
         return value
 
     def _followed(self, schema: object) -> object:
-        """Resolve a schema's reference within its plugin's own schema."""
+        """Resolve the reference in a schema (``$ref``) within the plugin's own schema."""
         definitions = self._schema.get("$defs", {})
         for _ in range(len(definitions) + 1):
             target = schema.get("$ref") if isinstance(schema, Mapping) else None
@@ -358,7 +369,7 @@ class OptionCheck:
         return schema
 
     def _actions(self, path: Path, value: Any, occasion: MatchContext) -> Any:
-        """Bind an action, or a list of actions, within the options."""
+        """Bind an action, or a list of actions, that is part of the options."""
         if isinstance(value, list):
             return [self._actions((*path, i), one, occasion) for i, one in enumerate(value)]
         bound = None
@@ -371,7 +382,7 @@ class OptionCheck:
         return BoundSpec({"name": bound.name, **told, **bound.options}, bound)
 
     def _expressions(self, path: Path, value: Any, *, texts: bool = False) -> None:
-        """Parse every text within the value that begins with ``=``."""
+        """Parse every string in the value that begins with ``=``."""
         context, occasion = self._context, self._occasion
         if isinstance(value, (dict, list)):
             items = value.items() if isinstance(value, dict) else enumerate(value)
@@ -395,8 +406,10 @@ class OptionCheck:
                 self._name(path, "metric", text)
 
     def scoped(self, path: Path, names: Collection[str]) -> frozenset[str] | None:
-        """Return the names of the form ``STAT.NAME`` and add them to ``reads``. If one of them is
-        invalid, return ``None``."""
+        """Return the names that have the form ``STAT.NAME``, and add them to ``reads``.
+
+        Return ``None`` if one of them is invalid.
+        """
         occasion = self._occasion
         found = scoped_names(
             self._context, path, names, occasion.names, occasion.over, occasion.slices
@@ -405,7 +418,7 @@ class OptionCheck:
         return found
 
     def _name(self, path: Path, kind: str, name: str) -> None:
-        """Check a message, or a reference to a group, rule, metric or similar."""
+        """Check a message, or a name that refers to a group, rule, metric or similar."""
         context = self._context
         if kind == "group":
             if context.group(name, path):
@@ -458,7 +471,7 @@ class OptionCheck:
                 context.unknown(path, kind, name, names)
 
     def _rows(self, path: Path, name: str) -> None:
-        """Check the source of rows: a table or ``job``."""
+        """Check the value of an option ``rows``: a table's name or ``job``."""
         context, occasion = self._context, self._occasion
         if name != "job":
             check_rows(context, path, name)
@@ -487,7 +500,10 @@ class OptionCheck:
         around: Mapping[str, Any],
         properties: Mapping[str, Any],
     ) -> dict[str, Any]:
-        """Check changes to the action's group, or else to the group of the event's job."""
+        """Check the changes that the action makes to its group.
+
+        If the action names no group, the group is that of the event's job.
+        """
         context = self._context
         now = known_at_load(path, fields, self._later)
         targets = self._targets(around, properties)
@@ -500,7 +516,7 @@ class OptionCheck:
         return as_written(context, path, fields)
 
     def _targets(self, around: Mapping[str, Any], properties: Mapping[str, Any]) -> list[JobGroup]:
-        """Return the groups that an action submits or changes, if these are known."""
+        """Return the groups that the action submits or changes, as far as they are known."""
         groups = self._context.known.groups
         named = [around.get(key) for key, of in properties.items() if _annotation(of) == "group"]
         name = next((one for one in named if isinstance(one, str)), self._occasion.group)
@@ -508,14 +524,14 @@ class OptionCheck:
         return [group for group in found if group is not None]
 
     def _of_job(self, path: Path, names: Collection[str]) -> frozenset[str]:
-        """Check the fields ``job.NAME`` among these names, and return them."""
+        """Check those names that have the form ``job.NAME``, and return them."""
         found = frozenset(name for name in names if name.startswith("job."))
         for name in sorted(found):
             _check_job_field(self._context, path, name, self._occasion)
         return found
 
     def _later(self, path: Path, text: str, pattern: re.Pattern[str]) -> None:
-        """Check a text that is evaluated when the rule fires."""
+        """Check a string that is evaluated when the rule fires."""
         if text.startswith("="):
             self._expressions(path, text, texts=True)
             return
@@ -540,7 +556,10 @@ class OptionCheck:
 def not_asked_for(
     context: Context, path: Path, names: Collection[str], occasion: MatchContext
 ) -> bool:
-    """Report columns that the observers omit because of their options. Return True if any."""
+    """Report names of columns that the observers leave out because of their options.
+
+    Return True if there were any.
+    """
     if not occasion.observed:
         return False
     asked = sorted(set(names) - {"value", *occasion.own, *EVENT_FIELDS})
@@ -556,7 +575,7 @@ def not_asked_for(
 
 
 def _check_job_field(context: Context, path: Path, name: str, occasion: MatchContext) -> None:
-    """Check that the field ``job.NAME`` exists and has a value when the rule fires."""
+    """Check that the field ``job.NAME`` exists and will have a value when the rule fires."""
     where = context.document.at_text(path, f"{{{name}")
     own = name.removeprefix("job.")
     known = JOB_FIELDS | context.parameters(occasion.group)
@@ -587,8 +606,9 @@ def _check_job_field(context: Context, path: Path, name: str, occasion: MatchCon
 
 
 def _is_worked_out(schema: Mapping[str, Any]) -> bool:
-    """Return True if an expression (text beginning with ``=``) is allowed in place of a number or
-    duration."""
+    """Return True if the option accepts an expression (text that begins with ``=``) for a
+    number.
+    """
     return bool(schema.get("x-ensemble-expression"))
 
 
@@ -648,7 +668,9 @@ def _fits(value: object, form: str) -> bool:
 
 
 def _where_it_may_be(context: Context, name: str, occasion: MatchContext) -> str:
-    """Return a hint that names triggers or observers that provide a field that this event lacks."""
+    """Return a hint that says which triggers or observers provide a field that this event does not
+    have.
+    """
     variables = context.variables(occasion.group)
     if occasion.observed:
         if not variables:

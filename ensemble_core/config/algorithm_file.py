@@ -1,8 +1,8 @@
-"""Algorithms in YAML files: rules with options, packaged without Python.
+"""Reads algorithms that are defined in YAML files (``algorithm: ./demand.yaml``) instead of Python.
 
-``algorithm: ./demand.yaml`` names a file with the keys ``summary``, ``options`` (a JSON Schema),
-``rules`` and optionally ``statistics``. A value ``${NAME}`` is replaced by the option of that name,
-which keeps its type. ``${instance}`` is replaced by the instance's name. Called by ``instances``.
+Such a file has the keys ``summary``, ``options`` (a JSON Schema), ``rules`` and optionally
+``statistics``. Each ``${NAME}`` is replaced by the option with that name, and ``${instance}`` by
+the name of the instance. If a value consists only of ``${NAME}``, the option keeps its type.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _TYPES: Mapping[Any, str] = {str: "a string", list: "a list", dict: "a mapping"}
 
 
 def is_file(name: str) -> bool:
-    """Return True if the name of an algorithm is a file name."""
+    """Return True if the name of an algorithm is the name of a file."""
     return name.endswith((".yaml", ".yml")) or "/" in name
 
 
 def read_algorithm(context: Context, path: Path, name: str) -> AlgorithmPlugin | None:
-    """Return the algorithm in this file, or ``None`` after reporting errors."""
+    """Return the algorithm that the file defines, or ``None`` after reporting errors."""
     text = attached(context, path, name)
     if text is None:
         return None
@@ -98,7 +98,7 @@ def _wrong(what: str, where: Location | None) -> UsageError:
 
 
 def _filled(document: Document, options: Mapping[str, Any], view: AlgorithmView) -> Fragment:
-    """Return the fragment with options filled in, and the positions of its parts."""
+    """Return the fragment with the options filled in, including the positions of its parts."""
     errors: list[UsageError] = []
     given = {**options, "instance": view.instance}
     parts = {key: _fill(document, (key,), document.data.get(key), given, errors) for key in _FILLED}
@@ -144,7 +144,7 @@ def _fill(
         return copy.deepcopy(given[name])
     known = [*(document.data.get("options") or {}).get("properties", {}), "instance"]
     if name in known:
-        return _ABSENT  # the option has no value and no default: leave the key out
+        return _ABSENT  # the option has no value and no default: omit the key
     near = nearest(name, known)
     hint = f"did you mean ${{{near}}}?" if near else f"its options are {', '.join(known)}"
     errors.append(

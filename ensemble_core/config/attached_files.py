@@ -1,7 +1,8 @@
-"""Attached files: text files to which the ensemble file refers, with paths relative to it.
+"""Reads attached files: text files named in the ensemble file, by paths relative to it.
 
-They contain the points of a sweep or functions. They are read once, when the ensemble file is
-loaded, and stored with the run; a resume uses the stored texts.
+An attached file contains the points of a sweep, functions, an algorithm, or the input of a source.
+It is read once, when the ensemble file is loaded, and its text is stored with the run. A resume
+uses the stored text.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ __all__ = ["attached", "beside"]
 
 
 def beside(context: Context, name: str) -> str:
-    """Return a file name relative to the ensemble file, for messages."""
+    """Return a file name, relative to the ensemble file's folder, as messages show it."""
     return os.path.join(os.path.dirname(context.document.file), name)
 
 
@@ -30,9 +31,10 @@ def attached(
     largest: int = LARGEST,
     suffixes: Sequence[str] = (),
 ) -> str | None:
-    """Return the text of the file that the value at ``path`` names, or ``None`` after an error.
+    """Return the text of the file that the value at ``path`` names, or ``None`` after reporting an
+    error.
 
-    If the file is missing, other files with these ``suffixes`` are suggested.
+    If the file does not exist, the error suggests other files with one of the ``suffixes``.
     """
     known = context.known
     if name in known.attached:
@@ -49,7 +51,7 @@ def attached(
         text = read(os.path.join(known.here, name), largest=largest, suffixes=suffixes)
     except UsageError as error:
         if error.code in ("no-such-file", "not-a-file"):
-            # Report the error at the value that names the file.
+            # Report the error at the value that contains the file's name.
             context.report(
                 path,
                 f"there is no file {beside(context, name)!r}",

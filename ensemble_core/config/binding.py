@@ -1,8 +1,8 @@
-"""Rule binding: checks a rule and turns it into a :class:`BoundRule`.
+"""Checks rules and binds each of them to a :class:`BoundRule`.
 
-Called by the loader for each entry under ``rules:``, and by the binder for rules that functions
-return during the run. The modules ``triggers``, ``conditions`` and ``actions`` bind the parts with
-these names; ``firing_limits`` reads how often the rule may fire.
+Called by the loader for each entry under ``rules:``, and during the run for rules that functions
+return. The modules ``triggers``, ``conditions`` and ``actions`` bind the corresponding parts of a
+rule; ``firing_limits`` reads how often the rule may fire.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _warn_of_columns(
             )
 
 
-#: Triggers at the end of an attempt, which allow a retry.
+#: Triggers that fire when an attempt ends. Only these allow a retry.
 _ENDS = frozenset({"job-success", "job-fail", "job-cancel", "job-finish", "job-clean"})
 
 
@@ -114,7 +114,8 @@ def _retries(
 ) -> bool:
     """Return True if an action of the rule may retry the event's job.
 
-    Report a retry that the trigger or the firing limits do not allow."""
+    Report a retry that the trigger or the firing limits do not allow.
+    """
     retrying = [inner.name for one in actions for inner in one.flat() if inner.retries]
     if not retrying:
         return False
@@ -142,7 +143,9 @@ def _concerns_failure(
     condition: Condition | None,
     actions: Iterable[BoundAction],
 ) -> tuple[bool, str | None]:
-    """Return whether this rule handles failed jobs, and the group of these jobs (``None``: any)."""
+    """Return whether the rule handles failed jobs, and the group of these jobs (``None``: any
+    group).
+    """
     groups: set[str | None] = set()
     by_outcome = "job-ended" in bound.about and any(
         context.registry.actions[inner.name].by_outcome

@@ -1,6 +1,4 @@
-"""Condition of a rule (``when``), checked against what the rule's trigger provides.
-
-Called by ``binding``."""
+"""Checks the condition of a rule (``when``) against the names that the rule's trigger provides."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ from ensemble_core.model.formula_mistakes import contradiction, tautology
 
 __all__ = ["bind_condition", "check_causes"]
 
-#: Beginnings of gauges whose values are non-negative integers.
+#: Prefixes of gauges whose values are non-negative integers.
 _COUNTED = ("queue.", "waiting.", BACKLOG, AWAY, FIRINGS)
 
 
@@ -96,7 +94,9 @@ def bind_condition(
 def _check_of_jobs(
     context: Context, text: str, unknown: Collection[str], bound: BoundTrigger
 ) -> None:
-    """Report a name of a job's value or a row's column, if the trigger has neither job nor row."""
+    """Report names of job values or columns if the trigger's events have neither a job nor a
+    row.
+    """
     occasion, tables = bound.occasion, context.known.tables
     groups = occasion.over or tuple(context.known.groups)
     for name in sorted(unknown):
@@ -118,7 +118,7 @@ def _check_of_jobs(
 
 
 def _check_possible(context: Context, path: Path, condition: Condition, metric: MetricPath) -> None:
-    """Report comparisons that a count, which is a non-negative integer, can never satisfy."""
+    """Report comparisons with a count that can never be true: counts are non-negative integers."""
     counts = metric.kind == "count" or metric.text.startswith(_COUNTED)
     if condition.comparison is None or not counts:
         return
@@ -140,7 +140,7 @@ def _check_possible(context: Context, path: Path, condition: Condition, metric: 
 
 
 def check_causes(context: Context, path: Path, condition: Condition, group: str | None) -> None:
-    """Report comparisons of ``cause`` with an unknown cause."""
+    """Report comparisons of ``cause`` with a text that is not a cause."""
     if condition.tree is None or "cause" not in condition.names - context.parameters(group):
         return
     for node in ast.walk(condition.tree):

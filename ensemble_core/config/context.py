@@ -1,6 +1,7 @@
-"""Shared state of all checks of one file: the document, the defined names, and the errors.
+"""State that all checks of one file share: the document, the names defined in it, and the errors.
 
-Created by the loader for a file, and by the binder for a specification that arrives during the run.
+The loader creates a :class:`Context` for a file. During the run, one is created for each
+specification that arrives.
 """
 
 from __future__ import annotations
@@ -54,30 +55,30 @@ _MANY = 50
 
 @dataclass(slots=True)
 class Known:
-    """Names that are defined in the file. A group with the value ``None`` exists but has errors.
+    """Names that the file defines. A group with the value ``None`` exists but has errors.
 
-    If ``functions`` or ``rules`` is ``None``, any name is accepted. ``unfit`` maps statistics to
-    the reason why paths cannot use them; ``NAME`` in the hint of such an error stands for the rest
-    of the path.
+    If ``functions`` or ``rules`` is ``None``, any name is accepted.
     """
 
     groups: dict[str, JobGroup | None] = field(default_factory=dict)
-    #: Parameters of all groups, cached because every rule needs them.
+    #: The parameters of all groups; cached because every rule needs them.
     parameters: frozenset[str] | None = None
     statistics: Mapping[str, StatisticSpec] = field(default_factory=dict)
-    #: Plugin statistics that a path cannot name directly, each with the reason.
+    #: Plugin statistics that paths cannot use, each with the reason. In its hint, ``NAME`` stands
+    #: for the rest of the path.
     unfit: Mapping[str, EnsembleError] = field(default_factory=dict)
     functions: frozenset[str] | None = None
     rules: frozenset[str] | None = None
-    #: Names of instances under ``use:``.
+    #: Names of the instances under ``use:``.
     instances: frozenset[str] = frozenset()
     here: str = "."
-    #: Texts of attached files by name. If ``reads`` is false, no other file may be read.
+    #: Texts of the attached files, by name. If ``reads`` is false, no further file may be read.
     attached: dict[str, str] = field(default_factory=dict)
     reads: bool = False
-    #: Why the file is read; this decides whether code to which the file refers is loaded.
+    #: Why the file is read. The purpose decides whether code that the file names may be loaded.
     purpose: Purpose = "check"
-    #: Words in rules, tables and functions. A parameter whose name is among them counts as used.
+    #: All words in rules, tables and functions. A parameter whose name is one of these words is
+    #: used.
     spoken: frozenset[str] = frozenset()
     tables: dict[str, Table] = field(default_factory=dict)
     generators: dict[str, GeneratorSpec | None] = field(default_factory=dict)
@@ -86,7 +87,7 @@ class Known:
 
 
 class Use(NamedTuple):
-    """The options of an algorithm's instance as the user gave them, with their path and schema."""
+    """The options of an algorithm's instance as written by the user, with their path and schema."""
 
     instance: str
     path: Path
@@ -106,13 +107,18 @@ def cannot_be_built(what: str, error: Exception) -> EnsembleError:
 
 
 def nearest(name: str, names: Collection[str], cutoff: float = 0.5) -> str | None:
-    """Return the most similar name, which may differ only in case, or ``None``."""
+    """Return the most similar name, or ``None``.
+
+    A name that differs only in case counts as most similar.
+    """
     alike = [other for other in names if other.lower() == name.lower()]
     return alike[0] if alike else closest(name, names, cutoff)
 
 
 class Context:
-    """State of one check: collects errors with their places and looks up defined names."""
+    """State of one check: collects errors with their positions, and looks up the names that are
+    defined.
+    """
 
     def __init__(
         self,
@@ -128,16 +134,16 @@ class Context:
         self.known = known
         self.errors: list[EnsembleError] = []
         self.warnings: list[str] = []
-        #: Who made a part of the document, by path: the name of a plugin. If the user wrote a part
-        #: within such a part, the name is empty.
+        #: Which plugin generated a part of the document, by path. For a part that the user wrote
+        #: within a generated part, the plugin's name is empty.
         self.made: dict[Path, str] = {}
-        #: Instances of algorithms by name, each with its options and its fully expanded entry.
+        #: The instances of algorithms by name, each with its options and its fully expanded entry.
         self.instances: dict[str, AlgorithmInstance] = {}
         self.uses: list[Use] = []
         self.expanded_uses: list[dict[str, Any]] = []
-        #: Name of the instance that a rule belongs to, by the rule's index.
+        #: The name of the instance that a rule belongs to, by the rule's index.
         self.of_instance: dict[int, str] = {}
-        self._broken: set[Path] = set()  # including all parent paths
+        self._broken: set[Path] = set()  # with all parent paths
         self._paths: dict[str, MetricPath | EnsembleError] = {}
 
     # -- errors --------------------------------------------------------------------------------
@@ -152,9 +158,9 @@ class Context:
         where: Location | None = None,
         broken: bool = False,
     ) -> None:
-        """Report an error at the value of this path, or at ``where``.
+        """Report an error at the value with this path, or at the location ``where``.
 
-        If the part is ``broken``, it is not checked further, so that each error is reported once.
+        Set ``broken`` to skip later checks of this part, so that each error is reported only once.
         """
         if broken:
             self._broken.update(path[:length] for length in range(len(path) + 1))
@@ -162,7 +168,7 @@ class Context:
         self.errors.append(UsageError(self._by(path) + what, where=place, hint=hint, code=code))
 
     def attach(self, error: EnsembleError, path: Path) -> None:
-        """Report an error. If it has no place yet, it gets the place of this path."""
+        """Report an error. If it has no location yet, it gets that of the value at this path."""
         what = self._by(path) + error.what
         told = UsageError(what, cause=error.cause, hint=error.hint, code=error.code)
         place = self.document.at_end if isinstance(error, Unfinished) else self.document.at
@@ -170,13 +176,17 @@ class Context:
         self.errors.append(told)
 
     def failed(self, path: Path, what: str, error: Exception) -> None:
-        """Report an exception of a plugin's function, either deliberate or a bug in the plugin."""
+        """Report an exception of a plugin's function.
+
+        It may be deliberate, or due to a bug in the plugin.
+        """
         told = error if isinstance(error, EnsembleError) else cannot_be_built(what, error)
         self.attach(told, path)
 
     def _by(self, path: Path) -> str:
-        """Return the prefix for messages about a part. It names the plugin that made the part, or
-        is empty if the user wrote it."""
+        """Return the prefix of messages about a part: the plugin that generated it, or empty for
+        the user's.
+        """
         for length in range(len(path), 0, -1) if self.made else ():
             whose = self.made.get(path[:length])
             if whose is not None:
@@ -198,7 +208,7 @@ class Context:
         written: str = "'NAME'",
         where: Location | None = None,
     ) -> None:
-        """Report an unknown name with a suggestion.
+        """Report an unknown name, and suggest a known one.
 
         ``what`` replaces the default message. ``written`` shows how the name is written in the
         file.
@@ -216,14 +226,19 @@ class Context:
     def named(
         self, record: TriggerPlugin | StatisticPlugin | ObserverPlugin | GeneratorPlugin, name: str
     ) -> str:
-        """Return a record's name for messages. It includes the plugin, unless that is built in."""
+        """Return the name of a trigger, statistic, observer or generator as messages show it.
+
+        The name of its plugin is included, unless the plugin is built in.
+        """
         kind = type(record).__name__.removesuffix("Plugin").lower()
         whose = self.registry.whose(record)
         return f"{kind} {name!r}" + (f" ({whose})" if whose else "")
 
     def duration(self, path: Path, value: object, above: float | None = None) -> float | None:
-        """Return a duration in seconds, which must be greater than ``above``. After reporting an
-        invalid value, return ``None``."""
+        """Return a duration in seconds, or ``None`` after reporting an invalid value.
+
+        If ``above`` is given, the duration must be greater.
+        """
         try:
             found = seconds(value)
         except EnsembleError as error:
@@ -236,7 +251,7 @@ class Context:
         return None
 
     def build(self, path: Path, what: str, function: Callable[[], Any]) -> Any:
-        """Return the result of a plugin's function, or ``None`` after reporting its exception."""
+        """Return the result of a plugin's function, or ``None`` after reporting an exception."""
         try:
             return function()
         except Exception as error:  # a bug in the plugin, reported as such
@@ -246,7 +261,7 @@ class Context:
     # -- what is known -------------------------------------------------------------------------
 
     def group(self, name: object, path: Path) -> bool:
-        """Return True if this job group exists; otherwise report it."""
+        """Return True if this job group exists; otherwise report an error."""
         if not isinstance(name, str):
             return False
         if name not in self.known.groups:
@@ -255,20 +270,22 @@ class Context:
         return True
 
     def generator(self, name: object, path: Path) -> bool:
-        """Return True if this generator exists; otherwise report it."""
+        """Return True if this generator exists; otherwise report an error."""
         if isinstance(name, str) and name not in self.known.generators:
             self.unknown(path, "generator", name, list(self.known.generators))
         return name in self.known.generators
 
     def parameters(self, group: str | None) -> set[str]:
-        """Return the sweep parameters of the group, or of all groups."""
+        """Return the sweep parameters of a group, or of all groups if ``group`` is ``None``."""
         if group is None and self.known.parameters is not None:
             return set(self.known.parameters)
         return {name for known in self._groups(group) if known for name in known.names}
 
     def variables(self, group: str | None) -> frozenset[str] | None:
-        """Return the fields that the observers of the group, or of all groups, can yield; ``None``
-        if unknown."""
+        """Return the fields that observers can yield, for a group or (``None``) for all groups.
+
+        Return ``None`` if the fields are unknown.
+        """
         found: set[str] = set()
         for observer in self._observers(group):
             names = observer and self._yields(*observer)
@@ -278,35 +295,42 @@ class Context:
         return frozenset(found)
 
     def results(self, group: str | None) -> set[str]:
-        """Return the names under ``result`` of the group, or of all groups."""
+        """Return the names under ``result`` of a group, or of all groups if ``group`` is
+        ``None``.
+        """
         return {name for known in self._groups(group) if known for name in known.result}
 
     def scoped_variables(self, group: str | None) -> set[str] | None:
-        """Return the names that are valid as NAME in ``STAT.NAME``, for the group or all groups.
+        """Return the names that can be NAME in ``STAT.NAME``, for a group or (``None``) for all
+        groups.
 
-        These are columns, results and durations. The result is ``None`` if they are unknown.
+        These are columns, results and ``duration``. Return ``None`` if they are unknown.
         """
         variables = self.variables(group)
         return None if variables is None else {*variables, *self.results(group), "duration"}
 
     def observed(self, group: str | None, name: str | None = None) -> bool:
-        """Return True if the group (or any group) has the observer ``name``, or any observer if
-        ``name`` is ``None``.
+        """Return True if a group, or any group, has the observer ``name`` (``None``: any observer).
 
-        A group with errors counts as having the observer, because its observers are unknown."""
+        The observers of a group with errors are unknown, so such a group counts as having the
+        observer.
+        """
         return any(
             observer is None or name in (None, observer[0].name)
             for observer in self._observers(group)
         )
 
     def prints_rows(self, group: str | None) -> bool:
-        """Return True if an observer of the group, or of any group, is known to store its rows."""
+        """Return True if an observer of a group, or of any group, stores its rows.
+
+        The observers of a group with errors are unknown, so they count as storing their rows.
+        """
         return any(each is None or each[1].get("rows") for each in self._observers(group))
 
     def why_not(self, group: str | None, name: str) -> str | None:
-        """Return ``None`` if an observer of the group, or of any group, may yield this variable.
+        """Return ``None`` if an observer of a group, or of any group, can yield this variable.
 
-        Otherwise return a hint on how to configure an observer so that it yields the variable. The
+        Otherwise, return a hint on how to configure an observer so that it yields the variable. The
         hint is empty if no observer can.
         """
         asked = ""
@@ -322,8 +346,10 @@ class Context:
         return asked
 
     def left_out(self, name: str, group: str | None, path: Path) -> bool:
-        """Report a field that an observer would only yield with other options. Return True if the
-        field was reported."""
+        """Report a field that an observer would yield only with other options.
+
+        Return True if the field was reported.
+        """
         hint = self.why_not(group, name)
         if not hint:
             return False
@@ -343,11 +369,13 @@ class Context:
             return None
         try:
             return record.unasked(options).get(name)
-        except Exception:  # the plugin cannot list its columns: skip the check
+        except Exception:  # the plugin cannot list its columns: skip this check
             return None
 
     def _yields(self, record: ObserverPlugin, options: Mapping[str, Any]) -> frozenset[str] | None:
-        """Return the fields that an observer can yield with these options; ``None`` if unknown."""
+        """Return the fields that an observer can yield with these options, or ``None`` if
+        unknown.
+        """
         if record.variables is None:
             return None
         shown = self.named(record, record.name)
@@ -359,7 +387,7 @@ class Context:
         options: Mapping[str, Any],
         shown: str,
     ) -> frozenset[str] | None:
-        """Return the names that a plugin declares for these options.
+        """Return the names that a plugin's function declares for these options.
 
         If the function fails, warn and return ``None``. The names are then not checked.
         """
@@ -373,7 +401,7 @@ class Context:
             if wrong:
                 raise TypeError(f"{wrong[0]!r:.80} is not a name")
             return frozenset(said)
-        except Exception as error:  # the plugin cannot list what it yields
+        except Exception as error:  # the plugin cannot list its names
             place = raised_at(error)
             if place.startswith("ensemble_core/"):
                 place = written_at(function)
@@ -390,8 +418,10 @@ class Context:
     def _observers(
         self, group: str | None
     ) -> Iterator[tuple[ObserverPlugin, Mapping[str, Any]] | None]:
-        """Yield the observers of the group, or of all groups, with their options. Yield ``None``
-        for a group with errors."""
+        """Yield each observer of a group, or of all groups, with its options.
+
+        Yield ``None`` for a group with errors.
+        """
         for known in self._groups(group):
             if known is None:
                 yield None
@@ -400,7 +430,9 @@ class Context:
                 yield self.registry.observers[name], options
 
     def metric(self, text: str, path: Path) -> MetricPath | None:
-        """Return the metric's checked path; report one that cannot exist."""
+        """Return the parsed path of a metric, or ``None`` after reporting a metric that cannot
+        exist.
+        """
         if "(" in text:
             path_of, condition = split_filter(text)
             name = path_of.rpartition("-")[2] if "-" in path_of else path_of.rpartition(".")[2]
@@ -449,7 +481,7 @@ class Context:
         return None
 
     def _of_generator(self, text: str, path: Path) -> bool:
-        """Return False after reporting a gauge of an unknown generator or objective."""
+        """Return False after reporting a gauge whose generator or objective does not exist."""
         found = generator_gauge(text)
         if found is None or not self.generator(found[0], path):
             return found is None
@@ -462,7 +494,8 @@ class Context:
     def _parse(self, text: str) -> MetricPath | EnsembleError:
         groups: Collection[str] = self.known.groups
         if len(groups) > _MANY:
-            # Compare only the part after the dot. Comparing very many whole paths takes seconds.
+            # Compare only the part after the dot, because comparing very many full paths takes
+            # seconds.
             rest = text.partition(".")[2]
             ends = [at for at, letter in enumerate(rest) if letter in ".-"]
             parts = [*(rest[:at] for at in ends), rest, rest.partition(".")[2]]
@@ -481,9 +514,9 @@ class Context:
         return EnsembleError(unfit.what, cause=unfit.cause, hint=hint, code=unfit.code)
 
     def _built(self, path: MetricPath) -> EnsembleError | None:
-        """Return why this path's statistic cannot be built, or ``None``.
+        """Return the reason why this path's statistic cannot be built, or ``None``.
 
-        Built-in statistics are not tried, because their imports would slow down every check.
+        Built-in statistics are not built here, because their imports would slow down every check.
         """
         spec = self.known.statistics.get(path.statistic)
         error = spec.fault() if spec is not None and spec.plugin else None

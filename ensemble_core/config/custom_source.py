@@ -1,6 +1,6 @@
-"""Check of ``custom:``, Python source in the ensemble file or in a file next to it.
+"""Checks the Python source of ``custom:``, in the ensemble file or in a file next to it.
 
-Called by the loader. The check does not execute the source; only a run does.
+The source is only parsed here. Only a run executes it.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ _PATH: Path = ("custom",)
 _LITERAL = re.compile(r"(?:[&!]\S*[ \t]+)*\|[^\n]*\n")
 
 
-#: Matches a file name, as opposed to Python source code.
+#: Matches the name of a Python file, but no source code.
 _FILE = re.compile(r"[^\n]*\.py\s*")
 
 
 def source_of(context: Context) -> tuple[str, str | None] | None:
-    """Return the source and, if it is in a separate file, that file's name. Return ``None`` if the
-    source is missing or invalid."""
+    """Return the source and, if it is in a separate file, the name of that file.
+
+    Return ``None`` if the source is missing or invalid.
+    """
     value = context.document.data.get("custom")
     path: Path = _PATH
     if isinstance(value, dict):
@@ -42,7 +44,9 @@ def source_of(context: Context) -> tuple[str, str | None] | None:
 
 
 def functions_of(context: Context, source: str, file: str | None = None) -> frozenset[str] | None:
-    """Return the names that custom actions may use; ``None`` after a syntax error."""
+    """Return the names of functions that custom actions may call, or ``None`` after a syntax
+    error.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -88,7 +92,7 @@ def _names(body: Iterable[ast.stmt]) -> Iterator[str]:
 
 
 def _place(context: Context, source: str, line: int, column: int) -> Location | None:
-    """Convert a place in the source to a place in the file, if the source is a literal block."""
+    """Convert a position in the source to one in the file, if the source is a literal block."""
     document = context.document
     value, span = document.at(_PATH), document.spans.get(_PATH)
     if value is None or span is None or not value.line:

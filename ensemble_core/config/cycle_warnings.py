@@ -1,6 +1,5 @@
-"""Warnings about rules that can trigger each other endlessly, or that retry the same job.
-
-Called by the loader after all rules are bound.
+"""Warns about rules that can trigger each other endlessly, and about rules that retry the same
+job.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from ensemble_core.model.rules import UNLIMITED, BoundRule
 
 __all__ = ["warn_of_cycles"]
 
-#: Events that a job has once: some always, some unless it is cancelled, some depending on its
-#: outcome.
+#: Events that occur at most once for each job.
 _EACH_JOB = frozenset(
     {
         *("job-submit", "job-sched", "job-alloc", "job-start", "job-run", "job-finish"),
@@ -24,16 +22,19 @@ _EACH_JOB = frozenset(
         *("job-done", "job-lost"),
     }
 )
-#: Counts that never decrease, and comparisons with them that are true from the first job on.
+#: Counts that never decrease. The next constant lists comparisons with them that are true from the
+#: first job on.
 _GROWING = frozenset({"submitted", "finished", "success", "failed", "done", "lost"})
 _FROM_FIRST = ((">=", 0.0), (">=", 1.0), (">", 0.0))
-#: Limits that do not limit the number of jobs that a run may submit.
+#: Limits that do not limit how many jobs a run may submit.
 _PACE = {"submits_per_second", "chain"}
 
 
 def warn_of_cycles(context: Context, rules: Sequence[BoundRule]) -> None:
-    """Warn about rules that submit jobs endlessly, also with the trigger ``idle``, and about rules
-    that retry the same job."""
+    """Warn about rules that may submit jobs endlessly, and about rules that retry the same job.
+
+    Called by the loader after all rules are bound.
+    """
     limits = context.document.data.get("limits") or {}
     for rule in rules:
         for_ever = rule.repetitions == UNLIMITED and not limits.keys() - _PACE
@@ -56,8 +57,9 @@ def warn_of_cycles(context: Context, rules: Sequence[BoundRule]) -> None:
 
 
 class _Edge(NamedTuple):
-    """Edge of the graph of groups: for each job of ``group``, a rule submits jobs of
-    ``submits``."""
+    """Edge of a graph of job groups: for each job of ``group``, ``rule`` submits jobs of
+    ``submits``.
+    """
 
     rule: str
     occasion: str
@@ -66,7 +68,7 @@ class _Edge(NamedTuple):
 
 
 def _may_be_stopped(context: Context, rules: Sequence[BoundRule]) -> bool:
-    """Return True if something in the file may end the run or stop the rule."""
+    """Return True if an action in the file may end the run or stop a rule."""
     if context.known.changing:
         return True
     actions = (each for rule in rules for action in rule.actions for each in action.flat())
@@ -77,7 +79,7 @@ def _may_be_stopped(context: Context, rules: Sequence[BoundRule]) -> bool:
 
 
 def _warn_of_circles(context: Context, rules: Sequence[BoundRule]) -> None:
-    """Warn about cycles in which the end of each job unconditionally causes the next submit."""
+    """Warn about cycles of rules in which the end of each job always causes the next submit."""
     edges: dict[str, list[_Edge]] = {}
     for rule in rules:
         for edge in _edges(context, rule):
@@ -99,7 +101,9 @@ def _warn_of_circles(context: Context, rules: Sequence[BoundRule]) -> None:
 
 def _circle(edges: Mapping[str, Sequence[_Edge]], first: str, over: set[str]) -> list[_Edge]:
     """Return the edges of a cycle that is reachable from the group ``first``, or an empty list.
-    ``over`` has the groups visited so far."""
+
+    ``over`` has the groups visited so far.
+    """
     way: list[_Edge] = []
     left = [(first, iter(edges.get(first, ())))]
     while left:
@@ -121,7 +125,7 @@ def _circle(edges: Mapping[str, Sequence[_Edge]], first: str, over: set[str]) ->
 
 
 def _edges(context: Context, rule: BoundRule) -> Iterator[_Edge]:
-    """Yield the edges of a rule that submits jobs on every match."""
+    """Yield the edges for a rule that submits jobs on every match."""
     trigger, instance = rule.trigger, rule.instance
     on = rule.enabled and (instance is None or context.instances[instance].enabled)
     always = rule.repetitions == UNLIMITED or rule.each == "job"
@@ -140,7 +144,7 @@ def _edges(context: Context, rule: BoundRule) -> Iterator[_Edge]:
         if action.name != "submit" or action.options.keys() - {"label"}:
             continue
         label = action.options.get("label")
-        # Without a label, the action submits the trigger's group, or the job's own group.
+        # Without a label, the action submits the trigger's group or the group of the event's job.
         labels = [label] if label is not None else [group] if group else [*context.known.groups]
         for one in labels:
             known = context.known.groups.get(one)
@@ -153,10 +157,10 @@ def _submits(rule: BoundRule) -> bool:
 
 
 def _warn_of_two(context: Context, one: BoundRule, other: BoundRule) -> None:
-    """Warn about two rules that may retry the same job: only the first one takes effect.
+    """Warn about two rules that can retry the same job, of which only the first one takes effect.
 
-    Rules usually distinguish errors by their conditions. Without conditions, the later rule may
-    never act.
+    There is no warning if the rules have conditions, because these usually distinguish different
+    errors.
     """
     mine, yours = one.trigger.group, other.trigger.group
     if None not in (mine, yours) and mine != yours:

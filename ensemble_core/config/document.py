@@ -1,7 +1,7 @@
-"""Source map: a file's data with the place of every key and value.
+"""Source map: the data of a YAML file, and the line and column of every key and value.
 
-The reader creates it from YAML, or from a mapping that arrives during the run. Checks report errors
-by path, such as ``("jobs", 0, "command")``.
+The reader creates a :class:`Document` from a file. During the run, one is created from each mapping
+that arrives. Checks report errors by path, such as ``("jobs", 0, "command")``.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ _DEEPEST = 64
 
 @dataclass(slots=True)
 class Document:
-    """Plain data with the place of each part.
+    """Plain data with the position of each part.
 
-    ``values`` and ``keys`` map the paths of values and keys to line and column, counted from 1.
-    ``spans`` maps paths to the start and end of scalars in ``text``. ``spelled`` maps them to the
-    source text of plain scalars other than strings, so that ``1.10`` stays ``1.10``. ``overrides``
-    has the places that are outside the file. If ``by_path`` is true, the data does not come from a
-    text, so messages name places by path: ``jobs[0].command``.
+    - ``values`` and ``keys`` map the paths of values and keys to line and column, counted from 1.
+    - ``spans`` maps the path of each scalar to its start and end in ``text``.
+    - ``spelled`` maps the path of each unquoted scalar that is not a string to its source text, so
+      that ``1.10`` stays ``1.10``.
+    - ``overrides`` has the positions of parts that come from elsewhere, such as ``--set``.
+    - ``by_path`` is true if the data does not come from a text. Messages then name positions by
+      path: ``jobs[0].command``.
     """
 
     data: Any
@@ -44,7 +46,7 @@ class Document:
 
     @property
     def noun(self) -> str:
-        """Name of the whole document in messages."""
+        """What messages call the whole document."""
         return "the file" if self.file else "the specification"
 
     def get(self, path: Path) -> Any:
@@ -58,11 +60,14 @@ class Document:
         return here
 
     def at(self, path: Path) -> Location | None:
-        """Return the place of the value at this path, or of its nearest parent."""
+        """Return the position of the value at this path.
+
+        If it is unknown, use the nearest parent.
+        """
         return self._place(path, self.values)
 
     def at_key(self, path: Path) -> Location | None:
-        """Return the place of the key at this path, or else of the value."""
+        """Return the position of the key at this path. If the key is unknown, use the value."""
         return self._place(path, self.keys if path in self.keys else self.values)
 
     def _place(self, path: Path, places: Mapping[Path, tuple[int, int]]) -> Location | None:
@@ -82,7 +87,9 @@ class Document:
         return Location(self.file, line, column)
 
     def at_text(self, path: Path, part: str) -> Location | None:
-        """Return the place of ``part`` within the scalar at this path, or else of the scalar."""
+        """Return the position of ``part`` within the scalar at this path, or of the scalar if not
+        found.
+        """
         place, span = self.at(path), self.spans.get(path)
         if place is None or span is None or not place.line:
             return place
@@ -93,19 +100,21 @@ class Document:
         return self.at_index(found)
 
     def at_end(self, path: Path) -> Location | None:
-        """Return the end of the scalar at this path, or its start if the end is unknown."""
+        """Return the position where the scalar at this path ends, or where it starts if that is
+        unknown.
+        """
         place, span = self.at(path), self.spans.get(path)
         if place is None or span is None or not place.line:
             return place
         return self.at_index(span[1] - (self.text[span[1] - 1] in "'\""))
 
     def at_index(self, index: int) -> Location:
-        """Return the line and column of the character at this index in the text."""
+        """Return the line and column of the character at this index of the text."""
         start = self.text.rfind("\n", 0, index) + 1
         return Location(self.file, self.text.count("\n", 0, index) + 1, index - start + 1)
 
     def renumber(self, part: str, numbers: Mapping[int, int]) -> None:
-        """Renumber the places of a list's items. Drop the places of items without a new number."""
+        """Change the indices of a list's items in all paths. Drop items without a new number."""
 
         def moved(places: dict[Path, Any]) -> dict[Path, Any]:
             kept: dict[Path, Any] = {}
@@ -122,7 +131,7 @@ class Document:
         self.overrides = moved(self.overrides)
 
     def copy_places(self, origin: Path, copy: Path) -> None:
-        """Give the value at the path ``copy`` the places of the value at ``origin``."""
+        """Give the value at the path ``copy`` the positions of the value at the path ``origin``."""
         if self.by_path:
             where = self.at(origin)
             if where is not None:
@@ -134,19 +143,19 @@ class Document:
                 places[copy + path[len(origin) :]] = places[path]
 
     def written(self, path: Path, value: object) -> str:
-        """Return a scalar as written in the file: ``1.10`` stays ``1.10``."""
+        """Return a scalar as spelled in the file: ``1.10`` stays ``1.10``."""
         spelled = self.spelled.get(path)
         return str(value) if spelled is None else spelled
 
 
 def spelled(path: Path) -> str:
-    """Return a path in Python notation: ``jobs[0].command``."""
+    """Return a path in Python's notation: ``jobs[0].command``."""
     steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
     return "".join(steps).removeprefix(".")
 
 
 def shown(value: object, longest: int = 60) -> str:
-    """Return a value as text for a message, shortened to ``longest`` characters."""
+    """Return a value as text for a message, with at most ``longest`` characters."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if value is None:
@@ -162,8 +171,7 @@ def shown(value: object, longest: int = 60) -> str:
 
 
 def plain(value: object, depth: int = 0) -> Any:
-    """Return a copy as plain data: mappings with string keys, lists, strings, numbers, booleans,
-    None.
+    """Return a copy of the value as plain data that JSON could hold.
 
     Raises :class:`EnsembleError` for other content, such as a function or an open file.
     """

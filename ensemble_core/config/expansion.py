@@ -1,8 +1,9 @@
-"""Expansion of entries of an ensemble file: plugins replace them by fragments of a file.
+"""Expansion: replaces entries that plugins generate from by the generated parts of an ensemble
+file.
 
-Called by the loader before all checks. This module expands sources; ``instances`` expands
-algorithms. The fragments are stored with the run as JSON, so that a resume or replay needs neither
-the files nor the plugins. The parts keep their places, for later errors.
+The loader calls this module before all checks. It expands entries of sources; ``instances`` expands
+those of algorithms. The generated parts are stored with the run as JSON, so that a resume or replay
+needs neither the original files nor the plugins. Each part keeps its position for error messages.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from ensemble_core.plugin.registry import LoadedPlugin
 
 __all__ = ["Kept", "data_of", "expand_sources", "join", "keep"]
 
-#: A stored expansion, as plain data.
+#: An expansion in the form in which it is stored: plain data.
 Kept = Mapping[str, Any]
 
 
@@ -37,7 +38,7 @@ class _Unread(Exception):
 
 
 def expand_sources(context: Context) -> None:
-    """Replace entries of sources by their job groups and rules."""
+    """Replace each entry of a source by the job groups and rules that the source generates."""
     document = context.document
     entries = document.data.get("jobs")
     if not isinstance(entries, list):
@@ -68,8 +69,10 @@ def expand_sources(context: Context) -> None:
 
 
 def _source_of(context: Context, index: int, entry: Mapping[str, Any]) -> str | None:
-    """Return the name of the entry's source, or ``None`` if the entry is a job group. Return an
-    empty name after reporting an error."""
+    """Return the name of the entry's source, or ``None`` if the entry is a job group.
+
+    Return an empty name after reporting an error.
+    """
     sources, path = context.registry.sources, ("jobs", index)
     named = [key for key in entry if key in sources or key in sources.clashes]
     if not named and "command" in entry:
@@ -143,8 +146,10 @@ def keep(
     owner: LoadedPlugin | None,
     build: Callable[[], object],
 ) -> Kept:
-    """Return the stored expansion with this key. If it is not stored, build and store it. After
-    reporting an error, return an empty one."""
+    """Return the stored expansion with this key, or create and store it.
+
+    Return an empty expansion after reporting an error.
+    """
     key = f"expanded {key}"
     known = context.known.attached
     if key not in known:
@@ -167,7 +172,7 @@ def keep(
 
 
 def data_of(made: object, whose: str, build: object) -> dict[str, Any]:
-    """Return the fragment ``made`` by ``build`` as plain data.
+    """Return the fragment ``made``, which the function ``build`` returned, as plain data.
 
     Raises :class:`EnsembleError` if ``made`` is not a fragment.
     """
@@ -201,9 +206,9 @@ def _bad(what: str, build: object) -> EnsembleError:
 
 
 def join(context: Context, kept: Kept, where: Location | None, first_group: int) -> None:
-    """Add the parts of an entry's expansion to the file's data, with their places.
+    """Add an entry's expansion to the data of the file, with the positions of its parts.
 
-    The job groups of the expansion were added before; they begin at index ``first_group``.
+    The job groups of the expansion are in the data already, from index ``first_group`` on.
     """
     if not kept:
         return
@@ -253,10 +258,10 @@ def _join_statistics(context: Context, kept: Kept, where: Location | None) -> No
 
 
 def _join_heartbeat(data: dict[str, Any], beat: float | None) -> None:
-    """Set the file's heartbeat to ``beat``, which an entry's rules need, if that is shorter.
+    """Set the file's heartbeat to ``beat``, the interval that an entry's rules need, if it is
+    shorter.
 
-    If the file switches the heartbeat off, it stays off; that is an error if rules need a
-    heartbeat.
+    A heartbeat that the file switches off stays off. This is an error if rules need a heartbeat.
     """
     if beat is None:
         return
@@ -268,5 +273,5 @@ def _join_heartbeat(data: dict[str, Any], beat: float | None) -> None:
     try:
         given = seconds(logging.get("heartbeat", beat))
     except EnsembleError:
-        return  # reported by the checks of the file
+        return  # the checks of the file report it
     logging["heartbeat"] = min(given, beat)

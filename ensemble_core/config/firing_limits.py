@@ -1,7 +1,4 @@
-"""Firing limits of a rule: ``repetitions``, ``backoff``, ``each`` and ``for``.
-
-Called by ``binding``.
-"""
+"""Reads how often a rule may fire: the keys ``repetitions``, ``backoff``, ``each`` and ``for``."""
 
 from __future__ import annotations
 
@@ -14,14 +11,17 @@ from ensemble_core.model.rules import UNLIMITED, Trigger
 
 __all__ = ["Each", "FiringLimits", "listed_actions", "read_each", "read_firing_limits"]
 
-#: Value of ``each``: the rule has an instance for each job index, or for each combination of these
-#: parameters.
+#: Value of the key ``each``: the rule has an instance for each job index (``job``), or for each
+#: combination of these parameters.
 Each = Literal["job"] | tuple[str, ...] | None
 
 
 class FiringLimits(NamedTuple):
-    """How often a rule may fire, its backoff in matches and in seconds, and the number of
-    consecutive checks at which its condition must hold."""
+    """How often a rule may fire, and how long it waits.
+
+    ``backoff`` counts matches that the rule skips after a firing. ``looks`` is the number of
+    consecutive checks at which the condition must be true.
+    """
 
     repetitions: int
     backoff: int
@@ -34,7 +34,8 @@ def read_each(
 ) -> Each:
     """Return the checked value of ``each``.
 
-    It is ``None`` for a rule without instances, or after reporting an error."""
+    Return ``None`` if the rule has no ``each``, and after reporting an error.
+    """
     place = (*path, "each")
     if "each" not in spec or not context.intact(place):
         return None
@@ -96,7 +97,7 @@ def _check_parameter(
 def read_firing_limits(
     context: Context, path: Path, spec: Mapping[str, Any], trigger: Trigger | None
 ) -> FiringLimits:
-    """Return the firing limits of a rule, given on the rule or on its only action."""
+    """Return the firing limits, which are keys of the rule or of its only action."""
     actions = listed_actions(path, spec)
     values: dict[str, tuple[Any, Path]] = {}
     for key in ("repetitions", "backoff"):
@@ -117,7 +118,7 @@ def read_firing_limits(
             context.report(place, what, hint=hint, code="bad-pace", where=where)
     found = {key: value for key, (value, place) in values.items() if context.intact(place)}
     backoff = found.get("backoff", 0)
-    # A run that is resumed ends more than once.
+    # A run that was resumed can end more than once.
     ends = trigger is not None and "end" in trigger.wakes
     given = found.get("repetitions", "unlimited" if ends else 1)
     repetitions = UNLIMITED if given == "unlimited" else int(given)
@@ -144,7 +145,7 @@ def _looks(context: Context, path: Path, spec: Mapping[str, Any], trigger: Trigg
 
 
 def listed_actions(path: Path, spec: Mapping[str, Any]) -> list[tuple[Path, Any]]:
-    """Return the rule's actions with their paths."""
+    """Return the actions of a rule, each with its path."""
     given = spec.get("action")
     if isinstance(given, list):
         return [((*path, "action", i), one) for i, one in enumerate(given)]

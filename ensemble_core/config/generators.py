@@ -1,7 +1,7 @@
-"""Checks of the generators in the file (``generators:``).
+"""Checks the section ``generators:`` and creates a :class:`GeneratorSpec` for each entry.
 
-The loader calls these checks after those of groups and tables, and before those of rules, which may
-name generators. Before all checks, the loader calls :func:`give_parameters`.
+The loader calls :func:`give_parameters` before all checks. It calls :func:`bind_generators` after
+the checks of groups and tables, and before those of rules, because rules can name generators.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from ensemble_core.plugin.named_code import Purpose, build_generator, named_clas
 __all__ = ["bind_generators", "give_parameters"]
 
 _CONSTRAINT = re.compile(r"\s*(<=|>=|<|>)\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*")
-#: Limits that can end a run with an endless generator.
+#: Limits that can end a run whose generator never finishes.
 _ENDS = frozenset({"jobs", "core_hours", "node_hours", "gpu_hours", "wall"})
 
 
@@ -64,7 +64,7 @@ def give_parameters(data: Mapping[str, Any]) -> None:
 
 
 def bind_generators(context: Context, given: object) -> dict[str, GeneratorSpec]:
-    """Return the generators without errors by name; report the errors of the others."""
+    """Return the valid generators by name. Report the errors of the others."""
     known = context.known.generators
     entries = given if isinstance(given, list) else []
     places: dict[str, Path] = {}
@@ -105,13 +105,13 @@ def bind_generators(context: Context, given: object) -> dict[str, GeneratorSpec]
     for index, spec in enumerate(entries):
         bound = known.get(str(spec.get("name"))) if isinstance(spec, dict) else None
         for text in sorted({*bound.reads, *bound.metrics}) if bound is not None else ():
-            if generator_gauge(text) is not None:  # it may name a later generator
+            if generator_gauge(text) is not None:  # the gauge may be that of a later generator
                 context.metric(text, ("generators", index, "until"))
     return {name: spec for name, spec in known.items() if spec is not None}
 
 
 def _bound(context: Context, path: Path, spec: Mapping[str, Any]) -> GeneratorSpec | None:
-    """Return one checked entry, or ``None`` after reporting errors."""
+    """Return the checked form of one entry, or ``None`` after reporting errors."""
     before = len(context.errors)
     use = spec.get("use")
     if not context.intact(path) or not isinstance(use, str):
@@ -136,7 +136,7 @@ def _bound(context: Context, path: Path, spec: Mapping[str, Any]) -> GeneratorSp
     )
     given = {*spec["objectives"], *(spec.get("constraints") or {})}
     if given - {*vocs.outputs}:
-        return None  # the errors of these results were reported
+        return None  # their errors have been reported
     until, reads = _until(context, (*path, "until"), spec, group)
     failed = _failed(context, (*path, "failed"), spec.get("failed"), vocs)
     options = OptionCheck(context, record.options, MatchContext()).options(
@@ -195,7 +195,7 @@ def _built(
     where: Location | None,
     purpose: Purpose,
 ) -> Generator:
-    """Build the generator. ``where`` is its place in the file, for its errors."""
+    """Build the generator. Its errors are reported at ``where``, its position in the file."""
     try:
         return build_generator(record, vocs, options, purpose)
     except EnsembleError as error:
@@ -204,14 +204,16 @@ def _built(
 
 
 def _option(given: Mapping[str, Any], told: str, path: Path) -> Path | None:
-    """Return the place of the option that a plugin's message mentions first, by name or value."""
+    """Return the path of the option that a plugin's message mentions first, by its name or
+    value.
+    """
     found = ((told.find(f"'{word}'"), place) for word, place in _words(given, path) if word)
     named = [each for each in found if each[0] >= 0]
     return min(named, key=itemgetter(0))[1] if named else None
 
 
 def _words(given: Mapping[str, Any], path: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the words by which a message may refer to an option, with the option's place."""
+    """Yield each word by which a message may mention an option, with the option's path."""
     for name, value in given.items():
         place = (*path, name)
         yield name, place
@@ -272,7 +274,7 @@ def _wrong(context: Context, path: Path, what: str, hint: str, *, code: str = "b
 
 
 def _check_size(context: Context, path: Path, spec: Mapping[str, Any], group: JobGroup) -> None:
-    """Report a generator that would have more jobs at once than one submit allows."""
+    """Report a generator whose open points have more jobs than one submit allows."""
     replicas = spec.get("replicas", group.count)
     jobs = spec.get("at_once", 1) * replicas
     if jobs > MOST_JOBS:
@@ -287,7 +289,7 @@ def _check_size(context: Context, path: Path, spec: Mapping[str, Any], group: Jo
 
 
 def _check_group(context: Context, path: Path, spec: Mapping[str, Any], group: JobGroup) -> None:
-    """Report parameters of the group that have no value."""
+    """Report parameters of the generator's group that have no value."""
     for name in group.missing:
         if name not in spec["variables"]:
             context.report(
@@ -313,7 +315,7 @@ def _result_names(group: JobGroup) -> list[str]:
 
 
 def _written_results(context: Context, group: JobGroup) -> Iterator[Mapping[str, Any]]:
-    """Yield the group's results as written in the file, including invalid ones."""
+    """Yield the results of a group as written in the file, including invalid ones."""
     data = context.document.data
     jobs = data.get("jobs") if isinstance(data, dict) else None
     for entry in jobs if isinstance(jobs, list) else ():
@@ -324,7 +326,7 @@ def _written_results(context: Context, group: JobGroup) -> Iterator[Mapping[str,
 
 
 def _is_result(context: Context, path: Path, name: str, group: JobGroup) -> bool:
-    """Return True if the group has this result; otherwise report it."""
+    """Return True if the group has this result; otherwise report an error."""
     names = _result_names(group)
     if name in names:
         return True

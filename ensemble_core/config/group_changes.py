@@ -1,8 +1,7 @@
-"""Changes of a job group by an action, under ``with`` and ``parameters``.
+"""Checks the changes that an action makes to a job group (the keys ``with`` and ``parameters``).
 
-A text may be an expression, which is evaluated when the rule fires. This module separates
-expressions from the other values, so that the latter can be checked as part of a group. Called by
-``actions``.
+A changed value can be an expression that is evaluated when the rule fires. This module separates
+such values from the others, which can then be checked as part of the group.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from ensemble_core.model.retry_policy import LITERAL_FIELDS
 
 __all__ = ["JOB_FIELDS", "check_merge", "known_at_load"]
 
-#: Fields that ``{job.NAME}`` may use, besides parameters.
+#: Fields that can be NAME in ``{job.NAME}``, in addition to parameters.
 JOB_FIELDS = frozenset(
     {
         "id", "group", "index", "attempt", "replica", "queue_id", "workdir", "stdout", "stderr",
@@ -28,12 +27,12 @@ JOB_FIELDS = frozenset(
     }
 )  # fmt: skip
 
-#: Function that checks a text that is evaluated later.
+#: Function that checks a text that is evaluated when the rule fires.
 CheckText = Callable[[Path, str, "re.Pattern[str]"], None]
 
 
 class _Later:
-    """A value that is known only when the rule fires."""
+    """Stand-in for a value that is known only when the rule fires."""
 
     def __format__(self, form: str) -> str:
         return ""
@@ -43,8 +42,10 @@ _LATER = _Later()
 
 
 def known_at_load(path: Path, fields: Mapping[str, Any], check: CheckText) -> dict[str, Any]:
-    """Return the changes without the values that are known only when the rule fires. Pass each such
-    value to ``check``."""
+    """Return the changes without those values that are known only when the rule fires.
+
+    Each of these values is passed to the function ``check``.
+    """
     found: dict[str, Any] = {}
     for key, value in fields.items():
         place = (*path, key)
@@ -83,10 +84,10 @@ def check_merge(
     *,
     single: bool,
 ) -> JobGroup | None:
-    """Check changes whose parameters are merged with those of a job.
+    """Check changes whose parameters are merged with those of an existing job.
 
-    Return the affected group with the changes. With ``single``, only one job is submitted, so each
-    parameter must have a single value.
+    Return the changed group. With ``single``, the action submits a single job, so each parameter
+    must have a single value.
     """
     given = fields.get("parameters") or {}
     names = {name for group in targets for name in group.names}

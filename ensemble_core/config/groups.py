@@ -1,7 +1,7 @@
-"""Job group binding: checks the fields in the file and turns them into a :class:`JobGroup`.
+"""Checks the fields of a job group and binds them to a :class:`JobGroup`.
 
-Called by the loader for each entry under ``jobs:``, and for every ``with:`` that changes a group,
-in the file or during the run.
+Called by the loader for each entry under ``jobs:``. Also called for each ``with:`` that changes a
+group, in the file or during the run.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _NUMBERS = (
     "urgency",
     "at_once",
 )
-#: Name of a member of the ensemble service: NAME or NAMESPACE/NAME.
+#: Name of a member of the service: NAME or NAMESPACE/NAME.
 _MEMBER = re.compile(r"([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?/)?[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-#: Suffixes of files that an interpreter runs.
+#: Suffixes of scripts, which an interpreter runs.
 _SCRIPTS = (".py", ".sh", ".R", ".jl", ".pl", ".rb", ".lua")
 _PLACEHOLDER = re.compile(r"\{[^{}]*\}")
 _SHELL = frozenset({"|", ">", ">>", "<", "&&", "||", ";", "&", "2>&1", "2>", "<<"})
@@ -48,7 +48,7 @@ def make_group(context: Context, path: Path, spec: Mapping[str, Any]) -> JobGrou
     before = len(context.errors)
     fields = _fields(context, path, spec)
     if not context.intact(path) or len(context.errors) > before:
-        # Check placeholders even if other fields have errors, so that all errors are reported.
+        # Check placeholders even if other fields have errors, to report all errors at once.
         if "command" in fields:
             fields.setdefault("name", "")
             check_placeholders(context, path, spec, JobGroup(**fields))
@@ -69,7 +69,10 @@ def make_group(context: Context, path: Path, spec: Mapping[str, Any]) -> JobGrou
 
 
 def _check_observers(context: Context, path: Path, group: JobGroup) -> None:
-    """Build each observer, to report invalid options. Bugs in plugins are reported by the run."""
+    """Build each observer to report invalid options.
+
+    Bugs in plugins are reported later, by the run.
+    """
     if not group.observe or group.missing or not group.size:
         return
     from ensemble_core.plugin.observer import Observer
@@ -87,10 +90,10 @@ def _check_observers(context: Context, path: Path, group: JobGroup) -> None:
 
 
 def _check_program(context: Context, group: JobGroup) -> None:
-    """Warn about a missing program or script.
+    """Warn about a program or script that does not exist.
 
-    If jobs run elsewhere, warn only if a file of that name is next to the ensemble file or in the
-    folder where the run is started.
+    If jobs run on other machines, warn only if the ensemble file's folder or the current folder has
+    a file with that name.
     """
     if not context.known.reads:
         return
@@ -113,9 +116,9 @@ def _check_program(context: Context, group: JobGroup) -> None:
 
 
 def _problem_in_here(context: Context, group: JobGroup, name: str, *, runs: bool) -> str:
-    """Describe the problem with a program in ``{here}``, if any.
+    """Return what is wrong with a program in ``{here}``; empty if nothing is.
 
-    It is a problem if the program is missing, but only if jobs run on this machine.
+    A missing program is a problem only if jobs run on this machine.
     """
     path = name.replace("{here}", group.here)
     if "{" in path:
@@ -129,26 +132,26 @@ def _problem_in_here(context: Context, group: JobGroup, name: str, *, runs: bool
 
 
 def _is_missing(group: JobGroup, name: str, number: int, here: bool) -> bool:
-    """Return True if the program or script in this word of the command cannot be found."""
+    """Return True if word ``number`` of the command is a program or script that cannot be found."""
     if number or ("/" in name and not os.path.isabs(name)):
-        return _is_absent(group, name)  # the name is relative to the job's folder
+        return _is_absent(group, name)  # the path is relative to the job's folder
     if "/" in name:
         return here and not os.path.exists(name)
     return "PATH" not in group.environment and shutil.which(name) is None
 
 
 def _is_absent(group: JobGroup, name: str) -> bool:
-    """Return True if none of the folders in which the group's jobs may start has this file."""
+    """Return True if the file is missing from all folders in which jobs of the group can start."""
     folder = (group.workdir or "").replace("{here}", group.here).replace("{cwd}", os.getcwd())
     found = glob.iglob(os.path.join(_PLACEHOLDER.sub("*", glob.escape(folder)), glob.escape(name)))
     return next(found, None) is None
 
 
 def _beside(group: JobGroup, name: str, *, runs: bool) -> str | None:
-    """Return a path to a program next to the ensemble file or in the folder where the run is
-    started.
+    """Return the path of a program in the ensemble file's folder or in the current folder, or
+    ``None``.
 
-    With ``runs``, the file need not be executable, because an interpreter runs it.
+    With ``runs``, an interpreter runs the file, so it need not be executable.
     """
     for word, folder in {"{here}": group.here, "{cwd}": os.getcwd()}.items():
         path = os.path.join(folder, name)
@@ -160,9 +163,9 @@ def _beside(group: JobGroup, name: str, *, runs: bool) -> str | None:
 def change_group(
     context: Context, path: Path, group: JobGroup, spec: Mapping[str, Any], *, merge: bool = False
 ) -> JobGroup | None:
-    """Return the group with changed fields. An environment is extended; other fields are replaced.
+    """Return the group with changed fields. The environment is extended; other fields are replaced.
 
-    With ``merge``, parameters that are not changed keep their values.
+    With ``merge``, the other parameters keep their values.
     """
     before = len(context.errors)
     fields = _fields(context, path, spec)
@@ -177,7 +180,7 @@ def change_group(
             fields["points"] = {n: v for n, v in group.points.items() if n not in new}
             fields["parameters"] |= {n: new[n] for n in group.points if n in new}
     elif "parameters" in fields:
-        fields.setdefault("points", {})  # new parameters also replace points
+        fields.setdefault("points", {})  # ``points`` is replaced together with the parameters
     changed, *more = (_changed(entry, fields) for entry in (group, *group.more))
     if more:
         changed = replace(changed, more=tuple(more))
@@ -199,7 +202,7 @@ def _check_whole(
     group: JobGroup,
     old: JobGroup | None = None,
 ) -> None:
-    """Check a whole new group, or the group that results from these changes of ``old``."""
+    """Check a whole group. If ``spec`` has changes of an existing group, ``old`` is that group."""
     if old is None or not _same_placeholders(old, group, spec):
         check_placeholders(context, path, spec, group)
     for name in group.environment_from:
@@ -235,7 +238,7 @@ def _check_whole(
 
 
 def _same_placeholders(old: JobGroup, group: JobGroup, spec: Mapping[str, Any]) -> bool:
-    """Return True if only parameter values change, so that placeholders need no new check."""
+    """Return True if only values of parameters change, so that placeholders need no new check."""
     return (
         [*spec] == ["parameters"]
         and old.parameters.keys() == group.parameters.keys()
@@ -245,7 +248,7 @@ def _same_placeholders(old: JobGroup, group: JobGroup, spec: Mapping[str, Any]) 
 
 
 def _check_executor(context: Context, path: Path, group: str, name: str) -> None:
-    """Check that a group's executor is the run's, or a member of the run."""
+    """Check that a group's executor is that of the run, or a member of the run."""
     chosen, executors = context.executor, context.registry.executors
     if chosen is not None:
         if name in executors and executors[name].name == chosen.name:
@@ -273,7 +276,7 @@ def _check_executor(context: Context, path: Path, group: str, name: str) -> None
     having = [known for known, record in executors.items() if record.members]
     possible = bool(having) and _MEMBER.fullmatch(name) is not None
     if chosen is None and possible and not closest(name, executors):
-        return  # the name may be that of a member, which is known only when the run starts
+        return  # it may be the name of a member; members are known only when the run starts
     hint = context.registry.explain_missing("executor", name)
     if possible:
         hint += f"; with --executor {having[0]} it names a member"
@@ -281,7 +284,7 @@ def _check_executor(context: Context, path: Path, group: str, name: str) -> None
 
 
 def as_written(context: Context, path: Path, spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return changes to a group. Where a job gets text, numbers are spelled as in the file."""
+    """Return changes of a group in which numbers in texts of jobs are spelled as in the file."""
     fields = dict(spec)
     for name in ("command", "environment"):
         if name in fields:
@@ -290,7 +293,7 @@ def as_written(context: Context, path: Path, spec: Mapping[str, Any]) -> dict[st
 
 
 def _written(context: Context, path: Path, value: Any) -> Any:
-    """Return the scalars of a list or mapping as the file spells them."""
+    """Return a list or mapping with its scalars spelled as in the file."""
     if isinstance(value, list):
         return [context.document.written((*path, i), word) for i, word in enumerate(value)]
     if isinstance(value, dict):
@@ -299,7 +302,7 @@ def _written(context: Context, path: Path, value: Any) -> Any:
 
 
 def _fields(context: Context, path: Path, spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entry's valid fields as arguments of JobGroup."""
+    """Return the valid fields of the entry as arguments of JobGroup."""
     fields: dict[str, Any] = {}
     for name, value in spec.items():
         read = _READ.get(name)
@@ -338,7 +341,7 @@ def _observers(context: Context, path: Path, given: Mapping[str, Any]) -> dict[s
 def _command(
     context: Context, path: Path, command: str | list[Any]
 ) -> tuple[tuple[str, ...], str] | None:
-    """Return the command's words and its text."""
+    """Return the words of the command, and its text."""
     if isinstance(command, list):
         words: list[str] = _written(context, path, command)
         text = shlex.join(words)
@@ -402,8 +405,8 @@ def _inputs(context: Context, path: Path, given: list[Any]) -> tuple[tuple[str, 
     return tuple(found)
 
 
-#: Function that reads each field. It returns the JobGroup's value, or ``None`` after reporting an
-#: error.
+#: The function that reads each field. It returns a value for the JobGroup, or ``None`` after
+#: reporting an error.
 _READ: Mapping[str, Callable[[Context, Path, Any], Any]] = {
     **dict.fromkeys(_NUMBERS, lambda context, path, value: int(value)),
     **dict.fromkeys((*TEXTS, "executor"), _text),

@@ -1,8 +1,9 @@
-"""Expansion of the instances of algorithms (``use:``), which append rules to those of the file.
+"""Expands the section ``use:``: each entry is an instance of an algorithm and adds rules to the
+file.
 
-Called by the loader after sources are expanded and before all other checks. An error in the rules
-that an algorithm makes is reported at the entry, with the algorithm's distribution. An error in the
-options is reported at the options.
+Called by the loader after the expansion of sources and before all other checks. An error in rules
+that an algorithm generates is reported at the entry and names the algorithm's distribution. An
+error in the options is reported at the options.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ __all__ = ["check_uses", "expand_uses", "expanded_data"]
 
 
 def expand_uses(context: Context) -> None:
-    """Append the instances' rules to the file's own and list them in ``known.instances``."""
+    """Append the rules of all instances to those of the file, and list the instances in
+    ``known``.
+    """
     document = context.document
     entries = document.data.pop("use", None)
     if entries is None:
@@ -64,9 +67,9 @@ def expand_uses(context: Context) -> None:
 
 
 def _name_of(context: Context, path: Path, entry: Any) -> str | None:
-    """Return the instance's name, or ``None`` after reporting an invalid entry."""
+    """Return the name of the instance, or ``None`` after reporting an invalid entry."""
     before = len(context.errors)
-    context.document.data["use"] = {path[1]: entry}  # later checks read the entry here
+    context.document.data["use"] = {path[1]: entry}  # later checks read the entry from here
     check_shape(context, "use", path)
     del context.document.data["use"]
     if len(context.errors) > before:
@@ -108,7 +111,7 @@ def _named_at(path: Path, entry: Mapping[str, Any]) -> Path:
 
 
 def _check_ids(context: Context, instances: Mapping[str, Path]) -> None:
-    """Report a rule with the name of an instance, because ``enable`` could mean either."""
+    """Report a rule that has the same name as an instance, because ``enable`` could mean either."""
     rules = context.document.data.get("rules")
     for rule in rules if isinstance(rules, list) else ():
         name = rule.get("id") if isinstance(rule, dict) else None
@@ -125,7 +128,7 @@ def _check_ids(context: Context, instances: Mapping[str, Path]) -> None:
 
 
 def _made(context: Context, path: Path, name: str, entry: Mapping[str, Any]) -> Kept:
-    """Return the expansion of an entry, or an empty one after reporting an error."""
+    """Return the expansion of an entry, or an empty expansion after reporting an error."""
     if "rules" in entry:
         return {
             "jobs": [],
@@ -173,7 +176,7 @@ def _made(context: Context, path: Path, name: str, entry: Mapping[str, Any]) -> 
 
 
 def _record(context: Context, path: Path, name: str) -> AlgorithmPlugin | None:
-    """Return the algorithm with this name. If this is a file name, read the file."""
+    """Return the algorithm with this name. If the name is that of a file, read the file."""
     place: Path = (*path, "algorithm")
     if is_file(name):
         return read_algorithm(context, place, name)
@@ -192,7 +195,7 @@ def _record(context: Context, path: Path, name: str) -> AlgorithmPlugin | None:
 def _check_groups(
     context: Context, path: Path, record: AlgorithmPlugin, given: Mapping[str, Any]
 ) -> None:
-    """Check job groups to which options refer. (Other names are checked with the file's rules.)"""
+    """Check the job groups that options name. (Other names are checked later, with the rules.)"""
     jobs = context.document.data.get("jobs")
     entries = jobs if isinstance(jobs, list) else []
     known = [each.get("name") for each in entries if isinstance(each, dict)]
@@ -261,9 +264,9 @@ def _enter(context: Context, path: Path, name: str, kept: Kept, entry: Mapping[s
 
 
 def _as_given(rule: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield each key of a rule whose value is the text of an option, with the option's name.
+    """Yield the keys of a rule whose value is the text of an option, each with the option's name.
 
-    The user wrote these texts, so errors in them are errors of the file, not of the algorithm.
+    The user wrote these texts, so an error in one is an error of the user and not of the algorithm.
     """
     texts = {text: option for option, text in options.items() if isinstance(text, str)}
     for key, text in rule.items():
@@ -272,8 +275,10 @@ def _as_given(rule: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[t
 
 
 def _named_apart(context: Context, instance: str, kept: Kept) -> Kept:
-    """Return the expansion with unique names. Rule ids, statistics and references to them get the
-    instance's name as a prefix."""
+    """Return the expansion with unique names: ids of rules and names of statistics get a prefix.
+
+    The prefix is the name of the instance. References to them are changed too.
+    """
     ids: dict[str, str] = {}
     rules = copy.deepcopy(kept["rules"])
     for number, rule in enumerate(rules, 1):
@@ -295,8 +300,10 @@ def _named_apart(context: Context, instance: str, kept: Kept) -> Kept:
 
 
 def _pattern(before: str, names: Mapping[str, str]) -> re.Pattern[str] | None:
-    """Return a pattern that finds these names in a metric's path, after the text ``before``. If
-    ``before`` is empty, it finds names before a dot."""
+    """Return a pattern that finds these names in a metric path, after the text ``before``.
+
+    If ``before`` is empty, the pattern finds names before a dot.
+    """
     if not names:
         return None
     either = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
@@ -341,7 +348,7 @@ def _walk(context: Context, value: Any, ids: Mapping[str, str], led: Any) -> Any
 
 
 def _options_of_rules(context: Context, action: object) -> Iterator[str]:
-    """Yield the options of an action that refer to rules."""
+    """Yield the names of an action's options that refer to rules."""
     actions = context.registry.actions
     if isinstance(action, str) and action in actions:
         for key, schema in actions[action].options.get("properties", {}).items():
@@ -350,7 +357,9 @@ def _options_of_rules(context: Context, action: object) -> Iterator[str]:
 
 
 def _expanded_data(name: str, kept: Kept, entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entry with its rules written out, in the format of an ensemble file."""
+    """Return the entry with the generated rules in place of the algorithm, as in an ensemble
+    file.
+    """
     found: dict[str, Any] = {"as": name}
     if entry.get("enabled") is False:
         found["enabled"] = False
@@ -361,7 +370,7 @@ def _expanded_data(name: str, kept: Kept, entry: Mapping[str, Any]) -> dict[str,
 
 
 def expanded_data(context: Context) -> dict[str, Any]:
-    """Return the fully expanded data of the file, which is equivalent to the file."""
+    """Return the data of the fully expanded file. It is equivalent to the original file."""
     data: dict[str, Any] = copy.deepcopy(context.document.data)
     rules = data.get("rules", [])
     data["rules"] = [rule for index, rule in enumerate(rules) if index not in context.of_instance]
@@ -386,8 +395,7 @@ def _statistics_of(entry: Mapping[str, Any]) -> Iterator[str]:
 
 
 def check_uses(context: Context) -> frozenset[str]:
-    """Check and report names in the options of instances. Return the instances with invalid
-    options.
+    """Check the names in the options of instances. Return the instances with invalid options.
 
     The rules of these instances need no further check.
     """

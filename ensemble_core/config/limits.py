@@ -1,7 +1,4 @@
-"""Limits of a run: checks of the section ``limits:``.
-
-Called by the loader after the checks of groups.
-"""
+"""Checks the section ``limits:`` and creates the :class:`Limits` of a run."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ __all__ = ["bind_limits", "hours_of"]
 
 
 def bind_limits(context: Context, given: object, groups: Iterable[JobGroup]) -> Limits:
-    """Return the checked limits. An invalid value is reported and replaced by the default."""
+    """Return the checked limits. Invalid values are reported and replaced by their defaults."""
     if not isinstance(given, Mapping) or not context.intact(("limits",)):
         return Limits()
     jobs, pace = given.get("jobs"), given.get("submits_per_second")
@@ -42,7 +39,7 @@ def bind_limits(context: Context, given: object, groups: Iterable[JobGroup]) -> 
 def _duration(
     context: Context, given: Mapping[str, Any], name: str, of_zero: str, hint: str
 ) -> float | None:
-    """Return a limit in seconds, or ``None`` if the file does not have it. Report the value 0."""
+    """Return a limit in seconds, or ``None`` if the file does not set it. Report the value 0."""
     path = ("limits", name)
     found = context.duration(path, given[name]) if given.get(name) is not None else None
     if found == 0:
@@ -52,7 +49,7 @@ def _duration(
 
 
 def _check_one_job(context: Context, group: JobGroup, hours: Mapping[str, float]) -> None:
-    """Report a limit that is too low for a single job of the group, given its time limit."""
+    """Report a limit that is too low for a single job of the group with its time limit."""
     for entry in (group, *group.more):
         tasks = entry.nodes if entry.tasks is None else entry.tasks
         units: Mapping[str, tuple[int, str]] = {
@@ -76,8 +73,10 @@ def _check_one_job(context: Context, group: JobGroup, hours: Mapping[str, float]
 
 
 def hours_of(path: tuple[str | int, ...], text: str) -> str | None:
-    """Return a hint for a text that should be a number of core-, node- or GPU-hours; ``None`` if
-    the path is not that of such a limit."""
+    """Return a hint for a text in place of a number of core-, node- or GPU-hours.
+
+    Return ``None`` if ``path`` is not the path of a limit in hours.
+    """
     if len(path) != 2 or path[0] != "limits" or path[1] not in RESOURCES:
         return None
     number = text.strip()

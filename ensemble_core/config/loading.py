@@ -1,8 +1,8 @@
-"""Loader: turns a file or its text into a checked :class:`Ensemble`.
+"""Loads an ensemble file: checks it and turns it into an immutable :class:`Ensemble`.
 
-It finds all errors in one pass. It first checks the structure with a JSON Schema, and then the
-references, section by section. The binder applies the same checks to rules, actions and groups that
-arrive during the run.
+All errors are reported at once. The structure is checked first, with a JSON Schema, and then the
+references, section by section. During the run, the same checks are applied to rules, actions and
+groups that arrive.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ __all__ = ["expanded", "load", "load_text"]
 
 _T = TypeVar("_T")
 
-#: Keys whose values name records of plugins, by section of the file.
+#: Keys whose values are names that plugins register, by section of the file.
 _NAMING = {
     "jobs": ("executor", "observe"),
     "rules": ("trigger", "name"),
@@ -67,7 +67,7 @@ _NAMING = {
     "generators": ("use",),
 }
 
-#: Default number of seconds between heartbeats, if rules need heartbeats.
+#: Default heartbeat interval in seconds, if rules need heartbeats.
 _HEARTBEAT = 60.0
 
 
@@ -81,9 +81,9 @@ def load(
 ) -> Ensemble:
     """Read and check an ensemble file.
 
-    ``executor`` will run the ensemble; its capabilities are checked unless it is ``None``.
-    ``overrides`` are ``KEY=VALUE`` changes as in ``--set``. With ``must_begin``, a file in which no
-    rule can fire first is an error. Raises :class:`FileErrors` with all errors of the file, or
+    ``executor`` is the executor that will run the ensemble; unless it is ``None``, its capabilities
+    are checked. ``overrides`` are ``KEY=VALUE`` changes as in ``--set``. With ``must_begin``, it is
+    an error if no rule can fire first. Raises :class:`FileErrors` with all errors of the file, or
     :class:`UsageError` if the file cannot be read.
     """
     return load_text(
@@ -111,10 +111,10 @@ def load_text(
 ) -> Ensemble:
     """Check the text of an ensemble file; ``file`` is its name in messages. See :func:`load`.
 
-    ``attached`` has the texts of the files to which ``text`` refers; if it is ``None``, these files
-    are read. For a mapping, ``file`` is empty and ``here`` replaces the file's folder.
+    ``attached`` has the texts of the files that ``text`` names; if it is ``None``, these files are
+    read. If the text comes from a mapping in Python, ``file`` is empty and ``here`` is the folder.
     ``functions`` lists functions that are available in addition to those under ``custom:``. Classes
-    to which the text refers are loaded only if the ``purpose`` allows it.
+    that the text names are loaded only if the ``purpose`` allows it.
     """
     context, whole = _opened(text, registry, file, executor, overrides, attached, here)
     context.known.purpose = purpose
@@ -137,8 +137,10 @@ def expanded(
     overrides: Sequence[str] = (),
     attached: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Return the fully expanded data of an ensemble file, which is equivalent to the file. Raises
-    :class:`FileErrors` for an invalid file."""
+    """Return the data of a fully expanded ensemble file. It is equivalent to the original file.
+
+    Raises :class:`FileErrors` for an invalid file.
+    """
     context, _ = _opened(text, registry, file, None, overrides, attached, None)
     _raise(context)
     return expanded_data(context)
@@ -153,9 +155,10 @@ def _opened(
     attached: Mapping[str, str] | None,
     here: str | None,
 ) -> tuple[Context, bool]:
-    """Return the file's data with all entries expanded but unchecked, and whether that succeeded.
+    """Return the file with all entries expanded but not checked, and whether the expansion
+    succeeded.
 
-    If an entry cannot be expanded, this is reported. Names that the entry defines may then be
+    If an entry cannot be expanded, the error is reported. Names that the entry defines may then be
     missing.
     """
     document = read_text(text, file)
@@ -177,8 +180,8 @@ def _opened(
     whole = not context.errors
     for part, keys in _NAMING.items():
         _canonical(document.data.get(part), registry, keys)
-    for change, error in apply(document, unset).items():  # the keys may be new
-        # 'use' is already expanded.
+    for change, error in apply(document, unset).items():  # the expansion may have added the keys
+        # ``use`` is already expanded.
         context.errors.append(unset[change] if change.startswith("use.") else error)
     known.spoken = _words_outside(document.data)
     return context, whole
@@ -190,14 +193,17 @@ def _raise(context: Context) -> None:
         raise FileErrors(distinct.values())
 
 
-#: Keys of a job group in which only placeholders use parameters.
+#: Keys of a job group that use parameters only through placeholders.
 _SILENT = frozenset(
     {"name", "command", "environment", "parameters", "points", "observe", "options", *TEXTS}
 )
 
 
 def _words_outside(data: Mapping[str, Any]) -> frozenset[str]:
-    """Return the words in rules and other sections, where a word counts as a use of a parameter."""
+    """Return the words in rules and other sections.
+
+    A parameter whose name is one of them is used.
+    """
     parts: list[Any] = [value for key, value in data.items() if key not in ("jobs", "simulate")]
     for group in _entries(data.get("jobs")):
         if isinstance(group, dict):
@@ -206,7 +212,7 @@ def _words_outside(data: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _canonical(value: Any, registry: Registry, keys: Collection[str]) -> None:
-    """Replace names that are qualified by a distribution with canonical names, at any depth."""
+    """Replace names that are qualified by a distribution by canonical names, at any depth."""
     if isinstance(value, list):
         for item in value:
             _canonical(item, registry, keys)
@@ -240,7 +246,7 @@ def _entries(value: object) -> list[Any]:
 
 
 class _Loader:
-    """Builds the ensemble. It binds a section after all sections to which the section refers."""
+    """Builds the ensemble section by section. Each section comes after those that it refers to."""
 
     def __init__(
         self, context: Context, file: str, functions: frozenset[str], must_begin: bool
@@ -317,7 +323,7 @@ class _Loader:
             name = spec.get("name")
             group = make_group(context, path, spec)
             if not isinstance(name, str):
-                # The misspelt key was reported. Rules that name the group are correct.
+                # The misspelt key has been reported; rules that name the group are not wrong.
                 meant = spec.get(closest("name", spec))
                 if isinstance(meant, str):
                     context.known.groups.setdefault(meant, None)
@@ -349,7 +355,7 @@ class _Loader:
         return groups
 
     def _changing(self, value: Any) -> Iterator[str]:
-        """Yield the groups whose fields actions in this section of the file change."""
+        """Yield the groups that actions in this section of the file change."""
         if isinstance(value, dict):
             record = self._context.registry.actions.get(str(value.get("name")))
             kinds = (
@@ -425,7 +431,7 @@ class _Loader:
         return 0.0
 
     def _what_needs_heartbeats(self, rules: Sequence[BoundRule]) -> str | None:
-        """Describe what in a rule needs heartbeats, or return ``None`` if no rule needs them."""
+        """Describe what needs heartbeats in a rule, or return ``None`` if no rule needs them."""
         known = self._context.known
         for rule in rules:
             if "heartbeat" in rule.trigger.wakes:
@@ -438,7 +444,7 @@ class _Loader:
 
 
 def _binder(context: Context) -> Binder:
-    """Return the binder, which checks specifications that arrive during the run."""
+    """Return the functions that check specifications that arrive during the run."""
 
     def checked(part: str, spec: object, bind: Callable[[Context, Any], _T | None]) -> _T:
         known = replace(context.known, rules=None, reads=False)

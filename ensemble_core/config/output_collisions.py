@@ -1,6 +1,6 @@
-"""Output collisions: warnings about jobs of one submission that would write the same file.
+"""Warns about jobs of one submit that would write to the same file.
 
-An observer would otherwise read another job's output. Called by ``loading``.
+An observer of such a file would read the output of another job.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from ensemble_core.plugin.hookspecs import ObserverPlugin
 
 __all__ = ["warn_of_shared_files"]
 
-#: Maximum number of jobs of a submission that are checked.
+#: How many jobs of a submit are checked at most.
 _MOST = 2000
 
 
 def warn_of_shared_files(
     groups: Iterable[JobGroup], observers: Mapping[str, ObserverPlugin]
 ) -> Iterator[str]:
-    """Yield a warning for each group and observer if two jobs share the observer's file."""
+    """Yield a warning for each observer of each group that would read the same file for two
+    jobs.
+    """
     for group in groups:
         if not group.observe or group.size < 2:
             continue
@@ -30,9 +32,9 @@ def warn_of_shared_files(
             continue
         for name, options in group.observe.items():
             try:
-                # Without a path, an observer reads the standard output.
+                # An observer without a path reads the standard output.
                 paths = [observers[name].build(job, options).path or job.stdout for job in pair]
-            except Exception:  # an error in a plugin's code, which the run reports
+            except Exception:  # an error in a plugin, which the run reports
                 continue
             if paths[0] is not None and paths[0] == paths[1]:
                 one, other = pair
@@ -45,7 +47,7 @@ def warn_of_shared_files(
 
 
 def _in_one_folder(group: JobGroup) -> tuple[Job, Job] | None:
-    """Return two jobs of a submission with the same workdir."""
+    """Return two jobs of one submit that have the same workdir, or ``None``."""
     seen: dict[str, Job] = {}
     for job in islice(group.jobs(0), _MOST):
         earlier = seen.setdefault(os.path.normpath(job.workdir or ""), job)

@@ -1,7 +1,8 @@
-"""Overrides (``--set KEY=VALUE``): changes to the file's data before it is checked.
+"""Overrides (``--set KEY=VALUE``): changes to the data of a file before the file is checked.
 
-KEY is a dotted path. Entries of lists are found by name, rules by id, and sources by the source's
-name. Called by the loader. Errors in an overridden value are reported at ``--set KEY=VALUE``.
+KEY is a dotted path. It finds an entry of a list by the entry's name, a rule by its id, and an
+entry of a source by the source's name. An error in an overridden value is reported at ``--set
+KEY=VALUE``.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from ensemble_core.errors import EnsembleError, Location, UsageError, did_you_me
 __all__ = ["apply"]
 
 
-#: Sections of a file that are lists.
+#: Sections that are lists.
 _LISTS: tuple[Path, ...] = (("jobs",), ("rules",), ("use",), ("generators",))
 
 
 def apply(document: Document, overrides: Iterable[str]) -> dict[str, EnsembleError]:
-    """Apply overrides in order. Return those that failed, each with the reason."""
+    """Apply overrides in order. Return those that failed, with the reason for each."""
     errors: dict[str, EnsembleError] = {}
     for text in overrides:
         try:

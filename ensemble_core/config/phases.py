@@ -1,6 +1,6 @@
-"""Checks of the instances and generators that a ``switch`` names.
+"""Checks the names of instances and generators in an action ``switch``.
 
-Called by ``actions`` for options with the annotation ``"x-ensemble": "phase"``.
+More precisely: the values of options with the annotation ``"x-ensemble": "phase"``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["check_learns", "check_phase"]
 
 
 def check_phase(context: Context, path: Path, name: str) -> bool:
-    """Return True if this instance or generator exists; otherwise report it."""
+    """Return True if this instance or generator exists; otherwise report an error."""
     generators, instances = context.known.generators, context.known.instances
     found = name in generators or name in instances
     if not found:
@@ -28,8 +28,10 @@ def check_phase(context: Context, path: Path, name: str) -> bool:
 
 
 def check_learns(context: Context, path: Path, name: str, sources: Collection[str]) -> None:
-    """Report a generator that cannot take over the points of the generators in ``sources``, which
-    it replaces. If ``sources`` is empty, it replaces all others."""
+    """Report a generator that cannot take over the points of the generators that it replaces.
+
+    ``sources`` lists these generators. If it is empty, the generator replaces all others.
+    """
     known = context.known.generators
     learner = known.get(name)
     for source in sources or known:

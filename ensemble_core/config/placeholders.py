@@ -1,7 +1,4 @@
-"""Checks of a job group's placeholders: names exist, formats fit, and all parameters are used.
-
-Called by ``groups`` for each entry under ``jobs:`` and each ``with:``.
-"""
+"""Checks the placeholders of a job group: names exist, formats fit, and every parameter is used."""
 
 from __future__ import annotations
 
@@ -24,16 +21,16 @@ from ensemble_core.model.sweeps import Range
 
 __all__ = ["TEXTS", "check_placeholders", "has_formats", "words_of"]
 
-#: Fields of a group that may contain placeholders, besides the command and the environment.
+#: Fields of a group that may contain placeholders, in addition to the command and the environment.
 TEXTS = ("workdir", "stdout", "stderr")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _BUILTIN = BUILTIN_PLACEHOLDERS | RUN_PLACEHOLDERS
-#: Maximum number of computed values with which a format is tried.
+#: How many computed values are tried with a format at most.
 _TRIED = 1000
 
 
 def words_of(value: Any) -> Iterator[str]:
-    """Yield every word in plain data that could be a parameter's name."""
+    """Yield every word in plain data that could be the name of a parameter."""
     if isinstance(value, str):
         yield from _WORD.findall(value)
     elif isinstance(value, dict):
@@ -48,11 +45,11 @@ def words_of(value: Any) -> Iterator[str]:
 def check_placeholders(
     context: Context, path: Path, spec: Mapping[str, Any], group: JobGroup
 ) -> None:
-    """Report unknown placeholders, unsuitable formats, and unused parameters."""
+    """Report unknown placeholders, formats that do not fit, and parameters that are not used."""
     if not all(context.intact((*path, name)) for name in ("parameters", "points")):
         return
     if "points" in spec and not group.points:
-        return  # the points could not be read
+        return  # the points file had errors
     names = {*group.points, *group.parameters}
     known = _BUILTIN | names
     used: set[str] = set()
@@ -111,7 +108,7 @@ def has_formats(group: JobGroup, names: Iterable[str]) -> bool:
 
 
 def _check_format(context: Context, place: Path, match: re.Match[str], group: JobGroup) -> None:
-    """Check each possible value of this placeholder against its format."""
+    """Check the format of this placeholder with each value that the placeholder can have."""
     name, form = match[3], match[4]
     if form is None:
         return
@@ -146,9 +143,9 @@ def _values(name: str, group: JobGroup) -> Iterator[object]:
 
 
 def _texts(path: Path, spec: Mapping[str, Any], group: JobGroup) -> Iterator[tuple[str, Path]]:
-    """Yield the texts of a job that may contain placeholders, with their places.
+    """Yield the texts of a job that may contain placeholders, each with its path.
 
-    If a text is not in ``spec``, ``path`` is used as its place.
+    For texts that are not in ``spec``, the path is ``path``.
     """
     for index, word in enumerate(group.command):
         command = spec.get("command")
@@ -163,7 +160,7 @@ def _texts(path: Path, spec: Mapping[str, Any], group: JobGroup) -> Iterator[tup
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """Yield every text in options of observers or queues."""
+    """Yield every text in the options of an observer or queue."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):

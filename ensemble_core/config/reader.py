@@ -1,9 +1,9 @@
-"""Strict YAML parser with a source map, and with limits on depth and size.
+"""Strict YAML parser that records the position of every value and limits depth and size.
 
-It builds data from the events of PyYAML (or libyaml, if available), and records the place of every
-key and value by path. For an alias, it reads the events of the anchor again, so repeated content
-counts each time. Scalars follow YAML 1.1 without its traps: ``1e3`` is a number, and ``1:30``,
-``010`` and dates are strings. Keys are always text. A duplicate key is an error.
+It builds data from the parsing events of PyYAML (or libyaml, if available). For an alias, it reads
+the events of the anchor again, so repeated content counts each time. Scalars follow YAML 1.1
+without its traps: ``1e3`` is a number, while ``1:30``, ``010`` and dates are strings. Keys are
+always strings. A duplicate key is an error.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ensemble_core.errors import EnsembleError, FileErrors, Location, UsageError
 __all__ = ["read_text", "read_value", "read_yaml"]
 
 _DEEPEST = 64
-#: Largest number of values in a document, including repetitions by aliases.
+#: Maximum number of values in a document. Content that an alias repeats counts each time.
 _MOST = 500_000
 _CORE = "tag:yaml.org,2002:"
 
@@ -39,7 +39,7 @@ _SPECIAL = re.compile(r"[-+]?\.(?:inf|Inf|INF)\Z|\.(?:nan|NaN|NAN)\Z")
 
 
 def read_text(text: str, file: str) -> Document:
-    """Return the document in ``text``. Raises :class:`FileErrors` with all errors."""
+    """Parse the text of an ensemble file. Raises :class:`FileErrors` with all errors."""
     document = Document(None, file, text.removeprefix("\ufeff"))
     parser = _Parser(document)
     try:
@@ -47,23 +47,26 @@ def read_text(text: str, file: str) -> Document:
     except EnsembleError as error:
         parser.errors.append(error)
     if parser.errors:
-        # Report each error once, although aliases re-read a mapping.
+        # Report each error once, although a mapping with aliases is read several times.
         raise FileErrors({(error.where, error.what): error for error in parser.errors}.values())
     return document
 
 
 def read_yaml(text: str, file: str) -> Document:
-    """Parse YAML as strictly as ensemble files, for plugins that read their own files.
+    """Parse YAML as strictly as ensemble files. For plugins that read their own files.
 
-    In the returned document, ``data`` is the content, and ``at`` and ``at_key`` return places by
-    path. ``file`` is the file's name in messages. Raises :class:`FileErrors` with all errors.
+    In the returned document, ``data`` is the content; the methods ``at`` and ``at_key`` return
+    positions by path. ``file`` is the file's name in messages. Raises :class:`FileErrors` with all
+    errors.
     """
     return read_text(text, file)
 
 
 def read_value(text: str, origin: str) -> tuple[Any, dict[Path, str]]:
-    """Parse one value of ``--set KEY=VALUE``. Return the value and the original text of each plain
-    scalar in it."""
+    """Parse VALUE in ``--set KEY=VALUE``.
+
+    Return the value, and the source text of each unquoted scalar in it.
+    """
     if not text.strip():
         return "", {}
     try:
@@ -82,11 +85,11 @@ def _fault(
     return UsageError(what, where=where, hint=hint, code=code)
 
 
-#: A column name with an index, as in ``c_msd[4]``.
+#: A column's name with an index, as in ``c_msd[4]``.
 _COLUMN = re.compile(r"[A-Za-z_]\w*\[\d+(?:\]\[\d+)*\]?")
 
 
-#: Common mistakes on the line where YAML parsing stops, with hints.
+#: Common mistakes on the line where parsing stops, each with a hint.
 _MISTAKES = (
     (re.compile(r"\bwhen:\s*[<>!=]"), 'quote the condition: when: "> 5"'),
     (
@@ -123,7 +126,7 @@ def _syntax(error: Any, text: str, file: str) -> UsageError:
     if mistake is not None:
         hint = mistake
     elif column is not None and ("token" in problem or "did not find expected" in problem):
-        # Between { and }, a bracket begins a list, even within a condition.
+        # Between { and }, a bracket starts a list, even within a condition.
         hint = f'quote text that contains brackets: "{column[0]} …"'
     elif "mapping values are not allowed" in problem:
         hint = "quote text that contains ': ', and check the indentation"
@@ -141,10 +144,11 @@ def _syntax(error: Any, text: str, file: str) -> UsageError:
 
 
 class _Parser:
-    """Builds data from a document's events, with the place of each part.
+    """Builds data from the parsing events of a document, and records the position of each part.
 
-    Methods refer to a value by the index of its event. ``_targets`` maps each alias to the value of
-    its anchor. ``_after`` maps the start of each list or mapping to the event after its end.
+    Methods identify a value by the index of its first event. ``_targets`` maps each alias to the
+    value of its anchor. ``_after`` maps the start of each list or mapping to the event after its
+    end.
     """
 
     def __init__(self, document: Document) -> None:
@@ -156,7 +160,10 @@ class _Parser:
         self._built = 0
 
     def read(self) -> None:
-        """Fill the document. Raises :class:`UsageError` for an error that ends the parsing."""
+        """Parse the document.
+
+        Raises :class:`UsageError` for an error after which parsing cannot continue.
+        """
         document = self._document
         size = len(document.text.encode(errors="surrogatepass"))
         if size > LARGEST:
@@ -175,7 +182,7 @@ class _Parser:
     # -- events --------------------------------------------------------------------------------
 
     def _scan(self) -> None:
-        """Collect the events of the only document, and check depth, tags and aliases."""
+        """Collect the events of the document, and check depth, tags and aliases."""
         import yaml
 
         text, file = self._document.text, self._document.file
@@ -277,7 +284,7 @@ class _Parser:
         return data
 
     def _items(self, at: int) -> Iterator[int]:
-        """Yield the values in a list, or the keys and values of a mapping alternately."""
+        """Yield the values in a list. For a mapping, yield keys and values in turn."""
         end = self._after[at] - 1
         at += 1
         while at < end:
@@ -297,7 +304,7 @@ class _Parser:
         text: str = event.value
         try:
             text.encode()
-        except UnicodeEncodeError:  # libyaml rejects such an escape itself
+        except UnicodeEncodeError:  # libyaml rejects such an escape
             self._report("the string contains an unpaired surrogate", event)
             return ""
         return text
@@ -308,7 +315,7 @@ class _Parser:
         self.errors.append(_fault(what, self._place(event), hint, code))
 
     def _fill(self, data: dict[str, Any], mapping: int, path: Path, depth: int) -> None:
-        """Add a mapping's entries to ``data``, but keep its existing entries and their places."""
+        """Add the entries of a mapping to ``data``, without replacing existing entries."""
         items = list(self._items(mapping))
         inherited, merged = frozenset(data), list[int]()
         own: dict[str, Any] = {}
@@ -339,7 +346,7 @@ class _Parser:
             self._merge(data, value, path, depth)
 
     def _merge(self, data: dict[str, Any], value: int, path: Path, depth: int) -> None:
-        """Add the entries inherited by ``<<``, from one mapping or a list of mappings."""
+        """Add the entries that ``<<`` inherits from a mapping or from a list of mappings."""
         value = self._targets.get(value, value)
         sources = self._items(value) if _kind(self._events[value]) == "seq" else [value]
         for source in (self._targets.get(at, at) for at in sources):
@@ -353,14 +360,14 @@ class _Parser:
 
 
 def _kind(event: Any) -> str:
-    """Return the kind of a value: ``str``, ``seq`` or ``map``, as in YAML's tags."""
+    """Return the kind of a value as in YAML's tags: ``str``, ``seq`` or ``map``."""
     if hasattr(event, "value"):
         return "str"
     return "seq" if type(event).__name__.startswith("Sequence") else "map"
 
 
 def _resolve(text: str) -> Any:
-    """Return the value of a plain scalar."""
+    """Return the value of an unquoted scalar."""
     if text in _CONSTANTS:
         return _CONSTANTS[text]
     if len(text) > 400 or text[0] not in "+-.0123456789":

@@ -1,6 +1,6 @@
-"""Checks of a group's ``result`` (values of finished jobs) and ``retry`` (of failed attempts).
+"""Checks the keys ``result`` and ``retry`` of job groups.
 
-Called by the loader after the checks of all groups, because both keys refer to observers' columns.
+Both refer to columns of observers, so the loader calls these checks after those of all groups.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ensemble_core.model.retry_policy import RetryPolicy
 
 __all__ = ["bind_result", "bind_retry"]
 
-#: A group's ``retry`` is checked like the options of a retry action.
+#: The schema by which ``retry`` is checked, in the form of an action's options.
 _RETRY = {
     "x-ensemble-retries": True,
     "properties": {
@@ -35,7 +35,7 @@ _RETRY = {
 
 
 def bind_result(context: Context, path: Path, spec: Mapping[str, Any], group: JobGroup) -> JobGroup:
-    """Return the group with its ``result``."""
+    """Return the group with its checked ``result``."""
     given = spec.get("result")
     place = (*path, "result")
     if not isinstance(given, dict) or not context.intact(place):
@@ -45,7 +45,7 @@ def bind_result(context: Context, path: Path, spec: Mapping[str, Any], group: Jo
     reads: set[str] = set()
     for name, text in given.items():
         inner = (*place, name)
-        found[name] = expression("0")  # invalid results too, so that references are valid
+        found[name] = expression("0")  # even if invalid, for references to it
         if not context.intact(inner):
             continue
         taken = _taken(group, name)
@@ -81,7 +81,7 @@ def bind_result(context: Context, path: Path, spec: Mapping[str, Any], group: Jo
 
 
 def _taken(group: JobGroup, name: str) -> str | None:
-    """Describe what a name already means; return ``None`` if it is free."""
+    """Return what a name already means, or ``None`` if the name is free."""
     if name in group.names:
         return "a parameter"
     if name in EVENT_FIELDS or name in BUILTIN_PLACEHOLDERS:
@@ -90,7 +90,7 @@ def _taken(group: JobGroup, name: str) -> str | None:
 
 
 def _check_bare(context: Context, group: JobGroup, names: frozenset[str]) -> None:
-    """Report columns without a statistic. A job has many values of a column."""
+    """Report columns without a statistic, because a job has many values of a column."""
     columns = context.variables(group.name)
     for name in sorted(names & (columns or frozenset())):
         raise EnsembleError(
@@ -105,7 +105,7 @@ def _known(context: Context, group: JobGroup) -> frozenset[str]:
 
 
 def bind_retry(context: Context, path: Path, spec: Mapping[str, Any], group: JobGroup) -> JobGroup:
-    """Return the group with its ``retry``."""
+    """Return the group with its checked ``retry``."""
     given = spec.get("retry")
     place = (*path, "retry")
     if not isinstance(given, dict) or not context.intact(place):

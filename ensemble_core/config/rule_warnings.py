@@ -1,6 +1,6 @@
-"""Warnings about rules that are valid but pointless.
+"""Warns about rules that are valid but have no effect.
 
-Called by the loader if all rules are bound without errors.
+Called by the loader if all rules were bound without errors.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ __all__ = [
     "warn_of_submits",
 ]
 
-#: Counts that are at most 1 for one job, however often it is retried.
+#: Counts that are at most 1 for a single job, however often it is retried.
 _OF_ONE_JOB = ("active", "open", "done", "lost")
-#: Triggers for jobs that did not succeed. If a rule retries jobs only then, a job's
-#: ``count.success`` is at most 1.
+#: Triggers for jobs that did not succeed. If a job is retried only by rules with these triggers,
+#: its ``count.success`` is at most 1.
 _WITHOUT_SUCCESS = {"job-fail", "job-lost", "job-cancel", "job-exception"}
 
 
@@ -33,11 +33,11 @@ def warn_of_submits(context: Context, rules: Sequence[BoundRule]) -> None:
     """Warn about groups that no rule submits."""
     chosen = {each.group for each in context.known.generators.values() if each is not None}
     if context.known.functions:
-        return  # a function may submit anything
+        return  # functions can submit any group
     submitted: set[object] = set()
     for action in actions_of(rules):
         if action.plan is None:
-            return  # a slow action may also submit anything
+            return  # slow actions can submit any group too
         record = context.registry.actions[action.name]
         for key, schema in record.options.get("properties", {}).items():
             if "submit" in record.needs and schema.get("x-ensemble") == "group":
@@ -49,7 +49,7 @@ def warn_of_submits(context: Context, rules: Sequence[BoundRule]) -> None:
 
 
 def warn_of_endings(context: Context, rules: Sequence[BoundRule]) -> None:
-    """Warn if several enabled instances may each end the run."""
+    """Warn if several enabled instances can end the run."""
     ending = {
         rule.instance: rule.location
         for rule in rules
@@ -65,7 +65,7 @@ def warn_of_endings(context: Context, rules: Sequence[BoundRule]) -> None:
 
 
 def warn_of_counts(context: Context, rules: Sequence[BoundRule]) -> None:
-    """Warn about a condition that needs a larger count than the run has jobs."""
+    """Warn about a condition that requires a larger count than the run has jobs."""
     most = _most_jobs(context, rules)
     for rule in rules:
         comparison = rule.condition.comparison if rule.condition else None
@@ -82,8 +82,10 @@ def warn_of_counts(context: Context, rules: Sequence[BoundRule]) -> None:
 
 
 def warn_of_job_counts(context: Context, rules: Sequence[BoundRule]) -> None:
-    """Warn about a condition that can never hold because it counts only the event's job, not the
-    job's group."""
+    """Warn about a condition that is never true because it counts only the event's job.
+
+    The author probably meant to count the jobs of the group.
+    """
     repeated = {
         rule.trigger.group
         for rule in rules
@@ -98,7 +100,7 @@ def warn_of_job_counts(context: Context, rules: Sequence[BoundRule]) -> None:
             continue
         group = rule.trigger.group
         names = sorted(each for each in rule.reads & condition.names if each.startswith("count."))
-        if len(names) > 1:  # probably a fraction of the group's jobs
+        if len(names) > 1:  # probably a fraction of the jobs in the group
             written = " and ".join(f"all.{each}" for each in names) if group else "metric(…)"
             context.warnings.append(
                 f"rule {rule.id!r} compares {' and '.join(names)}, which count only the event's "
@@ -117,7 +119,7 @@ def warn_of_job_counts(context: Context, rules: Sequence[BoundRule]) -> None:
 
 
 def _most_jobs(context: Context, rules: Sequence[BoundRule]) -> Mapping[str, int]:
-    """Return the largest possible number of jobs of each group; empty if unknown."""
+    """Return the maximum number of jobs of each group; empty if unknown."""
     if context.known.functions or context.known.changing:
         return {}
     most = dict.fromkeys(context.known.groups, 0)
@@ -138,7 +140,7 @@ def _most_jobs(context: Context, rules: Sequence[BoundRule]) -> Mapping[str, int
 
 
 def warn_of_no_heartbeat(context: Context, rules: Sequence[BoundRule]) -> None:
-    """Warn about a metric that changes with time, if the ensemble has no heartbeat to check it."""
+    """Warn about a metric that changes with time in an ensemble without a heartbeat."""
     for rule in rules:
         if rule.trigger.metric is None:
             continue

@@ -1,8 +1,8 @@
-"""JSON Schema of the ensemble file, including the schemas of plugins.
+"""Composes the JSON Schema of ensemble files from a base schema and the schemas of plugins.
 
 The base is ``ensemble.schema.json`` next to this module. Each trigger, action and statistic gets a
-separate definition, so that editors and error messages can tell which keys each one allows. Used by
-the schema check and by ``ensemble schema``.
+separate definition, so that editors and error messages know which keys it allows. Used by the
+schema check and by ``ensemble schema``.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _NAMES = {
 }
 
 
-#: Keys of a job group that actions cannot change, because they are needed before anything runs, or
-#: do not belong to a single submission.
+#: Keys of a job group that actions cannot change, because they have to be known before anything
+#: runs or do not belong to a single submit.
 _OF_THE_GROUP = ("environment_from", "result", "retry", "at_once", "inputs", "reuse")
 
-#: Options common to all observers.
+#: Options that all observers have.
 _ROWS = {
     "description": "Store its rows until the job is over, for 'rows: job'.",
     "type": "boolean",
@@ -44,7 +44,7 @@ _ROWS = {
 
 @dataclass(frozen=True)
 class _Named:
-    """View of a registry that has only the records with these names."""
+    """A registry reduced to the records with these names."""
 
     registry: Registry
     words: Container[str]
@@ -90,7 +90,7 @@ def compose(registry: Registry | _Named) -> dict[str, Any]:
     for name in _OF_THE_GROUP:
         fields["properties"].pop(name, None)
     for name, inner in fields["properties"].items():
-        if inner.get("type") == "integer":  # also allow an expression
+        if inner.get("type") == "integer":  # an expression is allowed as well
             fields["properties"][name] = {**inner, "type": ["integer", "string"], "pattern": "^="}
     fields["description"] = "Fields of a job group. An environment extends the group's own."
     definitions["job-fields"] = fields
@@ -98,7 +98,7 @@ def compose(registry: Registry | _Named) -> dict[str, Any]:
 
 
 def _compose_sources(schema: dict[str, Any], registry: Registry | _Named) -> None:
-    """Allow entries under ``jobs`` to name a source. A file with such entries needs no rules."""
+    """Allow entries under ``jobs`` that name a source. Files with such entries need no rules."""
     definitions = schema["$defs"]
     names = sorted(registry.sources)
     for name in names:
@@ -225,7 +225,7 @@ def _compose_generators(definitions: dict[str, Any], registry: Registry | _Named
 
 
 def _beside(base: Mapping[str, Any], description: str) -> dict[str, Any]:
-    """Return a definition for additional keys. It allows the keys of ``base`` without a check."""
+    """Return a definition that accepts the keys of ``base`` without checking their values."""
     known = dict.fromkeys(base["properties"], True)
     return {"description": description, "type": "object", "properties": known}
 
@@ -246,7 +246,7 @@ _MERGED = frozenset(
 def _with_options(
     own: dict[str, Any], options: Mapping[str, Any], key: str, definitions: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return ``own`` merged with a plugin's option schema. The merged schema rejects other keys."""
+    """Return ``own`` merged with the option schema of a plugin. Other keys are rejected."""
     for word in ("$defs", "definitions"):
         for name, inner in options.get(word, {}).items():
             definitions[f"{key}-{name}"] = _plain(inner, key)
@@ -264,7 +264,7 @@ def _with_options(
 
 
 def _plain(value: Any, key: str) -> Any:
-    """Return a plugin's schema as plain data with references adapted to its new place."""
+    """Return a plugin's schema as plain data, with references that fit its new position."""
     if isinstance(value, (list, tuple)):
         return [_plain(inner, key) for inner in value]
     if not isinstance(value, Mapping):
@@ -285,7 +285,7 @@ def _plain(value: Any, key: str) -> Any:
 
 
 def defaults(options: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the given options, completed with the defaults of the schema."""
+    """Return the given options, completed with the defaults in the schema."""
     known = options.get("properties", {})
     filled = {
         name: copy.deepcopy(inner["default"])
@@ -297,9 +297,10 @@ def defaults(options: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
 
 @dataclass(eq=False)
 class _Shared:
-    """Schema and validators of one registry, shared by all files that a process loads.
+    """The schema and validators of a registry. All files that a process loads share them.
 
-    If the first file has no errors, the complete schema is not needed to validate it.
+    As long as the files have no errors, a reduced schema may be enough; see
+    :meth:`Validators.hold`.
     """
 
     schema: dict[str, Any] | None = None
@@ -307,18 +308,17 @@ class _Shared:
     first: bool = True
 
 
-#: The shared objects by registry; a registry is immutable.
+#: One shared object for each registry, which is immutable.
 _SHARED: WeakKeyDictionary[Registry, _Shared] = WeakKeyDictionary()
 
 
 class Validators:
-    """Compiled validators of the composed schema and of its parts, for one file."""
+    """Compiled validators for one file: of the composed schema and of its parts."""
 
     def __init__(self, registry: Registry) -> None:
         self._shared = _SHARED.setdefault(registry, _Shared())
         self.registry = registry
-        #: The schema including the definitions of this file, and the validators of these
-        #: definitions.
+        #: The schema with the definitions of this file, and the validators of these definitions.
         self._schema: dict[str, Any] | None = None
         self._own: dict[str, Any] = {}
 
@@ -332,11 +332,10 @@ class Validators:
         return self._shared.schema
 
     def hold(self, data: object) -> bool:
-        """Return True if a file is valid by a reduced schema, which covers only the names in the
-        file.
+        """Return True if a file is valid according to a schema reduced to the names in the file.
 
-        The reduced schema takes a fifth of the time of the whole schema, which is needed only to
-        find errors.
+        This takes a fifth of the time of a check with the complete schema, which is needed only to
+        find out what the errors are.
         """
         if self._shared.schema is not None or not self._shared.first:
             return False
@@ -350,7 +349,9 @@ class Validators:
             return False
 
     def errors(self, data: object, part: str = "") -> Iterable[Any]:
-        """Return the schema errors of ``data``: a whole file, or one of ``$defs``."""
+        """Return the schema errors of ``data``, which is a whole file or a part with a name in
+        ``$defs``.
+        """
         compiled = self._own if part in self._own else self._shared.compiled
         validator = compiled.get(part)
         if validator is None:
@@ -366,7 +367,7 @@ class Validators:
         try:
             return jsonschema_rs.validator_for(schema)
         except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
-            # Each schema alone is valid, so a reference between schemas must be invalid.
+            # Each schema is valid on its own, so a reference between schemas must be invalid.
             raise PluginError(
                 "the plugins' option schemas cannot be combined",
                 cause=str(error).split("\n", 1)[0],
@@ -375,13 +376,13 @@ class Validators:
             ) from None
 
     def define(self, part: str, summary: str, options: Mapping[str, Any]) -> None:
-        """Add to ``$defs`` the options of an algorithm that is defined for this file only."""
+        """Add the options of an algorithm to ``$defs``, if only this file defines the algorithm."""
         self._schema = {**self.schema, "$defs": {**self.schema["$defs"]}}
         self._own[part] = None
         _define_algorithm(self._schema["$defs"], part, summary, options)
 
     def node(self, path: Iterable[str | int]) -> Any:
-        """Return the part of the schema at the path of a schema error."""
+        """Return the part of the schema to which the path in a schema error refers."""
         here: Any = self.schema
         for step in path:
             if isinstance(here, dict):
@@ -394,7 +395,7 @@ class Validators:
 
 
 def _words(data: object) -> Iterator[str]:
-    """Yield every text in the data, including keys."""
+    """Yield every string in the data, including keys."""
     if isinstance(data, str):
         yield data
     elif isinstance(data, dict):

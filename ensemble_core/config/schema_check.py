@@ -1,7 +1,4 @@
-"""Schema check: reports each jsonschema_rs error as a readable message at its place in the file.
-
-Called by the loader for a file, and by the binder for specifications that arrive during the run.
-"""
+"""Checks data by the JSON Schema, and converts each error to a readable message with a position."""
 
 from __future__ import annotations
 
@@ -44,18 +41,20 @@ _EXAMPLES = {
 }
 
 
-#: Keys that could mean a range's number of values or its step.
+#: Keys that users write for the number of values of a range or for its step.
 _STEPS = {"steps", "num", "number", "n", "points"}
 
 
 def check_shape(context: Context, part: str = "", at: Path = ()) -> None:
-    """Report all schema errors of the document. With ``part``, check only the value at the path
-    ``at``, by the definition ``part`` of ``$defs``."""
+    """Report all schema errors of the document.
+
+    With ``part``, check only the value at the path ``at``, by the definition ``part`` in ``$defs``.
+    """
     data, file = context.document.data, context.document.file
     try:
         if not part and context.validators.hold(data):
             return
-        # A file with at least one of our keys counts as an ensemble file.
+        # A file with at least one of our keys is treated as an ensemble file.
         ours = context.validators.schema["properties"]
         if not part and isinstance(data, dict) and "tasks" in data and not data.keys() & ours:
             context.report(
@@ -68,7 +67,7 @@ def check_shape(context: Context, part: str = "", at: Path = ()) -> None:
             return
         found = list(context.validators.errors(context.document.get(at), part))
     except (ValueError, UnicodeError) as error:
-        # jsonschema_rs rejects data that JSON cannot express before validating it.
+        # Before it validates, jsonschema_rs rejects data that JSON cannot express.
         context.report(at, f"this cannot be checked: {error}", code="bad-value")
         return
     unknown = {
@@ -133,7 +132,9 @@ def _no_such(context: Context, path: Path, noun: Kind, name: str, *, is_key: boo
 
 
 def _noun(path: Path, options: Iterable[Any], registry: Registry) -> Kind | None:
-    """Return the kind of record that the value at this path names, if any."""
+    """Return the kind of thing that the value at this path names (trigger, action …), or
+    ``None``.
+    """
     key = path[-1] if path else ""
     if key == "trigger":
         return "trigger"
@@ -144,12 +145,12 @@ def _noun(path: Path, options: Iterable[Any], registry: Registry) -> Kind | None
     if key == "statistic" and path[0] == "statistics":
         return "statistic"
     if key == "name" and set(options) == set(registry.actions):
-        return "action"  # also a nested action, in an option of any name
+        return "action"  # also a nested action, in an option with any name
     return None
 
 
 def _bad_value(context: Context, path: Path, value: Any, error: Any) -> None:
-    """Report a value of the right type that violates another schema keyword."""
+    """Report a value that has the right type but violates another keyword of the schema."""
     document, kind = context.document, error.kind.name
     name, found, at = _named(path, document), shown(value), error.instance_path
     hint = where = None
@@ -174,7 +175,7 @@ def _bad_value(context: Context, path: Path, value: Any, error: Any) -> None:
         if path and path[-1] in ("repetitions", "backoff"):
             hint, where = "write it on the rule, next to 'trigger'", document.at_key(path)
     elif kind == "not":
-        # The schema of a rejected key may have an explanation and a hint.
+        # A schema that rejects a key may contain an explanation and a hint.
         refused = error.kind.schema
         what = f"{name} is {found}, which is not allowed"
         hint = refused.get("description") if isinstance(refused, dict) else None
@@ -201,7 +202,7 @@ def _bad_value(context: Context, path: Path, value: Any, error: Any) -> None:
 
 
 def _named(path: Path, document: Document) -> str:
-    """Return the name of a value for messages: its key, or its number in a list."""
+    """Return what messages call a value: its key, or its number in a list."""
     for number in range(len(path) - 1, -1, -1):
         if isinstance(path[number], str):
             if number == len(path) - 1:
@@ -213,7 +214,7 @@ def _named(path: Path, document: Document) -> str:
 
 
 def _thing(path: Path, document: Document, registry: Registry) -> str:
-    """Describe a mapping for messages, as a job group, a rule, an action …"""
+    """Return what messages call a mapping: a job group, a rule, an action …"""
     data = document.get(path)
     if not path:
         return document.noun
@@ -343,7 +344,7 @@ def _wrong_type(context: Context, path: Path, value: Any, types: list[str], erro
 
 
 def _said(context: Context, error: Any, name: str | int, *below: str) -> str | None:
-    """Return the schema's description of the expected value."""
+    """Return the description of the expected value in the schema."""
     schema = context.validators.node((*error.schema_path[:-1], *below))
     said = schema.get("description") if isinstance(schema, dict) else None
     return f"{name}: {said}" if said else None

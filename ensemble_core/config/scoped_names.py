@@ -1,9 +1,10 @@
-"""Check of ``STAT.NAME`` in conditions and actions: a statistic over the values of a rule's scope.
+"""Checks names of the form ``STAT.NAME`` (``max.stress``, ``count.done``) in rules.
 
-The scope of ``max.stress``, ``mean.duration`` or ``count.done`` is the rule's instance, or else the
-event's job, or else the trigger's group. ``all.max.stress`` always covers the group; ``max.stress(T
-> 2)`` covers only the values that pass the filter. This module checks the names in conditions,
-expressions and messages. The engine keeps only statistics to which the file refers.
+Such a name is a statistic over the values in the rule's scope. The scope is the rule's instance if
+the rule has ``each``, or else the event's job, or else the trigger's group. ``all.max.stress``
+always covers the whole group. ``max.stress(T > 2)`` covers only the values that pass the filter.
+This module checks the names in conditions, expressions and messages. The engine computes only
+statistics that the file uses.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ensemble_core.model.tables import table_column
 
 __all__ = ["Over", "scoped_names"]
 
-#: Groups that ``STAT.NAME`` may cover (``None``: any group). Empty if ``STAT.NAME`` is not allowed.
+#: Groups that ``STAT.NAME`` may cover (``None``: any group). Empty if such names are not allowed.
 Over = tuple[str | None, ...]
 
 
@@ -32,7 +33,8 @@ def scoped_names(
     over: Over,
     each: Sequence[str] = (),
 ) -> frozenset[str] | None:
-    """Return those ``names`` that have the form ``STAT.NAME`` and are not fields of the event.
+    """Return those of the ``names`` that have the form ``STAT.NAME`` and are not fields of the
+    event.
 
     Return ``None`` after reporting an invalid name. ``known`` lists the fields of the event
     (``None``: unknown). ``each`` lists the parameters of the rule's slices.
@@ -82,7 +84,7 @@ def scoped_names(
 
 
 def _check_filter(context: Context, path: Path, base: str, condition: str, over: Over) -> None:
-    """Report an invalid filter, and names in it that no job or row has."""
+    """Report an invalid filter, or names in it that jobs or rows do not have."""
     try:
         names = filter_of(condition).names
     except EnsembleError as error:
@@ -108,11 +110,11 @@ def _check_filter(context: Context, path: Path, base: str, condition: str, over:
 
 
 def _named_group(context: Context, path: Path, name: str) -> str:
-    """Return a hint on how to specify the group of a ``STAT.NAME``."""
+    """Return a hint on how to say which group a ``STAT.NAME`` covers."""
     groups = context.known.groups
     group = next(iter(groups)) if len(groups) == 1 else "GROUP"
     statistic, _, variable = name.partition(".")
-    if variable.rpartition(".")[0] in groups:  # the name has the group, without metric()
+    if variable.rpartition(".")[0] in groups:  # the name contains the group, but is not in metric()
         return f"write metric({name!r})"
     joint = "." if statistic == "count" else "-"
     written = f"use metric('{statistic}.{group}{joint}{variable}')"
@@ -126,7 +128,7 @@ def _named_group(context: Context, path: Path, name: str) -> str:
 def _check_statistic(
     context: Context, path: Path, name: str, known: Collection[str] | None, over: Over
 ) -> None:
-    """Report a misspelt statistic, or one that a name cannot use directly."""
+    """Report a misspelt statistic, or one that names of this form cannot use."""
     statistic, _, variable = name.partition(".")
     unfit = context.known.unfit.get(statistic)
     if known is None or not over or (unfit is None and not _may_be(context, variable, over)):
@@ -162,7 +164,7 @@ def _check_count(context: Context, path: Path, name: str, counter: str) -> None:
 
 def _check_variable(context: Context, path: Path, name: str, over: Over) -> None:
     statistic, _, variable = name.partition(".")
-    if variable in context.known.groups:  # mean.sim-E is read as a difference
+    if variable in context.known.groups:  # mean.sim-E is parsed as a difference
         why = f"{variable!r} is a job group"
         hint = f"write metric('{name}-…') for the whole group; rename it if you mean a column"
         _report(context, path, name, why, hint)
@@ -173,7 +175,7 @@ def _check_variable(context: Context, path: Path, name: str, over: Over) -> None
         if known is None or variable in known:
             return
         variables |= known
-        # Mention the option with which an observer would yield the column.
+        # Mention the option that would make an observer yield the column.
         if context.left_out(variable, group, path):
             return
     listed = f"known: {', '.join(sorted(variables)[:15])}"

@@ -1,7 +1,4 @@
-"""Reader and decoder of an ensemble file; explains why a file cannot be read.
-
-Called by :func:`ensemble_core.config.load` before parsing.
-"""
+"""Reads and decodes an ensemble file, and explains why a file cannot be read."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from ensemble_core.errors import Location, UsageError, closest
 
 __all__ = ["LARGEST", "decode", "read"]
 
-#: Largest size of an ensemble file, in bytes.
+#: Maximum size of an ensemble file in bytes.
 LARGEST = 4 * 1024 * 1024
 
 
@@ -25,10 +22,10 @@ _YAML = (".yaml", ".yml")
 def read(
     path: str | os.PathLike[str], *, largest: int = LARGEST, suffixes: Sequence[str] = _YAML
 ) -> str:
-    """Return the file's text. Raises :class:`UsageError` if it is not a readable text file.
+    """Return the text of the file. Raises :class:`UsageError` if it is not a readable text file.
 
-    A file of more than ``largest`` bytes is rejected without being read, and a pipe never blocks.
-    If the file is missing, other files with these ``suffixes`` are suggested.
+    Reading a pipe never blocks. A file larger than ``largest`` bytes is rejected without being
+    read. If the file does not exist, the error suggests other files with one of the ``suffixes``.
     """
     file = Path(path)
     name, where = str(file), Location(str(file))
@@ -61,7 +58,10 @@ def read(
 
 
 def decode(data: bytes, name: str) -> str:
-    """Decode the bytes. Raises :class:`UsageError` at the first byte that is not UTF-8."""
+    """Decode the content of a file.
+
+    Raises :class:`UsageError` at the first byte that is not UTF-8.
+    """
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -83,7 +83,7 @@ def decode(data: bytes, name: str) -> str:
 
 
 def too_large(name: str, size: int, largest: int = LARGEST) -> UsageError:
-    """Return the error for a text above ``largest`` bytes."""
+    """Return the error for a text of more than ``largest`` bytes."""
     noun, hint = "this file", "is it the right file?"
     if largest == LARGEST:
         noun = "an ensemble file"
@@ -97,7 +97,7 @@ def too_large(name: str, size: int, largest: int = LARGEST) -> UsageError:
 
 
 def _nearby(folder: Path, name: str = "", suffixes: Sequence[str] = _YAML) -> str | None:
-    """Return a hint that names files in a folder: the one with the most similar name, or some."""
+    """Return a hint with the most similar file name in the folder, or with some of its files."""
     try:
         with os.scandir(folder) as entries:
             alike = (entry.name for entry in entries if entry.name.endswith(tuple(suffixes)))

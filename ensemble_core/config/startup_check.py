@@ -1,6 +1,5 @@
-"""Startup check: at least one rule must be able to fire first, or the run would end at once.
-
-Called by the loader after all rules are bound.
+"""Checks that at least one rule can fire at the start, because the run would otherwise end at
+once.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from ensemble_core.plugin.validation import CORE_EVENTS
 
 __all__ = ["check_can_start"]
 
-#: Events that occur without a job of this run.
+#: Events that occur even if the run has no job.
 _FIRST = {"start", "heartbeat"}
-#: Beginnings of gauges that concern this run's own jobs, rules and generators.
+#: Prefixes of gauges about this run's own jobs, rules and generators.
 _OWN = (
     *("queue.active", "waiting.jobs", "waiting.next", "waiting.smallest", "waiting.largest"),
     *("waiting.random", USED, COMMITTED, BACKLOG, AWAY, FIRINGS, GENERATOR),
@@ -32,10 +31,10 @@ _OWN = (
 
 
 def check_can_start(context: Context, rules: Sequence[BoundRule], *, heartbeat: bool) -> None:
-    """Report an error if no rule can fire before the first job and no generator suggests a point.
+    """Report an error if no rule can fire before the first job and no generator suggests points.
 
-    With a ``heartbeat``, a rule on a gauge of the run's own jobs can also fire, because the run
-    stays active, and jobs may be submitted from outside.
+    A run with a ``heartbeat`` stays active, and jobs may be submitted from outside. A rule that
+    uses a gauge of the run's own jobs can therefore fire as well.
     """
     if any(each is None or each.enabled for each in context.known.generators.values()):
         return
@@ -63,7 +62,7 @@ def _is_off(context: Context, rule: BoundRule) -> bool:
 
 
 def _can_begin(context: Context, trigger: Trigger, heartbeat: bool) -> bool:
-    """Return True if the trigger can fire before this run has submitted a job."""
+    """Return True if the trigger can fire before the run has submitted a job."""
     if trigger.metric is None:
         ours = trigger.every is None and CORE_EVENTS.issuperset(trigger.wakes)
         return not ours or not _FIRST.isdisjoint(trigger.wakes)

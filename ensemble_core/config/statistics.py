@@ -1,6 +1,6 @@
-"""Statistics that a file can use: those of plugins, and those under ``statistics:``.
+"""Collects the statistics that a file can use: those of plugins, and those under ``statistics:``.
 
-The loader calls this check first, because groups and rules refer to statistics in paths.
+The loader calls this check before those of groups and rules, whose metric paths name statistics.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ __all__ = ["bind_statistics"]
 
 
 def bind_statistics(context: Context, given: object) -> None:
-    """Register the plugins' statistics and those of the file."""
+    """Register the statistics of plugins and those that the file defines."""
     registry = context.registry.statistics
     known: dict[str, StatisticSpec] = {}
     unfit: dict[str, EnsembleError] = {}
     for name, record in registry.items():
         spec = _plain_statistic(context, name, record)
         if isinstance(spec, EnsembleError):
-            unfit[name] = spec  # reported only if a path names this statistic
+            unfit[name] = spec  # reported only if a path uses this statistic
         else:
             known[name] = spec
     for name in registry.clashes:
@@ -46,7 +46,7 @@ def bind_statistics(context: Context, given: object) -> None:
             )
             continue
         unfit.pop(name, None)
-        # Even if the statistic has errors, paths that use it are valid.
+        # Paths that use the statistic are not wrong, even if its definition has errors.
         known[name] = _own_statistic(context, path, name, spec) or StatisticSpec(
             name=name, build=_never
         )
@@ -55,7 +55,7 @@ def bind_statistics(context: Context, given: object) -> None:
 
 
 def _own_statistic(context: Context, path: Path, name: str, spec: Any) -> StatisticSpec | None:
-    """Return a statistic that the file defines. Build a reducer to check the options."""
+    """Return a statistic that the file defines. A reducer is built to check the options."""
     registry = context.registry
     kind = spec.get("statistic") if isinstance(spec, dict) else None
     if not isinstance(kind, str) or kind not in registry.statistics or not context.intact(path):
@@ -78,7 +78,10 @@ def _own_statistic(context: Context, path: Path, name: str, spec: Any) -> Statis
 def _plain_statistic(
     context: Context, name: str, record: StatisticPlugin
 ) -> StatisticSpec | EnsembleError:
-    """Return a statistic without options, for use in paths, or an error if it needs options."""
+    """Return a plugin's statistic without options, as paths use it.
+
+    Return an error instead if the statistic needs options.
+    """
     shown = context.named(record, name)
     missing = required_options(record.options)
     if missing:
@@ -94,7 +97,7 @@ def _plain_statistic(
         )
     try:
         spec = record.spec(defaults(record.options, {}), name)
-    except Exception as error:  # an error in a plugin's timed_when
+    except Exception as error:  # an error in a plugin's ``timed_when``
         return cannot_be_built(shown, error)
     return replace(spec, plugin=context.registry.whose(record))
 

@@ -1,7 +1,7 @@
-"""Sweeps: the values of a group's ``parameters``, and its ``points`` from a CSV file.
+"""Reads sweeps: the values of a group's ``parameters``, and its ``points`` from a CSV file.
 
-Called by ``groups`` for each entry under ``jobs:`` and each ``with:``. The number of jobs is
-checked before values are computed.
+Called for each entry under ``jobs:`` and each ``with:``. The number of jobs is checked before any
+value is computed.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from ensemble_core.model.sweeps import GivenBy, Range, by_count, by_step
 
 __all__ = ["MOST_COUNTED", "MOST_JOBS", "check_functions", "read_parameters", "read_points"]
 
-#: Largest number of jobs in one submit.
+#: Maximum number of jobs in one submit.
 MOST_JOBS = 1_000_000
-#: Maximum length of a range, so that Python can count it.
+#: Maximum length of a range, so that ``len()`` works.
 MOST_COUNTED = 10**15
-#: Largest size of a points file, in bytes.
+#: Maximum size of a points file in bytes.
 _LARGEST = 64 * 1024 * 1024
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -39,7 +39,7 @@ _PYTHON_RANGE = re.compile(r"\s*(?:np\.|numpy\.)?a?range\(([^()]*)\)?\s*")
 def read_parameters(
     context: Context, path: Path, given: Mapping[str, Any]
 ) -> dict[str, Sequence[object]]:
-    """Return the values of each valid parameter; report the invalid ones."""
+    """Return the values of each valid parameter, and report the invalid ones."""
     found: dict[str, Sequence[object]] = {}
     for name, value in given.items():
         inner = (*path, name)
@@ -60,7 +60,7 @@ def read_parameters(
 
 
 def _given_by(context: Context, path: Path, given: Mapping[str, Any]) -> tuple[GivenBy] | None:
-    """Read ``{function: NAME}``. The function names of a job group are checked later."""
+    """Read ``{function: NAME}``. The names of functions in job groups are checked later."""
     if not context.intact(path):
         return None
     check_function(context, (*path, "function"), given["function"])
@@ -85,7 +85,7 @@ def check_function(context: Context, path: Path, name: str) -> None:
 
 
 def check_functions(context: Context, jobs: Iterable[tuple[int, Any]]) -> None:
-    """Check the functions named by parameters under ``jobs:``."""
+    """Check the names of functions that compute parameters under ``jobs:``."""
     for index, entry in jobs:
         given = entry.get("parameters") if isinstance(entry, dict) else None
         for name, value in given.items() if isinstance(given, dict) else ():
@@ -127,7 +127,7 @@ def _check_value(context: Context, path: Path, value: object) -> None:
 
 
 def _said_as_range(arguments: str) -> str:
-    """Convert a Python ``range`` with these arguments, whose end is exclusive, to our notation."""
+    """Convert the arguments of a Python ``range``, which excludes its end, to our notation."""
     words = arguments.split(",")
     try:
         numbers = [int(word) for word in words]
@@ -142,7 +142,7 @@ def _said_as_range(arguments: str) -> str:
 
 
 def _range(context: Context, path: Path, given: Mapping[str, Any]) -> Range | None:
-    """Read ``{from, to, step}`` or ``{from, to, count}``."""
+    """Read a range ``{from, to, step}`` or ``{from, to, count}``."""
     if not all(context.intact((*path, key)) for key in ("from", "to", "step", "count", "log")):
         return None
     first, last, log = given["from"], given["to"], given.get("log", False)
@@ -229,7 +229,7 @@ def read_points(
                 code="no-such-column",
             )
         elif not _NAME.fullmatch(name):
-            # Don't quote the name: the file may not hold points, and it may be confidential.
+            # Don't quote the name: the file may contain something else, and it may be confidential.
             context.report(
                 inner,
                 f"column {index + 1} of {file} cannot be a parameter: a parameter's name consists "
@@ -248,8 +248,9 @@ def read_points(
 
 
 def _table(context: Context, file: str, text: str) -> tuple[list[str], list[list[str]], int] | None:
-    """Return the header, the rows and the header's line number of a CSV text, or ``None`` after
-    reporting an error."""
+    """Return the header, the rows and the header's line number, or ``None`` after reporting an
+    error.
+    """
     header: list[str] | None = None
     first, rows = 1, list[list[str]]()
     reader = csv.reader(io.StringIO(text), strict=True, skipinitialspace=True)
@@ -296,7 +297,10 @@ def _table(context: Context, file: str, text: str) -> tuple[list[str], list[list
 
 
 def _column(cells: list[str]) -> tuple[object, ...]:
-    """Return a column's values: numbers if all cells are numbers without leading 0, or texts."""
+    """Return the values of a column.
+
+    They are numbers if every cell is a number without leading zeros, and strings otherwise.
+    """
     if not all(_NUMBER.fullmatch(cell) and math.isfinite(float(cell)) for cell in cells):
         return tuple(cells)
     return tuple(int(cell) if _INTEGER.fullmatch(cell) else float(cell) for cell in cells)

@@ -1,6 +1,6 @@
-"""Tables of results: checks of the section ``results:``.
+"""Checks the section ``results:`` and creates the :class:`Table` objects.
 
-Called by the loader after the checks of groups and before those of rules, whose actions may name
+The loader calls this check after those of groups, and before those of rules, whose actions can name
 tables.
 """
 
@@ -34,13 +34,13 @@ __all__ = ["bind_tables", "check_filter_names", "check_rows", "check_table_name"
 
 
 def bind_tables(context: Context, given: object) -> dict[str, Table]:
-    """Return the checked tables by name; report errors."""
+    """Return the checked tables by name, and report errors."""
     specs = {
         name: spec
         for name, spec in (given.items() if isinstance(given, dict) else ())
         if isinstance(spec, dict) and _may_be_called(context, ("results", name), name)
     }
-    # Collect all names first, because tables may refer to each other.
+    # Collect all names first, because tables can refer to each other.
     for name, spec in specs.items():
         table = _shape(context, ("results", name), name, spec, specs)
         if table is not None:
@@ -135,8 +135,10 @@ def _pivot(
     spec: Mapping[str, Any],
     only: str,
 ) -> tuple[str, tuple[Any, ...]]:
-    """Return the ``pivot`` parameter, and its values in the file that pass the filter. Both are
-    empty if the table has no pivot."""
+    """Return the ``pivot`` parameter, and its values in the file that pass the filter.
+
+    Both are empty if the table has no pivot.
+    """
     place = (*path, "pivot")
     if "pivot" not in spec or not context.intact(place):
         return "", ()
@@ -171,8 +173,10 @@ def _pivot(
 
 
 def _values(group: JobGroup, name: str, only: str) -> tuple[Any, ...]:
-    """Return the values of a parameter that may pass the filter, in ascending order. If the file
-    does not contain all values, return none."""
+    """Return the values of a parameter that can pass the filter, in ascending order.
+
+    Return an empty tuple if some values are not in the file.
+    """
     found: dict[Any, None] = {}
     for entry in (group, *group.more):
         values = entry.parameters.get(name, entry.points.get(name, ()))
@@ -194,10 +198,10 @@ def _no_metric(path: str) -> None:
 def _per_value(
     context: Context, spec: Mapping[str, Any], pivot: str, tables: Collection[str]
 ) -> frozenset[str]:
-    """Return the per-value columns, which have a value for each value of the pivot.
+    """Return the names of the per-value columns, which have a value for each value of the pivot.
 
-    The formula of such a column uses a statistic of jobs, ``n``, ``reused``, the pivot, or another
-    per-value column without an index.
+    The formula of a per-value column uses a statistic of jobs, ``n``, ``reused``, the pivot, or
+    another per-value column without an index.
     """
     found: set[str] = set()
     columns = spec.get("columns")
@@ -205,7 +209,7 @@ def _per_value(
         try:
             names = expression(str(text), texts=True).names
         except EnsembleError:
-            continue  # reported when the column is bound
+            continue  # the error is reported later
         by = {*(spec["by"] if isinstance(spec.get("by"), list) else [spec.get("by")])}
         for each in names - by:
             head, dot, _ = each.partition(".")
@@ -217,7 +221,7 @@ def _per_value(
 
 
 def _column_name(text: object) -> str:
-    """Return a column's name as rows have it: ``U["hex"]`` becomes ``U[hex]``."""
+    """Return the name of a column as in rows: ``U["hex"]`` becomes ``U[hex]``."""
     name, bracket, _ = str(text).partition("[")
     try:
         (found,) = expression(str(text).removeprefix("-")).names if bracket else (name,)
@@ -244,7 +248,7 @@ def _results(group: JobGroup) -> Iterator[str]:
 
 
 def _bound(context: Context, path: Path, table: Table, spec: Mapping[str, Any]) -> Table:
-    """Return the table with its valid expressions; report the invalid ones."""
+    """Return the table with its valid expressions, and report the invalid ones."""
     reads: set[str] = set()
     others: set[str] = set()
 
@@ -256,7 +260,7 @@ def _bound(context: Context, path: Path, table: Table, spec: Mapping[str, Any]) 
             reads.update(found - others)
         return found is not None
 
-    columns = dict(table.columns)  # invalid columns too, so that references are valid
+    columns = dict(table.columns)  # includes invalid columns, so that references to them are valid
     above: list[str] = []
     for name, text in (spec.get("columns") or {}).items():
         place, right = (*path, "columns", name), False
@@ -264,7 +268,7 @@ def _bound(context: Context, path: Path, table: Table, spec: Mapping[str, Any]) 
             parsed = _parsed(context, place, lambda text=text: expression(str(text), texts=True))
             if parsed is not None and checked(place, parsed, above, name):
                 columns[name], right = parsed, True
-        if not right or text != name:  # in a column ``x: x``, the second x is the row's value
+        if not right or text != name:  # in a column ``x: x``, the second x is a value of the row
             above.append(name)
     where: Condition | None = None
     place = (*path, "where")
@@ -302,11 +306,10 @@ def _spoken_of(
     above: Collection[str],
     column: str,
 ) -> frozenset[str] | None:
-    """Return the names ``STAT.NAME`` and ``STAT.TABLE.COLUMN`` in a formula, or ``None`` if one is
-    unknown.
+    """Return the names ``STAT.NAME`` and ``STAT.TABLE.COLUMN`` in a formula.
 
-    An unknown name is reported. ``column`` is the formula's column, or empty for ``where``.
-    ``above`` lists the columns that the formula may use.
+    Return ``None`` after reporting an unknown name. ``column`` is the column with this formula, or
+    empty for ``where``. ``above`` lists the columns that the formula may use.
     """
     if formula.metrics:
         path_of = min(formula.metrics)
@@ -361,7 +364,7 @@ def _is_over_rows(table: Table, name: str, statistics: Collection[str]) -> bool:
 
 
 def _check_over_rows(context: Context, path: Path, table: Table, name: str, column: str) -> bool:
-    """Return False after reporting a statistic over a row's jobs that can never have a value."""
+    """Return False after reporting a statistic over a row's jobs that never has a value."""
     _, base, condition = spoken(name)
     if condition:
         try:
@@ -391,8 +394,10 @@ def _report_per_value(context: Context, path: Path, table: Table, name: str, hin
 def _check_column(
     context: Context, path: Path, table: Table, name: str, written: str = "'NAME'"
 ) -> bool:
-    """Return False after reporting a column that the table does not have. Warn about a pivot value
-    that is not in the file."""
+    """Return False after reporting a column that the table does not have.
+
+    Warn about a pivot value that is not in the file.
+    """
     if name in table.row_names:
         return True
     base = table.per_value_of(name)
@@ -420,7 +425,7 @@ def check_filter_names(
     known: Collection[str],
     what: str,
 ) -> bool:
-    """Return False after reporting a name in the filter of ``base`` that a job does not have.
+    """Return False after reporting a name in the filter of ``base`` that jobs or rows do not have.
 
     ``what`` is the noun for messages: job or row.
     """
@@ -446,8 +451,10 @@ def check_filter_names(
 
 
 def check_rows(context: Context, path: Path, text: str) -> Table | None:
-    """Return the table in ``rows: all.TABLE(CONDITION)``, or ``None`` after reporting an unknown
-    table or an invalid filter."""
+    """Return the table that ``rows: all.TABLE(CONDITION)`` names.
+
+    Return ``None`` after reporting an unknown table or an invalid filter.
+    """
     try:
         name, condition = filtered(text, "rows")
     except EnsembleError as error:
@@ -465,7 +472,7 @@ def check_rows(context: Context, path: Path, text: str) -> Table | None:
 def _check_table_filter(
     context: Context, path: Path, table: Table, base: str, condition: str
 ) -> bool:
-    """Return False after reporting an invalid filter of a table's rows."""
+    """Return False after reporting an invalid filter of the rows of a table."""
     try:
         names = filter_of(condition).names
     except EnsembleError as error:
@@ -482,7 +489,7 @@ def _check_table_filter(
 
 
 def _check_order_free(context: Context, path: Path, name: str) -> bool:
-    """Return False after reporting a statistic that depends on the time of its values."""
+    """Return False after reporting a statistic that depends on when its values arrived."""
     spec = context.known.statistics.get(name.partition(".")[0])
     if spec is None or not spec.timed:
         return True
@@ -497,7 +504,7 @@ def _check_order_free(context: Context, path: Path, name: str) -> bool:
 
 
 def check_table_name(context: Context, path: Path, name: str, each: Sequence[str] = ()) -> bool:
-    """Return False after reporting an ``all.STAT.TABLE.COLUMN(CONDITION)`` that can have no value.
+    """Return False after reporting an ``all.STAT.TABLE.COLUMN(CONDITION)`` that never has a value.
 
     ``each`` lists the parameters of the rule's slices, if any.
     """
@@ -540,9 +547,9 @@ def _check_in_slice(
     statistic: str,
     column: str,
 ) -> bool:
-    """Return False after reporting a statistic that can never have a value within a slice.
+    """Return False after reporting a statistic that never has a value within a slice.
 
-    Warn about a statistic of the slice's parameter.
+    Warn about a statistic over a parameter of the slice.
     """
     group = context.known.groups.get(table.of)
     lacks = group is not None and not {*each} <= {*group.names}
@@ -565,7 +572,7 @@ def _check_in_slice(
 
 
 def _needs_two(context: Context, statistic: str) -> bool:
-    """Return whether a statistic needs at least two values."""
+    """Return True if a statistic needs at least two values."""
     spec = context.known.statistics.get(statistic)
     if spec is None:
         return False
@@ -616,7 +623,7 @@ def _report_name(
             for column in there.row_names
         ]
         near = nearest(name, offered, 0.6)
-        if head in statistics:  # the statistic exists, so the part after it is misspelt
+        if head in statistics:  # the statistic exists, so the rest is misspelt
             start = f"{head}."
             rests = [each.removeprefix(start) for each in offered if each.startswith(start)]
             rest = nearest(variable, rests, 0.6)

@@ -1,6 +1,8 @@
-"""Trigger binding: finds the events that trigger a rule and the names that its condition may use.
+"""Binds the trigger of a rule: which events trigger the rule, and which names its condition can
+use.
 
-This is the first step of ``binding``. The trigger itself is built by the plugin's record.
+This is the first step in binding a rule. The plugin that defines the trigger builds the
+:class:`Trigger` object.
 """
 
 from __future__ import annotations
@@ -37,19 +39,19 @@ _RULE_KEYS = frozenset(
         "enabled",
     }
 )
-#: Fields that describe a job's end. A job that has not ended has none of these fields.
+#: Fields about the end of a job. A job that has not ended has none of these fields.
 _OF_THE_END = frozenset({"exit_code", "status", "duration", "cause"})
-#: Built-in triggers without an event, each with the argument of ``Trigger`` that a plugin would use
-#: instead.
+#: Built-in triggers without an event. A plugin's trigger can use the argument of ``Trigger`` given
+#: here instead.
 _WITHOUT_EVENT = {"metric": "metric=PATH", "interval": "every=SECONDS"}
 
 
 class BoundTrigger(NamedTuple):
-    """The trigger of a rule and what its events provide.
+    """The trigger of a rule, and what its events provide.
 
-    ``about`` is the subject of the trigger's events (see
-    :class:`~ensemble_core.plugin.TriggerPlugin`). If ``each`` is given, the rule has an instance
-    for each job, or for each combination of these parameters.
+    ``about`` is the subject of the events (see :class:`~ensemble_core.plugin.TriggerPlugin`). If
+    ``each`` is set, the rule has an instance for each job, or for each combination of these
+    parameters.
     """
 
     record: TriggerPlugin
@@ -62,14 +64,16 @@ class BoundTrigger(NamedTuple):
 
     @property
     def whole_group(self) -> str | None:
-        """The group that ``STAT.NAME`` covers, or ``None`` if it covers an instance or a job."""
+        """The group that ``STAT.NAME`` covers, or ``None`` if such names cover an instance or a
+        job.
+        """
         over = self.occasion.over
         single = self.each is not None or (self.occasion.job and self.path is None)
         return None if single or not over else over[0]
 
     @property
     def label(self) -> str:
-        """Name of the trigger for people."""
+        """The trigger as messages show it."""
         if self.path is not None and self.record.name_means == "metric":
             return self.path.text
         if self.trigger.every is not None:
@@ -123,7 +127,7 @@ def bind_trigger(context: Context, path: Path, spec: Mapping[str, Any]) -> Bound
         return None
     _check_observed(context, path, kind, record, trigger, options)
     if metric is None and trigger.metric is not None and len(context.errors) == before:
-        # A plugin's trigger may have a metric that the file does not name.
+        # A plugin's trigger can have a metric that the file does not name.
         metric = context.metric(trigger.metric, (*path, "trigger"))
         if metric is None:
             return None
@@ -139,9 +143,9 @@ def bind_trigger(context: Context, path: Path, spec: Mapping[str, Any]) -> Bound
 def _can_wake(
     context: Context, path: Path, shown: str, record: TriggerPlugin, trigger: Trigger
 ) -> bool:
-    """Return True if an event or metric can trigger the rule; otherwise report it.
+    """Return True if an event or a metric can trigger the rule; otherwise report an error.
 
-    Warns about events that no installed plugin is known to report.
+    Warn about events that no installed plugin declares.
     """
     ways = [
         f"{way}={value!r}"
@@ -203,7 +207,7 @@ def _check_observed(
     trigger: Trigger,
     options: Mapping[str, Any],
 ) -> None:
-    """Report a trigger that needs rows of output which no observer of the group yields."""
+    """Report a trigger that needs rows of output if no observer of the group yields such rows."""
     needs = record.needs_variables
     place = (*path, "name" if trigger.group is not None else "trigger")
     observer = record.needs_observer
@@ -233,7 +237,10 @@ def _check_observed(
 
 
 def _about(context: Context, trigger: Trigger) -> frozenset[str]:
-    """Return the subject of the trigger's events. Events of plugins count as events of jobs."""
+    """Return what the events of the trigger are about.
+
+    Events of plugins count as events of jobs.
+    """
     triggers = context.registry.triggers
     return frozenset(triggers[name].about if name in triggers else "job" for name in trigger.wakes)
 
@@ -268,7 +275,7 @@ def _occasion(
     if record.name_means == "generator":
         for generator in context.known.generators.values():
             if generator is None:
-                return MatchContext(kind, False, None, known)  # the errors were reported
+                return MatchContext(kind, False, None, known)  # its errors have been reported
             known |= {*generator.vocs.names, *generator.vocs.outputs}
     if metric is not None:
         known |= {"value"}

@@ -1,6 +1,6 @@
-"""YAML writer: turns ensemble data into text that the reader converts back to the same data.
+"""Writes data as YAML text that the reader converts back to the same data.
 
-Used for expanded files and for rules of algorithms.
+Used for expanded files and for rules that algorithms generate.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["write_yaml"]
 
 
 def write_yaml(data: Any) -> str:
-    """Return the data as YAML that the reader parses to the same data."""
+    """Return the data as YAML text that the reader converts back to the same data."""
     import yaml
 
     class Dumper(yaml.SafeDumper):
@@ -39,5 +39,5 @@ def write_yaml(data: Any) -> str:
 def _read(value: str) -> Any:
     try:
         return read_value(value, "")[0]
-    except Exception:  # not a plain scalar, so it is quoted anyway
+    except Exception:  # not an unquoted scalar, so it is quoted anyway
         return value
