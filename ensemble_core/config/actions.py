@@ -41,7 +41,7 @@ ACTION_KEYS = frozenset({"name", "repetitions", "backoff", "on_error"})
 
 
 class MatchContext(NamedTuple):
-    """What an action can refer to when its rule fires. Used to check the action.
+    """The names that an action can use when its rule fires. Used to check the action.
 
     - ``trigger``: the trigger's name, for messages.
     - ``job``: whether the event can have a job of this run; ``group`` is the group of that job

@@ -46,7 +46,7 @@ class Document:
 
     @property
     def noun(self) -> str:
-        """What messages call the whole document."""
+        """Name of the whole document in messages."""
         return "the file" if self.file else "the specification"
 
     def get(self, path: Path) -> Any:
