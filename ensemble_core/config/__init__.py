@@ -4,13 +4,14 @@ The entry point is :func:`load`. Heavy modules are imported only when it is call
 
 To follow a condition (``when:``) through the code:
 
-1. ``reader`` reads it from the file.
-2. ``binding`` and ``conditions`` check the names in it.
+1. ``loading`` reads the file with ``reader``, and checks it with ``schema_check``.
+2. ``binding`` and ``conditions`` check the names in the condition.
 3. ``model/conditions`` parses it, with the help of ``model/expressions``.
 4. ``model/compiler`` compiles it to a function.
-5. ``engine/rule_index`` evaluates a condition that compares a metric with a number. The method
-   ``consider`` in ``engine/rule_evaluation`` evaluates all others, with fields from
-   ``engine/names``.
+5. In the engine, ``rule_set`` adds the rule to ``rule_index``, which finds the rules that an event
+   or a changed metric concerns.
+6. ``rule_evaluation`` (``consider``) evaluates the condition. The values of its names come from
+   ``state`` (``known``) and ``names``.
 """
 
 from __future__ import annotations

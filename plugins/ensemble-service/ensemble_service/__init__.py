@@ -9,11 +9,12 @@ How an event gets from a member to a run, module by module:
    it.
 3. At the service, ``streams`` receives the event, ``router`` finds the run, and ``send_queue``
    bounds the backlog. The service stores nothing.
-4. At the run, ``event_stream.Inbox`` drops the event if its number has arrived before. Otherwise it
-   accepts and acknowledges the event.
+4. At the run, ``connection`` receives the event, and ``remote_executor`` passes it to the member's
+   ``member_proxy`` (``received``), which does the rest. ``event_stream.Inbox`` drops the event if
+   its number has arrived before.
 5. ``event_admission`` drops events that a member may not report. ``member_jobs`` drops job events
-   that were already reported in an earlier life of the agent. ``member_proxy`` calls both and
-   passes the remaining events to ``remote_executor``.
+   that were already reported in an earlier life of the agent. The remaining events go to the run
+   through ``remote_executor``, and are then acknowledged.
 
 If an event arrives twice, look at ``event_stream``. There, ``Inbox.new`` drops repeats within one
 life of the agent, and ``Inbox.is_repeated`` drops rows and problems that a restarted agent sends

@@ -92,8 +92,7 @@ class EventAdmission:
     # -- decisions ------------------------------------------------------------------------------
 
     def take(self, message: pb.Event, now: float) -> Event | None:
-        """Return the event of a message and the member's own time for the event; ``None`` if it is
-        dropped.
+        """Return the event of a message, or ``None`` if the event is dropped.
 
         The argument ``now`` is the controller's time.
         """
