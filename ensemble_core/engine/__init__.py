@@ -1,4 +1,4 @@
 """Engine: a pure state machine that turns events into decisions.
 
-Its laws are at the top of ``engine.py``.
+The docstring of the module ``engine`` states the laws that it obeys.
 """

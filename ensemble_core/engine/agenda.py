@@ -1,11 +1,13 @@
-"""Agenda: the loop that carries out all consequences of an event.
+"""Agenda: the loop that works off everything that follows from an event.
 
-A *step* is a method with its arguments. It is called with the event and returns the steps that
-follow. Steps run depth first from a stack, so a long chain of firings needs no recursion. Before
-each step, the loop handles metric rules that a changed count triggers, then cancelled held jobs,
-then dropped retries. When the stack is empty, the loop handles the run as a whole: limits,
-generators, and rules on ``idle``. The stack is empty between events, so snapshots do not include
-it.
+The unit of work is a *step*: a method with its arguments. The loop calls it with the event, and the
+method returns the steps that follow. Steps are on a stack, so a long chain of firings needs no
+recursion; the steps that a step returns run before any older ones.
+
+Before each step, the loop considers metric rules whose metric has changed, then held jobs that were
+cancelled, then retries that were dropped. When the stack is empty, the loop asks for a step that
+concerns the whole run: limits, generators, or rules on ``idle``. The stack is always empty between
+events, so snapshots do not include it.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ __all__ = ["Agenda"]
 
 
 class Agenda:
-    """Loop over the steps that follow from an event."""
+    """The loop over all steps that follow from an event."""
 
     def __init__(
         self,
@@ -36,10 +38,10 @@ class Agenda:
         self._completion, self._generating = completion, generating
 
     def work(self, event: Event, steps: Steps, when_empty: Callable[[], Step | None]) -> None:
-        """Carry out these steps and all steps that follow from them.
+        """Run these steps and all steps that follow from them.
 
-        When the stack is empty, ``when_empty`` is called for the next step. The work is finished
-        when it returns ``None``.
+        Whenever the stack is empty, ``when_empty`` is called for another step. If it returns
+        ``None``, the work is finished.
         """
         state = self._state
         stack: list[Step] = [*steps][::-1] if steps else []
@@ -70,7 +72,9 @@ class Agenda:
                 stack += follow[::-1]
 
     def of_run(self) -> Step | None:
-        """Return the next step for the run as a whole: limits, generators, ``idle``."""
+        """Return the next step that concerns the whole run (limits, generators, ``idle``), or
+        ``None``.
+        """
         state = self._state
         if state.ended is not None or not state.look_for_end:
             return None
@@ -85,6 +89,8 @@ class Agenda:
         return (self._completion.limited, met) if met else None
 
     def of_deferred(self) -> Step | None:
-        """Return the next step for the run as a whole after a deferred event: only ``idle``."""
+        """Like :meth:`of_run`, but for an event that a stop had deferred: only rules on
+        ``idle``.
+        """
         state = self._state
         return (self._completion.idle,) if state.look_for_idle and state.ended is None else None

@@ -1,7 +1,4 @@
-"""Answers to decisions: results of functions, generators and resizes, and message deliveries.
-
-Called by ``engine``.
-"""
+"""Handles the answers to decisions: results of calls and resizes, and deliveries of messages."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ _LONGEST_RETRY = 60.0
 
 
 class Answers:
-    """Applies answers to the state, and runs the rules that react to them."""
+    """Updates the state with each answer, and considers the rules that react to it."""
 
     def __init__(
         self, rules: RuleEvaluation, completion: JobCompletion, generating: GeneratorScheduler
@@ -30,7 +27,11 @@ class Answers:
         self._completion, self._generating = completion, generating
 
     def returned(self, event: CallReturned) -> Steps:
-        """Handle the result of a call: perform the actions, or pass the answer to the generator."""
+        """Handle the result of a call.
+
+        The actions that a function returned are performed; the answer of a generator is passed to
+        the generator's scheduler.
+        """
         state = self._state
         generator = self._generating.caller(event.call)
         if generator is not None:
@@ -45,8 +46,9 @@ class Answers:
         return [(self._answered, called)]
 
     def _answered(self, called: Pending[Call] | None, event: Event) -> Steps:
-        """Finish the index that waited for a function, unless a call, retry or attempt is
-        pending."""
+        """Finish the index that waited for this function, unless something else of it is
+        pending.
+        """
         record = None if called is None else called.origin.occasion.record
         if record is not None:
             record.index.calls -= 1
@@ -54,7 +56,7 @@ class Answers:
         return None
 
     def failed(self, event: CallFailed) -> Steps:
-        """Report that a function raised an error."""
+        """Report that a called function raised an error."""
         state = self._state
         generator = self._generating.caller(event.call)
         if generator is not None:
@@ -68,7 +70,9 @@ class Answers:
         return self._answered(called, event)
 
     def delivered(self, event: Delivered) -> None:
-        """Handle messages that were delivered or could not be delivered after all tries."""
+        """Handle messages that were delivered, or that could not be delivered after all
+        attempts.
+        """
         state = self._state
         for notice in event.notices:
             sent = state.notices.get(notice)
@@ -85,15 +89,17 @@ class Answers:
             state.out.append(Log(level="warning", message=message))
 
     def deliver_again(self) -> None:
-        """Send the messages again that may not have been delivered."""
+        """Send messages again whose delivery is not confirmed."""
         for notice, sent in self._state.notices.items():
             again = replace(sent, attempt=sent.attempt + 1)
             self._state.notices[notice] = again
             self._state.out.append(again)
 
     def resized(self, event: ResizeOutcome) -> None:
-        """Handle the outcome of a resize request. If the request was not delivered, repeat it with
-        exponential backoff."""
+        """Handle the outcome of a resize request.
+
+        A request that was not delivered is repeated with exponential backoff.
+        """
         state = self._state
         asked = state.resizes.pop(event.request, None)
         state.look_for_end = True
@@ -122,6 +128,6 @@ class Answers:
             )
 
     def ask_again(self, request: str) -> None:
-        """Repeat a resize request under the same id."""
+        """Repeat a resize request with the same id."""
         self._state.resizes[request] = asked = self._state.resizes[request].retry()
         self._state.out.append(asked.decision)

@@ -1,8 +1,7 @@
-"""Backlog: the elements of groups' sweeps that ``submit-next`` has not yet taken.
+"""Backlog: the elements of a group's sweep that the action ``submit-next`` has not taken yet.
 
-A group's sweep has an element for each job of a submit. ``submit-next`` takes each element once, in
-any order. Other submits of the group do not affect the backlog. Called by a firing's
-``submit_next``.
+A sweep has one element for each job that a full submit of the group would have. ``submit-next``
+takes each element once, in any order. Other submits of the group do not change its backlog.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ ORDERS: tuple[Order, ...] = (
 def taken_next(
     state: State, names: Sequence[str], count: int, order: Order, seed: int
 ) -> Iterator[tuple[JobGroup, Job]]:
-    """Take up to ``count`` jobs of these groups. Return each job with its group.
+    """Take up to ``count`` jobs from the backlogs of these groups, and yield each with its group.
 
     Raises :class:`EnsembleError` if a parameter has no value.
     """
@@ -59,7 +58,10 @@ def taken_next(
 
 
 def _in_order(state: State, standings: list[GroupState], order: Order) -> list[GroupState]:
-    """Return the groups in this order. Groups whose duration is unknown come last."""
+    """Return the groups in the given order.
+
+    For orders by duration, groups without one come last.
+    """
     if order == "given":
         return standings
     if order in ("ascending", "descending"):
@@ -77,7 +79,10 @@ def _in_order(state: State, standings: list[GroupState], order: Order) -> list[G
 
 
 def _drawn(standings: list[GroupState], seed: int) -> tuple[GroupState, int]:
-    """Draw one of the remaining elements of all groups. Return its group and its position there."""
+    """Draw one of the remaining elements of all groups.
+
+    Return the group of the element and the element's position within the group's backlog.
+    """
     left = sum(each.backlog for each in standings)
     place = draw(seed, sum(each.taken for each in standings), left)
     for each in standings:
@@ -88,9 +93,10 @@ def _drawn(standings: list[GroupState], seed: int) -> tuple[GroupState, int]:
 
 
 def _take(standing: GroupState, place: int) -> int:
-    """Remove and return the element at this position.
+    """Remove the element at this position from the backlog, and return it.
 
-    The first element moves to the position (Fisher-Yates). Only moved elements are stored.
+    The first remaining element moves to the position (Fisher-Yates shuffle). Only elements that
+    have moved are stored.
     """
     moved, first = standing.moved, standing.taken
     at = first + place

@@ -1,10 +1,10 @@
-"""Usage of a run, and its budget: jobs, core-hours, node-hours and GPU-hours within the limits.
+"""Budget of a run: counts jobs, core-hours, node-hours and GPU-hours against the limits.
 
-*Used* is the time that ended and running attempts have used. *Committed* is the time that submitted
-attempts may still use: the remaining time of running attempts (at least 0) and the whole time of
-waiting attempts. The whole time of an attempt is its time limit, or else the mean of its group. The
-job table reports every attempt that is submitted, starts or ends. A run without such limits has no
-budget.
+*Used* is the time that ended and running attempts have taken. *Committed* is the time that
+submitted attempts can still take: the remaining time of running attempts (at least 0) and the full
+time of waiting attempts. The full time of an attempt is its time limit or, without a limit, the
+mean duration of its group. The job table reports to this module when an attempt is submitted,
+starts or ends. A run without such limits has no budget.
 """
 
 from __future__ import annotations
@@ -24,25 +24,27 @@ if TYPE_CHECKING:
 
 __all__ = ["JOBS", "Budget", "Claim", "Usage"]
 
-#: Name of the limit on submissions. All other limits have the names of ``RESOURCES``.
+#: Name of the limit on the number of submitted attempts. Other limits are named like ``RESOURCES``.
 JOBS = "jobs"
 _HOUR = 3600.0
-#: Relative tolerance when sums are compared with limits, because sums of fractions are not exact.
+#: Relative tolerance for comparing sums with limits, because sums of fractions are not exact.
 _SLACK = 1e-9
 
 
 def _weights(job: Job) -> tuple[int, int, int]:
-    """Return how much of each of ``RESOURCES`` a job uses per second."""
+    """Return how much of each resource in ``RESOURCES`` a job uses per second."""
     return job.cores, job.nodes, job.gpus
 
 
 class Usage:
-    """Time that the attempts of a run have used. Times are relative to ``since``, the first start.
+    """Time that the attempts of a run have used.
 
-    ``ended`` has the seconds of ended attempts by size, which consists of the nodes, the tasks, and
-    the cores and GPUs per task. If ``kept`` is true, sums over the running attempts are maintained
-    by size, so that a read has constant cost; otherwise each read adds up the running attempts.
-    ``latest`` is the time of the last start or end.
+    - Times are relative to ``since``, the first start.
+    - ``ended`` has the total seconds of ended attempts by their size, which consists of nodes,
+      tasks, cores per task and GPUs per task.
+    - If ``kept`` is true, the sums over running attempts are also maintained by size, so that a
+      read takes constant time. Otherwise, each read adds up all running attempts.
+    - ``latest`` is the time of the last start or end.
     """
 
     __slots__ = ("_records", "_running", "ended", "kept", "latest", "since")
@@ -93,12 +95,12 @@ class Usage:
         known[1] = known[1] - (started - (self.since or 0.0)) if known[0] else 0.0
 
     def running_for(self, now: float) -> float:
-        """Return the sum of the seconds that the running attempts have run."""
+        """Return the total time that the running attempts have run, in seconds."""
         now -= self.since or 0.0
         return sum(max(0.0, number * now - starts) for number, starts in self._runs().values())
 
     def hours(self, now: float) -> tuple[float, ...]:
-        """Return the used amount of each of ``RESOURCES``, in hours."""
+        """Return the used hours of each resource in ``RESOURCES``."""
         seconds = dict(self.ended)
         now -= self.since or 0.0
         for size, (number, starts) in self._runs().items():
@@ -116,11 +118,11 @@ def _size(job: Job) -> tuple[int, int, int, int]:
 
 
 class Claim:
-    """Time that a handed-over attempt may still use.
+    """Time that an attempt in the queue can still use.
 
     ``seconds`` is this time, or ``None`` for a waiting attempt without a time limit. ``weights``
-    has the use of each resource per second. ``until`` is when a running attempt will have used up
-    its ``seconds``.
+    has the use of each resource per second. For a running attempt, ``until`` is the time at which
+    ``seconds`` will have passed since its start.
     """
 
     __slots__ = ("group", "seconds", "until", "weights")
@@ -133,7 +135,7 @@ class Claim:
 
 
 class Budget:
-    """The limits of one run and its attempts' claims on them.
+    """The limits of a run, and what its attempts claim of them.
 
     ``limits`` has the values of the limits by name. ``handed`` is the number of attempts that were
     handed over to the executor.
@@ -152,13 +154,13 @@ class Budget:
         self._claims: dict[str, Claim] = {}
         #: Number of claims of each group.
         self._under_way: dict[str, int] = {}
-        #: Claims of waiting attempts. For attempts with a time limit: the sum for each resource.
-        #: For attempts without one: by group, the sum of the weights for each resource, and the
-        #: number of attempts.
+        #: Sums over the claims of waiting attempts. For attempts with a time limit: the sum for
+        #: each resource. For those without: by group, the sum of the weights for each resource, and
+        #: the number of attempts.
         self._waiting = [0.0, 0.0, 0.0]
         self._waiting_by_mean: dict[str, list[int]] = {}
-        #: Claims of running attempts: for each resource, the sum of the weights and the sum of the
-        #: end times; also a heap of the end times, which may contain ended attempts.
+        #: Sums over the claims of running attempts: for each resource, the sum of the weights and
+        #: of the end times. Also a heap of the end times, which may contain ended attempts.
         self._running = [0.0, 0.0, 0.0]
         self._ends = [0.0, 0.0, 0.0]
         self._line: list[tuple[float, str]] = []
@@ -172,14 +174,17 @@ class Budget:
     # -- updates -------------------------------------------------------------------------------
 
     def claim(self, job: Job) -> None:
-        """Record that an attempt was handed over."""
+        """Record that an attempt was handed over to the executor."""
         self.handed += 1
         claim = self._claims[job.id] = Claim(job)
         self._under_way[job.group] = self._under_way.get(job.group, 0) + 1
         self._wait(claim, 1)
 
     def start(self, job: str, now: float) -> None:
-        """Record that an attempt started. Without a time limit, it claims the mean of its group."""
+        """Record that an attempt has started.
+
+        Without a time limit, it claims the mean of its group.
+        """
         claim = self._claims.get(job)
         if claim is None or claim.until is not None:
             return
@@ -191,7 +196,7 @@ class Budget:
         self._run(claim, claim.until, 1)
 
     def end(self, job: str) -> None:
-        """Remove an attempt's claim."""
+        """Remove the claim of an attempt."""
         claim = self._claims.pop(job, None)
         if claim is None:
             return
@@ -201,7 +206,7 @@ class Budget:
         else:
             self._run(claim, claim.until, -1)
             self._tidy()
-        if not self._claims:  # also drop rounding errors in the sums
+        if not self._claims:  # also removes rounding errors in the sums
             self._waiting, self._running, self._ends = ([0.0, 0.0, 0.0] for _ in range(3))
             self._line.clear()
 
@@ -231,7 +236,7 @@ class Budget:
     # -- queries -------------------------------------------------------------------------------
 
     def committed(self, now: float) -> tuple[float, ...]:
-        """Return the claims on each of ``RESOURCES``, in hours.
+        """Return the committed hours of each resource in ``RESOURCES``.
 
         This query must not change any later result, not even its rounding.
         """
@@ -252,7 +257,9 @@ class Budget:
         return tuple(seconds / _HOUR for seconds in sums)
 
     def _late(self, time: float) -> Iterator[tuple[Claim, float]]:
-        """Yield each claim that its running attempt has used up before ``time``, and when."""
+        """Yield each claim of a running attempt that is used up before ``time``, with the time when
+        it was.
+        """
         line, places = self._line, [0]
         while places:
             at = places.pop()
@@ -264,14 +271,16 @@ class Budget:
                 places += (2 * at + 1, 2 * at + 2)
 
     def standing(self, name: str, now: float) -> tuple[float, float]:
-        """Return the used and the committed amount of the resource of this limit, in hours."""
+        """Return how much of a limit is used, and how much is committed (in hours; jobs for
+        ``jobs``).
+        """
         if name == JOBS:
             return self.handed, 0.0
         at = RESOURCES.index(name)
         return self._usage.hours(now)[at], self.committed(now)[at]
 
     def described(self, name: str, now: float) -> str:
-        """Describe a limit and its use."""
+        """Describe a limit and its use, for messages."""
         used, committed = map(amount, self.standing(name, now))
         return f"limits.{name} ({amount(self.limits[name])}; {used} used, {committed} committed)"
 
@@ -296,7 +305,7 @@ class Budget:
         return True
 
     def obstacle(self, job: Job, now: float) -> str | None:
-        """Return the limit that this job could exceed now, or ``None`` if it may be handed over."""
+        """Return the name of the limit that this job could exceed now, or ``None``."""
         limits = self.limits
         if JOBS in limits and self.handed >= limits[JOBS]:
             return JOBS
@@ -308,7 +317,7 @@ class Budget:
             if name not in limits or not weight:
                 continue
             taken, most = used[at] + committed[at], limits[name]
-            if seconds is None:  # unknown duration: let one job run to measure it
+            if seconds is None:  # unknown duration: let a single job run to measure it
                 free = taken < most and not self._under_way.get(job.group)
             else:
                 free = taken + weight * seconds / _HOUR <= most * (1 + _SLACK)
@@ -317,9 +326,10 @@ class Budget:
         return None
 
     def needed(self, held: Iterable[Job], now: float) -> dict[str, tuple[float, bool]]:
-        """Return the lowest value of each limit that lets these jobs go, and whether it is exact.
+        """Return, for each limit, the lowest value that lets these jobs go, and whether it is
+        exact.
 
-        The value is not exact but too low if a group has neither a time limit nor a mean duration.
+        A value is too low, not exact, if some group has neither a time limit nor a mean duration.
         """
         jobs = list(held)
         wanted: dict[str, tuple[float, bool]] = {}
@@ -338,10 +348,10 @@ class Budget:
         return wanted
 
     def raised(self, held: Iterable[Job], now: float) -> dict[str, float]:
-        """Return the limits that hold these jobs, each with a sufficient value, rounded to
+        """Return the limits that hold these jobs, each with a value that suffices, rounded up to
         hundredths.
 
-        If a job's duration is unknown, the value is just above the present use.
+        If the duration of a job is unknown, the value is just above the current use.
         """
         return {
             name: math.ceil(least * 100) / 100 if known else (math.floor(least * 100) + 1) / 100

@@ -1,6 +1,6 @@
-"""Done jobs, stored for tables and for functions that give parameters.
+"""Stores done jobs with their results, for tables and for functions that compute parameters.
 
-Only the done jobs of groups that need this are stored. The job table fills this store, and
+Only the done jobs of groups that need them are stored. The job table fills this store, and
 ``table_rows`` reads it.
 """
 
@@ -15,11 +15,11 @@ from ensemble_core.model.jobs import Job
 
 __all__ = ["DoneJob", "DoneJobs", "TableRow"]
 
-#: One row of a table: values by name.
+#: A row of a table: values by name.
 TableRow = dict[str, Any]
 
 
-#: A done job: its index, the number of its layout, its duration and attempt, and the values of its
+#: A done job: its index, the number of its layout, its duration and attempt, then the values of its
 #: parameters and result. It is a flat tuple, because there may be millions of them.
 DoneJob = tuple[Any, ...]
 
@@ -28,12 +28,12 @@ DoneJob = tuple[Any, ...]
 class DoneJobs:
     """The done jobs of one group, by index.
 
-    For each list of parameters that a rule has under ``each``, ``slices`` maps the values of these
-    parameters to the indices of the jobs that have them.
+    ``slices`` finds jobs by the parameters that a rule has under ``each``: for each such list of
+    parameters, it maps their values to the indices of the jobs with these values.
     """
 
     jobs: dict[int, DoneJob] = field(default_factory=dict)
-    #: The layouts, which are the names of a job's values. There is nearly always only one.
+    #: The layouts: each is the list of names of a job's values. There is nearly always only one.
     layouts: list[tuple[str, ...]] = field(default_factory=list)
     slices: dict[tuple[str, ...], dict[tuple[Any, ...], list[int]]] = field(default_factory=dict)
 
@@ -44,8 +44,8 @@ class DoneJobs:
         duration: float | None,
         reused: str | None = None,
     ) -> None:
-        """Add a finished job."""
-        # A parameter takes precedence over a result of the same name.
+        """Add a done job. ``reused`` is the earlier job that replaces it, if any."""
+        # A parameter takes precedence over a result with the same name.
         known = {"replica": job.replica, **result, **job.parameters}
         if reused is not None:
             known = {"reused": reused, **known}
@@ -62,11 +62,11 @@ class DoneJobs:
 
     @property
     def any_reused(self) -> bool:
-        """True if at least one job is reused from an earlier run."""
+        """True if at least one of the jobs is reused from an earlier run."""
         return any("reused" in names for names in self.layouts)
 
     def serve(self, by: tuple[str, ...]) -> None:
-        """Maintain an index of the jobs by the values of these parameters."""
+        """Maintain an index of the jobs by the values of these parameters, from now on."""
         if by not in self.slices:
             found = self.slices[by] = {}
             for job in self.jobs.values():
@@ -87,7 +87,7 @@ class DoneJobs:
         return known
 
     def in_order(self, parameters: Mapping[str, object]) -> Iterator[DoneJob]:
-        """Return the jobs with these parameter values, ordered by index."""
+        """Yield the jobs with these parameter values, in the order of their indices."""
         by = tuple(parameters)
         if by and by in self.slices:
             for index in sorted(self.slices[by].get(tuple(parameters.values()), ())):
@@ -99,9 +99,10 @@ class DoneJobs:
                 yield job
 
     def since(self, parameters: Mapping[str, object], seen: int) -> tuple[list[DoneJob], int]:
-        """Return the new jobs with these parameter values, and a position for the next call.
+        """Return the jobs with these parameter values that are new since the last call, and a
+        position.
 
-        ``seen`` is the position that the previous call returned, or 0 for all jobs.
+        ``seen`` is the position that the last call returned, or 0 to get all jobs.
         """
         by = tuple(parameters)
         if by and by in self.slices:
@@ -114,8 +115,10 @@ class DoneJobs:
         return new, count
 
     def size(self, parameters: Mapping[str, object]) -> int:
-        """Return the number of finished jobs with these parameter values, or an upper bound that
-        grows whenever this number does."""
+        """Return the number of done jobs with these parameter values, or an upper bound.
+
+        The upper bound grows whenever the number grows.
+        """
         if parameters and (by := tuple(parameters)) in self.slices:
             return len(self.slices[by].get(tuple(parameters.values()), ()))
         return len(self.jobs)

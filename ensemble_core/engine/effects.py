@@ -1,7 +1,4 @@
-"""Effects of decisions on the run's state, and the end of the run.
-
-Used by ``rule_evaluation``, ``firing`` (for switches) and ``engine``.
-"""
+"""Applies decisions to the state of the run, and ends the run."""
 
 from __future__ import annotations
 
@@ -42,7 +39,7 @@ class Effects:
         self.submission = Submitter(state)
 
     def apply(self, origin: Origin, decision: Decision) -> None:
-        """Apply a decision to the state and append it to the output."""
+        """Apply a decision to the state, and append it to the engine's output."""
         state = self.state
         if isinstance(decision, Terminate):
             self.end(decision)
@@ -74,7 +71,7 @@ class Effects:
             standing.group = state.ensemble.binder.group(standing.group, decision.fields)
             state.table.gauges.taken(decision.group)
             state.out.append(decision)
-            self.submission.hand_over(decision.group)  # the change may have raised at_once
+            self.submission.hand_over(decision.group)  # the new fields may have a larger at_once
             return
         elif isinstance(decision, SetGenerator):
             self._steer(decision)
@@ -90,13 +87,15 @@ class Effects:
         state.out.append(decision)
 
     def check_enabled(self, states: Iterable[RuleState]) -> None:
-        """Check newly enabled rules."""
+        """Check newly enabled rules, because their metrics may already satisfy them."""
         for rule_state in states:
             self.state.schedule(rule_state, self.state.now)
             self.state.look_at_once(rule_state)
 
     def _steer(self, decision: SetGenerator) -> None:
-        """Pause or continue a generator, request more points, or let it learn from others."""
+        """Pause or continue a generator, request more points, or let it learn from other
+        generators.
+        """
         state = self.state
         generator = state.generators.get(decision.generator)
         if generator is None or decision.generator not in state.ensemble.generators:
@@ -114,7 +113,7 @@ class Effects:
     # -- the end -------------------------------------------------------------------------------
 
     def end(self, decision: Terminate) -> None:
-        """End the run by this decision."""
+        """End the run with this decision."""
         state = self.state
         held = self.submission.forget_held(state.held())
         reused = self.submission.reused(decision.cancel)
@@ -132,7 +131,7 @@ class Effects:
         self._end(decision)
 
     def lose(self, reason: str) -> None:
-        """End the run because its queue is lost. Held jobs are kept for a resume."""
+        """End the run because its queue is lost. Held jobs stay held for a resume."""
         self.state.ended_for_now = Terminate(exit_code=1, reason=reason)
         self._end(self.state.ended_for_now)
 
@@ -170,14 +169,16 @@ class Effects:
         self.end(Terminate(exit_code=1 if failed else 0, reason=self._why(), natural=True))
 
     def _end_by_limit(self) -> None:
-        """End the run because a limit holds all remaining jobs. A resume with a higher limit
-        submits them."""
+        """End the run because a limit holds all remaining jobs.
+
+        A resume with a higher limit submits these jobs.
+        """
         state = self.state
         state.ended_for_now = Terminate(exit_code=4, reason=self._held_reason(), natural=True)
         self._end(state.ended_for_now)
 
     def _end_by_fault(self, names: list[str]) -> None:
-        """End the run because generators failed. A resume builds the generators again."""
+        """End the run because generators failed. A resume builds them again."""
         state = self.state
         which = f"generator{'s' * (len(names) > 1)} {', '.join(names)}"
         reason = f"{which} failed; {self._why()}"
@@ -185,7 +186,7 @@ class Effects:
         self._end(state.ended_for_now)
 
     def _held_reason(self) -> str:
-        """Describe which limits hold how many jobs, and how much more these jobs need."""
+        """Describe how many jobs each limit holds, and how much more these jobs need."""
         state = self.state
         budget = state.table.budget
         assert budget is not None
@@ -224,11 +225,11 @@ class Effects:
 def changed(
     known: Mapping[str, bool], to: Iterable[str], away: Iterable[str] | None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the names that a switch to ``to`` turns on, and those that it turns off.
+    """Return the names that a switch to ``to`` turns on, and the names that it turns off.
 
     ``known`` maps all names of one kind (instances or generators) to whether they are on. ``away``
-    lists the names to turn off. If ``away`` is ``None``, all others of this kind that are on are
-    turned off, provided that the switch turns one on.
+    lists the names to turn off. If ``away`` is ``None`` and the switch turns something on, all
+    others of this kind are turned off.
     """
     wanted = dict.fromkeys(name for name in to if name in known)
     on = tuple(name for name in wanted if not known[name])
@@ -239,8 +240,10 @@ def changed(
 def waiting_of(
     state: State, instances: Iterable[str], generators: Iterable[str] = ()
 ) -> tuple[str, ...]:
-    """Return the waiting jobs that these instances or generators submitted. They are held, in the
-    queue, or will be retried."""
+    """Return the waiting jobs that these instances or generators submitted.
+
+    These jobs are held, wait in the queue, or wait for a retry.
+    """
     named = set(instances)
     own = {name for name, each in state.rules.states.items() if each.rule.instance in named}
     own.update(f"generator {name}" for name in generators)
@@ -262,8 +265,11 @@ def _by(index: Index, rules: set[str]) -> bool:
 
 
 def switched(effects: Effects, decision: Switch) -> tuple[list[RuleState], list[Index]]:
-    """Apply a switch. Return the rules on ``start`` of the instances that it turned on, and the
-    indices whose calls it dropped."""
+    """Apply a switch.
+
+    Return those rules on ``start`` that belong to instances that were turned on, and the indices
+    for which pending calls were dropped.
+    """
     state = effects.state
     rules = state.rules
     for name in decision.off:
@@ -280,7 +286,10 @@ def switched(effects: Effects, decision: Switch) -> tuple[list[RuleState], list[
 
 
 def _drop_calls(state: State, instances: Iterable[str]) -> list[Index]:
-    """Drop the pending calls that rules of these instances requested. Return their indices."""
+    """Drop the pending calls of rules of these instances.
+
+    Return the indices that waited for the calls.
+    """
     named, dropped = set(instances), list[Index]()
     for call, asked in list(state.calls.items()):
         origin = asked.origin

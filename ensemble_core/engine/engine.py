@@ -1,52 +1,54 @@
-"""The engine, which turns events into decisions.
+"""The engine: turns events into decisions.
 
-These laws are tested:
+It obeys these laws, which are tested:
 
 1. **Purity.** Only ``Engine.handle(event) -> decisions`` changes the state. The engine has no
-   clock, I/O, threads, randomness or logging; the event gives the time. The same events give the
+   clock, I/O, threads, randomness or logging; each event carries its time. The same events give the
    same decisions, byte for byte.
-2. **Order.** An event first updates the job table and the metrics. Then the rules that wait for an
-   updated metric are considered, and after them the rules that wait for the event. Within each
-   step, every rule is considered once, in file order (added rules last). Effects of a firing (a
-   submitted job, a changed group, a switched rule) are visible to the next rule of the same event.
-   Then follow metric rules on counters that the firings changed (``submitted``), until there are no
-   more. If the event finished an index, a call or a wait, the next steps are: record the result;
-   rules on ``job-done`` or ``job-lost``; metric rules on counters that this changed; rules on
-   ``idle``, narrowest scope first (slices by first submit, groups, lists, the run), then in file
-   order. Each step settles before the next begins. Each rule or instance sees an idle state once,
-   but never during a call, before a first job, or because of a resume.
-3. **End.** After ``terminate``, no rule fires and nothing is submitted, not even by the rest of the
-   same event. Remaining jobs are counted until they are over. (A resume submits jobs again that
-   were submitted before and left to the queue.) The only exception are rules on ``end``: they are
-   considered last in the event that ends or stops the run, and may only log and notify.
-4. **Repetitions.** A rule fires at most ``repetitions`` times. With ``each``, this holds for each
-   instance, and each instance has a separate backoff and ``looks``. An undelivered resize request
-   is repeated as part of the same firing. Exhausted, disabled and cut rules leave the index and
-   cost nothing; an exhausted instance costs one look-up.
-5. **Counting.** Each of our jobs is counted once, by its outcome. It always holds that ``submitted
-   = finished + cancelled + active``, with ``finished = success + failed``. The outcome is known at
-   ``finish``, or at ``clean`` for a job that never ran. Duplicates of an event change nothing. An
-   attempt is a job; ``open + done + lost`` is the number of all indices that were ever submitted.
-   At the end of an attempt, at most one retry is decided, by the first rule that fires. If a
+2. **Order.** An event first updates the job table and the metrics. Then the engine considers the
+   rules on the updated metrics, and after them the rules on the event itself. In each of these two
+   steps, every rule is considered once, in file order (rules that were added later come last). The
+   effects of a firing (a submitted job, a changed group, a switched rule) are visible to the next
+   rule. Firings can change counters such as ``submitted``; rules on these counters follow, until no
+   counter changes any more. If the event finished an index, a call or a wait, these steps follow:
+   record the result; rules on ``job-done`` or ``job-lost``; rules on counters that this changed;
+   rules on ``idle``, narrowest scope first (slices in the order of their first submit, groups,
+   lists of groups, the run), then in file order. Each step is complete before the next one begins.
+   A rule or instance sees each idle state once, but never while a call is pending, before a first
+   job, or because of a resume.
+3. **End.** After ``terminate``, no rule fires and nothing is submitted, not even for the rest of
+   the same event. Jobs that remain are counted until they are over. The only exception is rules on
+   ``end``: they are considered last in the event that ends or stops the run, and may only log and
+   notify. (A resume may submit jobs again that an earlier controller had submitted.)
+4. **Repetitions.** A rule fires at most ``repetitions`` times. With ``each``, this holds for every
+   instance, and every instance has its own backoff and its own count of consecutive checks
+   (``for``). If a resize request is not delivered, repeating it belongs to the same firing. Rules
+   that are exhausted, disabled or cut leave the index and cost nothing; an exhausted instance costs
+   one look-up.
+5. **Counting.** Each of our jobs is counted once, by its outcome. At all times, ``submitted =
+   finished + cancelled + active``, where ``finished = success + failed``. The outcome is known at
+   ``finish``, or at ``clean`` for a job that never ran. Duplicate events change nothing. These
+   counters count attempts; ``open + done + lost`` is the number of all indices that were ever
+   submitted. When an attempt ends, at most one retry is decided, by the first rule that fires. If a
    waiting retry is cancelled, its index is lost. At most ``at_once`` attempts of a group are in the
    queue.
-6. **Chains.** Firings that cause one another, without a job finishing in between, form a chain. A
-   chain longer than ``limits.chain`` is cut: its next rule (or instance) is switched off, and an
+6. **Chains.** Firings form a chain if each causes the next one and no job finishes in between. A
+   chain longer than ``limits.chain`` is cut: the next rule (or instance) is switched off, and an
    error shows the chain. A retry starts a new chain.
-7. **Failures.** A failed job is handled if, by the time of its ``clean``, a rule on failures has
-   matched one of its events, or still waits for more failures (``count.G.failed``). Retried
-   failures are handled, and so are failures that cost a point of a generator with ``failed``. A
-   lost index counts as a failed job, unless its last attempt was cancelled. A natural end has exit
-   code 0 if all failures were handled, and 1 otherwise.
-8. **Natural end.** The run ends when no job is active, no call is pending, no retry waits, ``idle``
-   was considered, and no live rule waits for time to pass. Jobs that could exceed a limit are held.
-   If only held jobs are left, the run ends after the rules on ``limit``, with exit code 4. A resume
-   revokes such an end, and also an end by the loss of the queue.
-9. **Stop.** A stop is an end that a resume revokes. Until then, events are deferred; the resume
-   handles them before it repeats any decision. A job that the stop cancelled is requeued at its
-   ``clean``: its record and statistics start again, nothing is counted, and no rule is triggered.
-   If such a job exits by itself before it is cancelled, the resume counts it by its outcome, and it
-   triggers rules then.
+7. **Failures.** A failed job counts as handled if a rule on failures has matched one of its events
+   by the time of its ``clean``, or still waits for more failures (``count.G.failed``). It also
+   counts as handled if it is retried, or if it costs a point of a generator with the option
+   ``failed``. A lost index counts as a failed job, unless its last attempt was cancelled. A natural
+   end has exit code 0 if all failures were handled, and 1 otherwise.
+8. **Natural end.** The run ends when no job is active, no call is pending, no retry waits, rules on
+   ``idle`` were considered, and no live rule waits for time to pass. Jobs that could exceed a limit
+   are held. If only held jobs are left, the run ends with exit code 4, after the rules on
+   ``limit``. A resume revokes such an end, and also an end because of a lost queue.
+9. **Stop.** A stop is an end that a resume revokes. Events that arrive before the resume are
+   deferred; the resume handles them before it repeats any decision. A job that the stop cancelled
+   is requeued at its ``clean``: its record and statistics start again, nothing is counted, and no
+   rule is triggered. If such a job exits before it is cancelled, the resume counts it by its
+   outcome, and rules are triggered then.
 
 Only one thread, which the runtime owns, calls the engine. A replay calls it with the events of a
 journal.
@@ -100,16 +102,17 @@ from ensemble_core.model.expressions import Expression
 
 __all__ = ["Engine"]
 
-#: Largest number of distinct warnings kept for later inspection.
+#: How many distinct warnings are stored for inspection at most.
 _MOST_WARNINGS = 20
 
 
 class Engine:
-    """One run of one ensemble: its ``state`` and the rules that act on it. See the laws above.
+    """The state machine of one run: its ``state``, and the rules that act on it.
 
-    An engine is built for an ensemble, or from the state in a snapshot. :class:`State` describes
-    ``everything`` and ``shared``. Other code may read ``state``; only ``handle`` and ``adopt``
-    change it.
+    An engine is built from an ensemble or, in a resume, from the state in a snapshot.
+    :class:`State` explains the arguments ``everything`` and ``shared``. Other code may read
+    ``state``, but only the methods ``handle`` and ``adopt`` change it. The module's docstring
+    states the laws.
     """
 
     def __init__(
@@ -130,9 +133,10 @@ class Engine:
         self._agenda = Agenda(ensemble, self._rules, self._completion, self._generating)
         self._answers = Answers(self._rules, self._completion, self._generating)
         self._stopping = Stopping(ensemble, self._effects.submission)
-        #: True while deferred events are handled. Rows in deferred events are counted already.
+        #: True while deferred events are handled. The rows in these events have been counted
+        #: already.
         self._catching_up = False
-        #: Snapshot of the metrics for the functions that the current event calls.
+        #: Copy of the metrics for the functions that the current event calls.
         self._view: MetricsView | None = None
         self._handlers: dict[type[Event], Callable[[Any], Steps]] = {
             Observed: self._on_observed,
@@ -154,11 +158,14 @@ class Engine:
         }
 
     def observe(self, observer: RuleObserver) -> None:
-        """Report what happens to rules to ``observer`` from now on."""
+        """Report what happens to rules to this observer, from now on."""
         self._rules.observer = observer
 
     def adopt(self, ensemble: Ensemble) -> list[str]:
-        """Continue with a changed file, between two events. Return the dropped rules."""
+        """Continue with a changed file, between two events.
+
+        Return the rules that were dropped because they do not fit the new file.
+        """
         dropped = self.state.adopt(ensemble)
         if self._rules.observer is not None:
             self._rules.observer.adopted()
@@ -168,11 +175,11 @@ class Engine:
 
     @property
     def busy(self) -> int:
-        """The number of jobs whose last event has not arrived yet."""
+        """Number of jobs whose last event has not arrived yet."""
         return len(self.state.table.records)
 
     def in_queue(self) -> list[tuple[str, JobRecord]]:
-        """Return the submitted jobs whose last event has not arrived yet."""
+        """Return the jobs in the queue: submitted, and without a last event so far."""
         away = set(self.state.held())
         away.update(job for job, record in self.state.table.records.items() if record.reused)
         if self.state.stop is not None:
@@ -181,7 +188,7 @@ class Engine:
 
     @property
     def waits_for_cancelled(self) -> bool:
-        """True while a job that a stop cancelled is still in the queue."""
+        """True while a job that a stop has cancelled is still in the queue."""
         stop = self.state.stop
         return (
             stop is not None
@@ -200,7 +207,7 @@ class Engine:
         return type(event) is not JobEvent or event.ours or self.state.rules.watches_foreign
 
     def rule_of(self, call: Call) -> Mapping[str, Any]:
-        """Return the rule that requested a call, as it was at the time of the request."""
+        """Return the rule that made a call, as it was when it made the call."""
         asked = self.state.calls.get(call.call)
         if asked is not None:
             return asked.origin.rule_state.rule.spec
@@ -208,15 +215,17 @@ class Engine:
         return {} if state is None else state.rule.spec
 
     def next_timer(self) -> Timer | None:
-        """Return the earliest time for which the engine needs a timer event, and its purpose."""
+        """Return the next timer: the time at which the engine needs a timer event, and its
+        purpose.
+        """
         return None if self.state.ended else self.state.timers.first()
 
     def snapshot(self) -> MetricsView:
-        """Return the current values of all metrics, for use in another thread."""
+        """Return the current values of all metrics in a form that another thread can read."""
         return self._look() if self._view is None else self._view
 
     def tables(self) -> Tables:
-        """Return the file's current tables, each computed on access."""
+        """Return the file's tables. Each table is computed when it is read."""
         return self.state.tables()
 
     def _look(self) -> MetricsView:
@@ -252,10 +261,10 @@ class Engine:
                 steps = self._handlers[type(event)](event) or ()
             if steps is not None or state.look_for_end:
                 self._agenda.work(event, steps, self._agenda.of_run)
-        except Exception as error:  # a malformed event of a plugin must not end the run
+        except Exception as error:  # a plugin's malformed event must not end the run
             self._recover(event, error)
-        # Read the metrics now and not on access, so that a replay reports a faulty statistic at the
-        # same event.
+        # Read the metrics here, not when they are used, so that a replay reports a statistic's
+        # error at the same event.
         self._view = None
         if out and any(type(each) is Call and each.kind != "generator" for each in out):
             self._view = self._look()
@@ -273,7 +282,10 @@ class Engine:
         return out
 
     def _recover(self, event: Event, error: Exception) -> None:
-        """Continue after an exception in the middle of an event. Earlier decisions remain valid."""
+        """Continue after an exception in the middle of an event.
+
+        Decisions made before it stay valid.
+        """
         state = self.state
         state.via = None
         state.beating = False
@@ -294,7 +306,7 @@ class Engine:
         self._rules.close(event, fields)
 
     def _report_metric_problems(self) -> None:
-        """Report statistics that failed."""
+        """Report errors in statistics."""
         metrics = self.state.metrics
         for problem in metrics.problems:
             self.state.error(problem)
@@ -330,7 +342,7 @@ class Engine:
             if event.name == "clean":
                 return [(self._completion.settle_index, record.index)]
             return None
-        # Most events concern no rule, so they must be cheap.
+        # Most events concern no rule, so this path must be fast.
         if (
             index.touched
             or rules.observer is not None
@@ -342,7 +354,7 @@ class Engine:
         return self._completion.cleaned(record, event) if event.name == "clean" else None
 
     def _compute_result(self, record: JobRecord, event: JobEvent) -> None:
-        """Compute the group's ``result`` for a job that has succeeded."""
+        """Compute the values under the group's ``result`` for a job that has succeeded."""
         state, source = self.state, record.source
         if source is None or not source.result:
             return
@@ -364,7 +376,7 @@ class Engine:
     ) -> None:
         state, table = self.state, self.state.table.groups[record.job.group]
         message = f"{record.job.id}: its result {name!r} ({formula.text}) has no value"
-        # Report only the first job of a group whose output an observer did not understand.
+        # If an observer could not parse the output, report only the first such job of the group.
         unread = record.not_understood or (table.not_understood and not record.rows)
         lacks = any(known.get(each) is None for each in formula.spoken)
         if unread and lacks and not table.told:
@@ -379,7 +391,7 @@ class Engine:
     def _on_foreign_job(self, event: JobEvent) -> None:
         state = self.state
         if event.ours or state.ended is not None:
-            return  # a late event: the job or the run is over
+            return  # a late event, after the end of the job or the run
         if state.rules.watches_foreign:
             names, fields = state.foreign_jobs.take(event)
             self._rules.react(names, None, event, None, fields, foreign=True)
@@ -402,7 +414,7 @@ class Engine:
         if event.clock is not None:
             fields.setdefault("clock", event.clock)
         fields["observer"] = event.observer
-        # The number of rows that arrive after a cancel is random, so rules ignore these rows.
+        # How many rows arrive after a cancel is random, so rules ignore these rows.
         names = () if record.cancelling and not record.refused else ("observed",)
         self._rules.react(names, record.job.group, event, record, fields)
 
@@ -447,7 +459,7 @@ class Engine:
         state.ended_for_now = None
         state.look_for_end = True
         state.silence.restart(state.now, state.timers)
-        # Report only gauges that changed, as in an uninterrupted run.
+        # Report only changed gauges, as in an uninterrupted run.
         gauges = state.metrics.gauges
         state.set_gauges({p: v for p, v in event.resources.items() if gauges.get(p) != v})
         self._answers.deliver_again()
@@ -504,8 +516,10 @@ class Engine:
         state.link = state.deepest = None
 
     def _submit_again(self, absent: Sequence[str]) -> list[JobRecord]:
-        """Submit jobs again that never reached the queue. If such a job is being cancelled, end it
-        instead. Return the ended jobs."""
+        """Submit jobs again that never reached the queue.
+
+        If such a job is being cancelled, end it instead. Return the jobs that were ended.
+        """
         state = self.state
         cancelled: list[JobRecord] = []
         absent_jobs: list[HeldJob] = []
@@ -514,7 +528,7 @@ class Engine:
             record = state.table.records.get(name)
             if record is None or record.seen or name in held:
                 continue
-            # This submit is repeated, unlike a submit of jobs that an ended run left to the queue.
+            # In contrast to jobs that an ended run left to the queue, this submit is repeated.
             record.stopping = False
             if record.cancelling:
                 state.table.forget(record)
@@ -583,7 +597,7 @@ class Engine:
     def _on_timer(self, event: TimerElapsed) -> Steps:
         state = self.state
         if state.ended is not None:
-            return None  # the timer is still due after a resume
+            return None  # after a resume, the timer is still due
         state.timers.elapsed(event.timer, event.key, event.timestamp)
         if event.timer == "heartbeat":
             state.beating = True
@@ -615,7 +629,7 @@ class Engine:
             state.look_for_end = True
         return None
 
-    # The methods below are steps that timers start.
+    # The methods below are steps that follow from timers.
 
     def _end_beat(self, event: Event) -> None:
         self.state.beating = False

@@ -1,8 +1,8 @@
-"""One firing of one rule, as an action's plan sees it.
+"""One firing of a rule, as the plan of an action sees it.
 
-A decision takes effect when the plan yields it, but a ``Submit`` reserves its indices when it is
-created. The module ``rule_evaluation`` creates firings; the interface for actions is
-``model.rules.Firing``.
+A decision takes effect when the plan yields it. The only exception: creating a ``Submit`` reserves
+the indices of its jobs. The interface is ``model.rules.Firing``; this module implements it for
+``rule_evaluation``.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class EngineFiring:
 
     def __init__(self, state: State, origin: Origin, *, tolerated: bool = False) -> None:
         self._state = state
-        #: True if a failed call is only a warning (``on_error: warn``).
+        #: True if the failure of a call is only a warning (``on_error: warn``).
         self._tolerated = tolerated
         self.origin = origin
         self.rule = origin.rule
@@ -93,7 +93,7 @@ class EngineFiring:
     def submit_given(
         self, group: str, overrides: Mapping[str, Any], given: Mapping[str, Sequence[object]]
     ) -> Decision:
-        """Submit a group with parameter values that functions returned."""
+        """Submit a group with parameter values that functions have returned."""
         none = [name for name, values in given.items() if not values]
         if none:
             return self.log(f"no value for {none[0]}: no jobs of {group} submitted")
@@ -268,8 +268,10 @@ class EngineFiring:
             yield from firing.perform(bound)
 
     def perform(self, action: BoundAction) -> Iterable[Decision]:
-        """Yield the decisions of a checked action. An action without a plan is called outside the
-        engine's thread."""
+        """Yield the decisions of a checked action.
+
+        For an action without a plan, this is a call outside the engine's thread.
+        """
         options = action.said(self.fields) if action.messages else action.options
         firing = self
         if action.tolerated != self._tolerated:
@@ -297,7 +299,7 @@ class EngineFiring:
         job = None
         if record is not None:
             job = {**self.fields, **self._state.table.described(record)}
-            # Some events, such as a function's return, do not name the job.
+            # Some events, such as the return of a function, do not name the job.
             event.setdefault("job", record.job.id)
         return Call(
             **self.origin.mark,

@@ -1,6 +1,6 @@
-"""Foreign jobs: jobs in the queue that do not belong to this run.
+"""Tracks foreign jobs: jobs in the queue that belong to other runs or users.
 
-They are tracked for rules with ``scope: queue``.
+Only rules with ``scope: queue`` need them.
 """
 
 from __future__ import annotations
@@ -27,13 +27,17 @@ class _ForeignJob:
 
 
 class ForeignJobs:
-    """The unfinished jobs of other runs and users in the queue, for rules with ``scope: queue``."""
+    """Foreign jobs in the queue that are not over yet."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, _ForeignJob] = {}
 
     def take(self, event: JobEvent) -> tuple[tuple[str, ...], dict[str, Any]]:
-        """Apply an event. Return its occasions, and the job's fields for conditions."""
+        """Apply an event of a foreign job.
+
+        Return the names of the trigger events that it causes, such as ``job-fail``, and the job's
+        fields for conditions.
+        """
         job = self._jobs.get(event.job)
         if job is None:
             job = self._jobs[event.job] = _ForeignJob()

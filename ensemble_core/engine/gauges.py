@@ -1,8 +1,10 @@
-"""Gauges that the engine computes: jobs in each state, waiting jobs and their sizes, backlogs.
+"""Gauges of the run's own jobs: the number in each state, waiting jobs and their sizes, and
+backlogs.
 
-Counting starts at the first use of a gauge, so runs without gauges pay nothing. The job table
-reports every change. Values that an executor reports (``queue.sched``, ``waiting.nodes``) take
-precedence. ``queue.active`` and the other ``waiting.*`` gauges cover this run's own jobs only.
+Counting starts when a gauge is first used, so runs without gauges pay nothing. The job table
+reports every change of a job's state. If the executor reports a gauge (``queue.sched``,
+``waiting.nodes``), its value takes precedence. ``queue.active`` and the other ``waiting.*`` gauges
+always cover only jobs of this run.
 """
 
 from __future__ import annotations
@@ -23,16 +25,16 @@ if TYPE_CHECKING:
 __all__ = ["OwnGauges", "draw"]
 
 _QUEUE: dict[int, str] = {state: f"queue.{state.name.lower()}" for state in JobState}
-#: Gauges whose value is the number of nodes of one waiting job (0 if no job waits). They are
-#: checked at submits and heartbeats.
+#: Gauges that have the number of nodes of one waiting job as their value (0 if no job waits). Rules
+#: on them are checked at submits and heartbeats.
 _OF_ONE = ("waiting.next", "waiting.smallest", "waiting.largest", "waiting.random")
 
 
 def draw(seed: object, number: object, below: int) -> int:
-    """Return a pseudo-random integer from 0 to ``below`` - 1, which is the same on all machines.
+    """Return a pseudo-random integer from 0 to ``below`` - 1. It is the same on all machines.
 
-    It is the first 8 bytes of SHA-256 of ``SEED:NUMBER``, as an unsigned big-endian integer, modulo
-    ``below``.
+    Its definition: the first 8 bytes of the SHA-256 digest of ``SEED:NUMBER``, read as a big-endian
+    integer, modulo ``below``.
 
     >>> draw(0, 0, 10), draw(0, 1, 10)
     (9, 7)
@@ -42,9 +44,9 @@ def draw(seed: object, number: object, below: int) -> int:
 
 
 class OwnGauges:
-    """Gauges of this run's own jobs. They are updated once ``kept`` is true.
+    """Gauges of the jobs of this run. They are updated once ``kept`` is true.
 
-    ``beats`` is the number of heartbeats. At each of them, ``waiting.random`` is drawn again.
+    ``beats`` is the number of heartbeats so far; each one draws ``waiting.random`` again.
     """
 
     __slots__ = (
@@ -59,7 +61,7 @@ class OwnGauges:
         metrics: MetricStore,
         index: RuleIndex,
     ) -> None:
-        #: True if the executor reports ``queue.*`` and ``waiting.nodes``.
+        #: True if the executor itself reports ``queue.*`` and ``waiting.nodes``.
         self.queue_reported = False
         self.beats = 0
         self.index = index
@@ -71,15 +73,15 @@ class OwnGauges:
         self._states = [0] * len(JobState)
         self._nodes = 0
         self._waiting = 0
-        #: Number of waiting jobs by their number of nodes.
+        #: How many waiting jobs need a given number of nodes.
         self._sizes: dict[int, int] = {}
-        #: For each urgency, the nodes of each waiting job, in order of submission. These are
-        #: ordered dicts, because finding the first entry of a plain dict gets slower as entries are
-        #: removed.
+        #: For each urgency, the number of nodes of each waiting job, in the order of submission.
+        #: These are ordered dicts, because finding the first entry of a plain dict gets slower as
+        #: entries are removed.
         self._lines: dict[int, OrderedDict[str, int]] = {}
 
     def keep(self) -> None:
-        """Count the current jobs, and count all changes from now on."""
+        """Count the current jobs now, and all changes from now on."""
         if self.kept:
             return
         self.kept = True
@@ -136,7 +138,7 @@ class OwnGauges:
             self._update_waiting()
 
     def move(self, before: int, after: int) -> None:
-        """Count a job that has changed its state."""
+        """Count a change of a job's state."""
         states = self._states
         states[before] -= 1
         states[after] += 1
@@ -145,13 +147,13 @@ class OwnGauges:
             self._touch(_QUEUE[after], states[after])
 
     def leave(self, state: int) -> None:
-        """Stop counting a job in its state, because the job will be handed over again."""
+        """Stop counting a job in its current state, because it will be handed over again."""
         self._states[state] -= 1
         if self.index.gauges and not self.queue_reported:
             self._touch(_QUEUE[state], self._states[state])
 
     def taken(self, group: str) -> None:
-        """Update a group's backlog."""
+        """Update the gauge of a group's backlog."""
         gauge = BACKLOG + group
         if gauge in self.index.gauges:
             self._touch(gauge, self.value(gauge))
@@ -170,7 +172,7 @@ class OwnGauges:
     # -- queries -------------------------------------------------------------------------------
 
     def refresh(self, gauge: str) -> None:
-        """Update the store's value of this gauge, if it is one of the run's own gauges."""
+        """Update a gauge in the metric store, if it is one of the run's own gauges."""
         value = self.value(gauge)
         if value is not None:
             self._metrics.gauges[gauge] = value
@@ -183,7 +185,7 @@ class OwnGauges:
                 self.refresh(gauge)
 
     def value(self, gauge: str) -> float | None:
-        """Return the value of a gauge; ``None`` if the executor reports it."""
+        """Return the value of a gauge, or ``None`` if the executor reports it."""
         if gauge.startswith(BACKLOG):
             return self._groups[gauge.removeprefix(BACKLOG)].backlog
         self.keep()
@@ -207,7 +209,7 @@ class OwnGauges:
         if gauge == "waiting.largest":
             return max(self._sizes)
         if gauge == "waiting.next":
-            # The next job of a queue is the oldest of the most urgent jobs.
+            # A queue's next job is the oldest one with the highest urgency.
             return next(iter(self._lines[max(self._lines)].values()))
         counts = self._metrics.counts
         handed_on = sum(counts[name]["submitted"] - len(x.held) for name, x in self._groups.items())

@@ -1,9 +1,9 @@
-"""Scheduler of generators: decides when each generator is called, and with which arguments.
+"""Decides when each generator is called, and with which arguments.
 
-A call is a decision ``Call`` of kind ``generator``. Its answer arrives as an event, so a replay
-makes no calls. Each generator has at most one pending call. ``agenda`` gives generators their turn
-before rules on ``idle``. ``job_completion`` reports finished indices to the field ``jobs``, which
-is a ``points.PointJobs``.
+A call is a decision ``Call`` of kind ``generator``; the answer arrives as an event, so a replay
+does not call generators. Each generator has at most one pending call. ``agenda`` calls
+:meth:`GeneratorScheduler.turn` before it considers rules on ``idle``. The attribute ``jobs`` (see
+``points``) tracks the jobs of the points.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from ensemble_core.model.generators import Exchange, GeneratorSpec, Point
 
 __all__ = ["GeneratorScheduler"]
 
-#: If no point of a generator was ever done, the generator fails after this many lost points.
+#: If no point has ever been done, the generator fails after this many lost points.
 _MOST_LOST = 20
 
 
 class GeneratorScheduler:
-    """Scheduler of the generators of one run."""
+    """Schedules the calls of all generators of a run."""
 
     def __init__(self, rules: RuleEvaluation) -> None:
         self.state = rules.state
@@ -39,7 +39,7 @@ class GeneratorScheduler:
     # -- events --------------------------------------------------------------------------------
 
     def answered(self, generator: GeneratorState, event: CallReturned) -> Steps:
-        """Handle a generator's answer."""
+        """Handle the answer of a generator."""
         state, spec = self.state, self._spec(generator.name)
         asking, generator.asking = generator.asking, None
         state.look_for_end = state.look_for_idle = state.generators_due = True
@@ -62,7 +62,7 @@ class GeneratorScheduler:
         return [(self._update_metrics, generator)]
 
     def resumed(self) -> None:
-        """Repeat pending calls and rebuild failed generators after a resume."""
+        """After a resume, repeat pending calls and let failed generators be built again."""
         state = self.state
         for generator in state.generators.values():
             if generator.asking is not None:
@@ -77,7 +77,9 @@ class GeneratorScheduler:
     # -- steps ---------------------------------------------------------------------------------
 
     def turn(self, event: Event) -> Steps:
-        """Pass on finished points and request new ones if there is room."""
+        """Pass finished points to the generators, and request new points where ``at_once`` allows
+        it.
+        """
         self.state.generators_due = False
         return [(self._turn, *each) for each in self.jobs.generators()]
 
@@ -103,7 +105,9 @@ class GeneratorScheduler:
             self.stop_failed(generator, f"lost its first {lost} points: check the failed jobs")
 
     def _ask(self, generator: GeneratorState, spec: GeneratorSpec, event: Event) -> None:
-        """Call the generator if there are finished points for it, or room for new ones."""
+        """Call the generator if it has not seen all finished points, or if more points may be
+        open.
+        """
         state = self.state
         if generator.asking is not None or generator.fault is not None:
             return
@@ -114,7 +118,7 @@ class GeneratorScheduler:
             count = max(0, spec.at_once - generator.pending)
         count += generator.extra
         if generator.short and not generator.over:
-            count = 0  # the generator suggests no more points until it gets results
+            count = 0  # the generator has no more suggestions until it gets results
         if not (count or generator.over or generator.readings):
             return
         generator.extra = 0
@@ -143,14 +147,14 @@ class GeneratorScheduler:
         return bool(until.verdict(None, known, state.metric))
 
     def caller(self, call: str) -> GeneratorState | None:
-        """Return the generator to which this call belongs, or ``None``."""
+        """Return the generator for which this call is pending, or ``None``."""
         for generator in self.state.generators.values():
             if generator.asking is not None and generator.asking.call.call == call:
                 return generator
         return None
 
     def stop_failed(self, generator: GeneratorState, error: str) -> None:
-        """Stop a failed generator: its jobs end, and a resume rebuilds it."""
+        """Stop calling a generator that failed. Its jobs continue; a resume builds it again."""
         state = self.state
         generator.take_back(generator.asking)
         generator.asking = None
@@ -173,12 +177,12 @@ class GeneratorScheduler:
         self._rules.react(("generator-exhausted",), None, event, None, fields)
 
     def _update_metrics(self, generator: GeneratorState, event: Event) -> None:
-        if self.state.rules.index.gauges:  # without rules on gauges, gauges are computed on access
+        if self.state.rules.index.gauges:  # without such rules, gauges are computed when read
             self.state.set_gauges(dict(generator.gauges()))
 
 
 def _plain(point: Point) -> dict[str, Any]:
-    """Return a point as plain data, for the call of the generator and for the journal."""
+    """Return a point as plain data, as the call and the journal contain it."""
     data: dict[str, Any] = {"point": point.number, "state": point.state}
     if point.origin is not None:
         data["of"], data["point"] = point.origin

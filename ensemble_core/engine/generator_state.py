@@ -1,6 +1,6 @@
-"""State of one generator: its points, their outcomes, and the pending call.
+"""State of a generator: its points and their outcomes, and the pending call.
 
-It is part of the run's state, so snapshots contain it. ``generator_scheduler`` changes it.
+It is part of the state of the run, so snapshots contain it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ensemble_core.model.generators import Exchange, Point, Reading, Vocs, domin
 __all__ = ["Asking", "GeneratorState"]
 
 
-#: A generator's metrics by name, except those of the best point.
+#: The gauges of a generator by name, except ``best.OBJECTIVE``.
 _GAUGES: Mapping[str, Callable[[GeneratorState], float]] = {
     "suggested": lambda state: len(state.points),
     "ingested": lambda state: state.ingested,
@@ -25,13 +25,13 @@ _GAUGES: Mapping[str, Callable[[GeneratorState], float]] = {
     "pareto": lambda state: len(state.front),
 }
 
-#: Ranks of points that are not done, in the table of points.
+#: Sort keys of points that are not done, for the table of points.
 _LAST = {"pending": 3, "pruned": 4, "lost": 5}
 
 
 @dataclass(slots=True, eq=False)
 class Asking:
-    """A pending call: the number of requested points, and the arguments for the generator."""
+    """A pending call: how many points it requests, and which points and readings it passes on."""
 
     call: Call
     count: int
@@ -39,7 +39,7 @@ class Asking:
     readings: tuple[Reading, ...]
 
     def retry(self) -> Asking:
-        """Return the same call, to be repeated."""
+        """Return this call as a repeated one."""
         return replace(self, call=replace(self.call, attempt=self.call.attempt + 1))
 
 
@@ -48,7 +48,7 @@ class GeneratorState:
     """State of one generator.
 
     ``points`` has all suggested points by number. ``over`` has the finished points that the next
-    call passes to the generator. ``exchanges`` has the answered calls.
+    call will pass on. ``exchanges`` has the calls that were answered.
     """
 
     name: str
@@ -59,38 +59,40 @@ class GeneratorState:
     asking: Asking | None = None
     #: The point of each open job, by the job's index in the group.
     jobs: dict[int, Point] = field(default_factory=dict)
-    #: Points whose jobs are all over and that are not processed yet.
+    #: Points whose jobs are all over but that have not been processed yet.
     ended: list[Point] = field(default_factory=list)
     pending: int = 0
     successes: int = 0
     ingested: int = 0
-    #: Points that a rule requested in addition to ``at_once``.
+    #: How many points a rule has requested beyond ``at_once``.
     extra: int = 0
     paused: bool = False
-    #: ``met``: the condition ``until`` holds. ``exhausted``: the generator has no more points.
+    #: ``met``: the condition ``until`` is true. ``exhausted``: the generator has no more points.
     met: bool = False
     exhausted: bool = False
-    #: True if the last answer had fewer points than requested and the generator has got no results
+    #: True if the last answer had fewer points than requested, and no results have been passed on
     #: since.
     short: bool = False
     #: Number of consecutive lost points.
     lost_in_row: int = 0
     fault: str | None = None
-    #: Other generators whose points this one also receives, since a switch.
+    #: Other generators whose points are passed on to this one too, because of a switch.
     sources: list[str] = field(default_factory=list)
-    #: ``best``: the number of the best point for each objective. ``front``: the numbers of the
-    #: non-dominated points.
+    #: ``best``: for each objective, the number of the best point. ``front``: the numbers of the
+    #: points that no other point dominates.
     best: dict[str, int] = field(default_factory=dict)
     front: list[int] = field(default_factory=list)
 
     def take_back(self, asking: Asking | None) -> None:
-        """Keep the points of a failed call for the next call."""
+        """Keep what a failed call should have passed on, for the next call."""
         if asking is not None:
             self.over[:0] = asking.told
             self.readings[:0] = asking.readings
 
     def learn(self, source: GeneratorState, known: Mapping[str, GeneratorState]) -> None:
-        """Also receive the points of ``source`` and of that generator's sources, each once."""
+        """Also receive the points of ``source``, and of the generators from which it learned, each
+        once.
+        """
         for name in dict.fromkeys((*source.sources, source.name)):
             if name == self.name or name in self.sources:
                 continue
@@ -101,8 +103,11 @@ class GeneratorState:
                     self.over.append(point.handed_on(name))
 
     def rank(self, point: Point, vocs: Vocs) -> bool:
-        """Compare a finished point with earlier points. Return True if it is non-dominated, or with
-        a single objective, if it is the best."""
+        """Compare a finished point with earlier points.
+
+        Return True if it is the best one or, with several objectives, if no other point dominates
+        it.
+        """
         if not vocs.feasible(point.values):
             return False
         for name in vocs.objectives:
@@ -123,10 +128,10 @@ class GeneratorState:
         return True
 
     def table(self, vocs: Vocs) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
-        """Return a table of the generator's points, as columns and rows.
+        """Return a table of the points, as column names and rows.
 
-        The best (or non-dominated) points come first, then the other done points, those that
-        violate constraints, and the running, pruned and lost points.
+        The best points come first, then other done points, then those that violate constraints,
+        then running, pruned and lost points.
         """
         outputs = vocs.outputs
         errors = [f"{name}_error" for name in outputs if any(p.errors for p in self.points)]
@@ -154,14 +159,14 @@ class GeneratorState:
         return ("point", "state", *vocs.names, *outputs, *errors), rows
 
     def gauges(self) -> Iterator[tuple[str, float]]:
-        """Yield the generator's metrics."""
+        """Yield the path and value of each gauge of the generator."""
         for name in (*_GAUGES, *(f"best.{objective}" for objective in self.best)):
             value = self.gauge(name)
             if value is not None:
                 yield f"{GENERATOR}{self.name}.{name}", value
 
     def gauge(self, name: str) -> float | None:
-        """Return the metric whose path ends with this name, or ``None``."""
+        """Return the value of the gauge with this last part of the path, or ``None``."""
         if name in _GAUGES:
             return _GAUGES[name](self)
         objective = name.removeprefix("best.")

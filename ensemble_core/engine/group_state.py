@@ -1,4 +1,6 @@
-"""State of one job group in the job table: waiting and held jobs, counts, statistics for rules."""
+"""State of a job group in the job table: waiting and held jobs, counts, and statistics for
+rules.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,9 @@ from ensemble_core.model.jobs import JobGroup
 
 __all__ = ["CHANGES", "Change", "Combination", "GroupState", "combination"]
 
-#: Changes that update counters: the submit of an index's first attempt (``first``) or of a further
-#: attempt (``again``), the outcome of an attempt, the end of an index, and the reuse of an earlier
-#: job.
+#: Changes that update counters. ``first``: an index is submitted for the first time. ``again``: a
+#: further attempt is submitted. ``success``, ``failed``, ``cancelled``: the outcome of an attempt.
+#: ``done``, ``lost``: the end of an index. ``reused``: a job of an earlier run replaces an attempt.
 Change = Literal["first", "again", "success", "failed", "cancelled", "done", "lost", "reused"]
 CHANGES: Mapping[Change, tuple[tuple[str, int], ...]] = {
     "first": (("open", 1), ("submitted", 1), ("active", 1)),
@@ -36,13 +38,14 @@ Combination = bytes
 
 @dataclass(slots=True, eq=False, repr=False)
 class GroupState:
-    """State of one group.
+    """State of one job group.
 
-    ``waiting`` has the group's jobs that wait for resources, oldest first. ``counts`` has the
-    metric store's counts, and ``watches`` has the rules that wait for these counts. ``reads`` has
-    the statistics that are kept for each index. ``tables`` has the slices. ``spoken`` has all names
-    of statistics in rules. ``columns`` has the columns of output rows, if the group has a
-    ``result``.
+    - ``waiting``: the jobs that wait for resources, oldest first.
+    - ``counts``: the group's counts in the metric store; ``watches``: the rules that wait for them.
+    - ``reads``: the statistics that are kept for each index.
+    - ``tables``: the slices that contain jobs of this group.
+    - ``spoken``: all names of statistics that rules use.
+    - ``columns``: the columns of output rows, if the group has a ``result``.
     """
 
     group: JobGroup
@@ -56,39 +59,39 @@ class GroupState:
     reads: Reads = field(default_factory=dict)
     tables: list[SliceTable] = field(default_factory=list)
     spoken: set[str] = field(default_factory=set)
-    #: For each change in ``CHANGES``, the counters that are also kept for each index.
+    #: For each change in ``CHANGES``, those counters that are also kept for each index.
     spoken_changes: dict[Change, tuple[tuple[str, int], ...]] = field(
         default_factory=lambda: dict.fromkeys(CHANGES, ())
     )
     #: ``filtered``: for each variable, the names with a filter, such as ``max.E(T > 2)``.
-    #: ``count_filters``: the filters of counts.
+    #: ``count_filters``: the filters in names of counts.
     filtered: dict[str, list[str]] = field(default_factory=dict)
     count_filters: list[str] = field(default_factory=list)
     #: True if attempts that pass a filter are also counted for each index.
     counts_passing: bool = False
-    #: The submitted combinations, if a rule may request new ones.
+    #: The combinations that were submitted, if a rule may need to know which ones are new.
     had: set[bytes] | None = None
     columns: set[str] = field(default_factory=set)
-    #: Names under ``result`` whose values are missing and were already reported as such.
+    #: Names under ``result`` for which a missing value was reported already.
     without_value: list[str] = field(default_factory=list)
-    #: True if an observer understood nothing of a job's output.
+    #: True if an observer could not parse any of a job's output.
     not_understood: bool = False
-    #: True if it was reported that a result is missing because of that.
+    #: True if a result that is missing for this reason was reported.
     told: bool = False
     #: ``held``: the held jobs by id. ``line``: a heap of their ids by urgency and order, which may
-    #: also contain released jobs.
+    #: also contain jobs that were released.
     held: dict[str, HeldJob] = field(default_factory=dict)
     line: list[tuple[int, int, str]] = field(default_factory=list)
-    #: Number of handed-over attempts that have had no ``clean`` event yet.
+    #: Number of attempts that were handed over and have no ``clean`` event yet.
     handed_over: int = 0
-    #: ``taken``: the number of sweep elements that ``submit-next`` has taken. ``moved``: the
-    #: elements that were moved, by place.
+    #: ``taken``: how many elements of the sweep ``submit-next`` has taken. ``moved``: the elements
+    #: that were moved, by position.
     taken: int = 0
     moved: dict[int, int] = field(default_factory=dict)
 
     @property
     def backlog(self) -> int:
-        """Number of sweep elements that ``submit-next`` has not taken."""
+        """Number of elements of the sweep that ``submit-next`` has not taken."""
         return max(0, self.group.size - self.taken)
 
     def speak(self, names: Iterable[str]) -> None:
@@ -120,8 +123,10 @@ class GroupState:
 
 
 def combination(parameters: Mapping[str, object], replica: int) -> Combination:
-    """Return the digest of a combination and a replica. The values 1 and 1.0 have the same digest,
-    but ``"1"`` has another one."""
+    """Return the digest of a combination of parameters and a replica.
+
+    The values 1 and 1.0 have the same digest; ``"1"`` has a different one.
+    """
     items = [(name, _canonical(parameters[name])) for name in sorted(parameters)]
     return hashlib.blake2b(repr((items, replica)).encode(), digest_size=16).digest()
 

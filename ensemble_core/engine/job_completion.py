@@ -1,6 +1,6 @@
-"""Job completion: decides what follows when an attempt ends (retry, done, lost, idle).
+"""Decides what follows when an attempt ends: a retry, or the index is done or lost; and ``idle``.
 
-The methods are steps of ``agenda`` and return the steps that follow. They consider rules on
+The methods are steps (see ``agenda``) and return the steps that follow. They consider rules on
 ``job-done``, ``job-lost``, ``limit`` and ``idle``.
 """
 
@@ -23,7 +23,7 @@ __all__ = ["JobCompletion"]
 
 
 class JobCompletion:
-    """Handles retries, finished indices, and rules on ``idle``."""
+    """Handles retries, finished indices, and rules on ``idle`` and ``limit``."""
 
     def __init__(self, rules: RuleEvaluation, points: PointJobs) -> None:
         self.state = rules.state
@@ -32,21 +32,21 @@ class JobCompletion:
         self._submission = rules.effects.submission
 
     def gone(self, record: JobRecord, event: Event) -> Steps:
-        """Handle a held job that a firing cancelled."""
+        """Handle a held job that a firing has cancelled."""
         self.state.link, group = record.link, record.job.group
         self._rules.report_occasions(("job-cancel",), group)
         self._rules.event_rules(("job-cancel",), group, Occasion(event, record))
         return self.cleaned(record, event)
 
     def cleaned(self, record: JobRecord, event: Event) -> Steps:
-        """Handle the end of an attempt, after rules on this event were considered."""
+        """Handle the end of an attempt, after the rules on its last event were considered."""
         state, source = self.state, record.source
         if record.outcome == "failed" and source is not None and source.retry is not None:
             self._retry_by_group(record, source.retry, event)
         index = record.kept
         if index is None or (
             index.record is record and not (index.retry or index.calls or index.waits or index.over)
-        ):  # usually, settle_index has nothing to decide, so save the call
+        ):  # usually, settle_index has nothing to decide, so skip the call
             follow = self._over(record, event)
         else:
             follow = self.settle_index(index, event)
@@ -80,8 +80,10 @@ class JobCompletion:
         self._submission.retry(index, again)
 
     def settle_index(self, index: Index, event: Event) -> Steps:
-        """Submit the next attempt of an index, or finish the index. Do nothing while an attempt,
-        a call or a wait of the index is pending."""
+        """Submit the next attempt of an index, or finish the index.
+
+        Do nothing while an attempt, a call or a wait of the index is pending.
+        """
         state = self.state
         if index.over or index.calls or index.waits or index.record.job.id in state.table.records:
             return None
@@ -122,7 +124,7 @@ class JobCompletion:
             self._rules.report_occasions((name,), group)
         if name in rules.occasions:
             if index is None:
-                record.index.over = True  # a rule may create an index for this record only now
+                record.index.over = True  # a rule may have created the record's index only now
             occasion = Occasion(event, record)
             for rule_state in rules.waiting((name,), group):
                 self._rules.consider(rule_state, occasion)
@@ -131,12 +133,15 @@ class JobCompletion:
         return () if rules.touched or state.withdrawn or state.dropped else None
 
     def _judge(self, record: JobRecord, event: Event) -> None:
-        """Count a failure that no rule handled (law 7)."""
+        """Count a failure that no rule has handled (law 7 in ``engine``)."""
         if not record.concern and not self.state.rules.awaits_failures(record.job.group):
             self.state.unhandled_failures += 1
 
     def only_held(self) -> list[str]:
-        """Return the limits that are newly reached, if all remaining jobs are held."""
+        """If limits hold all remaining jobs, return those limits.
+
+        Return each situation only once.
+        """
         state = self.state
         if not state.only_held or state.awaits_answers() or state.attempts:
             return []
@@ -149,7 +154,7 @@ class JobCompletion:
         return list(dict.fromkeys(each for each in found if each))
 
     def limited(self, met: Sequence[str], event: Event) -> Steps:
-        """Consider rules on ``limit`` for these limits."""
+        """Consider the rules on ``limit``, once for each of these limits."""
         state = self.state
         what, *others = met
         budget, held = state.table.budget, state.table.held_jobs()
@@ -202,8 +207,10 @@ class JobCompletion:
         self._rules.consider(rule_state, Occasion(event, scope=scope))
 
     def _idle_now(self) -> list[tuple[RuleState, Slice | None]]:
-        """Return the rules on ``idle`` whose scope has become idle since the last check, each with
-        its slice."""
+        """Return the rules on ``idle`` whose scope has become idle since the last check.
+
+        Each comes with its slice, or ``None``.
+        """
         state = self.state
         emptied = sorted(state.table.emptied, key=attrgetter("order"))
         found: list[tuple[RuleState, Slice | None]] = []

@@ -1,8 +1,8 @@
-"""States of attempts and indices, and the effect of each event (RFC 21).
+"""States of attempts and indices as tables, and the effect of each job event (RFC 21).
 
 ``ATTEMPT`` and ``INDEX`` are the two state machines. A property test compares the engine with them,
-and docs/job-states.md is generated from them. ``TRANSITIONS`` has the effect of each event, for the
-job table, foreign jobs and the index of rules.
+and docs/job-states.md is generated from them. ``TRANSITIONS`` has the effect of each event on the
+record of a job.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ __all__ = [
     "transition_of",
 ]
 
-#: State machine: ``{state: {cause: next states}}``. Nothing else changes a state.
+#: Type of a state machine: ``{state: {cause: next states}}``. A state changes in no other way.
 States: TypeAlias = Mapping[str, Mapping[str, tuple[str, ...]]]
 
 #: States of an attempt, which is one job in the queue. The cause ``submit`` is a decision;
-#: ``start``, ``finish`` and ``clean`` are events of the queue. ``requeue`` means that a resume
-#: submits the attempt again, because a stop cancelled it or its queue vanished.
+#: ``start``, ``finish`` and ``clean`` are events of the queue. ``requeue``: a resume submits the
+#: attempt again, because a stop has cancelled it or its queue has vanished.
 ATTEMPT: States = {
     "new": {"submit": ("held", "paced", "queued")},
     "held": {"there is room": ("paced", "queued"), "cancel or end": ("gone",)},
@@ -46,8 +46,8 @@ ATTEMPT: States = {
     "gone": {},
 }
 
-#: States of an index, which is a job with all its attempts. "called" means that functions are
-#: running that rules called because of its attempts; "waiting" means that another attempt follows.
+#: States of an index, which is a job with all its attempts. "called": functions are running that
+#: rules called because of one of its attempts. "waiting": another attempt will follow.
 INDEX: States = {
     "open": {"attempt over": ("called", "waiting", "open", "done", "lost")},
     "called": {"last answer": ("waiting", "open", "done", "lost"), "end": ("lost",)},
@@ -58,7 +58,7 @@ INDEX: States = {
 
 Outcome = Literal["success", "failed", "cancelled"]
 
-#: A job's state after each event (RFC 21).
+#: State of a job after each event (RFC 21).
 _STATE_AFTER: dict[str, JobState] = {
     "submit": JobState.NEW,
     "validate": JobState.DEPEND,
@@ -70,12 +70,12 @@ _STATE_AFTER: dict[str, JobState] = {
     "clean": JobState.INACTIVE,
 }
 
-#: Events that a job has at most once; duplicates are ignored.
+#: Events that a job has at most once. Duplicates are ignored.
 _ONCE = ("submit", "validate", "depend", "alloc", "start", "finish", "free", "clean")
 
 
 def exit_code(status: int) -> int:
-    """Return the exit code as a shell reports it: 128 + signal after a signal.
+    """Return the exit code that a shell would report: 128 + N after signal N.
 
     >>> exit_code(256), exit_code(9)
     (1, 137)
@@ -84,8 +84,8 @@ def exit_code(status: int) -> int:
     return 128 + signal if signal else (status >> 8) & 0xFF
 
 
-#: Job states that are also trigger events. DEPEND and PRIORITY are missing, because events have
-#: these names.
+#: Job states that are also names of trigger events. DEPEND and PRIORITY are missing, because RFC 21
+#: has events with these names.
 _STATE_OCCASION = {
     JobState.SCHED: "job-sched",
     JobState.RUN: "job-run",
@@ -95,12 +95,12 @@ _STATE_OCCASION = {
 
 
 class Transition(NamedTuple):
-    """The effect of an event on a job.
+    """The effect of one event on a job.
 
-    If a job has the event at most once, ``once`` is the event's bit in a set. ``changes`` is true
-    if the event changes more of the job's record than the state. ``state`` is the new state (0:
-    unchanged). If the state changes, rules on the occasions in ``moving`` are considered;
-    otherwise, rules on those in ``occasions``.
+    ``once`` is a bit in a set of events, for events that a job has at most once. ``state`` is the
+    new state (0: unchanged). ``changes`` is true if the event changes more of the job's record than
+    its state. ``moving`` has the trigger events for rules if the state changes; ``occasions`` has
+    those if it does not.
     """
 
     once: int
@@ -111,7 +111,7 @@ class Transition(NamedTuple):
 
 
 def transition_of(name: str) -> Transition:
-    """Return the transition of an event, even one that RFC 21 does not define."""
+    """Return the effect of an event. RFC 21 need not define the event."""
     state = _STATE_AFTER.get(name, JobState.NEW)
     changes = name in ("submit", "start", "exception", "finish", "clean")
     own = (f"job-{name}",)
@@ -122,7 +122,7 @@ def transition_of(name: str) -> Transition:
 
 TRANSITIONS = {name: transition_of(name) for name in RFC21_EVENTS}
 
-#: The occasion of each outcome. The outcome is known at the job's ``finish`` or ``clean``.
+#: The trigger event for each outcome. It occurs at the job's ``finish`` or ``clean``.
 OUTCOME_OCCASIONS: dict[Outcome, str] = {
     "success": "job-success",
     "failed": "job-fail",
@@ -131,7 +131,7 @@ OUTCOME_OCCASIONS: dict[Outcome, str] = {
 
 
 def events_of(occasion: str) -> Iterator[str]:
-    """Yield the names of the job events that may cause this occasion.
+    """Yield the names of the job events that can cause this trigger event.
 
     >>> sorted(events_of("job-run")), sorted(events_of("job-fail"))
     (['alloc', 'run', 'start'], ['clean', 'fail', 'finish'])

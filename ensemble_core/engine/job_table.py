@@ -1,7 +1,7 @@
-"""Job table: the unfinished jobs, and each group's state.
+"""Job table: all jobs that are not over, and the state of each group.
 
-A job is in the table from its submit decision until its ``clean`` event. After that, only counts
-remain. Only the engine changes the table.
+A job is in the table from the decision to submit it until its ``clean`` event. After that, only
+counts remain. Only the engine changes the table.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ from ensemble_core.model.jobs import Job, JobGroup
 
 __all__ = ["AT_ONCE", "JobTable"]
 
-#: Name of the group's field that can hold jobs, like a limit.
+#: Name of the group's field that can hold jobs, as a limit can.
 AT_ONCE = "at_once"
 
-#: By outcome, the variables for the duration of a job and for the time that it waited.
+#: For each outcome, the variables for the duration of a job and for its time in the queue.
 _DURATIONS: dict[Outcome, str] = {outcome: f"duration.{outcome}" for outcome in OUTCOME_OCCASIONS}
 _PENDING: dict[Outcome, str] = {outcome: f"pending.{outcome}" for outcome in OUTCOME_OCCASIONS}
 
-#: Gauges of a run's costs.
+#: Gauges of the costs of a run.
 _USED = tuple(USED + resource for resource in RESOURCES)
 _COMMITTED = tuple(COMMITTED + resource for resource in RESOURCES)
 _COSTS = (USED + JOBS, *_USED, *_COMMITTED)
 
-#: A warning is given if a key has this many slices.
+#: Number of slices of one key from which on a warning is given.
 _MANY_SLICES = 100_000
 
 
 class JobTable:
-    """The unfinished jobs by our id, and the counts of all jobs.
+    """The jobs that are not over, by our id, and the counts of all jobs.
 
-    The table updates the metrics at every change. If a rule waits for a changed metric, the table
-    reports that metric to the rule index.
+    Every change updates the metrics. If rules wait for a changed metric, the table marks it in the
+    rule index.
     """
 
     def __init__(
@@ -62,30 +62,31 @@ class JobTable:
     ) -> None:
         self.groups: dict[str, GroupState] = {}
         self.records: dict[str, JobRecord] = {}
-        #: Finished jobs by group, for groups that a results table or a parameter function reads.
+        #: Done jobs by group, for groups that a table or a function for parameters reads.
         self.done: dict[str, DoneJobs] = {}
-        #: Finished attempts, for a reader that clears the list. ``None`` without a reader.
+        #: Attempts that are over, for a reader that clears the list. ``None`` without such a
+        #: reader.
         self.over: list[JobRecord] | None = None
         self.submitted = 0
         self.finishes = 0
-        #: Number of jobs that were never handed over, because they were cancelled first or reused.
+        #: Number of jobs that were never handed over, because they were cancelled before or are
+        #: reused.
         self.withdrawn = 0
         #: ``looking``: the jobs that are being looked up in earlier runs, each with its place in
         #: line. ``served``: the earlier jobs that are reused.
         self.looking: dict[str, tuple[int, HeldJob]] = {}
         self.served: dict[str, None] = {}
         self.usage = Usage(self.records)
-        #: The budget, or ``None`` if neither a limit nor a rule that reads ``committed.…`` needs
-        #: it.
+        #: The budget. ``None`` if no limit and no rule on a gauge ``committed.…`` needs it.
         self.budget: Budget | None = None
-        #: True if jobs may be held, because of ``at_once``, a budget, or requeued jobs.
+        #: True if jobs may be held because of ``at_once``, a budget, or requeued jobs.
         self.holds = False
-        #: Slices of rules with ``each``.
+        #: The slices of rules with ``each``.
         self.tables: dict[SliceKey, SliceTable] = {}
-        #: Slices that became idle since the last check.
+        #: Slices that have become idle since the last check.
         self.emptied: dict[Slice, None] = {}
         self._warned_of: list[SliceTable] = []
-        #: Pending warnings, for example about jobs without a slice.
+        #: Warnings to be reported, for example about jobs without a slice.
         self.warnings = metrics.warnings
         self._metrics = metrics
         self.gauges = OwnGauges(self.groups, self.records, metrics, index)
@@ -109,7 +110,10 @@ class JobTable:
             self.gauges.keep()
 
     def _judge_filters(self, record: JobRecord, group: GroupState) -> None:
-        """Evaluate the filters of counts for an attempt, once."""
+        """Evaluate the filters in names of counts for an attempt.
+
+        This happens once for each attempt.
+        """
         known = attempt_fields(record.job)
         record.passed = tuple(text for text in group.count_filters if filter_of(text).passes(known))
 
@@ -142,10 +146,11 @@ class JobTable:
         held: bool = False,
         looks: bool = False,
     ) -> None:
-        """Add an attempt that is about to be submitted by this rule and firing.
+        """Add an attempt that is about to be submitted.
 
-        The attempt belongs to ``index``, or to a new index. With ``held``, the attempt waits for a
-        place in the queue. With ``looks``, it waits for a look-up in earlier runs.
+        ``origin`` is the rule and firing that submit it. The attempt belongs to ``index``, or to a
+        new index. With ``held``, the attempt waits for a place in the queue. With ``looks``, it
+        waits for a look-up in earlier runs.
         """
         record = self.records[job.id] = JobRecord(job, now, link, source, index)
         self.submitted += 1
@@ -179,8 +184,10 @@ class JobTable:
             self._counted(group, record, "first" if index is None else "again")
 
     def enter_slice(self, index: Index, table: SliceTable, *, late: bool = False) -> None:
-        """Add an index to the slice of its parameters. With ``late``, the index is older than the
-        table of slices."""
+        """Add an index to the slice with its parameters.
+
+        With ``late``, the index existed before the table of slices.
+        """
         job = index.record.job
         found = table.of(job.parameters)
         if found is None:
@@ -229,8 +236,8 @@ class JobTable:
         heapq.heappush(group.line, (-job.urgency, place, job.id))
 
     def looked_up(self, job: str, found: str | None) -> JobRecord | None:
-        """Handle the answer to a look-up: record the earlier job that was ``found``, or hold the
-        job.
+        """Handle the answer to a look-up: the earlier job ``found`` replaces the job, or else it is
+        held.
 
         Return the job's record, or ``None`` if the job is already over.
         """
@@ -247,16 +254,16 @@ class JobTable:
         return record
 
     def free(self, group: GroupState, now: float) -> list[HeldJob]:
-        """Return those held jobs of a group that may be handed over now."""
+        """Return those held jobs of a group that can be handed over now."""
         free: list[HeldJob] = []
         while (first := self._first(group)) is not None and self.obstacle(group, now) is None:
             free.append(self._release(group, first, now))
         return free
 
     def free_all(self, now: float) -> list[HeldJob]:
-        """Return the held jobs of all groups that may be handed over now, most urgent first.
+        """Return the held jobs of all groups that can be handed over now, most urgent first.
 
-        If the first job of a group has no place, the other jobs of this group also wait.
+        If the first held job of a group must wait, the others of the group wait as well.
         """
         free: list[HeldJob] = []
         waiting = [group for group in self.groups.values() if group.held]
@@ -270,13 +277,16 @@ class JobTable:
         return free
 
     def _first(self, group: GroupState) -> str | None:
-        """Return the first held job of a group."""
+        """Return the held job of a group that is next."""
         while group.line and group.line[0][2] not in group.held:
             heapq.heappop(group.line)
         return group.line[0][2] if group.line else None
 
     def obstacle(self, group: GroupState, now: float) -> str | None:
-        """Return what holds the first job of a group: ``at_once``, or the name of a limit."""
+        """Return the reason why a group's next job is held: ``at_once`` or the name of a limit.
+
+        Return ``None`` if it can be handed over.
+        """
         most = group.group.at_once
         if most is not None and group.handed_over >= most:
             return AT_ONCE
@@ -294,11 +304,11 @@ class JobTable:
         return held
 
     def held_jobs(self) -> list[Job]:
-        """Return the jobs held by ``at_once`` or a limit."""
+        """Return the jobs that ``at_once`` or a limit holds."""
         return [job for group in self.groups.values() for job, _, _ in group.held.values()]
 
     def costs(self, now: float) -> dict[str, float]:
-        """Return the gauges ``used.…`` and, with a budget, ``committed.…``."""
+        """Return the gauges ``used.…`` and, if the run has a budget, ``committed.…``."""
         budget = self.budget
         if budget is None:
             jobs = self.submitted - self.withdrawn
@@ -312,7 +322,7 @@ class JobTable:
         return found
 
     def _update_costs(self, now: float) -> None:
-        """Notify rules that wait for cost gauges."""
+        """Update the cost gauges for which rules wait, and mark them as changed."""
         watched = [gauge for gauge in _COSTS if gauge in self._index.gauges]
         if watched:
             costs = self.costs(max(now, self.usage.latest))
@@ -337,13 +347,13 @@ class JobTable:
                 and job not in self.looking
                 and job not in self.groups[record.job.group].held
             ):
-                self.budget.handed -= 1  # the job claims the budget again
+                self.budget.handed -= 1  # the job claims the budget again when it is handed over
                 self.budget.claim(record.job)
                 if record.started is not None:
                     self.budget.start(job, record.started)
 
     def close(self, record: JobRecord, done: bool) -> None:
-        """Finish the index of this attempt, which was the last attempt of the index."""
+        """Finish the index of this attempt, which was its last one."""
         job, index = record.job, record.kept
         group = self.groups[job.group]
         change: Change = "done" if done else "lost"
@@ -369,7 +379,11 @@ class JobTable:
                 self.emptied[each] = None
 
     def take(self, record: JobRecord, event: JobEvent) -> tuple[str, ...] | None:
-        """Apply an event of one of our jobs. Return its occasions, or ``None`` for a duplicate."""
+        """Apply an event of one of our jobs.
+
+        Return the names of the trigger events that it causes, such as ``job-fail``, or ``None`` for
+        a duplicate.
+        """
         name = event.name
         context, time = event.context, event.timestamp
         record.newest = event.told_at if context and "told_at" in context else time
@@ -390,8 +404,8 @@ class JobTable:
                 self.gauges.move(before, state)
         return occasions if outcome is None else (*occasions, outcome)
 
-    # The methods below apply changes of the event besides the state. They return the outcome's
-    # occasion if the outcome is known.
+    # The methods below apply what an event changes in addition to the state. If the outcome is
+    # known, they return its trigger event.
 
     def _submitted(self, record: JobRecord, event: JobEvent) -> None:
         record.submitted = event.timestamp
@@ -402,7 +416,7 @@ class JobTable:
         status = context.get("status")
         record.status = status if isinstance(status, int) else None
         record.finished = event.timestamp
-        if record.reused is not None:  # use the earlier job's duration
+        if record.reused is not None:  # use the duration of the earlier job
             record.started = event.timestamp - float(context.get("duration") or 0.0)
         if "cause" in context and record.exception is None:
             record.cause = said_cause(context)
@@ -424,7 +438,7 @@ class JobTable:
                 record.cause = said_cause(event.context)
             status = event.context.get("status")
             if record.status is None and isinstance(status, int):
-                record.status = status  # for a job that could not be launched: 126 or 127
+                record.status = status  # a job that could not be launched: 126 or 127
 
     def _start(self, record: JobRecord, event: JobEvent) -> None:
         record.files = event.context
@@ -454,7 +468,7 @@ class JobTable:
     }
 
     def _outcome(self, record: JobRecord, now: float) -> str:
-        """Determine and count a job's outcome. Return the outcome's occasion."""
+        """Determine and count the outcome of a job. Return the outcome's trigger event."""
         job = record.job
         group = self.groups[job.group]
         if record.reused is not None:
@@ -519,7 +533,7 @@ class JobTable:
             self._counted(group, record, "reused")
 
     def _counted(self, group: GroupState, record: JobRecord, change: Change) -> None:
-        """Update counters of a group, and notify rules that read these counters."""
+        """Update counters of a group, and mark them as changed if rules wait for them."""
         if group.watches or self.gauges.kept:
             for counter, by in CHANGES[change]:
                 if counter in group.watches:
@@ -538,7 +552,10 @@ class JobTable:
         now: float,
         row: Mapping[str, Any],
     ) -> None:
-        """Add a job's value to filtered statistics. ``row`` has the columns that filters use."""
+        """Add a value of a job to statistics with filters.
+
+        ``row`` has the columns that filters can use.
+        """
         for name in group.filtered[variable]:
             if self._passes(record, filter_in(name), row):
                 self._sample(group, record, name, value, now)
@@ -546,8 +563,10 @@ class JobTable:
 
     @staticmethod
     def _passes(record: JobRecord, condition: Filter, row: Mapping[str, Any]) -> bool:
-        """Return True if this row passes the filter. If the filter uses no column, the answer is
-        cached for the attempt."""
+        """Return True if this row passes the filter.
+
+        If the filter uses no column, the answer is stored for the attempt.
+        """
         text, verdicts = condition.condition.text, record.verdicts
         if verdicts is not None and text in verdicts:
             return verdicts[text]
@@ -563,7 +582,7 @@ class JobTable:
     def _sample(
         group: GroupState, record: JobRecord, variable: str, value: float, now: float
     ) -> None:
-        """Add a job's value to the statistics of its index and slices."""
+        """Add a value of a job to the statistics of its index and slices."""
         specs = group.reads.get(variable)
         if specs:
             record.index.take(variable, value, now, specs)
@@ -582,10 +601,10 @@ class JobTable:
         *,
         with_result: bool,
     ) -> None:
-        """Add an attempt's duration to filtered statistics.
+        """Add the duration of an attempt to statistics with filters.
 
-        With ``with_result``, these are the statistics whose filter uses the job's result;
-        otherwise, they are all others.
+        With ``with_result``, only those statistics are updated whose filter uses the job's result;
+        otherwise, only the others.
         """
         source = record.source
         results: Mapping[str, Any] = NOTHING if source is None else source.result
@@ -598,7 +617,7 @@ class JobTable:
                 self._record(record.job.group, name, duration, now)
 
     def record_result(self, index: Index, now: float) -> None:
-        """Record the result of a finished job as variables of its group."""
+        """Add the result of a done job to the variables of its group."""
         record, metrics = index.record, self._metrics
         name = record.job.group
         group = self.groups[name]
@@ -621,7 +640,7 @@ class JobTable:
 
     def _record(self, group: str, variable: str, value: float, now: float) -> None:
         if value - value != 0.0:
-            return  # nan or infinity does not change the metric, so it triggers no rule
+            return  # nan or infinity does not change the metric, so no rule is triggered
         key = (group, variable)
         series = self._metrics.series.get(key)
         if series is not None:
@@ -631,7 +650,7 @@ class JobTable:
                 self._index.touched.update(watches)
 
     def requeue(self, record: JobRecord, job: Job, now: float) -> None:
-        """Prepare to hand over this attempt again as ``job``, ahead of other jobs of the group."""
+        """Prepare to hand over this attempt again as ``job``, before other jobs of the group."""
         group, gauges = self.groups[job.group], self.gauges
         if group.waiting.pop(job.id, None) is None:
             group.running -= 1
@@ -681,11 +700,11 @@ class JobTable:
             record.index.keep_row(observer, values)
         for variable, value in values.items():
             if variable.partition(".")[0] in VARIABLES:
-                continue  # the engine sets this variable, so output must not change it
+                continue  # the engine sets this variable; output must not change it
             try:
                 number = float(value)
             except (TypeError, ValueError, OverflowError):
-                continue  # a bug in the observer: a wrong value is worse than none
+                continue  # a bug in the observer: no value is better than a wrong one
             if self._metrics.everything and number - number == 0.0:
                 self._metrics.add(group, variable)
             self._record(group, variable, number, now)
@@ -696,9 +715,9 @@ class JobTable:
 
     @staticmethod
     def described(record: JobRecord) -> dict[str, Any]:
-        """Return the job as plain data for functions and slow actions."""
+        """Return a job as plain data, for functions and slow actions."""
         job, files = record.job, record.files or {}
-        # Prefer the paths that a member reports, because relative paths differ there.
+        # A member may report other paths, because relative paths mean different folders there.
         workdir = files.get("workdir") or job.workdir
         known: dict[str, Any] = {
             "job": job.id,

@@ -1,7 +1,7 @@
-"""Names available in conditions, actions and results, and their look-up order.
+"""Looks up the names that conditions, actions and results can use, such as ``duration`` or ``T``.
 
-``all_fields`` returns all names. ``named_fields`` returns only some, because most rules use one or
-two. Called by the engine's state.
+:func:`all_fields` returns all names with their values. :func:`named_fields` returns only some of
+them, which is faster: most rules use one or two.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from ensemble_core.model.events import Event, JobEvent, Observed
 
 __all__ = ["JobFields", "all_fields", "named_fields"]
 
-#: Names that ``_overridable_fields`` returns besides the job's result.
+#: Names that ``_overridable_fields`` returns in addition to the job's result.
 _NEWER_NAMES = frozenset({"attempt", "replica", "limit", "cause", "run"})
-#: Fields that belong to the event itself or to the job, not to the event's context.
+#: Names that mean a field of the event or job, even if the event's context has the same name.
 _NOT_CONTEXT = frozenset({"cause", "name", "timestamp"})
 
 
@@ -31,9 +31,9 @@ def tag_of(ensemble: Ensemble) -> str:
 
 
 def all_fields(ensemble: Ensemble, occasion: Occasion) -> dict[str, Any]:
-    """Return the fields of the event and of its job, and the job's parameters, columns and result.
+    """Return the fields of the event and its job, and the job's parameters, columns and result.
 
-    If several of these have the same name, the first one takes precedence.
+    If several of these have the same name, the one that comes first in this list takes precedence.
     """
     event, record, own, scope = occasion
     known: dict[str, Any] = {"run": tag_of(ensemble)}
@@ -69,7 +69,7 @@ def named_fields(
     own: Mapping[str, Any] = NOTHING,
     scope: Scope | None = None,
 ) -> dict[str, Any]:
-    """Return those fields of :func:`all_fields` that have these names."""
+    """Return those of the fields in :func:`all_fields` that have these names."""
     row, context = NOTHING, NOTHING
     if type(event) is JobEvent:
         context = event.context
@@ -120,7 +120,7 @@ def _duration(record: JobRecord) -> float | None:
     return record.finished - record.started
 
 
-#: Fields of a job and of its end, for conditions. A missing field is ``None``.
+#: Fields of a job and of its end, for conditions. A missing value is ``None``.
 _OF_JOB: Mapping[str, Callable[[JobRecord], Any]] = {
     "job": lambda record: record.job.id,
     "group": lambda record: record.job.group,
@@ -136,7 +136,7 @@ _OF_JOB: Mapping[str, Callable[[JobRecord], Any]] = {
 
 
 def _overridable_fields(record: JobRecord) -> dict[str, Any]:
-    """Return the fields that a parameter or column of the same name overrides."""
+    """Return the fields for which a parameter or column of the same name takes precedence."""
     job = record.job
     fields: dict[str, Any] = {"attempt": job.attempt, "replica": job.replica}
     if record.source is not None:
@@ -152,8 +152,10 @@ def _overridable_fields(record: JobRecord) -> dict[str, Any]:
 
 
 class JobFields(Mapping[str, Any]):
-    """Mapping with an event's fields, and with ``job.NAME`` for the job in ``record``. Iteration
-    yields only the event's fields."""
+    """Mapping with the fields of an event, and ``job.NAME`` for the job in ``record``.
+
+    Iteration yields only the event's fields.
+    """
 
     def __init__(self, fields: Mapping[str, Any], record: JobRecord) -> None:
         self._fields = fields
@@ -174,7 +176,7 @@ class JobFields(Mapping[str, Any]):
 
 
 def _of_job(record: JobRecord, name: str) -> Any:
-    """Return the value of ``job.NAME``, or ``None`` if it is missing or the name is unknown."""
+    """Return the value of ``job.NAME``, or ``None`` if it has none or the name is unknown."""
     job, files = record.job, record.files or {}
     if name in ("workdir", "stdout", "stderr"):
         source = record.source
@@ -199,8 +201,11 @@ _PLAIN = frozenset(
 
 
 def _path(start: str, told: object, given: str | None) -> str | None:
-    """Return the absolute path of a job's file, as the member reported it, or else as the ensemble
-    file gives it."""
+    """Return the absolute path of a job's file.
+
+    ``told`` is the path that the member reported, and ``given`` is the path in the ensemble file.
+    The former takes precedence.
+    """
     for path in (told, given):
         if isinstance(path, str) and path:
             whole = posixpath.normpath(posixpath.join(start, path))

@@ -1,7 +1,7 @@
-"""Jobs of generators' points: submits and tracks them, and cancels those of pruned points.
+"""Submits and tracks the jobs of generators' points, and cancels those of pruned points.
 
-A point is finished when all its jobs are over. Used by ``generator_scheduler``, which decides when
-to call generators.
+A point is finished when all its jobs are over. The module ``generator_scheduler`` decides when
+generators are called.
 """
 
 from __future__ import annotations
@@ -38,14 +38,17 @@ class _GeneratorOrigin(Origin):
 
 
 class PointJobs:
-    """The jobs of all points of one run."""
+    """The jobs of all points of a run."""
 
     def __init__(self, effects: Effects) -> None:
         self.state = effects.state
         self._effects = effects
 
     def generators(self) -> Iterator[tuple[GeneratorState, GeneratorSpec]]:
-        """Yield the generators with their entries in the file. A changed file may lack an entry."""
+        """Yield each generator with its entry in the file.
+
+        After a change of the file, a generator without an entry is left out.
+        """
         specs = self.state.ensemble.generators
         for generator in self.state.generators.values():
             spec = specs.get(generator.name)
@@ -59,7 +62,7 @@ class PointJobs:
         suggested: Mapping[str, Any],
         event: Event,
     ) -> Point:
-        """Submit the jobs of a suggested point. Return the point."""
+        """Submit the jobs of a suggested point, and return the point."""
         state = self.state
         parameters = {name: suggested[name] for name in spec.vocs.names}
         point = Point(number=len(generator.points), parameters=parameters, tag=suggested.get("_id"))
@@ -84,7 +87,7 @@ class PointJobs:
         return point
 
     def observed(self, record: JobRecord, event: Observed) -> None:
-        """Pass a job's row on to the pruner."""
+        """Pass a row of a job's output on to the pruner."""
         values = event.values
         for generator, spec in self.generators():
             if spec.prune is None or spec.group != record.job.group:
@@ -122,7 +125,7 @@ class PointJobs:
         self._effects.apply(self._origin(spec, event), Cancel(jobs=jobs))
 
     def index_over(self, record: JobRecord, done: bool) -> None:
-        """Handle a finished index of a generator's group."""
+        """Handle the end of an index that may belong to a point."""
         for generator, spec in self.generators():
             if spec.group != record.job.group:
                 continue
@@ -132,7 +135,7 @@ class PointJobs:
             if done:
                 point.results = (*point.results, dict(record.result))
             elif spec.failed is not None:
-                record.concern = True  # handled: the file defines the values of a lost point
+                record.concern = True  # handled: the file says which values a lost point has
             point.open -= 1
             if not point.open:
                 generator.ended.append(point)
@@ -177,8 +180,10 @@ def _index(job: str) -> int:
 def _means(
     results: Collection[Mapping[str, Any]], names: tuple[str, ...]
 ) -> tuple[dict[str, float] | None, dict[str, float]]:
-    """Return the means and the standard errors of the jobs' results. If a result has no value,
-    ``None`` replaces the means."""
+    """Return the means and standard errors of the jobs' results.
+
+    If a result has no value, the means are ``None``.
+    """
     means: dict[str, float] = {}
     errors: dict[str, float] = {}
     for name in names:

@@ -1,6 +1,6 @@
-"""Report on a run's state: its groups, remaining time, and costs.
+"""Creates the report on a run's state: its groups, remaining time and costs.
 
-The report is computed on request from the job table's counts, for ``Engine.report``.
+The report is computed from the counts in the job table when :meth:`Engine.report` is called.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["progress_of", "report_of"]
 
 
 def progress_of(state: State) -> Progress:
-    """Return the run's progress."""
+    """Return the progress of the run."""
     groups = state.table.groups
     over = sum(_count(state, name, "done") + _count(state, name, "lost") for name in groups)
     still_open = sum(_count(state, name, "open") for name in groups)
@@ -43,7 +43,7 @@ def progress_of(state: State) -> Progress:
 
 
 def _holding(state: State) -> dict[str, None]:
-    """Return the limits that hold jobs now."""
+    """Return the limits that hold jobs at the moment."""
     table = state.table
     found = (table.obstacle(group, state.now) for group in table.groups.values() if group.held)
     return dict.fromkeys(what for what in found if what is not None and what != AT_ONCE)
@@ -60,7 +60,7 @@ def _named(costs: dict[str, float], kind: str) -> dict[str, float]:
 
 
 def _waiting(state: State) -> Iterator[RuleState]:
-    """Yield the rules that may still fire."""
+    """Yield the rules that can still fire."""
     for rule_state in state.rules.states.values():
         begun = state.started and rule_state.rule.trigger.wakes == ("start",)
         if rule_state.live and not begun:
@@ -68,16 +68,16 @@ def _waiting(state: State) -> Iterator[RuleState]:
 
 
 def _may_submit(rule_state: RuleState) -> bool:
-    """Return True if a rule may add jobs. A retry does not add a job."""
+    """Return True if a rule can add jobs. A retry adds no job."""
     flat = (each for action in rule_state.rule.actions for each in action.flat())
     return any(each.submits and not each.retries for each in flat)
 
 
 def _to_go(state: State) -> float | None:
-    """Estimate the seconds until all jobs are over; ``None`` if unknown.
+    """Estimate the seconds until all jobs are over, or return ``None`` if this is impossible.
 
-    The estimate is the sum of the remaining times of waiting and running jobs, divided by the
-    number of running jobs. The remaining time of a job is estimated by the mean of its group.
+    The estimate is the remaining time of all waiting and running jobs, divided by the number of
+    running jobs. For each job, the mean duration of its group is assumed.
     """
     left, running = 0.0, 0
     for name, group in state.table.groups.items():
@@ -135,7 +135,7 @@ def report_of(state: State) -> Report:
 
 
 def _with_reason(state: State, report: RuleReport) -> RuleReport:
-    """Add the reason to the report if a statistic over a table has no value."""
+    """If a statistic over a table has no value, add the reason to the report on the rule."""
     rule_state = state.rules.states[report.id]
     seen = rule_state.seen or {}
     for name in sorted(rule_state.rule.of_tables):

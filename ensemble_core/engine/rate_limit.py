@@ -1,7 +1,6 @@
 """Rate limit on submits (``limits.submits_per_second``), implemented as a token bucket.
 
-The bucket has room for the tokens of one second. Jobs without a token wait here in order. Only the
-engine's state uses this module.
+The bucket holds the tokens of one second. Jobs for which there is no token wait here in order.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from ensemble_core.model.jobs import Job
 
 __all__ = ["HeldJob", "RateLimit"]
 
-#: A job with the rule and firing that submitted it.
+#: A job, with the rule and the firing that submitted it.
 HeldJob = tuple[Job, str | None, int]
 
 
@@ -27,7 +26,7 @@ class RateLimit:
         self._tokens = math.inf
         self.adopt(rate)
         self._last: float | None = None
-        #: The waiting jobs.
+        #: The jobs that wait.
         self.held: deque[HeldJob] = deque()
 
     def adopt(self, rate: float | None) -> None:
@@ -45,7 +44,7 @@ class RateLimit:
     def admit(
         self, jobs: Sequence[Job], rule: str | None, firing: int, now: float
     ) -> tuple[Job, ...]:
-        """Return those of these jobs that may be submitted now, and hold the others."""
+        """Return those of these jobs that may be submitted now. The others wait."""
         if self._rate is None:
             return tuple(jobs)
         self._refill(now)
@@ -55,22 +54,24 @@ class RateLimit:
         return tuple(jobs[:free])
 
     def release(self, now: float) -> list[HeldJob]:
-        """Return the held jobs that may be submitted now."""
+        """Return the waiting jobs that may be submitted now."""
         self._refill(now)
         count = min(len(self.held), int(self._tokens + 1e-9))
         self._tokens -= count
         return [self.held.popleft() for _ in range(count)]
 
     def due(self, now: float) -> float | None:
-        """Return when the next held job may be submitted, or ``None`` if no job is held."""
+        """Return the time at which the next waiting job may be submitted, or ``None`` if no job
+        waits.
+        """
         if not self.held or self._rate is None:
             return None
         due = now + max(0.0, 1.0 - self._tokens) / self._rate
-        # The wait may be shorter than a timestamp's resolution, but time must advance.
+        # The wait may be shorter than the resolution of timestamps, but time must advance.
         return max(due, math.nextafter(now, math.inf))
 
     def drop(self, jobs: Collection[str]) -> list[str]:
-        """Forget these jobs. Return those of them that were held, in order."""
+        """Remove these jobs. Return those that were waiting, in order."""
         if not self.held:
             return []
         wanted = set(jobs)

@@ -1,14 +1,13 @@
-"""Records of a run: scopes of rules, attempts, indices, occasions, firings, requests, stops.
+"""Records that the parts of the engine exchange, for example on attempts, indices and firings.
 
-Records are plain data that the parts of the engine exchange. The state keeps those that outlast an
-event.
+Records that outlast an event are part of the state. Some terms:
 
 - An *index* is a job as its group counts it: one element of the sweep.
 - An *attempt* is one submission of an index: a job in the queue with its own id.
-- A *scope* is an index, or a slice of a sweep, with its counts and statistics. A rule with ``each``
-  has an instance for each scope. ``STAT.NAME`` in the conditions and actions of such a rule is a
-  statistic over the scope's values. A statistic is kept only if a rule uses it, but a slice always
-  counts its jobs.
+- A *scope* is an index or a slice of a sweep, with its counts and statistics. A rule with ``each``
+  has an instance for each scope, and ``STAT.NAME`` in such a rule is a statistic over the values in
+  the scope. A statistic is kept only if a rule uses it, but a slice always counts its jobs.
+- An *occasion* is an event for which rules may wait, with the event's job.
 """
 
 from __future__ import annotations
@@ -46,30 +45,30 @@ __all__ = [
     "add_read",
 ]
 
-#: Maximum number of rows of one job for which jobs can be submitted.
+#: For how many rows of one job ``submit-rows`` can submit jobs at most.
 MOST_ROWS = 10_000
 
 Asked = TypeVar("Asked", Call, Resize)
 
-#: A method and its arguments. It is called with the arguments and the event, and returns ``Steps``.
+#: A method and its arguments. The method gets these arguments and the event, and returns ``Steps``.
 Step: TypeAlias = tuple[Any, ...]
-#: The next steps in order (see ``agenda``). ``None`` means that there are no steps, and that no
-#: metric rules have to be considered.
+#: The steps that follow, in order (see ``agenda``). ``None`` means that no steps follow, and that
+#: no metric rules have to be considered.
 Steps: TypeAlias = Sequence[Step] | None
 
-#: The statistics that a scope keeps, by variable. A counter (``count.done``) is a key with no
+#: The statistics that a scope keeps, by variable. A counter (``count.done``) is a key without
 #: statistics.
 Reads = dict[str, list[StatisticSpec]]
 
 
 def add_read(reads: Reads, name: str, statistics: Mapping[str, StatisticSpec]) -> None:
-    """Keep the data for ``STAT.VARIABLE`` from now on."""
+    """Keep the data that ``STAT.VARIABLE`` needs, from now on."""
     statistic, _, variable = name.partition(".")
     if statistic == "count":
         reads.setdefault(name, [])
         return
     if statistic not in statistics:
-        return  # the name is a gauge
+        return  # a gauge
     kept = reads.setdefault(variable, [])
     if all(spec.name != statistic for spec in kept):
         kept.append(statistics[statistic])
@@ -77,12 +76,14 @@ def add_read(reads: Reads, name: str, statistics: Mapping[str, StatisticSpec]) -
 
 @dataclass(slots=True, eq=False, repr=False)
 class Scope:
-    """Counts and statistics of one scope, and its instances of rules, by the rules' ``key``."""
+    """Counts and statistics of a scope, and the instances of rules for it (by the rules'
+    ``key``).
+    """
 
     counts: dict[str, int] | None = None
     series: dict[str, Series] | None = None
     instances: dict[int, Instance] | None = None
-    #: Number of attempts that pass a filter, by filter and counter (of ``KEPT``).
+    #: Number of attempts that pass a filter, by filter and counter (of those in ``KEPT``).
     filtered: dict[str, dict[str, int]] | None = None
 
     def count_passing(self, conditions: Iterable[str], counter: str) -> None:
@@ -94,7 +95,7 @@ class Scope:
             counts[counter] += 1
 
     def instance(self, rule: int) -> Instance:
-        """Return the rule's instance for this scope, created on first use."""
+        """Return the instance of the rule for this scope. Create it on first use."""
         if self.instances is None:
             self.instances = {}
         found = self.instances.get(rule)
@@ -121,7 +122,7 @@ class Scope:
         self.series[variable].record(value, now)
 
     def read(self, statistic: str, variable: str, now: float) -> float | None:
-        """Return the value of ``STAT.VARIABLE`` in this scope, or ``None`` without values."""
+        """Return the value of ``STAT.VARIABLE`` in this scope, or ``None`` if it has no values."""
         if statistic == "count":
             if not variable.endswith(")"):
                 return self.counted(variable)
@@ -133,7 +134,9 @@ class Scope:
 
 
 class SliceKey(NamedTuple):
-    """Definition of slices: the groups, and the parameters whose values distinguish the slices."""
+    """Definition of slices: the groups, and the parameters by whose values their jobs are
+    divided.
+    """
 
     groups: tuple[str, ...]
     parameters: tuple[str, ...]
@@ -141,24 +144,24 @@ class SliceKey(NamedTuple):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Slice(Scope):
-    """The indices with the same values of some parameters.
+    """The indices that have the same values of some parameters.
 
-    ``order`` is the slice's place in its table; slices are ordered by first submit. ``open`` is the
-    number of unfinished indices. ``counters`` has the counters that the metric store has for a
+    ``order`` is the position among the slices of the same key, by first submit. ``open`` is the
+    number of indices that are not over. ``counters`` are those that the metric store has for a
     group.
     """
 
     key: SliceKey = field(kw_only=True)
     parameters: Mapping[str, object] = field(kw_only=True)
     order: int = field(kw_only=True)
-    #: The statistics that the slice keeps. This is the same object as in the slice's table.
+    #: The statistics that the slice keeps; shared with all slices of the same key.
     reads: Reads = field(kw_only=True)
     open: int = 0
     counters: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KEPT, 0))
 
     @property
     def ever(self) -> int:
-        """The number of indices that were ever in the slice."""
+        """Number of indices that were ever in the slice."""
         return self.counters["submitted"] - self.counters["repeated"]
 
     def counted(self, counter: str) -> int:
@@ -167,14 +170,17 @@ class Slice(Scope):
 
 @dataclass(slots=True, eq=False, repr=False)
 class SliceTable:
-    """All slices of one key. ``reads`` has the statistics that each slice keeps."""
+    """All slices with the same key. ``reads`` has the statistics that each of them keeps."""
 
     key: SliceKey
     reads: Reads = field(default_factory=dict)
     slices: dict[tuple[object, ...], Slice] = field(default_factory=dict)
 
     def of(self, parameters: Mapping[str, object]) -> Slice | None:
-        """Return or create the slice for these parameters. Return ``None`` if one is missing."""
+        """Return the slice for these parameters. Create it on first use.
+
+        Return ``None`` if a parameter of the key is missing.
+        """
         try:
             values = tuple([parameters[name] for name in self.key.parameters])
         except KeyError:
@@ -189,10 +195,10 @@ class SliceTable:
 
 @dataclass(slots=True, eq=False)
 class Link:
-    """One firing in a chain of firings that cause one another.
+    """A firing in a chain, in which each firing caused the next one.
 
-    ``depth`` is the number of firings in the chain since a job last finished. ``finishes`` is the
-    number of jobs that had finished at the time of this firing.
+    ``depth`` is the position in the chain, counted since a job last finished. ``finishes`` is the
+    number of jobs that had finished when the rule fired.
     """
 
     rule: str
@@ -201,7 +207,7 @@ class Link:
     finishes: int
 
     def names(self) -> list[str]:
-        """Return the rules of the chain, first to last."""
+        """Return the rules in the chain, first to last."""
         link: Link | None = self
         found: list[str] = []
         while link is not None and link.finishes == self.finishes:
@@ -212,10 +218,10 @@ class Link:
 
 @dataclass(slots=True, eq=False, repr=False)
 class JobRecord:
-    """An unfinished attempt.
+    """An attempt that is not over.
 
     ``source`` is the group from which the job was created. ``kept`` is the attempt's index, or
-    ``None`` while nothing needs the index.
+    ``None`` as long as nothing needs the index.
     """
 
     job: Job
@@ -229,22 +235,22 @@ class JobRecord:
     status: int | None = None
     exception: str | None = None
     note: str = ""
-    #: Why the attempt ended, if its executor reported the cause.
+    #: Why the attempt ended, if the executor reported a cause.
     cause: Cause | None = None
     outcome: Outcome | None = None
     queue_id: object = None
     seen: int = 0
-    #: True if a rule that handles failures matched an event of this job.
+    #: True if a rule that handles failures has matched an event of this job.
     concern: bool = False
-    #: True if the executor was asked to cancel the job.
+    #: True if the executor was told to cancel the job.
     cancelling: bool = False
     #: True if the executor could not cancel the job.
     refused: bool = False
-    #: True if an observer understood nothing of the job's output.
+    #: True if an observer could not parse any of the job's output.
     not_understood: bool = False
-    #: True if a stop cancelled the job, so that a resume must submit it again.
+    #: True if a stop has cancelled the job, so that a resume has to submit it again.
     stopping: bool = False
-    #: Time of the job's newest event, or 0 before the first event.
+    #: Time of the job's latest event, or 0 before the first one.
     newest: float = 0.0
     #: ``files``: the context of the ``start`` event, with the paths of the output. ``rows``: the
     #: number of rows by observer.
@@ -252,27 +258,27 @@ class JobRecord:
     rows: dict[str, int] | None = None
     #: The last value of each column.
     columns: dict[str, Any] | None = None
-    #: ``passed``: the filters of counts that the job passed at its submit. ``verdicts``: whether
-    #: the job passes other filters that use no columns.
+    #: ``passed``: the filters in names of counts that the job passed when it was submitted.
+    #: ``verdicts``: whether it passes other filters that use no column.
     passed: tuple[str, ...] = ()
     verdicts: dict[str, bool] | None = None
-    #: Core-seconds of earlier attempts of the same index.
+    #: Core-seconds of earlier attempts of the index.
     earlier: float = 0.0
     #: The job of an earlier run that replaces this attempt, as ``RUN/JOB``.
     reused: str | None = None
-    #: The key of the job's input files. They are checked when the job ends.
+    #: Key of the job's input files, which are checked when the job ends.
     inputs: str | None = None
 
     @property
     def index(self) -> Index:
-        """The attempt's index, created on first use."""
+        """The index of the attempt. It is created on first use."""
         if self.kept is None:
             self.kept = Index(record=self)
         return self.kept
 
     @property
     def retried(self) -> bool:
-        """True if a retry of the job is already decided."""
+        """True if a retry of the job has been decided already."""
         return self.kept is not None and self.kept.retry is not None
 
     @property
@@ -282,21 +288,23 @@ class JobRecord:
 
     @property
     def spent(self) -> float:
-        """The core-seconds of this attempt and of earlier attempts of the same index."""
+        """Core-seconds of this attempt and of earlier attempts of the index."""
         if self.started is None or self.finished is None or self.reused is not None:
             return self.earlier
         return self.earlier + self.job.cores * (self.finished - self.started)
 
     def count_row(self, observer: str, anew: bool) -> None:
-        """Count a row of this observer. With ``anew``, the file was truncated or replaced, so the
-        count starts again at this row."""
+        """Count a row of an observer.
+
+        With ``anew``, the file was truncated or replaced, so this row is the first one.
+        """
         if self.rows is None:
             self.rows = {}
         self.rows[observer] = 1 if anew else self.rows.get(observer, 0) + 1
 
     @property
     def why(self) -> Cause | None:
-        """The cause of the attempt's end, or ``None``."""
+        """Why the attempt ended, or ``None`` before its end."""
         if self.outcome is None and self.exception is None:
             return None
         return self.cause or cause_of(self.exception, self.status)
@@ -304,51 +312,50 @@ class JobRecord:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Index(Scope):
-    """A job with all its attempts, kept until the job is over. Most jobs do not need this object.
+    """A job with all its attempts, until it is over. Most jobs get by without this object.
 
-    ``record`` is the newest attempt. Statistics cover the rows of this attempt, and of earlier
-    attempts that it continues (``resume``).
+    ``record`` is the newest attempt. The statistics cover the rows of this attempt and, if it
+    continues earlier attempts (``resume``), also their rows.
     """
 
     record: JobRecord = field(kw_only=True)
     slices: tuple[Slice, ...] = ()
     #: The retry that was decided, until its attempt is submitted.
     retry: Retry | None = None
-    #: Number of times that the group's ``retry`` was used.
+    #: How often the group's ``retry`` was used.
     retried: int = 0
-    #: Number of pending function calls about the job's attempts.
+    #: Number of pending calls of functions because of the job's attempts.
     calls: int = 0
-    #: ``waited``: the number of the last attempt after which the index waited. ``waits``: whether
-    #: the index still waits.
+    #: ``waited``: the last attempt after which the index had to wait for its retry. ``waits``:
+    #: whether it still waits.
     waited: int = -1
     waits: bool = False
     #: True if a retry was dropped.
     dropped: bool = False
-    #: If attempts continue earlier ones, the statistics at the start of the newest attempt.
+    #: If attempts continue earlier ones: the statistics when the newest attempt started.
     base: dict[str, Series] | None = None
     over: bool = False
-    #: The stored rows of observers with the option ``rows``, each with its attempt and observer.
+    #: Rows of observers with the option ``rows``, each with its attempt and observer.
     printed: list[tuple[int, str, Mapping[str, float]]] | None = None
-    #: Values of the group's ``result``.
+    #: The values under the group's ``result``.
     result: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
 
     def keep_row(self, observer: str, values: Mapping[str, float]) -> None:
         """Store a row of the newest attempt."""
         if self.printed is None:
             self.printed = []
-        if len(self.printed) <= MOST_ROWS:  # store one more row, to detect an overflow
+        if len(self.printed) <= MOST_ROWS:  # store one row more, to detect an overflow
             self.printed.append((self.record.job.attempt, observer, values))
 
     def forget_rows(self, observer: str) -> None:
-        """Drop this observer's rows of the newest attempt, which it will read again."""
+        """Drop the rows of the newest attempt that this observer will read again."""
         attempt = self.record.job.attempt
         if self.printed is not None:
             self.printed = [row for row in self.printed if row[:2] != (attempt, observer)]
 
 
 class Occasion(NamedTuple):
-    """A trigger event for rules: an event, the event's job if it belongs to this run, and extra
-    fields.
+    """A trigger event: an event for which rules may wait, its job if it is ours, and extra fields.
 
     For an instance of a rule with ``each``, ``scope`` is the instance's index or slice.
     """
@@ -361,10 +368,10 @@ class Occasion(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Origin:
-    """The firing from which a decision comes, as plain data. Plans see it as an ``EngineFiring``.
+    """The firing that made a decision, as plain data. Plans see it as an ``EngineFiring``.
 
-    ``number`` is the firing's number in the run, and ``link`` is its place in a chain. ``fields``
-    has the fields for conditions and messages.
+    ``number`` is the number of the firing in the run, and ``link`` is its position in a chain.
+    ``fields`` has the fields for conditions and messages.
     """
 
     rule_state: RuleState
@@ -380,12 +387,12 @@ class Origin:
 
     @property
     def mark(self) -> dict[str, Any]:
-        """The fields that identify the origin in each decision."""
+        """The fields of a decision that identify its origin."""
         return {"rule": self.rule, "firing": self.number}
 
     @property
     def job(self) -> str | None:
-        """The id of the event's job, if the job belongs to this run."""
+        """Our id of the event's job, or ``None`` if the event has no job of this run."""
         record = self.occasion.record
         return None if record is None else record.job.id
 
@@ -396,16 +403,19 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Pending(Generic[Asked]):
-    """A call or resize without an answer so far. Later firings continue the chain of ``link``."""
+    """A call or resize request that has not been answered yet.
+
+    Firings that the answer causes continue the chain of ``link``.
+    """
 
     origin: Origin
     link: Link
     decision: Asked
 
     def retry(self) -> Pending[Asked]:
-        """Return the request, to be delivered again; receivers ignore duplicates.
+        """Return the request as a repeated one; its receiver ignores duplicates.
 
-        The request has the rule's present id, which a change of the file may have changed.
+        It gets the present id of its rule, which a change of the file may have changed.
         """
         attempt = self.decision.attempt + 1
         return Pending(
@@ -417,7 +427,9 @@ class Pending(Generic[Asked]):
 
 @dataclass(slots=True, eq=False)
 class Stop:
-    """A stop in force: the decision, the deferred events, and the jobs that ended in them."""
+    """A stop that is in effect: its decision, the deferred events, and the jobs that ended in
+    them.
+    """
 
     decision: Terminate
     deferred: list[Event] = field(default_factory=list)

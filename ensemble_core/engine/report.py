@@ -1,6 +1,6 @@
-"""Classes of a report on a run: its groups, its rules, and why a rule never fired.
+"""Report on a run: its groups and rules, and why a rule never fired.
 
-The engine creates a report on request; the console and other displays read it.
+The engine creates a :class:`Report` on request; displays read it.
 """
 
 from __future__ import annotations
@@ -13,17 +13,16 @@ from ensemble_core.model.codec import NOTHING, Record
 
 __all__ = ["GroupReport", "InstanceReport", "Progress", "Report", "RuleReport", "Standing"]
 
-#: Whether a rule fired, or why not.
+#: Whether a rule fired, or the reason why it did not.
 Standing = Literal["fired", "never woken", "condition false", "disabled", "cut"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class GroupReport(Record):
-    """One job group: the number of jobs per state, and mean times in seconds (``None``: unknown).
+    """A job group: the number of jobs in each state, and mean times in seconds (``None``: unknown).
 
-    ``submitted`` = ``waiting`` + ``running`` + ``success`` + ``failed`` + ``cancelled``; ``failed``
-    is the sum of ``causes``. ``reused`` counts those jobs in ``success`` that are from earlier
-    runs.
+    ``submitted`` = ``waiting`` + ``running`` + ``success`` + ``failed`` + ``cancelled``. ``failed``
+    is the sum of ``causes``. ``reused`` counts the jobs in ``success`` that come from earlier runs.
     """
 
     name: str
@@ -47,10 +46,11 @@ class GroupReport(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class InstanceReport(Record):
-    """One instance under ``use:``: its ``rules``, how often they ``fired``, and recent switches.
+    """An instance under ``use:``: how many ``rules`` it has, how often they ``fired``, recent
+    switches.
 
-    A switch is a time in seconds since the epoch, and true for on. ``first`` says whether the
-    instance was on when the run began.
+    Each item of ``switched`` has the time of a switch (seconds since the epoch) and whether it was
+    switched on. ``first`` is true if the instance was on when the run began.
     """
 
     name: str
@@ -65,13 +65,16 @@ class InstanceReport(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class RuleReport(Record):
-    """One rule: how often it was considered and fired, and how often its trigger rejected an event.
+    """A rule: how often it was triggered and fired.
 
-    ``last_value`` is the last value of the rule's metric; ``last_seen`` has the values in the
-    rule's condition when it was last checked. ``passed_over`` counts matches of exhausted instances
-    (``each``). ``state`` is ``fired``, or the reason why the rule never fired. ``cut`` is the
-    reason why the rule was permanently switched off. ``instance`` is the entry under ``use:`` to
-    which the rule belongs.
+    - ``woken``: how often the rule was considered; ``refused``: how often the trigger's ``match``
+      rejected an event; ``passed_over``: how often an instance (``each``) matched that had already
+      fired ``repetitions`` times.
+    - ``last_value``: the last value of the rule's metric; ``last_seen``: the values in the rule's
+      condition when it was last false.
+    - ``state``: ``fired``, or the reason why the rule never fired.
+    - ``cut``: the reason why the rule was permanently switched off.
+    - ``instance``: the entry under ``use:`` to which the rule belongs.
     """
 
     id: str
@@ -95,11 +98,10 @@ class RuleReport(Record):
 class Progress(Record):
     """Progress of a run: ``done`` of ``planned`` jobs, including retries.
 
-    If ``open`` is true, rules may add more jobs, so the total and the remaining time ``to_go``
-    (seconds) are unknown. ``used``, ``committed`` and ``limits`` have the numbers of jobs,
-    core-hours, node-hours and GPU-hours that are known, by name (``core_hours``). ``held`` is the
-    number of held jobs. ``reached`` lists the limits that took effect; ``holding`` lists the limits
-    that hold jobs now.
+    If ``open`` is true, rules may add jobs, so the total and the remaining time ``to_go`` (seconds)
+    are unknown. ``used``, ``committed`` and ``limits`` map names such as ``jobs`` or ``core_hours``
+    to amounts. ``held`` is the number of held jobs. ``reached`` lists the limits that have taken
+    effect; ``holding`` lists those that hold jobs now.
     """
 
     done: int = 0
@@ -116,8 +118,10 @@ class Progress(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Report(Record):
-    """Report on a run. ``events`` and ``firings`` are counts. ``warnings`` lists problems other
-    than failed jobs."""
+    """Report on a run.
+
+    ``events`` and ``firings`` are counts. ``warnings`` lists problems other than failed jobs.
+    """
 
     groups: tuple[GroupReport, ...] = ()
     rules: tuple[RuleReport, ...] = ()

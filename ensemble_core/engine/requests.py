@@ -1,7 +1,7 @@
-"""Requests: actions that a user requests from a live run.
+"""Carries out requests: actions that a user requests from a live run.
 
-Requests are bound and carried out like the actions of a rule, but without a rule or firing. Callers
-call ``refusal`` first, so that the user gets the errors.
+A request is bound and carried out like an action of a rule, but without a rule or a firing. Callers
+call :func:`refusal` first, so that the user sees the errors.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from ensemble_core.model.placeholders import PLACEHOLDER
 
 __all__ = ["ACTIONS", "carry_out", "check_parameters", "refusal"]
 
-#: Actions that may be requested.
+#: Actions that users can request.
 ACTIONS = ("submit", "cancel", "set", "enable", "disable")
 
 
 @dataclass(slots=True, eq=False)
 class _RequestOrigin(Origin):
-    """Origin of a request's decisions, which come from no rule and no firing."""
+    """Origin of decisions that a user requested. They come from no rule and no firing."""
 
     by: str
 
@@ -42,7 +42,7 @@ class _RequestOrigin(Origin):
 
 
 def refusal(state: State, action: Mapping[str, Any]) -> EnsembleError | None:
-    """Return why this request is not possible now, or ``None`` if it is."""
+    """Return the reason why a request is not possible now, or ``None`` if it is possible."""
     name = action.get("name")
     if name not in ACTIONS:
         return UsageError(
@@ -75,8 +75,10 @@ def _no_such(what: str, name: object, known: list[str], code: str) -> UsageError
 
 
 def _check_given(state: State, action: Mapping[str, Any]) -> None:
-    """Reject a submit without a value for a parameter that a function computes, because only rules
-    can call functions."""
+    """Reject a submit without values for a parameter that a function computes.
+
+    Only rules can call functions.
+    """
     if action.get("name") != "submit":
         return
     label, given = action.get("label"), (action.get("with") or {}).get("parameters") or {}
@@ -92,8 +94,11 @@ def _check_given(state: State, action: Mapping[str, Any]) -> None:
 
 
 def _merged(state: State, action: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the action with the group's parameters, which those of the action override. Raises
-    :class:`EnsembleError`."""
+    """Return the action with all parameters of its group, unless the action itself gives their
+    values.
+
+    Raises :class:`EnsembleError`.
+    """
     given = (action.get("with") or {}).get("parameters")
     standing = state.table.groups.get(str(action.get("label")))
     if action.get("name") != "submit" or not given or standing is None:
@@ -118,10 +123,10 @@ def _check(group: JobGroup, given: Mapping[str, Any]) -> None:
 
 
 def check_parameters(state: State, action: Mapping[str, Any]) -> None:
-    """Raise :class:`UsageError` if a change stops using a parameter that the jobs use now.
+    """Raise :class:`UsageError` if a change would stop using a parameter that the jobs use now.
 
-    A parameter may exist for rules or tables only. But if a changed command no longer uses a
-    parameter, its placeholder was probably forgotten. A replay does not check this.
+    A parameter may exist only for rules or tables. But if a changed command no longer contains a
+    parameter, its placeholder was probably forgotten. A replay skips this check.
     """
     given = _merged(state, action).get("with") or {}
     fields = {key: given[key] for key in (*_TEXTS, "parameters", "points") if key in given}
@@ -141,7 +146,7 @@ def check_parameters(state: State, action: Mapping[str, Any]) -> None:
                 )
 
 
-#: Fields of a group in which placeholders make jobs differ.
+#: Fields of a group in which placeholders make its jobs differ.
 _TEXTS = ("command", "workdir", "environment", "stdout", "stderr")
 
 
@@ -155,10 +160,10 @@ def _placeholders(group: JobGroup) -> set[str]:
 
 
 def carry_out(effects: Effects, event: Requested) -> None:
-    """Carry out a request as far as possible."""
+    """Carry out a request. If it fails, report why."""
     state = effects.state
     link = state.extend(f"request of {event.by}", None)
-    # A request has no rule. Calls and resizes, which need a firing, are not among ACTIONS.
+    # A request has no rule. Calls and resizes, which need a firing, are not in ACTIONS.
     origin = _RequestOrigin(None, 0, link, Occasion(event), {}, event.by)  # type: ignore[arg-type]
     state.link = state.deepest = link
     refused = refusal(state, event.action)
@@ -171,6 +176,6 @@ def carry_out(effects: Effects, event: Requested) -> None:
             if state.ended is not None:
                 return
     except EnsembleError as error:
-        # The user who made the request gets this error; it is not an error of the run.
+        # The user who made the request gets this error. It does not count as an error of the run.
         message = f"request {event.action.get('name')!r} by {event.by} failed: {error}"
         state.out.append(Log(message=message, level="warning"))

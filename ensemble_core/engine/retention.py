@@ -1,7 +1,7 @@
-"""Retention: lets the job table keep data that a rule, a table or a function needs.
+"""Decides which data the job table keeps, because a rule, a table or a function needs them.
 
 These are the statistics of each index and slice, the done jobs, and the combinations of parameters
-that each group has submitted. Called by the state for each rule.
+that each group has submitted.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ def serve(table: JobTable, rule: BoundRule, statistics: Mapping[str, StatisticSp
             if record.job.group in groups:
                 table.enter_slice(record.index, slices, late=True)
     for name in sorted(rule.reads):
-        if not name.startswith("count.") or name.endswith(")"):  # slices have all counts
+        if not name.startswith("count.") or name.endswith(")"):  # slices have all counts anyway
             add_read(slices.reads, name, statistics)
     for group in groups:
         table.groups[group].speak(slices.reads)
 
 
 def keep_done(table: JobTable, tables: Iterable[Table], rules: Iterable[BoundRule]) -> None:
-    """Keep the done jobs that tables, and functions that compute parameters, need."""
+    """Keep the done jobs that tables and functions for parameters need."""
     for each in tables:
         group = table.groups[each.of]
         if each.of not in table.done:
@@ -79,7 +79,7 @@ def keep_results(table: JobTable, name: str) -> None:
 
 
 def remember(table: JobTable, groups: Iterable[str]) -> None:
-    """Keep the submitted combinations of these groups."""
+    """Remember which combinations of parameters these groups have submitted."""
     for name in groups:
         group = table.groups[name]
         if group.had is None:
@@ -90,7 +90,7 @@ def remember(table: JobTable, groups: Iterable[str]) -> None:
 def read(
     table: JobTable, group: str, names: Iterable[str], statistics: Mapping[str, StatisticSpec]
 ) -> None:
-    """Keep the statistics for these ``STAT.NAME`` references for each index of a group."""
+    """Keep the statistics for these ``STAT.NAME`` references, for each index of a group."""
     found = table.groups[group]
     for name in sorted(names):
         add_read(found.reads, name, statistics)

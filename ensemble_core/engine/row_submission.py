@@ -1,6 +1,6 @@
-"""Submission by rows: one job for each row of a table, or of the output of the event's job.
+"""Submits a job for each row of a table, or for each row of output of the event's job.
 
-Called by a firing's ``submit_rows``. All rows are evaluated before any job is submitted.
+All rows are evaluated before any job is submitted.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ __all__ = ["of_rows", "rows_of"]
 
 
 def rows_of(state: State, origin: Origin, rows: str) -> list[Mapping[str, Any]]:
-    """Return the rows selected by ``TABLE``, ``TABLE(CONDITION)``, ``all.TABLE`` or ``job``.
+    """Return the rows that ``rows`` selects: ``TABLE``, ``TABLE(CONDITION)``, ``all.TABLE`` or
+    ``job``.
 
-    For an instance of a rule, a table without ``all.`` covers the instance's slice. ``job`` selects
-    the rows that the event's job printed. Raises :class:`EnsembleError`.
+    For an instance of a rule, a table without ``all.`` covers only the slice of the instance.
+    ``job`` means the rows that the event's job has printed. Raises :class:`EnsembleError`.
     """
     if rows != "job":
         name, condition = filtered(rows, "rows")
@@ -55,11 +56,12 @@ def of_rows(
     fields: Mapping[str, Any],
     again: bool,
 ) -> tuple[list[Job], list[JobGroup], int]:
-    """Return the new jobs, their groups, and the number of repeated combinations.
+    """Return the new jobs, their groups, and how many combinations were skipped as already
+    submitted.
 
-    A column with the name of a parameter gives the parameter's value. Expressions in ``fields`` may
-    use all columns, and ``fields`` takes precedence. Raises :class:`EnsembleError` if a row does
-    not fit.
+    A column with the name of a parameter gives the parameter's value. Expressions in ``fields`` can
+    use all columns, and ``fields`` takes precedence over columns. Raises :class:`EnsembleError` if
+    a row does not fit.
     """
     found = state.table.groups.get(name)
     if found is None:
@@ -78,7 +80,7 @@ def of_rows(
     for row in rows:
         changed = changed_fields(fields, {**origin.fields, **row}, state.metric)
         if any(changed.get(key, 1) <= 0 for key in ("count", "replicas")):
-            continue  # it is the number of jobs for this row, not a parameter
+            continue  # the number of jobs for this row, not a parameter
         own = {key: row[key] for key in found.group.names if key in row}
         parameters = {**own, **(changed.pop("parameters", None) or {})}
         group = found.group
@@ -103,7 +105,7 @@ def of_rows(
 
 
 def _value(group: str, name: str, value: object) -> object:
-    """Return a parameter's value. Raises :class:`EnsembleError` if it is invalid."""
+    """Return the value of a parameter. Raises :class:`EnsembleError` if it is invalid."""
     if isinstance(value, float) and value - value != 0:
         what = f"the parameter {name!r} of {group!r} would be {value}"
     elif value is None or not isinstance(value, (int, float, str)):

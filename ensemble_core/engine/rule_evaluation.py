@@ -1,7 +1,8 @@
-"""Rule evaluation: finds the rules that an occasion triggers, checks their conditions, fires them.
+"""Finds the rules that an event triggers, checks their conditions, and fires them.
 
-The engine owns this object, which reads and updates ``State``. It reports verdicts to an observer,
-if any (``rule_trace``). The laws are at the top of ``engine.py``.
+The engine owns the :class:`RuleEvaluation`, which reads and updates the ``State``. It reports what
+happens to rules to a :class:`RuleObserver`, if any. The docstring of the module ``engine`` states
+the laws.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from ensemble_core.model.rules import BoundAction
 
 __all__ = ["RuleEvaluation", "RuleObserver", "Verdict"]
 
-#: Result of considering a rule. ``fired``: the rule fired. ``condition``: ``when`` was false. ``no
-#: value``: a value in ``when`` is missing. ``trigger``: the trigger's ``match`` rejected the event.
-#: ``backoff``: the backoff is not over. ``looks``: ``when`` has not been true often enough in a
-#: row. ``retried``: the job's retry is already decided. All others say why the rule can no longer
-#: fire.
+#: The result of considering a rule. ``fired``: the rule fired. ``condition``: the condition was
+#: false. ``no value``: a value in the condition is missing. ``trigger``: the trigger's ``match``
+#: rejected the event. ``backoff``: the backoff is not over. ``looks``: the condition has not been
+#: true for enough consecutive checks. ``retried``: a retry of the job has been decided already.
+#: Other values say why the rule can no longer fire.
 Verdict = Literal[
     "fired", "condition", "no value", "trigger", "backoff", "looks", "retried", Asleep
 ]
@@ -35,13 +36,22 @@ _DONE = object()
 
 
 class RuleObserver(Protocol):
-    """Interface of observers of rules, which are called event by event and must change nothing."""
+    """Interface of an object that is informed about rules, event by event.
+
+    It must not change anything.
+    """
 
     def occurred(self, names: Sequence[str], group: str | None, *, foreign: bool) -> None:
-        """Note an occasion, even if no rule waits for it. ``foreign``: its job is a foreign job."""
+        """Note the names of trigger events, even if no rule waits for them.
+
+        ``foreign``: of a foreign job.
+        """
 
     def updated(self, watch: Watch) -> None:
-        """Note an updated metric. ``considered`` is called next, for each rule that it triggers."""
+        """Note that a metric was updated.
+
+        A call of ``considered`` follows for each rule that it triggers.
+        """
 
     def considered(
         self,
@@ -50,21 +60,21 @@ class RuleObserver(Protocol):
         verdict: Verdict,
         known: Mapping[str, Any] | None,
     ) -> None:
-        """Note that a rule was considered, with the values in its condition (``known``).
+        """Note that a rule was considered. ``known`` has the values in its condition.
 
-        This is called before the rule's actions. With ``each``, the occasion has the instance's
-        scope.
+        This is called before the rule's actions. If the rule has ``each``, the occasion has the
+        scope of the instance.
         """
 
     def handled(self, event: Event) -> None:
-        """Note that an event was completely handled."""
+        """Note that an event has been handled completely."""
 
     def adopted(self) -> None:
-        """Note that the ensemble file changed, between two events."""
+        """Note that the file of the run was changed, between two events."""
 
 
 class RuleEvaluation:
-    """Evaluates the rules of one run. See the laws at the top of ``engine.py``."""
+    """Evaluates the rules of a run. The docstring of the module ``engine`` states the laws."""
 
     def __init__(self, state: State) -> None:
         self.state = state
@@ -72,7 +82,7 @@ class RuleEvaluation:
         self.observer: RuleObserver | None = None
         #: Stack of firings whose actions are being performed.
         self._performing: list[Iterator[None]] = []
-        #: True while rules on ``end`` are considered.
+        #: True while the rules on ``end`` are considered.
         self._closing = False
 
     # -- triggered rules -----------------------------------------------------------------------
@@ -87,7 +97,9 @@ class RuleEvaluation:
         *,
         foreign: bool = False,
     ) -> None:
-        """Consider the rules on these occasions, and those on metrics that the event updated."""
+        """Consider the rules on metrics that the event updated, and the rules on these trigger
+        events.
+        """
         if names and self.observer is not None:
             self.observer.occurred(names, group, foreign=foreign)
         index = self.state.rules.index
@@ -102,7 +114,7 @@ class RuleEvaluation:
             self.event_rules(names, group, occasion, foreign=foreign)
 
     def close(self, event: Event, fields: Mapping[str, Any]) -> None:
-        """Consider the rules on ``end``, the only ones that fire after the end."""
+        """Consider the rules on ``end``, the only rules that can fire after the end."""
         self._closing = True
         try:
             self.react(("end",), None, event, None, fields)
@@ -111,19 +123,19 @@ class RuleEvaluation:
             self.state.rules.index.touched.clear()
 
     def look(self, event: Event) -> None:
-        """Consider rules whose metrics were updated since the last call."""
+        """Consider the rules whose metrics were updated since the last call."""
         for rule_state in self.satisfied():
             self.consider(rule_state, Occasion(event))
 
     def report_occasions(
         self, names: Sequence[str], group: str | None, *, foreign: bool = False
     ) -> None:
-        """Report these occasions to the observer."""
+        """Report the names of these trigger events to the observer."""
         if self.observer is not None:
             self.observer.occurred(names, group, foreign=foreign)
 
     def satisfied(self) -> list[RuleState]:
-        """Return the rules that updated metrics satisfy or may satisfy, in order."""
+        """Return the rules that updated metrics satisfy, or may satisfy, in order."""
         found: list[RuleState] = []
         state, observer = self.state, self.observer
         index, beating = state.rules.index, state.beating
@@ -154,13 +166,13 @@ class RuleEvaluation:
         *,
         foreign: bool = False,
     ) -> None:
-        """Consider rules on occasions of these names."""
+        """Consider the rules on trigger events with these names."""
         for rule_state in self.state.rules.index.waiting(names, group):
             if not foreign or rule_state.rule.queue_scope:
                 self.consider(rule_state, occasion)
 
     def silent(self, record: JobRecord, seconds: float, event: Event) -> None:
-        """Consider the rules on ``silent`` for a job without a row for this number of seconds."""
+        """Consider the rules on ``silent`` for a job that had no row for this number of seconds."""
         group = record.job.group
         self.state.link = record.link
         self.report_occasions(("silent",), group)
@@ -171,13 +183,13 @@ class RuleEvaluation:
     # -- one rule ------------------------------------------------------------------------------
 
     def consider(self, rule_state: RuleState, occasion: Occasion) -> None:
-        """Fire the rule if its condition and backoff allow it and the run has not ended."""
+        """Fire the rule if its condition and its backoff allow it and the run has not ended."""
         state, rule = self.state, rule_state.rule
         if state.ended is not None and not self._closing:
             return
         rule_state.woken += 1
         if not rule_state.live:
-            # Another rule switched this rule off at the same occasion.
+            # An earlier rule has switched this rule off at the same event.
             self._report(rule_state, occasion, rule_state.asleep, None)
             return
         one: RuleState | Instance = rule_state
@@ -191,7 +203,7 @@ class RuleEvaluation:
                     for each in record.kept.slices:
                         if each.key == rule_state.slices:
                             scope = each
-            if scope is None:  # the job lacks one of the parameters under ``each``
+            if scope is None:  # the job lacks a parameter that is listed under ``each``
                 return
             if self.observer is not None:
                 occasion = occasion._replace(scope=scope)
@@ -227,7 +239,7 @@ class RuleEvaluation:
                     holds = condition.evaluate(value, known or NOTHING, state.metric)
                 if not holds:
                     one.holds = 0
-                    # Do not replace known values by missing values.
+                    # Keep known values rather than replacing them by missing ones.
                     if known is not None and (
                         holds is not None or not rule_state.seen or None in rule_state.seen.values()
                     ):
@@ -330,11 +342,14 @@ class RuleEvaluation:
     # -- actions -------------------------------------------------------------------------------
 
     def _over(self) -> bool:
-        """Return True if the current firing must stop, because the run has ended."""
+        """Return True if the current firing must stop because the run has ended."""
         return self.state.ended is not None and not self._closing
 
     def _perform(self, origin: Origin, actions: Iterable[BoundAction]) -> Iterator[None]:
-        """Perform the actions of a firing. Yield if actions of other firings must come first."""
+        """Perform the actions of a firing.
+
+        Yield whenever actions of another firing must come first.
+        """
         state = self.state
         for action in actions:
             if self._over():
@@ -376,7 +391,7 @@ class RuleEvaluation:
         self.report_occasions(("start",), None)
         for rule_state in starting:
             self.consider(rule_state, Occasion(event))
-            yield  # if that rule fired, let its actions run first
+            yield  # if that rule fired, its actions come first
         state.link = link
         for index in dropped:  # these indices are handled after the firing
             index.record.link = origin.link
@@ -387,7 +402,7 @@ class RuleEvaluation:
         stack = self._performing
         stack.append(actions)
         if len(stack) > 1:
-            return  # the loop of the outer call performs the actions
+            return  # the outer call performs the actions
         try:
             while stack:
                 if next(stack[-1], _DONE) is _DONE:
@@ -396,7 +411,7 @@ class RuleEvaluation:
             stack.clear()
 
     def follow(self, origin: Origin, spec: Mapping[str, Any]) -> None:
-        """Carry out what a function returned: an action, a rule, or values for a submit."""
+        """Carry out what a function has returned: an action, a rule, or values for a submit."""
         state = self.state
         if state.ended is not None:
             return

@@ -1,8 +1,10 @@
-"""Index of live rules by their triggers. The cost of an event grows with matches, not with rules.
+"""Index of live rules by their triggers.
 
-Event rules are found by the event's name and the job's group. Rules that compare a metric are found
-by the metric and the number: a dictionary or a bisection finds exactly the satisfied rules.
-Exhausted and disabled rules are not in the index. Only the engine uses it.
+The cost of an event does not depend on how many rules exist.
+
+Event rules are found by the name of the event and the group of its job. Rules that compare a metric
+with a number are found by the metric and the number: a dictionary or a bisection finds exactly the
+rules that a value satisfies. Rules that are exhausted or disabled are not in the index.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ __all__ = [
     "in_order",
 ]
 
-#: Why a rule is not considered: permanently switched off, disabled, or exhausted.
+#: Why a rule is not in the index: permanently switched off (cut), disabled, or exhausted.
 Asleep = Literal["cut", "disabled", "exhausted"]
 
 
@@ -37,7 +39,7 @@ Asleep = Literal["cut", "disabled", "exhausted"]
 class Instance:
     """State of a rule with ``each`` for one index or slice.
 
-    ``holds`` is the number of consecutive checks at which the condition held. ``filled`` is the
+    ``holds`` is the number of consecutive checks at which the condition was true. ``filled`` is the
     number of indices in the scope when the scope was last idle.
     """
 
@@ -46,15 +48,15 @@ class Instance:
     not_before: float = float("-inf")
     holds: int = 0
     filled: int = 0
-    #: If the instance was cut, the rule's ``edition`` at that time; otherwise -1.
+    #: If the instance was cut: the rule's ``edition`` at that time. Otherwise -1.
     cut: int = -1
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class InUse:
-    """State of an algorithm's instance (``use:``).
+    """State of an instance of an algorithm (``use:``).
 
-    ``on`` says whether its rules may fire; ``switched`` has the recent switches.
+    ``on`` is true if its rules may fire; ``switched`` has the recent switches.
     """
 
     name: str
@@ -70,25 +72,27 @@ class InUse:
         del self.switched[:-_SWITCHED]
 
 
-#: Number of switches that are remembered for each instance.
+#: How many switches of each instance are stored.
 _SWITCHED = 50
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class RuleState:
-    """State of one rule: firings and backoff. With ``each``, each instance has a separate state.
+    """State of a rule: its firings and its backoff.
 
-    ``order`` is the rule's place among all rules. ``woken`` counts matches, except those of a
-    metric rule, which its ``watch`` counts. ``seen`` has the values in the condition when it was
-    last false. ``refused`` counts how often the trigger's ``match`` rejected an event.
+    If the rule has ``each``, each instance has its own.
+
+    ``order`` is the rule's position among all rules. ``woken`` counts matches; for a metric rule,
+    its ``watch`` counts them instead. ``seen`` has the values in the condition when it was last
+    false. ``refused`` counts how often the trigger's ``match`` rejected an event.
     """
 
     rule: BoundRule
     order: int
     enabled: bool = field(init=False)
-    #: True if the rule may still fire and is in the index.
+    #: True if the rule can still fire and is in the index.
     live: bool = False
-    #: False if the rule belongs to an algorithm's instance that is off.
+    #: False if the rule belongs to an instance (``use:``) that is off.
     on: bool = True
     fired: int = 0
     skip: int = 0
@@ -97,23 +101,23 @@ class RuleState:
     filled: int = 0
     woken: int = 0
     refused: int = 0
-    #: Number of matches of exhausted instances.
+    #: Number of matches of instances that were exhausted.
     passed_over: int = 0
     seen: Mapping[str, Any] | None = None
     cut: bool = False
-    #: Why the rule was cut, as text for people.
+    #: Why the rule was cut, as text for the user.
     why_cut: str = ""
     watch: Watch | None = None
     first_update: int = 0
-    #: ``key`` identifies the rule's instances, even if the rule's id changes. ``edition`` is the
-    #: number of times that the rule was changed.
+    #: ``key`` identifies the instances of the rule, even if the rule's id changes. ``edition``
+    #: counts how often the rule was changed.
     key: int = -1
     edition: int = 0
-    #: The ``SliceKey`` of the rule's instances, if each instance is for a slice.
+    #: The ``SliceKey`` of the rule's instances, if each of them is for a slice.
     slices: tuple[tuple[str, ...], tuple[str, ...]] | None = field(init=False)
-    #: Names in the condition. ``scoped`` has the names of the form ``STAT.NAME``, each with both
-    #: parts; ``tabled`` has those of tables; ``plain`` has the others. ``spoken`` is the number of
-    #: all these names, or -1 if the condition uses metrics.
+    #: Names in the condition. ``scoped`` has names of the form ``STAT.NAME``, each with its two
+    #: parts; ``tabled`` has names that refer to tables; ``plain`` has all others. ``spoken`` is the
+    #: total number of these names, or -1 if the condition uses metrics.
     scoped: tuple[tuple[str, str, str], ...] = field(init=False)
     tabled: tuple[str, ...] = field(init=False)
     plain: tuple[str, ...] = field(init=False)
@@ -154,21 +158,21 @@ class RuleState:
 
     @property
     def may_fire(self) -> bool:
-        """True if the rule, or an instance of it, may still fire."""
+        """True if the rule, or an instance of it, can still fire."""
         if not self.enabled or not self.on or self.cut:
             return False
         return self.rule.each is not None or self.fired < self.rule.repetitions
 
     @property
     def asleep(self) -> Asleep:
-        """The reason why the rule is not live."""
+        """The reason why the rule is not in the index."""
         if self.cut:
             return "cut"
         return "exhausted" if self.enabled and self.on else "disabled"
 
     @property
     def value(self) -> float | None:
-        """The value of the rule's metric that was last read."""
+        """The value of the rule's metric when it was last read."""
         return None if self.watch is None else self.watch.last
 
     @property
@@ -184,7 +188,7 @@ class RuleState:
 
     @property
     def looked_at(self) -> int:
-        """The number of times that the rule was considered."""
+        """How often the rule was considered."""
         watch = self.watch
         return self.woken if watch is None else max(watch.updates - self.first_update, self.fired)
 
@@ -193,7 +197,7 @@ _order = attrgetter("order")
 
 
 def in_order(states: list[RuleState]) -> list[RuleState]:
-    """Return the states without duplicates, in the order of their rules."""
+    """Return the states in the order of their rules, without duplicates."""
     if len(states) < 2:
         return states
     return sorted(dict.fromkeys(states), key=_order)
@@ -201,7 +205,7 @@ def in_order(states: list[RuleState]) -> list[RuleState]:
 
 @dataclass(slots=True, eq=False)
 class _Thresholds:
-    """Rule states, sorted by the number in the rule's comparison, then by ``tie``."""
+    """States of rules, sorted by the number in their comparison, then by ``tie``."""
 
     numbers: list[tuple[float, int]] = field(default_factory=list)
     states: list[RuleState] = field(default_factory=list)
@@ -216,13 +220,15 @@ class _Thresholds:
         del self.numbers[at], self.states[at]
 
     def until(self, value: float) -> int:
-        """Return how many states have a number below ``value``, or equal to it with tie 0."""
+        """Return how many states have a number below ``value``, or equal to ``value`` with tie
+        0.
+        """
         return bisect_right(self.numbers, (value, 0))
 
 
-#: Order of comparisons with the same number. In ``_above``, a value satisfies the states before its
-#: place, so ``>=`` comes before ``>``. In ``_below``, it satisfies the states after its place, so
-#: ``<`` comes before ``<=``.
+#: Order of comparisons with the same number. A value satisfies the states before its position in
+#: ``_above``, so ``>=`` comes before ``>`` there. It satisfies the states after its position in
+#: ``_below``, so ``<`` comes before ``<=`` there.
 _TIES = {">=": 0, ">": 1, "<": 0, "<=": 1}
 
 
@@ -230,10 +236,10 @@ _TIES = {">=": 0, ">": 1, "<": 0, "<=": 1}
 class Watch:
     """The rules that wait for one metric.
 
-    ``read`` returns the metric's value; ``last`` is the value that was last read; ``updates``
-    counts updates. A value above ``floor`` and below ``ceiling`` satisfies no rule. While the
-    ``bounds`` of the metric's series lie between ``floor`` and ``ceiling``, the metric is not read,
-    and ``unread`` is true.
+    ``read`` returns the value of the metric; ``last`` is the value that was read last; ``updates``
+    counts updates. No rule is satisfied by a value above ``floor`` and below ``ceiling``. As long
+    as the ``bounds`` of the metric's series lie between ``floor`` and ``ceiling``, the metric is
+    not read at updates, and ``unread`` is true.
     """
 
     path: MetricPath
@@ -248,7 +254,7 @@ class Watch:
     _above: _Thresholds = field(default_factory=_Thresholds)
     _below: _Thresholds = field(default_factory=_Thresholds)
     _equal: dict[float, list[RuleState]] = field(default_factory=dict)
-    #: The smallest number in a comparison with ``==``.
+    #: The smallest number that a rule compares with ``==``.
     _least: float = float("inf")
     #: Rules whose condition is not a single comparison.
     _other: list[RuleState] = field(default_factory=list)
@@ -285,7 +291,7 @@ class Watch:
         return self._above if operator[0] == ">" else self._below
 
     def _reach(self) -> None:
-        """Compute the range of values that cannot satisfy any rule."""
+        """Compute the range of values that satisfy no rule."""
         if self._other:
             self.ceiling, self.floor = float("-inf"), float("inf")
             return
@@ -294,7 +300,7 @@ class Watch:
         self.floor = below[-1][0] if below else float("-inf")
 
     def match(self, value: float, found: list[RuleState]) -> None:
-        """Add to ``found`` the rules that ``value`` satisfies or may satisfy."""
+        """Add the rules that ``value`` satisfies, or may satisfy, to ``found``."""
         if self._equal and value in self._equal:
             found += self._equal[value]
         if self._above.states:
@@ -305,8 +311,10 @@ class Watch:
 
 
 def comparison(state: RuleState) -> tuple[str, float]:
-    """Return the operator and number by which a rule is indexed. The operator is empty if the
-    rule's condition is not a single comparison."""
+    """Return the operator and the number by which a rule is indexed.
+
+    The operator is empty if the rule's condition is not a single comparison.
+    """
     rule, condition = state.rule, state.rule.condition
     if condition is None or condition.comparison is None:
         return "", 0.0
@@ -323,9 +331,9 @@ def _is_broad_idle(rule: BoundRule) -> bool:
 class RuleIndex:
     """All live rules, by what triggers them.
 
-    ``occasions`` has the rules by occasion and group. ``heard`` lists the job events that may cause
-    one of these occasions. ``touched`` lists the watches that were updated since rules were last
-    considered, in order.
+    ``occasions`` has rules by the name of the trigger event and by group. ``heard`` lists the job
+    events that can cause one of these trigger events. ``touched`` lists the watches whose metrics
+    were updated since rules were last considered, in order.
     """
 
     _metrics: MetricStore
@@ -335,14 +343,14 @@ class RuleIndex:
     counts: dict[str, dict[str, Watch]] = field(default_factory=dict)
     series: dict[tuple[str, str], dict[Watch, None]] = field(default_factory=dict)
     gauges: dict[str, Watch] = field(default_factory=dict)
-    #: Number of rules on ``idle`` for a group or the whole run.
+    #: Number of rules on ``idle`` that are about a group or the whole run.
     broad_idle: int = 0
     touched: dict[Watch, None] = field(default_factory=dict)
     #: Cache of ``waiting``, cleared when rules change.
     _found: dict[tuple[tuple[str, ...], str | None], list[RuleState]] = field(default_factory=dict)
 
     def watch(self, path: MetricPath) -> Watch:
-        """Return the watch of this metric, created if needed."""
+        """Return the watch of this metric. Create it if necessary."""
         watch = self.watches.get(path.text)
         if watch is None:
             reader = self._metrics.reader(path)
@@ -372,7 +380,7 @@ class RuleIndex:
             insort(by_group.setdefault(trigger.group, []), state, key=_order)
 
     def discard(self, state: RuleState) -> None:
-        """Remove an exhausted or disabled rule."""
+        """Remove a rule that is exhausted or disabled."""
         if state.watch is not None:
             state.watch.discard(state)
             return
@@ -389,7 +397,10 @@ class RuleIndex:
                 self.heard = {event for each in self.occasions for event in events_of(each)}
 
     def waiting(self, names: tuple[str, ...], group: str | None) -> Sequence[RuleState]:
-        """Return the rules on these occasions and group, in order, as a list that never changes."""
+        """Return the rules on these trigger events for this group, in order.
+
+        The returned list never changes.
+        """
         found = self._found.get((names, group))
         if found is None:
             found = []

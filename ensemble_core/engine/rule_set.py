@@ -1,7 +1,7 @@
-"""Rule set of a run: which rules are live, which failures they handle, why one never fired.
+"""The rules of a run: which of them are live, which failures they handle, and why one never fired.
 
-It keeps the index consistent with the states of the rules: exhausted, disabled and cut rules leave
-the index, and enabled rules return to it. It is part of the engine's state.
+The rule set keeps the index up to date: rules that are exhausted, disabled or cut leave it, and
+rules that are enabled return to it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from ensemble_core.model.rules import BoundRule
 __all__ = ["RuleSet", "chain_text"]
 
 
-#: Default reason for switching a rule off.
+#: Default reason for cutting a rule.
 _CHAIN = "its firings were part of an endless chain"
 
 
 class RuleSet:
-    """The rules of one run. ``states`` has all rules by id, in order."""
+    """All rules of a run. ``states`` has their states by id, in order."""
 
     def __init__(self, ensemble: Ensemble, metrics: MetricStore) -> None:
         self.index = RuleIndex(metrics)
@@ -36,7 +36,7 @@ class RuleSet:
         self._keys = 0
         #: True if a rule has ``scope: queue``, so that foreign jobs matter.
         self.watches_foreign = False
-        #: Instances of algorithms, by name.
+        #: The instances of algorithms, by name.
         self.instances = {
             name: InUse(name, each.enabled) for name, each in ensemble.instances.items()
         }
@@ -95,7 +95,7 @@ class RuleSet:
         return state
 
     def _free_id(self) -> str:
-        """Return an id for a rule without one."""
+        """Return an unused id for a rule without one."""
         number = len(self.states) + 1
         while f"rule-{number}" in self.states:
             number += 1
@@ -104,10 +104,10 @@ class RuleSet:
     def adopt(self, ensemble: Ensemble) -> tuple[dict[int, RuleState], list[str]]:
         """Continue with a changed file.
 
-        Return the new states of kept rules by their old ids, and the dropped rules. A rule of the
-        file is kept if the new file has a rule with the same ``id``, or, if the rule has no id,
-        with the same content. A rule that was added during the run is kept unless it conflicts with
-        the new file.
+        Return the new states of the rules that are kept, by their old ids, and the rules that are
+        dropped. A rule of the file is kept if the new file has a rule with the same ``id`` or, if
+        it has no id, with the same content. A rule that was added during the run is kept unless it
+        conflicts with the new file.
         """
         earlier, own = self.states, {rule.id for rule in self._ensemble.rules}
         named = {name: state for name, state in earlier.items() if "id" in state.rule.spec}
@@ -150,13 +150,13 @@ class RuleSet:
                 rule = ensemble.binder.rule(state.rule.spec, name)
                 take(RuleState(rule, len(self.states)), state)
             except EnsembleError:
-                dropped.append(state.rule.id)  # the rule refers to names that the new file lacks
+                dropped.append(state.rule.id)  # the new file lacks a name that the rule uses
         return stayed, dropped
 
     def switch(self, name: str, enabled: bool, now: float) -> list[RuleState]:
-        """Switch a rule or instance on or off. Return the rules that became live.
+        """Switch a rule or an instance on or off. Return the rules that have become live.
 
-        Rules of an instance that is off stay inactive.
+        Rules of an instance that is off do not become live.
         """
         if name in self.instances:
             return self._switch_instance(self.instances[name], enabled, now)
@@ -177,7 +177,10 @@ class RuleSet:
         return found
 
     def _moved(self, state: RuleState) -> list[RuleState]:
-        """Add the rule to the index if it is live, or else remove it. Return it if it was added."""
+        """Add a rule to the index if it can fire, or remove it.
+
+        Return it in a list if it was added.
+        """
         if state.live and not state.may_fire:
             self._leave(state)
         elif state.may_fire and not state.live:
@@ -196,7 +199,10 @@ class RuleSet:
         state.key, self._keys = self._keys, self._keys + 1
 
     def fired(self, state: RuleState, one: RuleState | Instance, now: float) -> None:
-        """Count a firing of the rule, and of its instance ``one``, if any. Start the backoff."""
+        """Count a firing of a rule, and of its instance ``one`` if it has instances.
+
+        Start the backoff.
+        """
         rule = state.rule
         state.fired += 1
         if one is not state:
@@ -213,7 +219,7 @@ class RuleSet:
             self._leave(state)
 
     def cut(self, state: RuleState, why: str = _CHAIN) -> None:
-        """Switch a rule off permanently."""
+        """Permanently switch off a rule."""
         if state.live:
             self._leave(state)
         state.cut, state.why_cut = True, why
@@ -221,7 +227,7 @@ class RuleSet:
     # -- queries -------------------------------------------------------------------------------
 
     def path(self, text: str) -> MetricPath | None:
-        """Return the parsed path of a metric, or ``None`` if the metric does not exist."""
+        """Return a parsed metric path, or ``None`` if the metric does not exist."""
         if text not in self._paths:
             try:
                 self._paths[text] = parse_path(
@@ -232,55 +238,59 @@ class RuleSet:
         return self._paths[text]
 
     def idle(self) -> list[RuleState]:
-        """Return live rules on ``idle``, narrowest scope first, then in file order."""
+        """Return the live rules on ``idle``, narrowest scope first, then in file order."""
         found = [each for some in self.index.occasions.get("idle", {}).values() for each in some]
         return sorted(found, key=lambda state: (_breadth(state.rule), state.order))
 
     def refresh(self, gauge: str) -> None:
-        """Update the number of a rule's firings in the metric store."""
+        """Update the gauge ``count.rule.RULE`` in the metric store: how often the rule has
+        fired.
+        """
         state = self.states.get(gauge.removeprefix(FIRINGS))
         if state is not None:
             self._metrics.gauges[gauge] = state.fired
 
     def fill(self) -> None:
-        """Update the numbers of all rules' firings in the metric store."""
+        """Update the gauges ``count.rule.RULE`` of all rules in the metric store."""
         for rule in self.states:
             self.refresh(FIRINGS + rule)
 
     def intervals(self) -> Iterator[RuleState]:
-        """Yield live rules with a fixed interval."""
+        """Yield the live rules that have a fixed interval."""
         for state in self.states.values():
             if state.rule.trigger.every is not None and state.live:
                 yield state
 
     def touch_time_dependent(self) -> None:
-        """Mark every time-dependent metric for which a rule waits as updated, at a heartbeat."""
+        """At a heartbeat, mark all time-dependent metrics for which rules wait as updated."""
         for watch in self.index.watches.values():
             if watch.size and self._metrics.moves_with_time(watch.path):
                 self.index.touched[watch] = None
 
     def awaits_failures(self, group: str) -> bool:
-        """Return True if a live rule waits for a number of failures in this group. Until that
-        number is reached, failures count as handled."""
+        """Return True if a live rule waits for a number of failures in this group.
+
+        Until this number is reached, failures count as handled.
+        """
         return any(
             state.live and state.watch is not None and state.rule.failure_group in (None, group)
             for state in self._failure_rules
         )
 
     def waits(self, occasion: str) -> bool:
-        """Return True if a live rule waits for this occasion."""
+        """Return True if a live rule waits for this trigger event."""
         return occasion in self.index.occasions
 
     def waits_for_resize(self) -> bool:
-        """Return True if the outcome of a resize, or the new nodes, may trigger a live rule."""
+        """Return True if the outcome of a resize, or the new nodes, can trigger a live rule."""
         return any(
             self.waits(f"resize-{outcome}") for outcome in ("granted", "denied", "timeout")
         ) or any(watch.size for watch in self.index.gauges.values())
 
     def waits_for_time(self, now: float, *, shared: bool) -> bool:
-        """Return True if a live rule may still fire although no job is active.
+        """Return True if a live rule can still fire although no job is active.
 
-        With ``shared``, other users share the queue, so its gauges may change.
+        With ``shared``, other users share the queue, so its gauges can change.
         """
         if any(True for _ in self.intervals()):
             return True
@@ -306,7 +316,7 @@ class RuleSet:
         return tuple(self._report(state) for state in self.states.values())
 
     def report_instances(self) -> tuple[InstanceReport, ...]:
-        """Return a report on every algorithm's instance."""
+        """Return a report on every instance of an algorithm."""
         found = []
         for name, one in self.instances.items():
             made, members = self._ensemble.instances[name], self.members(name)
@@ -357,14 +367,16 @@ class RuleSet:
 
 
 def _breadth(rule: BoundRule) -> int:
-    """Return the sort key of a scope of ``idle``: slices, one group, several groups, all."""
+    """Return the sort key for the scope of a rule on ``idle``: slice, one group, several groups,
+    all.
+    """
     if rule.each is not None:
         return 0
     return min(len(rule.groups), 2) or 3
 
 
 def chain_text(rules: Sequence[str]) -> str:
-    """Return the rules of a chain as text. Leave out the middle of a long chain."""
+    """Return the rules of a chain as text, without the middle of a long chain."""
     shown = list(rules)
     if len(shown) > 12:
         shown = [*shown[:4], "…", *shown[-4:]]

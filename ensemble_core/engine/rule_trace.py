@@ -1,7 +1,7 @@
-"""Rule trace: why one rule fired or did not fire, each time that it was considered.
+"""Rule trace: records, each time that a rule is considered, why it fires or does not fire.
 
-:class:`RuleTracer` observes an ordinary engine. It records a verdict each time that the rule is
-considered, or would be considered if it were enabled. ``ensemble why`` uses it in replays.
+A :class:`RuleTracer` observes an ordinary engine, often one that replays a journal for ``ensemble
+why``. It also records a verdict when the rule would have been considered if it were enabled.
 """
 
 from __future__ import annotations
@@ -21,21 +21,23 @@ from ensemble_core.model.events import Event, JobEvent, Requested, TimerElapsed
 
 __all__ = ["ASLEEP", "Kind", "RuleTracer", "Verdict", "event_words", "trace_rules"]
 
-#: Result of considering a rule. ``ended`` means that the run had ended.
+#: The result of considering a rule. ``ended``: the run had ended.
 Kind = Literal[_Considered, "ended"]
 
-#: Verdicts on rules that the engine did not consider.
+#: Verdicts for cases in which the engine did not consider the rule.
 ASLEEP: frozenset[Kind] = frozenset({*get_args(Asleep), "ended"})
 
 
 class Verdict(NamedTuple):
-    """The result of considering the rule once.
+    """The result of considering a rule once.
 
-    ``value`` is the value of the rule's metric. ``seen`` has the other values in the rule's
-    condition; ``saw`` shows them as text. ``note`` is a remark. ``until`` is the end of a backoff
-    (seconds since the epoch), ``skips`` is the number of further matches to skip, and ``fired`` is
-    the number of firings so far. ``job`` is the event's job. ``parameters`` has the parameters of
-    the slice or the job.
+    - ``value``: the value of the rule's metric; ``seen``: the other values in the rule's condition;
+      ``saw``: these values as text.
+    - ``note``: a remark.
+    - ``until``: when the backoff ends (seconds since the epoch); ``skips``: how many further
+      matches the backoff skips.
+    - ``fired``: how often the rule has fired so far.
+    - ``job``: the event's job; ``parameters``: those of the slice or the job.
     """
 
     kind: Kind
@@ -62,7 +64,7 @@ def trace_rules(engine: Engine, rules: Iterable[str]) -> list[RuleTracer]:
 
 
 class _Several:
-    """A ``RuleObserver`` that passes all calls on to several observers."""
+    """A ``RuleObserver`` that passes every call on to several observers."""
 
     def __init__(self, observers: Sequence[RuleObserver]) -> None:
         self._observers = observers
@@ -108,10 +110,10 @@ def event_words(event: Event) -> str:
 
 
 class RuleTracer:
-    """A ``RuleObserver`` that explains why the rule with id ``traced`` fired or did not.
+    """A ``RuleObserver`` that explains why the rule with the id ``traced`` fired or did not fire.
 
-    ``verdicts`` has the verdicts at the last event. ``happened`` counts occasions by name and
-    group, to explain why rules were never triggered.
+    ``verdicts`` has the verdicts of the last event. ``happened`` counts trigger events by name and
+    group, to explain why a rule was never triggered.
     """
 
     def __init__(self, engine: Engine, traced: str) -> None:
@@ -119,8 +121,8 @@ class RuleTracer:
         self.traced = traced
         self.verdicts: list[Verdict] = []
         self.happened: Counter[tuple[str, str | None]] = Counter()
-        #: Data on the current event: the verdicts, the occasions, and the updated value of the
-        #: metric, with the number of verdicts before the update.
+        #: Data on the current event: the verdicts, the trigger events, and the updated value of the
+        #: metric with the number of verdicts before the update.
         self._recorded: list[Verdict] = []
         self._occasions: list[tuple[Sequence[str], str | None, bool]] = []
         self._update: tuple[float | None, int] | None = None
@@ -128,7 +130,7 @@ class RuleTracer:
         engine.observe(self)
 
     def _wait_for_event(self) -> None:
-        """Record the rule's state before the next event."""
+        """Record the state of the rule before the next event."""
         self._rule = state = self.state.rules.states.get(self.traced)
         self._asleep = state is not None and (self.state.ended is not None or not state.live)
         self._before = self._metric() if self._asleep else None
@@ -146,7 +148,7 @@ class RuleTracer:
             return
         if self._update is not None:
             self._conclude_update(*self._update)
-        # The engine does not read a metric whose value cannot satisfy any rule.
+        # If a metric's value cannot satisfy any rule, the engine does not read it.
         value = self.state.read(watch.path) if self.state.beating else watch.read(self.state.now)
         self._update = value, len(self._recorded)
 
@@ -201,7 +203,7 @@ class RuleTracer:
     # -- reasons ---------------------------------------------------------------------------------
 
     def _conclude_update(self, value: float | None, recorded: int) -> None:
-        """Record the result of a metric update after which the rule was not considered."""
+        """Record why the rule was not considered after an update of its metric."""
         self._update = None
         state = self.state.rules.states[self.traced]
         if len(self._recorded) > recorded:
@@ -220,7 +222,7 @@ class RuleTracer:
         condition = state.rule.condition
         if condition is None or condition.comparison is not None or known is None:
             return NOTHING
-        # For a false condition, the engine has just read the same values.
+        # If the condition was false, the engine has just read the same values.
         seen = state.seen if verdict == "condition" else None
         if seen is None:
             seen = self.state.spoken_of(condition, known)
@@ -248,7 +250,7 @@ class RuleTracer:
 
 
 def _concerns(state: RuleState, names: Sequence[str], group: str | None, foreign: bool) -> bool:
-    """Return True if an occasion with these names would trigger this rule."""
+    """Return True if a trigger event with one of these names would trigger this rule."""
     trigger = state.rule.trigger
     return (
         (state.rule.queue_scope or not foreign)

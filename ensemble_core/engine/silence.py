@@ -1,8 +1,7 @@
-"""Silent jobs: observed running jobs without rows for a given time.
+"""Finds silent jobs: running jobs whose observers have read no row for a given time.
 
-Only groups with a rule on ``silent`` are tracked. Jobs are ordered by their last row, so that a row
-costs constant time and a group needs only one timer. A job is reported once per attempt. This is
-part of the engine's state.
+Only groups with a rule on ``silent`` are tracked. Jobs are ordered by their last row, so a new row
+takes constant time, and a group needs only one timer. A job is reported once per attempt.
 """
 
 from __future__ import annotations
@@ -18,8 +17,10 @@ __all__ = ["Quiet", "Silence"]
 
 @dataclass(slots=True, eq=False)
 class Quiet:
-    """Running jobs of a group that are not silent yet, by the time of their last row or start,
-    oldest first. A job is silent after ``seconds`` without a row."""
+    """Running jobs of a group that are not silent yet, by the time of their last row or start.
+
+    The oldest comes first. A job is silent after ``seconds`` without a row.
+    """
 
     seconds: float
     since: dict[str, float] = field(default_factory=dict)
@@ -27,14 +28,17 @@ class Quiet:
 
 @dataclass(slots=True, eq=False)
 class Silence:
-    """Observed running jobs, by group, for rules on ``silent``."""
+    """Running jobs with observers, by group, for rules on ``silent``."""
 
     of: dict[str, list[Quiet]] = field(default_factory=dict)
 
     def serve(
         self, groups: Iterable[str], seconds: float, records: Iterable[JobRecord], now: float
     ) -> None:
-        """Track the jobs of these groups for a rule. For running jobs, time counts from now."""
+        """Track the jobs of these groups for a rule.
+
+        For jobs that already run, time counts from now.
+        """
         for group in groups:
             kept = self.of.setdefault(group, [])
             if any(quiet.seconds == seconds for quiet in kept):
@@ -70,7 +74,7 @@ class Silence:
             quiet.since.pop(record.job.id, None)
 
     def found(self, group: str, now: float) -> list[tuple[float, str]]:
-        """Remove and return the jobs that are silent now, each with the number of seconds."""
+        """Remove the jobs that are silent now, and return each with the number of seconds."""
         found: list[tuple[float, str]] = []
         for quiet in sorted(self.of.get(group, ()), key=lambda quiet: quiet.seconds):
             while quiet.since:
@@ -82,7 +86,7 @@ class Silence:
         return found
 
     def wait(self, group: str, timers: Timers) -> None:
-        """Set the group's timer to the time at which the next job may become silent."""
+        """Set the timer of a group to the time at which its next job can become silent."""
         due = [
             next(iter(quiet.since.values())) + quiet.seconds
             for quiet in self.of.get(group, ())
@@ -94,7 +98,9 @@ class Silence:
             timers.stop("silent", group)
 
     def restart(self, now: float, timers: Timers) -> None:
-        """Restart all times after an interruption, because some rows are still unread."""
+        """Let all times start again after an interruption, because some rows have not been read
+        yet.
+        """
         for group, kept in self.of.items():
             for quiet in kept:
                 quiet.since = dict.fromkeys(quiet.since, now)

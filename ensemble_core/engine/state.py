@@ -1,8 +1,7 @@
-"""State of one run: its jobs, rules, metrics, timers and pending requests.
+"""State of a run: its jobs, rules, metrics, timers and pending requests.
 
-This is the lowest layer of the engine. ``effects`` applies decisions to the state,
-``rule_evaluation`` fires rules, and ``engine`` turns events into occasions. Snapshots encode this
-object.
+The other modules of the engine change this state: ``effects`` applies decisions to it,
+``rule_evaluation`` fires rules, and ``engine`` handles events. Snapshots contain this object.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ def _asks_for_everything(ensemble: Ensemble) -> bool:
 
 
 def _within(record: JobRecord, scope: Scope) -> bool:
-    """Return True if the job is in this scope, so that the scope's instance may cancel it."""
+    """Return True if the job belongs to this scope, so that the rule's instance may cancel it."""
     job, index = record.job, record.kept
     if isinstance(scope, Index):
         return index is scope or job.group != scope.record.job.group
@@ -85,14 +84,14 @@ def _within(record: JobRecord, scope: Scope) -> bool:
 
 
 class State:
-    """State of one run. ``out`` has the decisions on the current event.
+    """State of a run. ``out`` has the decisions that the current event has led to so far.
 
-    With ``everything``, all statistics of all variables are kept, for functions that may read any
-    of them; ``None`` means that the ensemble decides. With ``shared``, other users share the queue,
-    so its gauges may change at any time.
+    With ``everything``, all statistics of all variables are computed, for functions that may read
+    any of them; with ``None``, this depends on the ensemble. With ``shared``, other users share the
+    queue, so its gauges may change at any time.
     """
 
-    # Slots are faster with more than thirty attributes.
+    # With more than thirty attributes, slots are faster.
     __slots__ = (
         "_serial", "all_tables", "attempts", "beating", "calls", "deepest", "dropped", "end_due",
         "ended", "ended_for_now", "ensemble", "errors", "events", "firings", "foreign_jobs",
@@ -122,14 +121,15 @@ class State:
         self.rate_limit = RateLimit(ensemble.limits.submits_per_second)
         self.calls: dict[str, Pending[Call]] = {}
         self.resizes: dict[str, Pending[Resize]] = {}
-        #: Messages by id. Their field ``to`` has only the addresses to which delivery is not
+        #: Messages by id. The field ``to`` keeps only those addresses for which delivery is not
         #: confirmed.
         self.notices: dict[str, Notify] = {}
-        #: Resize requests to repeat when their timer elapses.
+        #: Resize requests that are repeated when their timer elapses.
         self.retries: dict[str, Pending[Resize]] = {}
-        #: Indices with a decided retry, by the retry's id.
+        #: Indices for which a retry was decided, by the id of the new attempt.
         self.attempts: dict[str, Index] = {}
-        #: ``generators``: the generators by name. ``generators_due``: whether one may need a call.
+        #: ``generators``: the generators by name. ``generators_due``: whether one of them may have
+        #: to be called.
         self.generators: dict[str, GeneratorState] = {}
         self.generators_due = False
         self._serve(ensemble, everything)
@@ -139,10 +139,10 @@ class State:
         #: because the queue was lost or a limit held jobs.
         self.lost = False
         self.ended_for_now: Terminate | None = None
-        #: The stop in force, which counts as an end until a resume revokes it.
+        #: The stop that is in effect. It counts as an end until a resume revokes it.
         self.stop: Stop | None = None
         self.errors = 0
-        #: Problems of observers, for later inspection.
+        #: Problems of observers, stored for inspection.
         self.warnings: list[str] = []
         self.unhandled_failures = 0
         self.events = 0
@@ -150,39 +150,41 @@ class State:
         self._serial = 0
         #: Limits that took effect and were reported.
         self.limits_told: dict[str, None] = {}
-        #: Limits that hold more jobs since rules were last notified.
+        #: Limits that have held further jobs since rules were last notified.
         self.limits_met: dict[str, None] = {}
-        #: The number of attempts when, for the last time, only held jobs were left.
+        #: The number of attempts when only held jobs were left for the last time.
         self.held_at = 0
-        # The attributes below concern the current event.
+        # The attributes below are about the current event.
         self.out: list[Decision] = []
         #: True if the run may be over (a rule fired, a call returned, no job is left …).
         self.look_for_end = False
-        #: True if the event ended or stopped the run, so that rules on ``end`` must be considered.
+        #: True if the event ended or stopped the run, so that rules on ``end`` have to be
+        #: considered.
         self.end_due = False
         #: True if a group, a slice or the run may be idle after the event.
         self.look_for_idle = False
-        #: True for a heartbeat, at which waiting times are sampled.
+        #: True during a heartbeat, at which waiting times are sampled.
         self.beating = False
         #: ``link``: the firing that caused the event. ``deepest``: the longest chain of firings
-        #: that the event caused. ``via``: if the event is a function's return, the firing to which
-        #: the decisions belong.
+        #: that the event has caused. ``via``: if a function has returned, the firing to which the
+        #: new decisions belong.
         self.link: Link | None = None
         self.deepest: Link | None = None
         self.via: Link | None = None
-        #: Held jobs that a firing cancelled, for rules on ``job-cancel``.
+        #: Held jobs that a firing has cancelled, for rules on ``job-cancel``.
         self.withdrawn: list[JobRecord] = []
-        #: Indices whose retry a firing dropped.
+        #: Indices whose retry a firing has dropped.
         self.dropped: list[Index] = []
-        #: The groups of the jobs of each planned submit, by the submit's first job.
+        #: The groups of the jobs of each planned submit, by the first job of the submit.
         self.sources: dict[str, Sequence[JobGroup]] = {}
 
     def adopt(self, ensemble: Ensemble) -> list[str]:
-        """Continue with a changed file. Jobs, counts and metrics stay; unchanged rules keep their
-        state.
+        """Continue with a changed file.
 
-        Return the dropped rules, which were added during the run and refer to names that the new
-        file lacks.
+        Jobs, counts and metrics stay; unchanged rules keep their state.
+
+        Return the rules that were dropped: they were added during the run, and the new file lacks
+        names that they use.
         """
         before, self.ensemble = self.ensemble, ensemble
         self.tabulate()
@@ -224,7 +226,7 @@ class State:
         return dropped
 
     def tabulate(self) -> None:
-        """Prepare the tables of the file, which are not part of snapshots."""
+        """Prepare the tables of the file, which snapshots do not contain."""
         self.all_tables = Tables(self.ensemble.tables, self.table.done, self.ensemble.statistics)
 
     def serve(self, rule: BoundRule) -> None:
@@ -247,8 +249,8 @@ class State:
     def _serve(self, ensemble: Ensemble, everything: bool) -> None:
         """Collect all values that the ensemble reads, from now on.
 
-        With ``everything``, combinations and usage are also collected, because later rules may read
-        them.
+        With ``everything``, combinations and usage are collected too, because rules that are added
+        later may read them.
         """
         if ensemble.limits.holds or self.table.budget is not None:
             self.table.keep_budget(ensemble.limits)
@@ -276,7 +278,7 @@ class State:
             self.table.usage.keep()
 
     def _keep(self, text: str) -> None:
-        """Collect the values for a metric, including its filter."""
+        """Collect the values for a metric, including those that its filter needs."""
         path = self.rules.path(text)
         if path is None:
             return
@@ -289,10 +291,11 @@ class State:
     # -- queries -------------------------------------------------------------------------------
 
     def active(self, group: str | None = None, scope: Scope | None = None) -> list[str]:
-        """Return the ids of unfinished jobs, oldest first, and of future retries, of a group or
-        scope.
+        """Return the ids of jobs without an outcome, oldest first, and of retries that are still to
+        come.
 
-        A slice also includes jobs of other groups that have the same parameter values.
+        ``group`` and ``scope`` restrict the jobs. A slice also includes jobs of other groups that
+        have the same parameter values.
         """
         active = {
             job: record
@@ -304,7 +307,9 @@ class State:
         return [job for job, record in active.items() if scope is None or _within(record, scope)]
 
     def standing(self, rule: BoundRule, scope: Slice | None) -> tuple[int, int]:
-        """Return the number of open indices, and of all indices, that a rule on ``idle`` covers."""
+        """Return how many open indices a rule on ``idle`` covers, and how many indices it has ever
+        covered.
+        """
         if scope is not None:
             return scope.open, scope.ever
         groups, counts = rule.groups or self.table.groups, self.metrics.counts
@@ -314,7 +319,9 @@ class State:
     def read_scoped(
         self, name: str, group: str | None, occasion: Occasion, scope: Scope | None = None
     ) -> float | None:
-        """Return ``STAT.NAME`` over the instance's scope, or else over the event's job or group."""
+        """Return ``STAT.NAME`` over the scope of the instance, or else over the event's job or
+        group.
+        """
         if name.startswith(ALL):
             record = occasion.record
             if record is not None:
@@ -334,17 +341,17 @@ class State:
         return self.metric(name) if found is None and name in GAUGES else found
 
     def tables(self, scope: Scope | None = None) -> Tables:
-        """Return the current tables or, for an instance of a rule, the tables over its slice."""
+        """Return the tables. For an instance of a rule, return the tables over its slice."""
         whole = self.all_tables
         return whole.of_slice(scope.parameters) if isinstance(scope, Slice) else whole
 
     def metric(self, path: str) -> float | None:
-        """Return a metric's current value, or ``None``."""
+        """Return the current value of a metric, or ``None``."""
         parsed = self.rules.path(path)
         return None if parsed is None else self.read(parsed)
 
     def read(self, path: MetricPath) -> float | None:
-        """Return the current value of the metric at a checked path."""
+        """Return the current value of the metric with a checked path."""
         if self.beating and path.variable == "pending" and path.kind == "series":
             ages = self.table.groups[path.group].ages(self.now)
             series = self.metrics.series[path.group, path.variable]
@@ -368,7 +375,7 @@ class State:
             self.table.gauges.refresh(gauge)
 
     def beat(self) -> None:
-        """Sample gauges for statistics and rules, at a heartbeat."""
+        """At a heartbeat, sample the gauges that statistics and rules need."""
         self.table.gauges.beats += 1
         for gauge in self.metrics.sampled():
             self._refresh(gauge)
@@ -379,22 +386,24 @@ class State:
         self.rules.touch_time_dependent()
 
     def spoken_of(self, condition: Condition, known: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields and metrics in a condition with their current values."""
+        """Return the current values of the fields and metrics in a condition."""
         found = {name: known.get(name) for name in condition.spoken}
         found.update((path, self.metric(path)) for path in sorted(condition.metrics))
         return found
 
     def fields(self, occasion: Occasion) -> dict[str, Any]:
-        """Return all fields for conditions, except ``STAT.NAME``, tables and gauges."""
+        """Return all fields that conditions can use, except ``STAT.NAME``, tables and gauges."""
         return all_fields(self.ensemble, occasion)
 
     def known(
         self, rule_state: RuleState, occasion: Occasion, scope: Scope | None
     ) -> dict[str, Any]:
-        """Return the names in a rule's condition with their values, for the scope's instance."""
+        """Return the values of all names in a rule's condition, for the instance with this
+        scope.
+        """
         known = self._plain(rule_state, occasion, scope) if rule_state.plain else {}
         event, record, own, _ = occasion
-        # A column with the name STAT.NAME or STAT.TABLE.COLUMN takes precedence.
+        # A column that is named like STAT.NAME or STAT.TABLE.COLUMN takes precedence.
         context = event.context if type(event) is JobEvent else NOTHING
         if rule_state.tabled:
             tables = self.tables(scope)
@@ -437,13 +446,18 @@ class State:
     # -- updates by other parts -----------------------------------------------------------------
 
     def extend(self, rule: str, parent: Link | None) -> Link:
-        """Add a firing to the chain of ``parent``. If a job has finished since, begin a new one."""
+        """Add a firing to the chain of ``parent``.
+
+        If a job has finished since, start a new chain.
+        """
         finishes = self.table.finishes
         depth = parent.depth + 1 if parent is not None and parent.finishes == finishes else 1
         return Link(rule, parent if depth > 1 else None, depth, finishes)
 
     def cut_chain(self, state: RuleState, one: RuleState | Instance, link: Link) -> None:
-        """Permanently switch off a rule or instance that would exceed the chain limit."""
+        """Permanently switch off a rule or instance whose firing would exceed the limit on
+        chains.
+        """
         self.limits_told["chain"] = None
         if one is state:
             self.rules.cut(state)
@@ -460,7 +474,7 @@ class State:
             self.out.append(DisableRule(rules=(state.rule.id,)))
 
     def look_at_once(self, state: RuleState) -> None:
-        """Check a newly added or enabled rule, because its metric may already satisfy it."""
+        """Have a newly added or enabled rule checked, because its metric may already satisfy it."""
         watch = state.watch
         if watch is not None:
             if watch.path.kind == "gauge":
@@ -477,7 +491,7 @@ class State:
                 self.timers.stop("interval", state.rule.id)
 
     def set_gauges(self, values: Mapping[str, float]) -> None:
-        """Store the gauges reported by an executor."""
+        """Store gauges that an executor has reported."""
         index = self.rules.index
         for path, value in values.items():
             if path.startswith(("queue.", "waiting.")):
@@ -488,31 +502,33 @@ class State:
                 index.touched[watch] = None
 
     def awaits_answers(self) -> bool:
-        """Return True while a function or generator runs, which counts as an open job."""
+        """Return True while a function or generator is running. It counts as an open job."""
         return bool(self.calls) or any(each.asking for each in self.generators.values())
 
     @property
     def only_held(self) -> bool:
-        """Return True if jobs remain and a limit holds all of them."""
+        """Return True if jobs remain and limits hold all of them."""
         table = self.table
         if table.budget is None or not table.budget.limits or not table.records:
             return False
         return len(table.records) == sum(len(group.held) for group in table.groups.values())
 
     def held(self) -> list[str]:
-        """Return the jobs that are not submitted yet, because a look-up, ``at_once``, a limit or
-        the rate limit holds them."""
+        """Return the jobs that are not submitted yet.
+
+        They wait for a look-up, or ``at_once``, a limit or the rate limit holds them.
+        """
         held = [*self.table.looking]
         held += [job for group in self.table.groups.values() for job in group.held]
         return held + [job.id for job, _, _ in self.rate_limit.held]
 
     def new_id(self, kind: str) -> str:
-        """Return an id for a call or request."""
+        """Return a new id for a call or request."""
         self._serial += 1
         return f"{kind}-{self._serial}"
 
     def error(self, message: str, origin: Origin | None = None, *, tolerated: bool = False) -> None:
-        """Report an error, so that a natural end has exit code 1. If ``tolerated``, only warn."""
+        """Report an error. A natural end then has exit code 1. With ``tolerated``, only warn."""
         self.errors += not tolerated
         mark = {} if origin is None else origin.mark
         self.out.append(Log(**mark, message=message, level="warning" if tolerated else "error"))

@@ -1,9 +1,9 @@
-"""Stops, which pause the run until a resume.
+"""Stops, which pause the run until it is resumed.
 
-A stop drops no job, counts nothing and triggers no rule. Events between the stop and the
-controller's exit are *deferred*, which means that the resume handles them first. The resume then
-requeues jobs that the stop cancelled, as the same attempt, with a new record and new statistics.
-Used by ``engine``.
+A stop drops no job, counts nothing and triggers no rule. Events that arrive between the stop and
+the exit of the controller are *deferred*: the resume handles them first. The resume then requeues
+the jobs that the stop has cancelled. They remain the same attempts, but get new records and new
+statistics.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from ensemble_core.model.events import (
 __all__ = ["Stopping"]
 
 
-#: Events that a resume handles.
+#: Events that are deferred until the resume.
 _DEFERRED = (JobEvent, Observed, CallReturned, CallFailed, ResizeOutcome, PluginEvent)
-#: Events that are dropped, because a resume gets new events of these types.
+#: Events that are dropped, because the resume will get new ones.
 _DROPPED = (Resources, TimerElapsed)
 
 
@@ -44,7 +44,7 @@ class Stopping:
     def __init__(self, state: State, submission: Submitter) -> None:
         self.state = state
         self._submission = submission
-        #: Groups in which the current event has requeued jobs.
+        #: Groups whose jobs the current event has requeued.
         self._requeued: dict[str, None] = {}
 
     def begin(self, event: StopRequested, in_queue: Sequence[str]) -> None:
@@ -58,16 +58,16 @@ class Stopping:
             self.state.end_due = self.state.look_for_end = True
 
     def _cancel_left(self, event: StopRequested, left: Sequence[str]) -> None:
-        """Cancel the jobs ``left`` in the queue, and stop the run unless it has finally ended.
+        """Cancel the jobs ``left`` in the queue, and stop the run if it has not finally ended.
 
-        A stop that is in force stays in force and keeps its deferred events.
+        A stop that is already in effect stays in effect and keeps its deferred events.
         """
         state = self.state
         taken_back = state.stop is not None or state.ended is state.ended_for_now
         if state.lost:  # jobs in the queue of an earlier controller
             state.lost = False
             state.errors -= taken_back
-        if taken_back:  # the run is live, stopped, or has an end that can be revoked
+        if taken_back:  # the run is live, stopped, or has an end that a resume can revoke
             state.ended_for_now = None
             self._begin(event, left)
         elif state.ended is not None:
@@ -76,7 +76,10 @@ class Stopping:
             state.out.append(Cancel(jobs=state.ended.cancel))
 
     def _begin(self, event: StopRequested, cancel: Sequence[str]) -> None:
-        """Stop the run and cancel these jobs. Jobs that a rule has cancelled are not requeued."""
+        """Stop the run and cancel these jobs.
+
+        Jobs that a rule has cancelled are not requeued later.
+        """
         state, records = self.state, self.state.table.records
         for job in cancel:
             if records[job].outcome is None:
@@ -92,7 +95,9 @@ class Stopping:
         state.out.append(decision)
 
     def defers(self, event: Event) -> bool:
-        """Defer an event until the resume, or return False if it has to be handled now."""
+        """Return True if the event need not be handled now: it is deferred until the resume, or
+        dropped.
+        """
         stop = self.state.stop
         assert stop is not None
         if isinstance(event, _DROPPED):
@@ -118,8 +123,10 @@ class Stopping:
         return True
 
     def take_back(self, *, final: bool = False) -> list[Event]:
-        """End the stop and return its deferred events. With ``final``, the jobs that it cancelled
-        count as cancelled."""
+        """End the stop and return the events that it deferred.
+
+        With ``final``, the jobs that the stop has cancelled count as cancelled.
+        """
         state, stop = self.state, self.state.stop
         if stop is None:
             return []
@@ -132,7 +139,10 @@ class Stopping:
         return stop.deferred
 
     def absorbs(self, record: JobRecord, event: JobEvent) -> bool:
-        """Return True for the end of a job that the stop cancelled, because rules ignore it."""
+        """Return True for the end of a job that the stop has cancelled.
+
+        Rules ignore such an end.
+        """
         name = event.name
         if record.exception is None and record.outcome is None and name == "exception":
             if event.context.get("type") != "cancel" or event.context.get("severity", 0) != 0:
@@ -150,7 +160,7 @@ class Stopping:
         return True
 
     def requeue(self, record: JobRecord) -> None:
-        """Restart the attempt. It is not counted again."""
+        """Start the attempt again. It is not counted again."""
         state, index = self.state, record.kept
         state.silence.end(record)
         job = replace(record.job, requeued=record.job.requeued + 1)

@@ -1,7 +1,6 @@
-"""Submission: hands over jobs to the executor, for submits and retries, and cancels jobs.
+"""Hands over jobs to the executor, for submits and retries, and cancels jobs.
 
-Used by ``effects``, which applies decisions, and by ``job_completion``, after which held jobs may
-have a place.
+Jobs that limits do not allow yet are held.
 """
 
 from __future__ import annotations
@@ -25,15 +24,16 @@ __all__ = ["Submitter", "expand", "source_of"]
 
 
 def next_attempt_id(index: Index) -> str:
-    """Return the id of an index's next attempt."""
+    """Return the id of the next attempt of an index."""
     job = index.record.job
     return f"{job.group}.{job.index}-{job.attempt + 1}"
 
 
 def next_attempt(index: Index, retry: Retry, binder: Binder) -> tuple[Job, JobGroup]:
-    """Return the next attempt and its group. It is like the last attempt, with the retry's changes.
+    """Return the next attempt of an index, and its group.
 
-    Raises :class:`EnsembleError` if the changed fields are invalid.
+    It is like the last attempt, but with the changes of the retry. Raises :class:`EnsembleError` if
+    the changed fields are invalid.
     """
     job, source = index.record.job, index.record.source
     if source is None:
@@ -51,7 +51,7 @@ def next_attempt(index: Index, retry: Retry, binder: Binder) -> tuple[Job, JobGr
 
 
 def _batches(held: Iterable[HeldJob]) -> list[Submit]:
-    """Group jobs into submits by group and firing."""
+    """Combine jobs into submits, one for each group and firing."""
     batches: dict[tuple[str, str | None, int], list[Job]] = {}
     for job, rule, firing in held:
         batches.setdefault((job.group, rule, firing), []).append(job)
@@ -88,7 +88,9 @@ def expand(state: State, source: JobGroup) -> tuple[Job, ...]:
 
 
 class Submitter:
-    """Hands over jobs if limits, ``at_once`` and the rate limit allow it; cancels held jobs."""
+    """Hands over jobs, as far as limits, ``at_once`` and the rate limit allow, and cancels held
+    jobs.
+    """
 
     def __init__(self, state: State) -> None:
         self.state = state
@@ -104,7 +106,7 @@ class Submitter:
             )
         link = state.via or origin.link
         standing = state.table.groups[decision.group]
-        # If a plugin's plan has built the submit itself, its source is unknown.
+        # If the plan of a plugin has built the submit, the groups of its jobs are unknown.
         unknown: Sequence[JobGroup | None] = [None] * len(jobs)
         sources = state.sources.get(jobs[0].id, unknown) if jobs else unknown
         mark = decision.rule, decision.firing
@@ -123,7 +125,7 @@ class Submitter:
         self._await_release()
 
     def _looks_up(self, group: GroupState) -> bool:
-        """Return True if the group's jobs are looked up in earlier runs before a submit."""
+        """Return True if jobs of the group are first looked up in earlier runs."""
         return bool(self.state.ensemble.reuse) and group.group.reuse
 
     def _look_up(self, group: str, mark: tuple[str | None, int], jobs: Sequence[Job]) -> None:
@@ -132,7 +134,7 @@ class Submitter:
             self.state.out.append(LookUp(group=group, rule=rule, firing=firing, jobs=tuple(jobs)))
 
     def look_up_again(self) -> None:
-        """Repeat unanswered look-ups."""
+        """Repeat look-ups that were not answered."""
         asked: dict[tuple[str, str | None, int], list[Job]] = {}
         for _, (job, rule, firing) in self.state.table.looking.values():
             asked.setdefault((job.group, rule, firing), []).append(job)
@@ -140,14 +142,16 @@ class Submitter:
             self._look_up(group, (rule, firing), jobs)
 
     def looked_up(self, hits: Mapping[str, str], misses: Iterable[str]) -> None:
-        """Handle the answer to a look-up: reuse jobs for the hits, and submit the misses."""
+        """Handle the answer to a look-up: jobs in ``hits`` are reused, those in ``misses`` are
+        submitted.
+        """
         table = self.state.table
         for job, found in hits.items():
             table.looked_up(job, found)
         waiting: dict[str, dict[tuple[str | None, int], int]] = {}
         for job in misses:
             if job not in table.looking:
-                continue  # the job was cancelled meanwhile
+                continue  # the job was cancelled in the meantime
             _, (of, rule, firing) = table.looking[job]
             table.looked_up(job, None)
             marks = waiting.setdefault(of.group, {})
@@ -157,7 +161,7 @@ class Submitter:
                 self.hand_over(group, mark, count)
 
     def _held(self, group: GroupState, jobs: Sequence[Job]) -> bool:
-        """Return True if these jobs of a group must be held first."""
+        """Return True if these jobs of a group have to be held first."""
         budget = self.state.table.budget
         if group.group.at_once is not None or group.held:
             return True
@@ -166,10 +170,12 @@ class Submitter:
     def hand_over(
         self, group: str, mark: tuple[str | None, int] = (None, 0), submitted: int = 0
     ) -> None:
-        """Submit the held jobs of a group that have a place now. With limits, do so for all groups.
+        """Submit those held jobs of a group that have a place now.
 
-        ``submitted`` is the number of jobs that the rule and firing in ``mark`` have just
-        submitted. If a limit holds some of them, report how many.
+        If there are limits, do so for all groups.
+
+        ``mark`` is a rule and firing that have just submitted ``submitted`` jobs. If a limit holds
+        some of these jobs, report how many.
         """
         state, table = self.state, self.state.table
         limited = table.budget is not None and bool(table.budget.limits)
@@ -206,7 +212,7 @@ class Submitter:
         state.limits_told[what] = None
 
     def retry(self, index: Index, decision: Retry) -> None:
-        """Decide on a retry, unless one is already decided."""
+        """Decide to retry a job, unless this was decided already."""
         if index.over or index.retry is not None or index.record.job.id != decision.job:
             return
         index.retry = decision
@@ -215,7 +221,10 @@ class Submitter:
         self.state.out.append(decision)
 
     def begin_attempt(self, index: Index) -> bool:
-        """Submit an index's next attempt, now or after its wait. Return False if impossible."""
+        """Submit the next attempt of an index, now or after its wait.
+
+        Return False if that is impossible.
+        """
         state, decision, record = self.state, index.retry, index.record
         assert decision is not None
         if decision.wait > 0 and index.waited != record.job.attempt:
@@ -257,16 +266,16 @@ class Submitter:
             state.limits_told["submits_per_second"] = None
 
     def release(self) -> None:
-        """Submit jobs whose rate-limit delay is over."""
+        """Submit the jobs whose delay by the rate limit is over."""
         self.submit_each(self.state.rate_limit.release(self.state.now))
         self._await_release()
 
     def submit_each(self, held: Iterable[HeldJob]) -> None:
-        """Hand over these jobs, in one submit for each group and firing."""
+        """Submit these jobs, with one decision for each group and firing."""
         self.state.out += _batches(held)
 
     def cancel(self, origin: Origin, decision: Cancel) -> Cancel:
-        """Cancel jobs: held jobs at once, and the others through the executor.
+        """Cancel jobs: held jobs immediately, and others through the executor.
 
         Reused jobs end when their events arrive.
         """
@@ -303,7 +312,7 @@ class Submitter:
         return [job for job in jobs if job in known and known[job].reused is not None]
 
     def _drop_attempts(self, origin: Origin, jobs: Collection[str]) -> list[str]:
-        """Drop pending retries of these jobs, whose indices are then lost."""
+        """Drop pending retries of these jobs. Their indices are then lost."""
         state = self.state
         dropped = []
         for job in jobs:
@@ -321,7 +330,7 @@ class Submitter:
         return dropped
 
     def cancelling(self, jobs: Iterable[str]) -> None:
-        """Record that the executor is requested to cancel these jobs."""
+        """Record that the executor was told to cancel these jobs."""
         for job in jobs:
             record = self.state.table.records.get(job)
             if record is not None:

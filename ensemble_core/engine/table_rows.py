@@ -1,8 +1,8 @@
-"""Tables of results, computed on access from the done jobs.
+"""Tables of results, computed from the done jobs when they are read.
 
-A table is computed in the order of the jobs' indices, so it does not depend on stops and resumes,
-or on the order in which the jobs ended. A :class:`TableCache` keeps the results until new jobs are
-done. Used by the engine, by functions on their threads, and by the command line.
+Jobs are processed in the order of their indices. A table therefore does not depend on stops and
+resumes, or on the order in which jobs ended. A :class:`TableCache` keeps the results until further
+jobs are done. Used by the engine, by functions on other threads, and by the command line.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ensemble_core.model.tables import MOST_PIVOT_VALUES, Table, table_column
 
 __all__ = ["TableCache", "Tables"]
 
-#: Maximum number of tables, and of slices of tables, in the cache.
+#: How many tables, and slices of tables, the cache has at most.
 _MOST_KEPT = 256
 
 
@@ -28,11 +28,11 @@ class TableCache:
 
     def __init__(self) -> None:
         self.work: dict[tuple[object, ...], TableWork] = {}
-        #: The parsed names of statistics.
+        #: Names of statistics, split into their parts.
         self.parsed: dict[str, tuple[bool, str, str, str, str]] = {}
 
     def keep(self, key: tuple[object, ...], work: TableWork) -> None:
-        """Store the work of a table. If the cache is full, drop the oldest one."""
+        """Store a computed table. If the cache is full, drop the oldest one."""
         self.work.pop(key, None)
         self.work[key] = work
         if len(self.work) > _MOST_KEPT:
@@ -40,10 +40,10 @@ class TableCache:
 
 
 class Tables(Mapping[str, "list[TableRow]"]):
-    """The tables of a run by name. Each table is a list of rows, which is computed on access.
+    """The tables of a run by name. Each table is a list of rows that is computed when it is read.
 
     ``done`` has the done jobs by group. With ``slice_of``, the tables cover only the slice with
-    these parameters. ``cache`` belongs to the engine's thread.
+    these parameters. ``cache`` must only be used on the engine's thread.
 
     >>> Tables({}, {}, {}).get("best") is None
     True
@@ -73,7 +73,7 @@ class Tables(Mapping[str, "list[TableRow]"]):
         return [*self._work(self._tables[name]).rows()]
 
     def passing(self, name: str, condition: str = "") -> list[TableRow]:
-        """Return the rows of a table for which a condition holds (empty: all rows)."""
+        """Return the rows of a table for which the condition is true (empty: all rows)."""
         rows = self[name]
         if not condition:
             return rows
@@ -81,9 +81,9 @@ class Tables(Mapping[str, "list[TableRow]"]):
         return [row for row in rows if found.passes(row)]
 
     def columns(self, name: str) -> tuple[str, ...]:
-        """Return the displayed columns of a table."""
+        """Return the columns of a table to display."""
         table = self._tables[name]
-        # A parameter or result of this name takes precedence.
+        # A parameter or result with this name takes precedence.
         reused = "reused" not in table.names and self._done[table.of].any_reused
         return table.shown(self.pivot_values(name), reused=reused)
 
@@ -93,10 +93,11 @@ class Tables(Mapping[str, "list[TableRow]"]):
         return [*work.values] if isinstance(work, GroupedWork) else []
 
     def of_group(self, group: str) -> list[TableRow]:
-        """Return a row for each done job of a group, by index.
+        """Return a row for each done job of a group, in the order of the jobs' indices.
 
-        A row has the job's parameters, the values of its ``result``, ``index``, ``duration``,
-        ``attempt`` and ``replica``. If the group's jobs are not kept, there are no rows.
+        A row has the parameters, the values of the ``result``, and ``index``, ``duration``,
+        ``attempt`` and ``replica``. If the done jobs of the group are not stored, the list is
+        empty.
         """
         done = self._done.get(group)
         return [] if done is None else [*map(done.known, done.in_order(self._slice_of))]
@@ -109,8 +110,8 @@ class Tables(Mapping[str, "list[TableRow]"]):
     def statistic(self, name: str) -> float | None:
         """Return ``STAT.TABLE.COLUMN(CONDITION)``: a statistic over the values of a column.
 
-        With the prefix ``all.``, the statistic covers the whole table. The result is ``None`` if
-        there are no values. The statistic ``count`` is the number of numeric values.
+        With the prefix ``all.``, the statistic covers the whole table. ``count`` is the number of
+        numeric values. Return ``None`` if the statistic has no value.
         """
         parsed = self._cache.parsed.get(name)
         if parsed is None:
@@ -125,7 +126,7 @@ class Tables(Mapping[str, "list[TableRow]"]):
         return self._work(self._tables[of]).statistic(statistic, column, condition)
 
     def why_none(self, name: str) -> str:
-        """Return why ``STAT.TABLE.COLUMN(CONDITION)`` has no value, or an empty text if unknown."""
+        """Return the reason why ``STAT.TABLE.COLUMN(CONDITION)`` has no value, or an empty text."""
         whole, base, condition = spoken(name)
         found = table_column(base, self._tables)
         if found is None:
@@ -144,7 +145,7 @@ class Tables(Mapping[str, "list[TableRow]"]):
         return ""
 
     def left_out(self, name: str) -> str:
-        """Return a warning if a table's pivot has too many values for columns, or ""."""
+        """Return a warning if the pivot of a table has too many values, or an empty text."""
         table = self._tables[name]
         work = self._work(table)
         left = work.left_out if isinstance(work, GroupedWork) else 0
@@ -156,11 +157,11 @@ class Tables(Mapping[str, "list[TableRow]"]):
         )
 
     def of_slice(self, parameters: Mapping[str, object]) -> Tables:
-        """Return the tables over the slice with these parameters, with the same cache."""
+        """Return the tables over the slice with these parameters. They share the cache."""
         return Tables(self._tables, self._done, self._statistics, parameters, self._cache)
 
     def _others(self, table: Table) -> dict[str, float]:
-        """Return the statistics over other tables that a table uses."""
+        """Return those statistics over other tables that a table uses."""
         found: dict[str, float] = {}
         for text in sorted(table.others):
             value = self.statistic(text)
@@ -169,7 +170,7 @@ class Tables(Mapping[str, "list[TableRow]"]):
         return found
 
     def _work(self, table: Table) -> TableWork:
-        """Return the computed table, updated with all done jobs."""
+        """Return the computed table, up to date with all done jobs."""
         key, done = (table.name, *self._slice_of.items()), self._done[table.of]
         work = self._cache.work.get(key)
         if work is None:

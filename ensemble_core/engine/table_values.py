@@ -1,7 +1,7 @@
-"""Incremental statistics over the numbers of a column or cell of a table.
+"""Statistics over the numbers in a column or cell of a table, updated number by number.
 
-A statistic whose reducer does not depend on order is updated with each number. Any other statistic
-is computed on access, from the numbers in the order of their places. Used by ``table_work``.
+A statistic that does not depend on the order of its values is updated with each number. Any other
+statistic is computed when it is read, from the numbers in the order of their positions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ensemble_core.metrics.series import OrderFree, Series, StatisticSpec
 
 __all__ = ["Growing", "Values"]
 
-#: The largest number that a float can hold.
+#: The largest finite float.
 _LARGEST = math.nextafter(math.inf, 0.0)
 
 
@@ -25,15 +25,17 @@ def _is_number(value: object) -> TypeGuard[float]:
 
 
 def _in_order(spec: StatisticSpec, numbers: Mapping[Any, float]) -> float | None:
-    """Return a statistic over numbers in the order of their places."""
+    """Return a statistic over the numbers, in the order of their positions."""
     series = Series([spec])
     series.extend([numbers[place] for place in sorted(numbers)])
     return series.scoped(spec.name, 0.0)
 
 
 class Growing:
-    """Collection to which numbers can only be added, with the statistics ``names`` over them. There
-    may be millions of these objects."""
+    """Numbers to which others can only be added, with the statistics ``names`` over them.
+
+    There may be millions of these objects.
+    """
 
     __slots__ = ("_names", "_numbers", "_reducers", "_specs", "count")
 
@@ -46,11 +48,11 @@ class Growing:
         )
         ordered = zip(names, self._reducers, strict=True)
         keep = any(reducer is None and name in specs for name, reducer in ordered)
-        #: The numbers by place, or ``None`` if no statistic needs them.
+        #: The numbers by position, or ``None`` if no statistic needs them.
         self._numbers: dict[Any, float] | None = {} if keep else None
 
     def put(self, place: Any, value: object) -> None:
-        """Add the value at a place, if it is a number."""
+        """Add the value at a position, if it is a number."""
         if not _is_number(value):
             return
         self.count += 1
@@ -61,7 +63,7 @@ class Growing:
             self._numbers[place] = value
 
     def statistic(self, name: str) -> float | None:
-        """Return a statistic over the numbers; ``None`` without a value."""
+        """Return a statistic over the numbers, or ``None`` if it has no value."""
         if name == "count":
             return self.count
         reducer = self._reducers[self._names.index(name)]
@@ -78,7 +80,7 @@ class Growing:
 
 
 class Values:
-    """Numbers by place, with statistics over them. Numbers may change and be removed."""
+    """Numbers by position, with statistics over them. Numbers can be changed and removed."""
 
     __slots__ = ("_found", "_numbers", "_reducers", "_specs")
 
@@ -86,11 +88,11 @@ class Values:
         self._specs = specs
         self._numbers: dict[Any, float] = {}
         self._reducers: dict[str, OrderFree] = {}
-        #: Cache of results, cleared when a number changes.
+        #: Cache of results. It is cleared when a number changes.
         self._found: dict[str, float | None] = {}
 
     def put(self, place: Any, value: object) -> None:
-        """Set the value at a place. If ``value`` is not a number, remove the old value."""
+        """Set the value at a position. If it is not a number, remove the previous value."""
         number, old = value if _is_number(value) else None, self._numbers.get(place)
         if number is old:
             return
@@ -106,7 +108,7 @@ class Values:
         self._found.clear()
 
     def statistic(self, name: str) -> float | None:
-        """Return a statistic over the numbers; ``None`` without a value."""
+        """Return a statistic over the numbers, or ``None`` if it has no value."""
         if name == "count":
             return len(self._numbers)
         if name not in self._found:

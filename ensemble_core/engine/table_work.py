@@ -1,8 +1,7 @@
-"""Incremental computation of one table: its rows, and statistics over the rows.
+"""Computes one table incrementally: its rows, and statistics over the rows.
 
 In a table with ``by``, only rows with new jobs are computed again. In a table without ``by``, the
-row of each job is computed once. Results do not depend on the order in which jobs ended. The cache
-of ``table_rows`` stores these objects.
+row of each job is computed once. Results do not depend on the order in which jobs ended.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from ensemble_core.model.tables import MOST_PIVOT_VALUES, NOWHERE, Table, value_
 
 __all__ = ["GroupedWork", "JobWork", "TableWork", "work_on"]
 
-#: Place of a row in a table with ``by``: the sort keys of the row's ``by`` values.
+#: Position of a row in a table with ``by``: the sort keys of the row's ``by`` values.
 Place = tuple[tuple[int, Any], ...]
 
 
@@ -45,7 +44,7 @@ def _chosen(table: Table, rows: list[TableRow]) -> list[TableRow]:
     def key(row: TableRow) -> tuple[int, Any]:
         return value_order(row[name])
 
-    # Sorting is stable, even if it is reversed: equal rows stay in the default order.
+    # Sorting is stable even in reverse: equal rows stay in the default order.
     ordered = sorted((row for row in rows if not missing(row)), key=key, reverse=table.descending)
     if table.top is not None or table.percent is not None:
         return ordered[:most]
@@ -53,7 +52,7 @@ def _chosen(table: Table, rows: list[TableRow]) -> list[TableRow]:
 
 
 class _Column(NamedTuple):
-    """A column, restricted to rows that pass a filter."""
+    """A column, restricted to the rows that pass a filter."""
 
     name: str
     passes: Filter | None
@@ -67,33 +66,37 @@ class _Column(NamedTuple):
 
 
 class TableWork(ABC):
-    """The rows of one table over all jobs so far, and statistics over these rows."""
+    """The rows of a table over all jobs so far, and statistics over these rows."""
 
     def __init__(self, table: Table, statistics: Mapping[str, StatisticSpec]) -> None:
         self.table = table
         #: Position in the done jobs, for ``DoneJobs.since``.
         self.seen = 0
-        #: The statistics over other tables that this table uses, with their values.
+        #: Statistics over other tables that this table uses, with their values.
         self.known: Mapping[str, Any] = {}
         self._statistics = statistics
         self._only = filter_of(table.only) if table.only else None
         self._chosen: list[TableRow] | None = None
-        #: Cache of statistics over rows that ``top`` limits, or that ``order`` sorts.
+        #: Cache of statistics over rows that are limited by ``top`` or sorted by ``order``.
         self._answers: dict[tuple[str, str, str], float | None] = {}
         self._free: dict[str, bool] = {}
 
     @abstractmethod
     def take(self, jobs: Iterable[TableRow], known: Mapping[str, Any]) -> None:
-        """Add jobs, each as a mapping of its values. ``known`` has the current values of statistics
-        over other tables."""
+        """Add jobs, each as a mapping of its values.
+
+        ``known`` has the current values of statistics over other tables.
+        """
 
     @abstractmethod
     def _in_order(self) -> list[TableRow]:
-        """Return the rows for which ``where`` holds, in the default order."""
+        """Return the rows for which ``where`` is true, in the default order."""
 
     @abstractmethod
     def _values(self, column: str, condition: str, statistic: str) -> Growing | Values:
-        """Return the numbers in a column of the filtered rows, for this statistic."""
+        """Return the numbers in a column, over the rows that pass the filter, for this
+        statistic.
+        """
 
     def _changed(self) -> None:
         self._chosen = None
@@ -135,7 +138,7 @@ def work_on(
     statistics: Mapping[str, StatisticSpec],
     jobs: Callable[[], Iterable[TableRow]],
 ) -> TableWork:
-    """Return the :class:`TableWork` of a table. ``jobs`` yields all jobs so far, by index."""
+    """Return the :class:`TableWork` for a table. ``jobs`` yields all jobs so far, by index."""
     return GroupedWork(table, statistics) if table.by else JobWork(table, statistics, jobs)
 
 
@@ -144,7 +147,10 @@ def _column(name: str, condition: str) -> _Column:
 
 
 class JobWork(TableWork):
-    """Work on a table without ``by``. It keeps only statistics; rows are computed on access."""
+    """Work on a table without ``by``.
+
+    It stores only statistics; rows are computed when they are read.
+    """
 
     def __init__(
         self,
@@ -170,7 +176,7 @@ class JobWork(TableWork):
                     values.put(job["index"], column.value(row))
 
     def _row(self, job: TableRow) -> TableRow | None:
-        """Return the row of a job, or ``None`` if ``where`` does not hold."""
+        """Return the row of a job, or ``None`` if ``where`` is not true for it."""
         table = self.table
         seen: dict[str, Any] = {**self.known, **job}
         columns: TableRow = {}
@@ -198,15 +204,16 @@ class JobWork(TableWork):
 
 
 class _Cell:
-    """The jobs of one row, or of one row and one pivot value, with the statistics over each
-    variable and filter."""
+    """The jobs of one row, or of one row and one pivot value, with the statistics over their
+    variables.
+    """
 
     __slots__ = ("columns", "n", "reused", "variables")
 
     def __init__(self, variables: Iterable[Growing]) -> None:
         self.n = self.reused = 0
         self.variables = tuple(variables)
-        #: Cache of the columns that depend only on the cell, cleared when a job is added.
+        #: Cache of the columns that depend only on the cell. It is cleared when a job is added.
         self.columns: TableRow | None = None
 
 
@@ -221,8 +228,11 @@ class _Variable(NamedTuple):
 
 
 class _Formula(NamedTuple):
-    """A per-value column that also depends on the row. Its formula may use statistics of the cell,
-    fields of the row, and per-value columns that the file defines above this column."""
+    """A per-value column that depends on the row as well as on the cell.
+
+    Its formula can use statistics of the cell, fields of the row, and per-value columns that come
+    before it in the file.
+    """
 
     formula: Expression
     of_cell: tuple[str, ...]
@@ -245,7 +255,8 @@ class GroupedWork(TableWork):
             passes = filter_of(condition) if condition else None
             of = tuple(f"{name}.{spoken}" for name in names)
             self._variables.append(_Variable(variable, passes, tuple(names), of))
-        #: The columns that depend only on the cell and its pivot value, and the others.
+        #: ``_of_cell`` has the columns that depend only on a cell and its pivot value; ``_of_row``
+        #: has the others.
         self._of_cell: dict[str, Expression] = {}
         self._of_row: dict[str, Expression | _Formula] = {}
         for name, formula in table.columns.items():
@@ -255,14 +266,14 @@ class GroupedWork(TableWork):
                 self._of_cell[name] = formula
             else:
                 self._of_row[name] = self._per_value(formula)
-        #: True if formulas use names that are not, or have another value, in the row itself.
+        #: True if formulas use names that the row itself lacks or has with another value.
         self._apart = bool(
             not table.pivot or table.others or not self._of_row.keys().isdisjoint(table.own_names)
         )
         self._counts_reused = "reused" in table.own_names
         #: The cells by row and pivot value (``None`` without a pivot).
         self._cells: dict[Place, dict[Any, _Cell]] = {}
-        #: The ``by`` values of each row, taken from the job with the lowest index.
+        #: The ``by`` values of each row, as in its job with the lowest index.
         self._named: dict[Place, tuple[int, tuple[Any, ...]]] = {}
         self._rows: dict[Place, TableRow | None] = {}
         self._order: list[Place] = []
@@ -270,10 +281,10 @@ class GroupedWork(TableWork):
         self._pivots: dict[Any, None] = dict.fromkeys(table.values)
         #: The pivot values that have columns, in ascending order.
         self.values: list[Any] = list(table.values)
-        #: The pivot values, each with its suffix in names of columns.
+        #: The pivot values, each with its suffix in the names of columns.
         self._labels: list[tuple[Any, str]] = []
         self._label()
-        #: For each pivot value, a cell for rows without jobs of this value.
+        #: For each pivot value, an empty cell for rows that have no job with this value.
         self._empty: dict[Any, _Cell] = {}
         self._kept: dict[tuple[str, str], tuple[_Column, Values]] = {}
 
@@ -346,7 +357,7 @@ class GroupedWork(TableWork):
 
     @property
     def left_out(self) -> int:
-        """The number of pivot values that have no columns, because there are too many values."""
+        """Number of pivot values without columns, because there are too many values."""
         return len(self._pivots) - len(self.values)
 
     # -- computation of rows -------------------------------------------------------------------
@@ -362,7 +373,7 @@ class GroupedWork(TableWork):
                 values.put(place, column.value(row))
 
     def _row(self, place: Place) -> TableRow | None:
-        """Compute the row at a place. Return ``None`` if ``where`` does not hold."""
+        """Return the row at a position, or ``None`` if ``where`` is not true for it."""
         table, cells = self.table, self._cells[place]
         row: TableRow = {"n": sum([cell.n for cell in cells.values()])}
         if self._counts_reused:
@@ -399,7 +410,7 @@ class GroupedWork(TableWork):
         return self._empty[value]
 
     def _columns(self, cell: _Cell, value: Any, label: str) -> TableRow:
-        """Compute the columns that depend only on a cell."""
+        """Return the columns that depend only on the cell."""
         known, columns = self._over(cell), TableRow()
         known[self.table.pivot] = value
         for name, formula in self._of_cell.items():
@@ -408,7 +419,7 @@ class GroupedWork(TableWork):
         return columns
 
     def _in_cell(self, of: _Formula, value: Any, label: str, cell: _Cell, seen: TableRow) -> object:
-        """Compute a column of a cell that also depends on the row."""
+        """Return the value of a per-value column that depends on the row as well as on the cell."""
         over = self._over(cell)
         known = {name: over.get(name) for name in of.of_cell}
         for name in of.above:
@@ -418,7 +429,7 @@ class GroupedWork(TableWork):
         return of.formula.result(known, _no_metric)
 
     def _over(self, cell: _Cell) -> TableRow:
-        """Return the statistics over the jobs of a cell by name, with ``n`` and ``reused``."""
+        """Return the statistics over the jobs of a cell by name, including ``n`` and ``reused``."""
         found: TableRow = {"n": cell.n, "reused": cell.reused}
         for variable, numbers in zip(self._variables, cell.variables, strict=True):
             found.update(zip(variable.spoken, numbers.all(), strict=True))

@@ -1,9 +1,9 @@
-"""Timers of the engine.
+"""Timers of the engine, which has no clock of its own.
 
-There are timers for heartbeats, intervals, the rate limit (``pace``), repeated resizes (``retry``),
-retries of jobs (``attempt``) and silent jobs (``silent``). The engine has no clock: it returns the
-time of the next timer, and at that time the runtime sends a ``TimerElapsed``. Periods that are
-missed, because the machine was suspended or the clock jumped, are skipped.
+The engine tells the runtime when its next timer is due. At that time, the runtime sends the event
+``TimerElapsed``. There are timers for heartbeats, intervals, the rate limit (``pace``), repeated
+resize requests (``retry``), retries of jobs (``attempt``) and silent jobs (``silent``). Periods
+that were missed because the machine was suspended or the clock jumped are skipped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ Kind = Literal["heartbeat", "interval", "pace", "retry", "attempt", "silent"]
 
 
 class Timer(NamedTuple):
-    """A pending timer. ``when`` is seconds since the epoch. The event gets ``kind`` and ``key``."""
+    """A pending timer.
+
+    ``when`` is in seconds since the epoch; ``kind`` and ``key`` go into the event.
+    """
 
     when: float
     kind: Kind
@@ -27,20 +30,20 @@ class Timer(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Timers:
-    """Pending timers, one for each ``(kind, key)``."""
+    """All pending timers. There is at most one for each ``(kind, key)``."""
 
     _heap: list[Timer] = field(default_factory=list)
     _due: dict[tuple[Kind, str], float] = field(default_factory=dict)
     _periods: dict[tuple[Kind, str], float] = field(default_factory=dict)
 
     def once(self, when: float, kind: Kind, key: str) -> None:
-        """Start a one-time timer."""
+        """Start a timer that elapses once."""
         if self._due.get((kind, key)) != when:
             self._due[kind, key] = when
             heapq.heappush(self._heap, Timer(when, kind, key))
 
     def every(self, period: float, kind: Kind, key: str, start: float) -> None:
-        """Start a timer for every ``period`` seconds from ``start``."""
+        """Start a timer that elapses every ``period`` seconds after ``start``."""
         self._periods[kind, key] = period
         self.once(start + period, kind, key)
 
@@ -50,7 +53,7 @@ class Timers:
         self._periods.pop((kind, key), None)
 
     def elapsed(self, kind: Kind, key: str, now: float) -> None:
-        """Handle an elapsed timer. A periodic timer starts again."""
+        """Remove a timer that has elapsed. If it is periodic, start it again."""
         due = self._due.pop((kind, key), None)
         period = self._periods.get((kind, key))
         if period is not None:

@@ -1,6 +1,6 @@
-"""Variation: new jobs like an existing job but with other parameters, each combination once.
+"""Variation: submits jobs like an existing job but with other parameters, each combination once.
 
-Called by a firing's ``vary``. The job table stores the submitted combinations.
+The job table stores which combinations were submitted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ def varied(
     fields: Mapping[str, Any],
     again: bool,
 ) -> tuple[JobGroup, list[Job], int]:
-    """Return the changed group, the new jobs, and the number of repeated combinations.
+    """Return the changed group, the new jobs, and how many combinations were skipped as
+    repetitions.
 
     Raises :class:`EnsembleError` if the firing has no job or the group lacks a parameter.
     """
@@ -89,8 +90,8 @@ def combinations(
 ) -> Iterator[dict[str, object]]:
     """Yield the combinations of these values, in the order of the group's parameters.
 
-    ``base`` has the values of parameters that are not in ``parameters``. Parameters that are in
-    neither have the values of the group's sweep.
+    Parameters that are not in ``parameters`` have their value in ``base``. Parameters that are in
+    neither have all values of the group's sweep.
     """
     names = group.names
     given = {
@@ -113,6 +114,6 @@ def combinations(
 
 
 def beyond(one: Mapping[str, object], count: int, had: set[Combination]) -> Iterator[int]:
-    """Yield the numbers of the next new replicas of a combination."""
+    """Yield the numbers of the next replicas of a combination that are new."""
     free = (number for number in itertools.count() if combination(one, number) not in had)
     return itertools.islice(free, count)

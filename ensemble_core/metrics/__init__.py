@@ -1,1 +1,1 @@
-"""Streaming metrics: the store of counts, statistics and gauges."""
+"""Metrics that are updated value by value: counts, statistics and gauges of a run."""

@@ -1,8 +1,9 @@
-"""Series: the values of one variable of one group, reduced by several statistics.
+"""Series: computes several statistics over the values of one variable of one group, value by value.
 
-A series buffers a few values. It passes them to its statistics in bulk, when a statistic is read or
-the buffer is full. So the cost of a value is little more than that of the reducers, and memory does
-not grow with the number of values. ``store.MetricStore`` owns the series.
+A series stores only a small buffer of values. It passes them to its statistics in bulk, either when
+the buffer is full or when a statistic is read. A value therefore costs little more than the updates
+of the statistics, and memory does not grow with the number of values. ``store.MetricStore`` owns
+the series.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ _BUFFER = 128
 
 
 class Statistic(Protocol):
-    """A streaming reducer. It receives finite numbers, and is never read before the first."""
+    """Interface of a streaming statistic.
+
+    It receives only finite numbers, and at least one before a read.
+    """
 
     def update(self, value: float, /) -> Any:
         """Add a value."""
@@ -33,7 +37,9 @@ class Statistic(Protocol):
 
 
 class TimedStatistic(Protocol):
-    """A streaming reducer whose result depends on the times of its values (in seconds)."""
+    """Interface of a streaming statistic whose result depends on the times of its values (in
+    seconds).
+    """
 
     def update(self, value: float, timestamp: float, /) -> Any:
         """Add a value with its time."""
@@ -43,10 +49,12 @@ class TimedStatistic(Protocol):
 
 
 class OrderFree(Protocol):
-    """A reducer whose result does not depend on the order of values, to the last bit.
+    """Interface of a statistic whose result does not depend on the order of its values, bit for
+    bit.
 
-    It is for tables, whose rows change. A statistic that supports this returns such a reducer from
-    ``order_free(grows=…)``. With ``grows``, values are only added, so ``remove`` is never called.
+    Tables use it, because their rows change. A :class:`Statistic` that supports this has a method
+    ``order_free(grows=…)`` that returns such an object. With ``grows``, values are only added, so
+    ``remove`` is never called.
     """
 
     def add(self, value: float, /) -> None:
@@ -61,14 +69,17 @@ class OrderFree(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatisticSpec:
-    """A statistic that can be requested by ``name``. See ``hookspecs.StatisticPlugin``."""
+    """A statistic that rules can use by its ``name``.
+
+    ``hookspecs.StatisticPlugin`` describes the fields.
+    """
 
     name: str
     build: Callable[[], Statistic | TimedStatistic]
     timed: bool = False
     default: bool = False
     within: bool = False
-    #: The plugin that registered the statistic, for messages. Empty for a built-in.
+    #: The plugin that registered the statistic, for messages. Empty for a built-in statistic.
     plugin: str = ""
 
     def __str__(self) -> str:
@@ -77,27 +88,32 @@ class StatisticSpec:
 
     @property
     def key(self) -> tuple[str, str]:
-        """The identity of the statistic, which is the same for its bare and its qualified name."""
+        """Identifies the statistic.
+
+        It is the same for the name with and without the plugin's prefix.
+        """
         return self.plugin, self.name.rpartition(":")[2]
 
     def order_free(self, *, grows: bool) -> OrderFree | None:
-        """Return the order-free reducer of this statistic, or ``None`` if it has none."""
+        """Return an order-free object for this statistic, or ``None`` if the statistic does not
+        support it.
+        """
         try:
             make = getattr(self.build(), "order_free", None)
             reducer: OrderFree | None = None if make is None else make(grows=grows)
-        except Exception:  # an error in a plugin's code, which the series reports
+        except Exception:  # an error in a plugin's code, which the series will report
             return None
         return reducer
 
     def fault(self) -> Exception | None:
-        """Return the error that is raised if the statistic is built, or ``None``."""
+        """Return the error that building the statistic raises, or ``None``."""
         try:
             built: object = self.build()
             if not (hasattr(built, "update") and hasattr(built, "get")):
                 expected = "an object with update() and get()"
                 return returned_wrong("", "build", built, expected, self.build)
             _Cell(self, built)
-        except Exception as error:  # a plugin's code, whatever it raises
+        except Exception as error:  # a plugin's code may raise anything
             return error
         return None
 
@@ -107,8 +123,10 @@ class NoNumber(TypeError):
 
 
 def _number(value: object) -> float | None:
-    """Return a statistic's result, or ``None`` if the result is not finite. Raises
-    :class:`NoNumber` if it is not a number."""
+    """Return a statistic's result as a number, or ``None`` if it is not finite.
+
+    Raises :class:`NoNumber` if it is no number at all.
+    """
     if value is None:
         return None
     if not isinstance(value, (int, float)):
@@ -119,7 +137,7 @@ def _number(value: object) -> float | None:
 
 
 def _shown(value: object) -> str:
-    """Return an invalid value for a message: a string unchanged, or else the value's type."""
+    """Return an invalid result for a message: strings as they are, other objects by their type."""
     return repr(value)[:80] if isinstance(value, (str, bytes)) else f"a {type(value).__name__}"
 
 
@@ -134,7 +152,7 @@ class _Nothing:
 
 
 class _Cell:
-    """A statistic of a series, and how many values in the series' buffer it has received."""
+    """One statistic in a series, and how many values in the series' buffer it has received."""
 
     __slots__ = ("broken", "done", "get", "name", "statistic", "timed", "update", "update_all")
 
@@ -146,21 +164,21 @@ class _Cell:
         self.hold(spec.build() if statistic is None else statistic)
 
     def hold(self, statistic: Any) -> None:
-        """Use this statistic."""
+        """Replace the statistic in this cell."""
         self.statistic = statistic
         self.update: Callable[..., Any] = statistic.update
         self.get: Callable[..., float | None] = statistic.get
-        #: The statistic's method for many values at a time, if it has one with the same result.
-        #: (river's ``update_many`` takes arrays and rounds differently.)
+        #: A method of the statistic that adds many values at once with the same result, if it has
+        #: one. (river's ``update_many`` takes arrays and rounds differently.)
         self.update_all: Callable[..., Any] | None = getattr(statistic, "update_all", None)
 
 
 class Series:
-    """The values of one variable of one group, reduced by several statistics.
+    """Computes several statistics over the values of one variable of one group.
 
     Values wait in a small buffer. A statistic receives them when it is read; all statistics receive
-    them when the buffer is full. If a statistic raises an error, it has no value from then on, and
-    ``problems`` is called with its name and the error.
+    them when the buffer is full. A statistic that raises an error has no value from then on, and
+    the function ``problems`` is called with its name and the error.
     """
 
     __slots__ = (
@@ -193,7 +211,7 @@ class Series:
             self.keep(spec)
 
     def keep(self, spec: StatisticSpec) -> None:
-        """Add a statistic, which gets the values from now on."""
+        """Add a statistic. It receives all values from now on."""
         if spec.name not in self._cells:
             self._flush()
             try:
@@ -204,7 +222,9 @@ class Series:
             self._timed = self._timed or spec.timed
 
     def record(self, value: float, timestamp: float) -> None:
-        """Record a value. Skip nan and infinity, which would invalidate all later results."""
+        """Record a value. nan and infinity are skipped, because they would spoil all later
+        results.
+        """
         if value - value != 0.0:
             return
         self.count += 1
@@ -221,7 +241,7 @@ class Series:
             self._flush()
 
     def extend(self, values: Sequence[float]) -> None:
-        """Record finite numbers whose time does not matter."""
+        """Record finite numbers for which the time does not matter."""
         if not values:
             return
         self.count += len(values)
@@ -244,7 +264,7 @@ class Series:
             self._stamps.clear()
 
     def _catch_up(self, cell: _Cell) -> None:
-        """Pass the rest of the buffer to a statistic."""
+        """Pass those values in the buffer to a statistic that it has not received yet."""
         done, buffer, update = cell.done, self._buffer, cell.update
         cell.done = len(buffer)
         if cell.broken or done == len(buffer):
@@ -267,25 +287,30 @@ class Series:
             self._problems(cell.name, error)
 
     def get(self, statistic: str, now: float) -> float | None:
-        """Return a statistic's result, or ``None`` before the first value, or if it is not kept."""
+        """Return a statistic's result; ``None`` if it has no value yet or is not computed."""
         cell = self._cells.get(statistic)
         return None if cell is None else self.read(cell, now)
 
     def scoped(self, statistic: str, now: float) -> float | None:
-        """Return a statistic's result for ``STAT.NAME`` and for tables, where the variance of one
-        value is ``None``. (As a metric, it is 0, as in the first implementation.)"""
+        """Return a statistic's result as ``STAT.NAME`` and tables show it.
+
+        The only difference from :meth:`get` is that the variance of a single value is ``None``
+        here. (As a metric, it is 0, for compatibility with ensemble-python.)
+        """
         cell = self._cells.get(statistic)
         if cell is None or (statistic == "variance" and self.count < 2):
             return None
         return self.read(cell, now)
 
     def reader(self, statistic: str) -> Callable[[float], float | None]:
-        """Return a function that returns this statistic's result at a given time. The function is
-        faster than :meth:`get`, because it needs no look-up."""
+        """Return a function that returns this statistic's result at a given time.
+
+        It is faster than :meth:`get`, because it needs no look-up by name.
+        """
         return partial(self.read, self._cells[statistic])
 
     def read(self, cell: _Cell, now: float) -> float | None:
-        """Return a cell's result. This is fast, because rules call it at every update."""
+        """Return the result of a cell. This must be fast, because rules call it at every update."""
         buffer = self._buffer
         left = len(buffer) - cell.done
         if left:
@@ -309,7 +334,9 @@ class Series:
             return None
 
     def get_with(self, statistic: str, values: Iterable[float], now: float) -> float | None:
-        """Return the result that a statistic would have with further ``values``. Record nothing."""
+        """Return the result that a statistic would have with the additional ``values``, without
+        adding them.
+        """
         cell = self._cells.get(statistic)
         if cell is None:
             return None
@@ -330,8 +357,10 @@ class Series:
             return None
 
     def states(self, specs: Mapping[str, StatisticSpec]) -> dict[str, Any]:
-        """Return the state of each statistic. Raises :class:`NoState` with the name of a statistic
-        whose state is not plain data."""
+        """Return the state of each statistic, for a snapshot.
+
+        Raises :class:`NoState` with the name of a statistic whose state is not plain data.
+        """
         states = {}
         for name, cell in self._cells.items():
             if not cell.broken:
@@ -342,7 +371,7 @@ class Series:
         return states
 
     def restore(self, specs: Mapping[str, StatisticSpec], states: Mapping[str, Any]) -> None:
-        """Rebuild the statistics of this series from a snapshot, each with its state."""
+        """Rebuild the statistics of this series with the states in a snapshot."""
         self._problems = None
         for name, cell in self._cells.items():
             cell.hold(_Nothing() if cell.broken else specs[name].build())
@@ -367,7 +396,7 @@ class Series:
         return found
 
     def tell(self, problems: Callable[[str, Exception], None]) -> None:
-        """Set the function that is called when a statistic raises an error."""
+        """Set the function to call when a statistic raises an error."""
         self._problems = problems
 
     @property

@@ -1,9 +1,9 @@
-"""Conversion of a statistic's state to plain data and back.
+"""Converts the state of a statistic to plain data, for a snapshot, and back.
 
-A snapshot contains no code and no names of plugins' classes. A resume builds each statistic as at
-the start of a run, then restores the attributes that have changed since. A statistic whose
-attributes contain anything other than plain data needs ``__getstate__`` and ``__setstate__``. Used
-by snapshots of the engine, and by statistics that contain others.
+A snapshot contains no code and no names of plugins' classes. To restore a statistic, a resume
+builds it as at the start of a run and then sets the attributes that have changed since. If the
+attributes contain anything other than plain data, the statistic needs ``__getstate__`` and
+``__setstate__``. Used by snapshots of the engine, and by statistics that contain other statistics.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _plain(value: Any) -> bool:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Return whether two constructor arguments are the same function or equal objects."""
+    """Return True if two constructor arguments are the same function or equal objects."""
     if isinstance(one, partial) and isinstance(other, partial):
         parts = zip((one.func, *one.args), (other.func, *other.args), strict=False)
         alike = len(one.args) == len(other.args) and one.keywords == other.keywords
@@ -43,7 +43,9 @@ def _same(one: Any, other: Any) -> bool:
 
 def _kept(statistic: Any) -> tuple[tuple[Any, ...], Any]:
     """Return the constructor arguments and the state from which ``copy`` would rebuild an object.
-    The state has attributes by name, or is the result of ``__getstate__``."""
+
+    The state is a mapping of attributes, or the result of ``__getstate__``.
+    """
     cls = type(statistic)
     made, arguments, state, items, pairs = (*statistic.__reduce_ex__(2), None, None, None)[:5]
     if made is not copyreg.__newobj__ or items or pairs:  # type: ignore[attr-defined]
@@ -55,8 +57,11 @@ def _kept(statistic: Any) -> tuple[tuple[Any, ...], Any]:
 
 
 def state_of(statistic: Any, fresh: Any) -> Any:
-    """Return the state of ``statistic`` as plain data, relative to ``fresh``, which is newly built.
-    Raises :class:`NoState`, and errors in the objects' code."""
+    """Return the state of ``statistic`` as plain data, as the difference from the new object
+    ``fresh``.
+
+    Raises :class:`NoState`, and also any error in the code of the objects.
+    """
     (made_with, state), (fresh_with, at_first) = _kept(statistic), _kept(fresh)
     if made_with != fresh_with:
         raise NoState(f"{type(statistic).__name__} is built with different arguments each time")
@@ -70,8 +75,9 @@ def state_of(statistic: Any, fresh: Any) -> Any:
 def _changes(
     statistic: Any, state: dict[str, Any], fresh: dict[str, Any]
 ) -> Iterator[tuple[str, bool, Any]]:
-    """Yield the name of each changed attribute, whether its value is an object with a state, and
-    this state or the value."""
+    """Yield each changed attribute: its name, whether its value is itself an object with a state,
+    and that state or else the value.
+    """
     if fresh.keys() - state.keys():
         raise NoState(f"{type(statistic).__name__} has lost an attribute")
     for name, value in state.items():
@@ -84,7 +90,7 @@ def _changes(
 
 
 def put_state(statistic: Any, state: Any) -> None:
-    """Restore a state that :func:`state_of` returned, in a newly built statistic."""
+    """Restore a state that :func:`state_of` returned. ``statistic`` must be newly built."""
     if hasattr(type(statistic), "__setstate__"):
         statistic.__setstate__(state)
         return

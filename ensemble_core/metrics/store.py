@@ -1,8 +1,8 @@
-"""Store of streaming metrics: counts, statistics over jobs' variables, and gauges of the queue.
+"""Stores all metrics of a run: counts and statistics of job groups, and gauges of the queue.
 
-A metric has a dotted path: ``count.GROUP.success``, ``mean.GROUP-duration``,
-``p95.GROUP-duration.failed``, ``queue.sched``, ``mean.queue.sched``. The engine writes the metrics;
-rules and users read them. The module ``series`` reduces the values of a variable.
+A metric has a dotted path, such as ``count.GROUP.success``, ``mean.GROUP-duration``,
+``p95.GROUP-duration.failed``, ``queue.sched`` or ``mean.queue.sched``. The engine updates the
+metrics; rules and users read them. The module ``series`` computes the statistics of a variable.
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ __all__ = [
     "split_filter",
 ]
 
-#: Counters of each group. Those from ``submitted`` to ``active``, and ``reused``, count attempts;
-#: the others count indices, which are jobs with all their attempts.
+#: Counters of each group. Those from ``submitted`` to ``active``, and ``reused``, count attempts.
+#: The others count indices: jobs with all their attempts.
 COUNTS = (
     *("submitted", "finished", "success", "failed", "cancelled", "active"),
     *("open", "done", "lost", "reused"),
 )
-#: The counters that are stored, from which the others are calculated. ``repeated`` is the number of
+#: The counters that are stored; the others are calculated from them. ``repeated`` is the number of
 #: retries.
 KEPT = ("submitted", "success", "failed", "cancelled", "done", "lost", "repeated", "reused")
 #: Variables that every group has, in seconds.
 VARIABLES = ("duration", "pending")
-#: Suffixes of these variables, as in ``duration.failed``.
+#: Suffixes that restrict these variables to one outcome, as in ``duration.failed``.
 OUTCOMES = ("success", "failed", "cancelled")
-#: Resources of an allocation, and the prefixes of their gauges: for the amount that the run has
-#: used, and for the amount committed to jobs that are not over.
+#: Resources of which a run uses hours, and the prefixes of their gauges: one for the hours used so
+#: far, and one for the hours committed to jobs that are not over.
 RESOURCES = ("core_hours", "node_hours", "gpu_hours")
 USED = "used."
 COMMITTED = "committed."
 #: Gauges of the queue and of the run. ``queue.active`` and the ``waiting.*`` gauges (except
-#: ``waiting.nodes``) cover only this run's jobs.
+#: ``waiting.nodes``) count only jobs of this run.
 GAUGES = (
     "queue.active",
     "queue.depend",
@@ -83,14 +83,14 @@ GAUGES = (
     *(USED + resource for resource in RESOURCES),
     *(COMMITTED + resource for resource in RESOURCES),
 )
-#: Prefixes of two gauges of a group and of one gauge of a rule. The first is the number of jobs
-#: that ``submit-next`` has not taken yet. The second is 1 while a member that runs the group's jobs
-#: is disconnected. The third is how often the rule fired.
+#: Prefixes of gauges. ``backlog.GROUP``: the number of jobs of the group that ``submit-next`` has
+#: not taken yet. ``away.GROUP``: 1 while a member that runs the group's jobs is disconnected.
+#: ``count.rule.RULE``: how often the rule has fired.
 BACKLOG = "backlog."
 AWAY = "away."
 FIRINGS = "count.rule."
-#: Prefix of a generator's gauges. A path is GENERATOR + NAME + one of the texts below, or
-#: ``best.OBJECTIVE``.
+#: Prefix of the gauges of a generator. The path continues with the generator's name and one of the
+#: words in the pattern below.
 GENERATOR = "generator."
 _OF_GENERATOR = re.compile(
     r"generator\.([\w-]+)\.(suggested|ingested|pending|successes|pareto|best\.(\w+))"
@@ -98,11 +98,11 @@ _OF_GENERATOR = re.compile(
 
 
 class MetricPath(NamedTuple):
-    """A checked path of a metric.
+    """A checked metric path.
 
     ``variable`` is the name of a counter, or a variable of the group (perhaps with an outcome:
-    ``duration.failed``), or empty for a gauge. If a statistic has no group, ``variable`` is a gauge
-    whose value is sampled at each heartbeat.
+    ``duration.failed``), or empty for a gauge. For a statistic without a group, ``variable`` is a
+    gauge whose value is sampled at each heartbeat.
     """
 
     text: str
@@ -118,11 +118,11 @@ def parse_path(
     statistics: Collection[str],
     rules: Collection[str] | None = None,
 ) -> MetricPath:
-    """Parse a metric's path. Raises :class:`EnsembleError` with the most similar valid path.
+    """Parse a metric path. Raises :class:`EnsembleError` that suggests the most similar valid path.
 
-    A variable that is not in ``VARIABLES`` comes from an observer; the caller checks whether the
-    group has it. ``rules`` has the ids of all rules; ``None`` accepts any id. If a path could mean
-    a group's metric or a gauge, the group's metric takes precedence.
+    A variable that is not in ``VARIABLES`` comes from an observer; the caller has to check whether
+    the group has it. ``rules`` has the ids of all rules; ``None`` accepts any id. A path that could
+    mean both a metric of a group and a gauge means the former.
     """
     head, _, rest = text.partition(".")
     if head == "count" and rest:
@@ -143,7 +143,7 @@ def parse_path(
 
 
 def split_filter(name: str) -> tuple[str, str]:
-    """Split ``NAME(CONDITION)`` into its two parts. Without a condition, the second part is empty.
+    """Split ``NAME(CONDITION)`` into the name and the condition, which is empty without a filter.
 
     >>> split_filter("mean.U(L == 16)"), split_filter("mean.U")
     (('mean.U', 'L == 16'), ('mean.U', ''))
@@ -153,7 +153,7 @@ def split_filter(name: str) -> tuple[str, str]:
 
 
 def is_gauge(text: str, groups: Collection[str], rules: Collection[str] | None) -> bool:
-    """Return whether this is the path of a gauge."""
+    """Return True if this is the path of a gauge."""
     if text.startswith((BACKLOG, AWAY)):
         return text.partition(".")[2] in groups
     if text.startswith(FIRINGS):
@@ -163,8 +163,11 @@ def is_gauge(text: str, groups: Collection[str], rules: Collection[str] | None) 
 
 
 def generator_gauge(text: str) -> tuple[str, str | None] | None:
-    """Return the generator in a gauge's path, and the objective of a ``best`` gauge. Return
-    ``None`` for other paths."""
+    """Return the generator in a gauge's path, and the objective if it is a gauge
+    ``best.OBJECTIVE``.
+
+    Return ``None`` for other paths.
+    """
     found = _OF_GENERATOR.fullmatch(text) if text.startswith(GENERATOR) else None
     return None if found is None else (found[1], found[3])
 
@@ -178,15 +181,15 @@ def _series_path(
         base, dot, outcome = variable.partition(".")
         if not base or (dot and not outcome):
             continue
-        # A dot after a built-in variable begins an outcome. In observers' variables, a dot has no
-        # meaning.
+        # After a built-in variable, a dot is followed by an outcome. In variables of observers, a
+        # dot has no meaning.
         if outcome and base in VARIABLES and outcome not in OUTCOMES:
             continue
         return MetricPath(text, "series", group, variable, statistic)
     return None
 
 
-#: Common names of statistics in other libraries, each with our name.
+#: Names of statistics in other libraries, each with our name.
 USUAL_STATISTICS = {
     "avg": "mean",
     "average": "mean",
@@ -213,7 +216,7 @@ def _unknown(
     if head in statistics:
         candidates += [f"{head}.{gauge}" for gauge in gauges]
         group, _, variable = rest.partition(".")
-        if variable and group in groups:  # the user wrote a dot in place of the hyphen
+        if variable and group in groups:  # the user wrote a dot instead of the hyphen
             candidates.append(f"{head}.{group}-{variable}")
     usual = USUAL_STATISTICS.get(head.lower())
     meant = f"{usual}.{rest}"
@@ -232,8 +235,8 @@ def _unknown(
 class MetricStore:
     """All metrics of a run.
 
-    With ``everything``, every statistic of every variable is kept, because users' functions may
-    read any of them. Otherwise, only the default statistics and those that rules use are kept.
+    With ``everything``, every statistic of every variable is computed, because users' functions may
+    read any of them. Otherwise, only the default statistics and those that rules use are computed.
     """
 
     def __init__(
@@ -247,16 +250,16 @@ class MetricStore:
         self.everything = False
         self.counts: dict[str, dict[str, int]] = {}
         self.gauges: dict[str, float] = {}
-        #: Messages about faulty statistics of plugins, which the engine reports. ``problems`` is
-        #: for statistics that rules use, and ``warnings`` is for others.
+        #: Messages about statistics of plugins that raised errors, for the engine to report.
+        #: ``problems`` is for statistics that rules use, and ``warnings`` is for others.
         self.problems: list[str] = []
         self.warnings: list[str] = []
         #: The metrics that rules use, as (group, variable, statistic).
         self._asked: set[tuple[str, str, str]] = set()
-        #: The faulty statistics that were already reported.
+        #: Statistics whose errors were reported already.
         self._told: set[tuple[str, str]] = set()
         self.series: dict[tuple[str, str], Series] = {}
-        #: The counters (of ``KEPT``) of attempts that pass a filter, by group and filter.
+        #: The counters in ``KEPT`` for attempts that pass a filter, by group and filter.
         self.filtered: dict[str, dict[str, dict[str, int]]] = {}
         self.adopt(groups, statistics, everything=everything)
 
@@ -280,17 +283,19 @@ class MetricStore:
                     self.add(group, f"duration.{outcome}")
 
     def add(self, group: str, variable: str) -> Series:
-        """Return the series of this variable, which is created if necessary."""
+        """Return the series of this variable. Create it if necessary."""
         series = self.series.get((group, variable))
         if series is None:
             problems = partial(self._fault, group, variable)
-            # Gauges, and variables with a filter, have only those statistics that rules use.
+            # Gauges and variables with a filter have only those statistics that rules use.
             kept = self._kept if group and not variable.endswith(")") else ()
             series = self.series[group, variable] = Series(kept, problems)
         return series
 
     def _to_keep(self) -> list[StatisticSpec]:
-        """Return the statistics that every variable has, without those that cannot be built."""
+        """Return the statistics that are computed for every variable, without those that cannot be
+        built.
+        """
         kept = []
         for spec in self.statistics.values():
             if self.everything or spec.default:
@@ -305,9 +310,9 @@ class MetricStore:
         return kept
 
     def _fault(self, group: str, variable: str, statistic: str, error: Exception) -> None:
-        """Report a statistic that raised an error, or returned something other than a number.
+        """Report a statistic that raised an error or returned something other than a number.
 
-        A statistic is reported once. It is reported again for each metric that a rule uses, because
+        Each statistic is reported once, and once more for each metric that a rule uses, because
         that rule can no longer fire.
         """
         used, spec = (group, variable, statistic) in self._asked, self.statistics[statistic]
@@ -319,7 +324,7 @@ class MetricStore:
         (self.problems if used else self.warnings).append(message)
 
     def keep(self, path: MetricPath) -> None:
-        """Keep this metric from now on."""
+        """Compute this metric from now on."""
         if path.kind == "series":
             self._asked.add((path.group, path.variable, path.statistic))
             self.add(path.group, path.variable).keep(self.statistics[path.statistic])
@@ -329,11 +334,11 @@ class MetricStore:
             counts.setdefault(condition, dict.fromkeys(KEPT, 0))
 
     def moves_with_time(self, path: MetricPath) -> bool:
-        """Return whether the value can change without an event of the group's jobs."""
+        """Return True if the value can change without an event of the group's jobs."""
         return path.kind == "gauge" or path.variable == "pending" or self.is_timed(path)
 
     def is_timed(self, path: MetricPath) -> bool:
-        """Return whether the value depends on the current time."""
+        """Return True if the value depends on the current time."""
         return path.kind == "series" and self.statistics[path.statistic].timed
 
     def get(self, path: MetricPath, now: float) -> float | None:
@@ -346,7 +351,10 @@ class MetricStore:
         return None if series is None else series.get(path.statistic, now)
 
     def count(self, group: str, counter: str) -> int:
-        """Return a group's counter, whose name may have a filter. It is 0 if it is not kept."""
+        """Return a counter of a group. The counter's name may have a filter.
+
+        A filter that is not counted gives 0.
+        """
         if counter.endswith(")"):
             counter, condition = split_filter(counter)
             counts = self.filtered.get(group, {}).get(condition)
@@ -354,13 +362,15 @@ class MetricStore:
         return counted(self.counts[group], counter)
 
     def reader(self, path: MetricPath) -> Callable[[float], float | None]:
-        """Return a function that returns this metric's value at a given time. The function is
-        faster than :meth:`get`, because it needs no look-up."""
+        """Return a function that returns this metric's value at a given time.
+
+        It is faster than :meth:`get`, because it needs no look-up by path.
+        """
         if path.kind == "series":
             self.keep(path)
             return self.series[path.group, path.variable].reader(path.statistic)
         if path.kind == "count" and path.variable in KEPT:
-            # The key always exists, so ``get`` never returns its second argument, the time.
+            # The key always exists, so ``get`` never returns its default, which here is the time.
             return partial(self.counts[path.group].get, path.variable)
         return partial(self.get, path)
 
@@ -369,18 +379,18 @@ class MetricStore:
         return [variable for group, variable in self.series if not group]
 
     def bounds(self, path: MetricPath) -> Series | None:
-        """Return the series whose smallest and largest values bound this metric, or ``None``."""
+        """Return the series whose minimum and maximum are bounds of this metric, or ``None``."""
         if path.kind == "series" and self.statistics[path.statistic].within:
             return self.series[path.group, path.variable]
         return None
 
     def mean(self, group: str, variable: str) -> float | None:
-        """Return the mean of a group's variable, even if that statistic is not kept."""
+        """Return the mean of a group's variable. It is available even if no rule uses it."""
         series = self.series.get((group, variable))
         return series.total / series.count if series is not None and series.count else None
 
     def snapshot(self, now: float) -> MetricsView:
-        """Return all current values, which another thread can safely read."""
+        """Return a copy of all current values that another thread can read safely."""
         values: dict[str, float] = dict(self.gauges)
         for group in self.counts:
             for counter in COUNTS:
@@ -397,13 +407,15 @@ class MetricStore:
         return MetricsView(values)
 
     def hear_of_faults(self) -> None:
-        """Let statistics report errors again, after the store was restored from a snapshot."""
+        """Let statistics report errors again after the store was restored from a snapshot."""
         for key, series in self.series.items():
             series.tell(partial(self._fault, *key))
 
 
 def counted(counts: Mapping[str, int], counter: str) -> int:
-    """Return the value of a counter in ``COUNTS``, calculated from those in ``KEPT``."""
+    """Return the value of a counter in ``COUNTS``, calculated from the stored counters
+    ``counts``.
+    """
     if counter in counts:
         return counts[counter]
     finished = counts["success"] + counts["failed"]
@@ -419,7 +431,7 @@ def _series_text(statistic: str, group: str, variable: str) -> str:
 
 
 def _describe(error: Exception) -> str:
-    """Return one line about an error in a plugin's code, with the position in that code."""
+    """Describe an error in a plugin's code in one line, with the position in that code."""
     if isinstance(error, NoNumber):
         return f"is faulty: {error}"
     place = raised_at(error)
@@ -427,7 +439,7 @@ def _describe(error: Exception) -> str:
 
 
 class _Model(NamedTuple):
-    """A value with river's interface."""
+    """A number with the method ``get()``, like a statistic of river."""
 
     value: float
 
@@ -439,7 +451,7 @@ class _Model(NamedTuple):
 
 
 class MetricsView(Mapping[str, float]):
-    """Snapshot of all metrics by path, for users' functions.
+    """Read-only copy of all metrics by path, for users' functions.
 
     >>> MetricsView({"count.echo.success": 3}).get("count.echo.success")
     3
@@ -465,8 +477,11 @@ class MetricsView(Mapping[str, float]):
 
     @property
     def models(self) -> dict[str, dict[str, Any]]:
-        """The values, nested as in ensemble-python 0.0.16: ``models["mean"]["g-duration"]`` and
-        ``models["count"]["g"]["success"]``. Each has the method ``get()``."""
+        """The values in the nested form of ensemble-python 0.0.16.
+
+        Examples are ``models["mean"]["g-duration"]`` and ``models["count"]["g"]["success"]``. Each
+        value has the method ``get()``.
+        """
         nested: dict[str, dict[str, Any]] = {}
         for path, value in self._values.items():
             head, _, rest = path.partition(".")
