@@ -71,7 +71,7 @@ def ensemble(rules: int, jobs: int) -> Ensemble:
     bound = [
         BoundRule(
             id="start",
-            trigger=Trigger(wakes=("start",)),
+            trigger=Trigger(events=("start",)),
             actions=(BoundAction(name="submit", plan=submit),),
         )
     ]

@@ -40,7 +40,7 @@ def again() -> BoundRule:
 
     return BoundRule(
         id="again",
-        trigger=Trigger(wakes=("again",)),
+        trigger=Trigger(events=("again",)),
         actions=(BoundAction(name="submit", plan=submit),),
         repetitions=10**9,
     )

@@ -75,7 +75,7 @@ def study(group: JobGroup, rules: Iterable[BoundRule]) -> Ensemble:
     """Return a group that is submitted at the start, with these rules."""
     start = BoundRule(
         id="start",
-        trigger=Trigger(wakes=("start",)),
+        trigger=Trigger(events=("start",)),
         actions=(BoundAction(name="submit", plan=submit),),
     )
     return replace(
@@ -83,11 +83,11 @@ def study(group: JobGroup, rules: Iterable[BoundRule]) -> Ensemble:
     )
 
 
-def rule(number: int, wakes: str, when: str, each: Any, reads: Iterable[str] = ()) -> BoundRule:
+def rule(number: int, event: str, when: str, each: Any, reads: Iterable[str] = ()) -> BoundRule:
     """Return a rule without decisions."""
     return BoundRule(
         id=f"rule-{number}",
-        trigger=Trigger(wakes=(wakes,), group="sim"),
+        trigger=Trigger(events=(event,), group="sim"),
         actions=(BoundAction(name="nothing", plan=nothing),),
         condition=parse(when, has_value=False),
         repetitions=UNLIMITED,
@@ -160,21 +160,21 @@ def lives(jobs: int, with_study: bool) -> float:
     return took
 
 
-def pivoted(jobs: int, wakes: str = "", *, result: bool = False) -> float:
+def pivoted(jobs: int, event: str = "", *, result: bool = False) -> float:
     """Return the seconds per event of jobs, perhaps with a ``result``.
 
-    ``wakes`` adds a result, a rule on a filtered statistic and two rules on a pivot table.
+    ``event`` adds a result, a rule on a filtered statistic and two rules on a pivot table.
     """
     group = sweep(max(1, jobs // KEYS // 2))
     group = replace(group, parameters={"L": (16, 32), **group.parameters})
     rules: list[BoundRule] = []
-    if wakes or result:
+    if event or result:
         group = replace(group, result={"E": expression("duration * 2")})
-    if wakes:
+    if event:
         rules = [
             rule(0, "job-done", "mean.E(L == 16) > 1e9", None, ["mean.E(L == 16)"]),
-            rule(1, wakes, "max.pivoted.gap(err < 1) > 1e9", None),
-            rule(2, wakes, "min.pivoted.T(gap < 0) > 1e9", None),
+            rule(1, event, "max.pivoted.gap(err < 1) > 1e9", None),
+            rule(2, event, "min.pivoted.T(gap < 0) > 1e9", None),
         ]
         rules[0] = replace(rules[0], reads_of="sim")
         for number in (1, 2):
@@ -182,7 +182,7 @@ def pivoted(jobs: int, wakes: str = "", *, result: bool = False) -> float:
             assert condition is not None
             rules[number] = replace(rules[number], of_tables=condition.names)
     checked = study(group, rules)
-    if wakes:
+    if event:
         checked = replace(checked, tables={PIVOTED.name: PIVOTED})
     engine, ids = begun(checked)
     events: list[Event] = []
@@ -193,17 +193,17 @@ def pivoted(jobs: int, wakes: str = "", *, result: bool = False) -> float:
         events.append(JobEvent(now + 1 + number % 7, job, "finish", {"status": 0}))
         events += [JobEvent(now + 8, job, name, {}) for name in END]
     took = timed(engine, events)
-    if wakes:
+    if event:
         assert len(engine.tables()[PIVOTED.name]) == KEYS, "jobs are not in the table"
         assert engine.state.metric("mean.sim-E(L == 16)") is not None, "no filtered statistic"
     return took
 
 
-def peak(jobs: int, wakes: str = "") -> int:
+def peak(jobs: int, event: str = "") -> int:
     """Return the largest memory of the jobs of ``pivoted`` and their events, in bytes."""
     gc.collect()
     tracemalloc.start()
-    pivoted(jobs, wakes)
+    pivoted(jobs, event)
     found = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     return found
@@ -217,7 +217,7 @@ def vary(combinations: int) -> float:
 
     again = BoundRule(
         id="again",
-        trigger=Trigger(wakes=("job-submit",), group="sim"),
+        trigger=Trigger(events=("job-submit",), group="sim"),
         actions=(BoundAction(name="vary", plan=ask, varies=frozenset({"sim"})),),
     )
     group = JobGroup(name="sim", command=("x",), parameters={"T": tuple(range(combinations))})
@@ -244,15 +244,15 @@ def main() -> None:
     print(
         f"{options.jobs} jobs with results and slices: {statistics.median(rates):.2f} of the rate"
     )
-    for wakes in ("idle", "job-done"):
+    for event in ("idle", "job-done"):
         bare, with_result = [], []
         for _ in range(options.rounds):
-            took = pivoted(options.jobs, wakes)
+            took = pivoted(options.jobs, event)
             bare.append(pivoted(options.jobs) / took)
             with_result.append(pivoted(options.jobs, result=True) / took)
         print(
             f"{options.jobs} jobs with a filtered statistic, a pivot table of {KEYS} rows and two "
-            f"rules on it at {wakes}: {statistics.median(bare):.2f} of the rate without, "
+            f"rules on it at {event}: {statistics.median(bare):.2f} of the rate without, "
             f"{statistics.median(with_result):.2f} of the rate with results only"
         )
     more = peak(options.jobs, "job-done") - peak(options.jobs)

@@ -84,18 +84,18 @@ def _seconds(what: str) -> Mapping[str, Any]:
     }
 
 
-def _on(*wakes: str) -> Callable[[str | None, Mapping[str, Any]], Trigger]:
+def _on(*events: str) -> Callable[[str | None, Mapping[str, Any]], Trigger]:
     def build(name: str | None, options: Mapping[str, Any]) -> Trigger:
-        return Trigger(wakes=wakes, group=name)
+        return Trigger(events=events, group=name)
 
     return build
 
 
-def _of_generator(wakes: str) -> Callable[[str | None, Mapping[str, Any]], Trigger]:
+def _of_generator(event: str) -> Callable[[str | None, Mapping[str, Any]], Trigger]:
     def build(name: str | None, options: Mapping[str, Any]) -> Trigger:
         if name is None:
-            return Trigger(wakes=(wakes,))
-        return Trigger(wakes=(wakes,), match=lambda event, known: known.get("generator") == name)
+            return Trigger(events=(event,))
+        return Trigger(events=(event,), match=lambda _, known: known.get("generator") == name)
 
     return build
 
@@ -104,8 +104,8 @@ def _idle(name: Any, options: Mapping[str, Any]) -> Trigger:
     """Build the trigger ``idle`` for a group, or for a list of groups that count as one."""
     groups = tuple(dict.fromkeys(name)) if isinstance(name, list) else (name,)
     if len(groups) == 1:
-        return Trigger(wakes=("idle",), group=groups[0])
-    return Trigger(wakes=("idle",), groups=groups)
+        return Trigger(events=("idle",), group=groups[0])
+    return Trigger(events=("idle",), groups=groups)
 
 
 @hookimpl
@@ -160,7 +160,7 @@ def ensemble_triggers() -> Iterable[TriggerPlugin]:
         name="silent",
         summary="a running job printed no row for some time (once per attempt)",
         build=lambda name, options: Trigger(
-            wakes=("silent",), group=name, after=float(options["seconds"])
+            events=("silent",), group=name, after=float(options["seconds"])
         ),
         name_means="group",
         about="job-begun",

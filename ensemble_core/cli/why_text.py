@@ -168,7 +168,7 @@ def _waits_for(rule: BoundRule) -> str:
         return f"metric {trigger.metric}"
     if trigger.every is not None:
         return f"every {format_duration(trigger.every)}"
-    return " or ".join(trigger.wakes) + (f" of {' and '.join(rule.groups)}" if rule.groups else "")
+    return " or ".join(trigger.events) + (f" of {' and '.join(rule.groups)}" if rule.groups else "")
 
 
 def describe_span(span: Span, rule: BoundRule, began: float) -> str:
@@ -314,13 +314,15 @@ def _nothing(rule: BoundRule, tracer: RuleTracer) -> str:
     here: Counter[str] = Counter()
     for (name, group), count in tracer.happened.items():
         # The event was for another rule of this group, such as one for an idle slice.
-        if name in trigger.wakes and group is not None and rule.groups and group not in rule.groups:
+        if group is None:
+            continue
+        if name in trigger.events and rule.groups and group not in rule.groups:
             elsewhere[group] += count
-        if group is not None and group == trigger.group and name.startswith("job-"):
+        if group == trigger.group and name.startswith("job-"):
             here[name] += count
     said = f"no {_waits_for(rule)} occurred"
     still_open, ever = tracer.state.standing(rule, None)
-    if "idle" in trigger.wakes and ever:
+    if "idle" in trigger.events and ever:
         which = f" for any {' and '.join(rule.each)}" if isinstance(rule.each, tuple) else ""
         jobs = f"{count_of(still_open, 'job')} of {ever} " + ("is" if still_open == 1 else "are")
         left = f": {jobs} still open" if still_open else ""

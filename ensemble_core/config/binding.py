@@ -55,7 +55,7 @@ def bind_rule(
     gauge_of = context.known.groups, context.known.rules
     of_gauges = frozenset(one for one in reads if is_gauge(one, *gauge_of))
     seen = bound.trigger.group
-    if bound.trigger.wakes in (("observed",), ("silent",)) and not context.observed(seen):
+    if bound.trigger.events in (("observed",), ("silent",)) and not context.observed(seen):
         whose = "no job group has an" if seen is None else f"the job group {seen!r} has no"
         context.warnings.append(
             f"rule {name!r} waits for observed rows, but {whose} observer ('observe:')"
@@ -119,7 +119,7 @@ def _retries(
     retrying = [inner.name for one in actions for inner in one.flat() if inner.retries]
     if not retrying:
         return False
-    if not _ENDS.issuperset(bound.trigger.wakes):
+    if not _ENDS.issuperset(bound.trigger.events):
         context.report(
             (*path, "trigger"),
             f"{retrying[0]!r} retries a job that has ended, but the trigger {spec['trigger']!r} "

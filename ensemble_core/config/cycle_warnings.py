@@ -38,7 +38,7 @@ def warn_of_cycles(context: Context, rules: Sequence[BoundRule]) -> None:
     limits = context.document.data.get("limits") or {}
     for rule in rules:
         for_ever = rule.repetitions == UNLIMITED and not limits.keys() - _PACE
-        if for_ever and "idle" in rule.trigger.wakes and _submits(rule):
+        if for_ever and "idle" in rule.trigger.events and _submits(rule):
             context.warnings.append(
                 f"rule {rule.id!r} may submit jobs endlessly: its trigger is 'idle', its "
                 "repetitions are unlimited and no limit ends the run; set limits.jobs"
@@ -138,8 +138,8 @@ def _edges(context: Context, rule: BoundRule) -> Iterator[_Edge]:
         sign, number = (rule.condition and rule.condition.comparison) or ("", 0.0)
         if path.kind == "count" and path.variable in _GROWING and (sign, number) in _FROM_FIRST:
             group, occasion = path.group, path.text
-    elif rule.condition is None and len(trigger.wakes) == 1 and trigger.wakes[0] in _EACH_JOB:
-        occasion = trigger.wakes[0]
+    elif rule.condition is None and len(trigger.events) == 1 and trigger.events[0] in _EACH_JOB:
+        occasion = trigger.events[0]
     for action in rule.actions if occasion else ():
         if action.name != "submit" or action.options.keys() - {"label"}:
             continue
@@ -165,7 +165,7 @@ def _warn_of_two(context: Context, one: BoundRule, other: BoundRule) -> None:
     mine, yours = one.trigger.group, other.trigger.group
     if None not in (mine, yours) and mine != yours:
         return
-    at_one_event = one.trigger.wakes == other.trigger.wakes
+    at_one_event = one.trigger.events == other.trigger.events
     if at_one_event and (one.condition is not None or other.condition is not None):
         return
     context.warnings.append(

@@ -40,7 +40,7 @@ def read_each(
     if "each" not in spec or not context.intact(place):
         return None
     given, kind = spec["each"], spec["trigger"]
-    idle = "idle" in trigger.wakes
+    idle = "idle" in trigger.events
     if given == "job":
         if has_job:
             return "job"
@@ -119,7 +119,7 @@ def read_firing_limits(
     found = {key: value for key, (value, place) in values.items() if context.intact(place)}
     backoff = found.get("backoff", 0)
     # A run that was resumed can end more than once.
-    ends = trigger is not None and "end" in trigger.wakes
+    ends = trigger is not None and "end" in trigger.events
     given = found.get("repetitions", "unlimited" if ends else 1)
     repetitions = UNLIMITED if given == "unlimited" else int(given)
     looks = _looks(context, (*path, "for"), spec, trigger)
@@ -131,7 +131,7 @@ def read_firing_limits(
 def _looks(context: Context, path: Path, spec: Mapping[str, Any], trigger: Trigger | None) -> int:
     if "for" not in spec or not context.intact(path):
         return 1
-    regular = trigger is None or trigger.metric or trigger.every or "heartbeat" in trigger.wakes
+    regular = trigger is None or trigger.metric or trigger.every or "heartbeat" in trigger.events
     if not regular:
         context.report(
             path,

@@ -434,7 +434,7 @@ class _Loader:
         """Describe what needs heartbeats in a rule, or return ``None`` if no rule needs them."""
         known = self._context.known
         for rule in rules:
-            if "heartbeat" in rule.trigger.wakes:
+            if "heartbeat" in rule.trigger.events:
                 return "has the trigger 'heartbeat'"
             for text in rule.metrics:
                 path = parse_path(text, known.groups, known.statistics)

@@ -89,7 +89,7 @@ def warn_of_job_counts(context: Context, rules: Sequence[BoundRule]) -> None:
     repeated = {
         rule.trigger.group
         for rule in rules
-        if rule.retries and not _WITHOUT_SUCCESS.issuperset(rule.trigger.wakes)
+        if rule.retries and not _WITHOUT_SUCCESS.issuperset(rule.trigger.events)
     }
     for rule in rules:
         condition = rule.condition

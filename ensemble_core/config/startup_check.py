@@ -64,8 +64,8 @@ def _is_off(context: Context, rule: BoundRule) -> bool:
 def _can_begin(context: Context, trigger: Trigger, heartbeat: bool) -> bool:
     """Return True if the trigger can fire before the run has submitted a job."""
     if trigger.metric is None:
-        ours = trigger.every is None and CORE_EVENTS.issuperset(trigger.wakes)
-        return not ours or not _FIRST.isdisjoint(trigger.wakes)
+        ours = trigger.every is None and CORE_EVENTS.issuperset(trigger.events)
+        return not ours or not _FIRST.isdisjoint(trigger.events)
     path = parse_path(trigger.metric, context.known.groups, context.known.statistics)
     if path.group or path.kind == "count":
         return False

@@ -149,21 +149,21 @@ def _can_wake(
     """
     ways = [
         f"{way}={value!r}"
-        for way in ("wakes", "metric", "every")
+        for way in ("events", "metric", "every")
         if (value := getattr(trigger, way)) not in ((), None)
     ]
     if len(ways) != 1:
         named = f"names {' and '.join(ways)}" if ways else "names no event"
         context.report(
             path,
-            f"{shown} {named}, expected one of 'wakes', 'metric' and 'every'",
+            f"{shown} {named}, expected one of 'events', 'metric' and 'every'",
             hint=to_author(record.build),
             code="never-wakes",
         )
         return False
     triggers = context.registry.triggers
     of_generators = [
-        name in triggers and triggers[name].name_means == "generator" for name in trigger.wakes
+        name in triggers and triggers[name].name_means == "generator" for name in trigger.events
     ]
     if of_generators and all(of_generators) and not context.known.generators:
         context.report(
@@ -173,7 +173,7 @@ def _can_wake(
             code="never-wakes",
         )
         return False
-    for name in trigger.wakes:
+    for name in trigger.events:
         is_trigger = name in triggers or name in triggers.clashes or name == record.name
         if is_trigger and name not in _WITHOUT_EVENT:
             continue
@@ -190,7 +190,7 @@ def _can_wake(
             hint=(
                 f"did you mean {meant!r}?"
                 if meant
-                else f"use Trigger({_WITHOUT_EVENT[name]}), not wakes=({name!r},)"
+                else f"use Trigger({_WITHOUT_EVENT[name]}), not events=({name!r},)"
             )
             + f" ({to_author(record.build)})",
             code="never-wakes",
@@ -242,7 +242,7 @@ def _about(context: Context, trigger: Trigger) -> frozenset[str]:
     Events of plugins count as events of jobs.
     """
     triggers = context.registry.triggers
-    return frozenset(triggers[name].about if name in triggers else "job" for name in trigger.wakes)
+    return frozenset(triggers[name].about if name in triggers else "job" for name in trigger.events)
 
 
 def _occasion(
@@ -255,7 +255,7 @@ def _occasion(
     each: Each,
 ) -> MatchContext:
     group = metric.group or None if metric else trigger.group
-    observed = "observed" in trigger.wakes
+    observed = "observed" in trigger.events
     if metric is not None:
         has_job = bool(metric.group)
     else:
@@ -291,5 +291,5 @@ def _occasion(
         over = (group,)
     else:
         over = trigger.groups if each is not None else ()
-    slices, ends = each if isinstance(each, tuple) else (), "end" in trigger.wakes
+    slices, ends = each if isinstance(each, tuple) else (), "end" in trigger.events
     return MatchContext(kind, has_job, names, known, observed, group, over, slices, ends)

@@ -282,7 +282,7 @@ def switched(effects: Effects, decision: Switch) -> tuple[list[RuleState], list[
         effects.check_enabled(rules.switch(name, True, state.now))
     state.look_for_end = True
     members = (each for name in decision.on for each in rules.members(name))
-    return [each for each in members if "start" in each.rule.trigger.wakes], dropped
+    return [each for each in members if "start" in each.rule.trigger.events], dropped
 
 
 def _drop_calls(state: State, instances: Iterable[str]) -> list[Index]:

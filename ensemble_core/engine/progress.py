@@ -62,7 +62,7 @@ def _named(costs: dict[str, float], kind: str) -> dict[str, float]:
 def _waiting(state: State) -> Iterator[RuleState]:
     """Yield the rules that can still fire."""
     for rule_state in state.rules.states.values():
-        begun = state.started and rule_state.rule.trigger.wakes == ("start",)
+        begun = state.started and rule_state.rule.trigger.events == ("start",)
         if rule_state.live and not begun:
             yield rule_state
 

@@ -324,7 +324,7 @@ def comparison(state: RuleState) -> tuple[str, float]:
 
 
 def _is_broad_idle(rule: BoundRule) -> bool:
-    return rule.each is None and "idle" in rule.trigger.wakes
+    return rule.each is None and "idle" in rule.trigger.events
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -372,7 +372,7 @@ class RuleIndex:
         trigger = state.rule.trigger
         self._found = {}
         self.broad_idle += _is_broad_idle(state.rule)
-        for name in trigger.wakes:
+        for name in trigger.events:
             if name not in self.occasions:
                 self.occasions[name] = {}
                 self.heard.update(events_of(name))
@@ -387,7 +387,7 @@ class RuleIndex:
         trigger = state.rule.trigger
         self._found = {}
         self.broad_idle -= _is_broad_idle(state.rule)
-        for name in trigger.wakes:
+        for name in trigger.events:
             by_group = self.occasions[name]
             by_group[trigger.group].remove(state)
             if not by_group[trigger.group]:

@@ -84,7 +84,7 @@ class RuleSet:
     def join(self, spec: Mapping[str, Any]) -> RuleState:
         """Add a rule during the run. Raises :class:`EnsembleError` if it is invalid."""
         rule = self._ensemble.binder.rule(spec, self._free_id())
-        if "start" in rule.trigger.wakes:
+        if "start" in rule.trigger.events:
             raise EnsembleError(
                 f"rule {rule.id!r} has the trigger 'start', but the run has already started",
                 hint="return the action itself instead of a rule",

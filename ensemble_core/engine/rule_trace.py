@@ -255,7 +255,7 @@ def _concerns(state: RuleState, names: Sequence[str], group: str | None, foreign
     return (
         (state.rule.queue_scope or not foreign)
         and trigger.group in (None, group)
-        and not set(trigger.wakes).isdisjoint(names)
+        and not set(trigger.events).isdisjoint(names)
     )
 
 

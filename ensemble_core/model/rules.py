@@ -146,7 +146,7 @@ class Trigger(Value):
 
     - ``metric``: the path of a metric; each update of it triggers the rule;
     - ``every``: an interval in seconds;
-    - ``wakes``: names of event types (``start``, ``heartbeat``, ``job-finish``, ``observed``,
+    - ``events``: names of event types (``start``, ``heartbeat``, ``job-finish``, ``observed``,
       ``resize-granted`` …). For an event of a plugin, this is the name of its trigger.
 
     Other fields restrict the trigger:
@@ -159,7 +159,7 @@ class Trigger(Value):
       runs on the engine's thread and must be pure and fast.
     """
 
-    wakes: tuple[str, ...] = ()
+    events: tuple[str, ...] = ()
     group: str | None = None
     groups: tuple[str, ...] = ()
     after: float | None = None
@@ -168,16 +168,18 @@ class Trigger(Value):
     match: Callable[[Event, Mapping[str, Any]], bool] | None = None
 
     def __post_init__(self) -> None:
-        wakes: object = self.wakes
-        if not isinstance(wakes, (tuple, list, set, frozenset)):
-            right = f"({wakes!r},)" if isinstance(wakes, str) else "('observed',)"
-            raise TypeError(f"'wakes' is {wakes!r:.80}, expected a tuple of names: wakes={right}")
-        for name in wakes:
+        events: object = self.events
+        if not isinstance(events, (tuple, list, set, frozenset)):
+            right = f"({events!r},)" if isinstance(events, str) else "('observed',)"
+            raise TypeError(
+                f"'events' is {events!r:.80}, expected a tuple of names: events={right}"
+            )
+        for name in events:
             if not isinstance(name, str) or not name:
-                raise TypeError(f"'wakes' contains {name!r:.80}, expected names of event types")
-        if not isinstance(wakes, tuple):
-            ordered = wakes if isinstance(wakes, list) else sorted(wakes)
-            object.__setattr__(self, "wakes", tuple(ordered))
+                raise TypeError(f"'events' contains {name!r:.80}, expected names of event types")
+        if not isinstance(events, tuple):
+            ordered = events if isinstance(events, list) else sorted(events)
+            object.__setattr__(self, "events", tuple(ordered))
 
 
 class Firing(Protocol):

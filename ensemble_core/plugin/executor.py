@@ -252,7 +252,7 @@ class Executor(ABC):
         """
 
     @property
-    def sees_strangers(self) -> bool:
+    def sees_foreign_jobs(self) -> bool:
         """True if the open executor emits events of foreign jobs. If not, a run with rules of
         ``scope: queue`` prints a warning."""
         return True

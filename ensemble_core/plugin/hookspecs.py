@@ -166,7 +166,7 @@ def ensemble_triggers() -> Iterable[TriggerPlugin]:  # type: ignore[empty-body]
             duration = fields.get("duration")
             return duration is not None and duration < options["below"]
 
-        return Trigger(wakes=("job-finish",), group=name, match=ran_short)
+        return Trigger(events=("job-finish",), group=name, match=ran_short)
 
 
     @hookimpl

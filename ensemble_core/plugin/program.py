@@ -150,8 +150,8 @@ def _trigger(name: str, given: Any) -> TriggerPlugin:
 
     def build(group: str | None, options: Mapping[str, Any]) -> Trigger:
         on = options.get("on", "observed")
-        wakes = (on,) if isinstance(on, str) else tuple(on)
-        return Trigger(wakes=wakes, group=group, match=lambda *event: bool(given(*event)))
+        events = (on,) if isinstance(on, str) else tuple(on)
+        return Trigger(events=events, group=group, match=lambda *event: bool(given(*event)))
 
     return TriggerPlugin(
         name=name, summary=_summary(given, name), build=build, options=_ON, name_means="group"

@@ -315,7 +315,7 @@ class Runtime:
         try:
             self._begin()
             self._begun = True
-            if self.engine.state.rules.watches_foreign and not self._executor.sees_strangers:
+            if self.engine.state.rules.watches_foreign and not self._executor.sees_foreign_jobs:
                 self._warn(
                     f"executor {self._name} cannot see other users' jobs here: rules with "
                     "'scope: queue' see only this run's jobs"

@@ -204,5 +204,5 @@ def _adopt(engine: Engine, ensemble: Ensemble, warn: Callable[[str], None]) -> N
             "lacks: it is removed"
         )
     for state in engine.state.rules.states.values():
-        if engine.state.events and "start" in state.rule.trigger.wakes and not state.fired:
+        if engine.state.events and "start" in state.rule.trigger.events and not state.fired:
             warn(f"rule {state.rule.id} has the trigger 'start', which is over: it will never fire")

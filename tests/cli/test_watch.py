@@ -17,7 +17,7 @@ from ensemble_core.plugin.executor import Executor
 
 
 class Spoken(Executor):
-    sees_strangers = True
+    sees_foreign_jobs = True
 
     def open(self, run, emit):
         self.emit, self.clock = emit, run.clock

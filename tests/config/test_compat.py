@@ -37,7 +37,7 @@ def test_file_of_the_first_implementation_loads(file: Path) -> None:
     ensemble = load(file, registry, executor=registry.executors["local"])
 
     assert ensemble.name == file.stem
-    assert ensemble.rules[0].trigger.wakes == ("start",)
+    assert ensemble.rules[0].trigger.events == ("start",)
     assert ensemble.groups["sleep"].command == ("sleep", "10")
     assert ensemble.groups["sleep"].count == 5
 

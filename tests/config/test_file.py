@@ -123,7 +123,7 @@ def test_merge_keys_provide_missing_fields(registry: Registry) -> None:
 def test_every_event_state_and_outcome_of_a_job_is_a_trigger(name: str, registry: Registry) -> None:
     rule = rule_of(f"{{trigger: job-{name}, name: a, action: {{name: cancel}}}}", registry)
 
-    assert rule.trigger.wakes == (f"job-{name}",)
+    assert rule.trigger.events == (f"job-{name}",)
     assert rule.trigger.group == "a"
     assert rule.label == f"job-{name} (a)"
 

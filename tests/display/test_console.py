@@ -68,7 +68,7 @@ def ensemble(*groups: JobGroup, limits: Limits | None = None) -> Ensemble:
         name="study",
         groups={group.name: group for group in groups or (SLEEP,)},
         rules=(
-            BoundRule(id="again", trigger=Trigger(wakes=("start",)), actions=(), repetitions=3),
+            BoundRule(id="again", trigger=Trigger(events=("start",)), actions=(), repetitions=3),
         ),
         statistics={},
         binder=Binder(rule=refuse, action=refuse, group=refuse),

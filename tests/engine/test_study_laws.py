@@ -81,7 +81,7 @@ def plan_of(spec: Spec) -> BoundAction:
 def rule_of(spec: Spec, rule_id: str) -> BoundRule:
     """Return a checked rule with these keys."""
     each, group = spec.get("each"), spec.get("group")
-    trigger: dict[str, Any] = {"wakes": (spec["trigger"],)}
+    trigger: dict[str, Any] = {"events": (spec["trigger"],)}
     if isinstance(group, list):
         trigger["groups"] = tuple(group)
     elif "metric" in spec:
@@ -289,7 +289,7 @@ class Watched(Story):
             every = all_fields(self.ensemble, occasion)
             names = {*every, *EVENT_FIELDS, "x", "T"}
             assert named_fields(names, self.ensemble, *occasion) == every
-            if state.rule.trigger.wakes == ("idle",):
+            if state.rule.trigger.events == ("idle",):
                 self.look_at_idle(state, occasion)
             consider(state, occasion)
             if state.rule.each is not None:

@@ -80,7 +80,7 @@ def ensemble_triggers():
 
     def of_md(name, options):
         return Trigger(
-            wakes=("observed",),
+            events=("observed",),
             group=name,
             match=lambda event, fields: fields["observer"] == "md",
         )
@@ -89,7 +89,7 @@ def ensemble_triggers():
         TriggerPlugin(
             name="converged",
             summary="it has converged",
-            build=lambda name, options: Trigger(wakes=("observed",), group=name),
+            build=lambda name, options: Trigger(events=("observed",), group=name),
             name_means="group",
             needs_variables=lambda options: frozenset({"Converged"}),
         ),

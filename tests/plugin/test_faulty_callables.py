@@ -103,7 +103,7 @@ USES: dict[tuple[str, str], tuple[str, str, list[str]]] = {
     ("executor", "remains"): (BUILT.format("Quick()"), study(), ["run", "--executor", "odd"]),
     ("trigger", "build"): ("", study(rules="  - {trigger: odd, action: {name: terminate}}\n"), []),
     ("trigger", "needs_variables"): (
-        BUILT.format('Trigger(wakes=("observed",))'),
+        BUILT.format('Trigger(events=("observed",))'),
         study(rules="  - {trigger: odd, action: {name: terminate}}\n"),
         [],
     ),

@@ -366,7 +366,7 @@ def test_core_events_are_those_of_the_built_in_triggers() -> None:
     ],
 )
 def test_trigger_on_an_event_that_is_never_reported_is_rejected(name: str, meant: str) -> None:
-    error = refused(ODD, of_trigger(lambda: Trigger(wakes=(name,))))
+    error = refused(ODD, of_trigger(lambda: Trigger(events=(name,))))
 
     assert error.what == (
         f"trigger 'odd' (plugin 'odd' of ensemble-odd 1.0) waits for {name!r}, which is never "
@@ -381,13 +381,13 @@ def test_trigger_on_an_event_that_is_never_reported_is_rejected(name: str, meant
 def test_trigger_may_wait_for_its_own_name_another_trigger_and_core_events(
     name: str,
 ) -> None:
-    loaded = load_text(ODD, of_trigger(lambda: Trigger(wakes=(name,)), "alarm"))
+    loaded = load_text(ODD, of_trigger(lambda: Trigger(events=(name,)), "alarm"))
 
     assert not [warning for warning in loaded.warnings if "waits for '" in warning]
 
 
 def test_event_that_no_installed_plugin_reports_causes_a_warning() -> None:
-    loaded = load_text(ODD, of_trigger(lambda: Trigger(wakes=("sunrise",))))
+    loaded = load_text(ODD, of_trigger(lambda: Trigger(events=("sunrise",))))
 
     (said,) = [warning for warning in loaded.warnings if "sunrise" in warning]
     assert "plugin 'odd' of ensemble-odd 1.0" in said
@@ -396,11 +396,11 @@ def test_event_that_no_installed_plugin_reports_causes_a_warning() -> None:
 @pytest.mark.parametrize(
     ("build", "said"),
     [
-        (lambda: Trigger(wakes="observed"), "wakes=('observed',)"),  # type: ignore[arg-type]
-        (lambda: Trigger(wakes=("observed", 3)), "'wakes' contains 3"),  # type: ignore[arg-type]
-        (lambda: Trigger(wakes=None), "expected a tuple of names"),  # type: ignore[arg-type]
+        (lambda: Trigger(events="observed"), "events=('observed',)"),  # type: ignore[arg-type]
+        (lambda: Trigger(events=("observed", 3)), "'events' contains 3"),  # type: ignore[arg-type]
+        (lambda: Trigger(events=None), "expected a tuple of names"),  # type: ignore[arg-type]
         (lambda: Trigger(), "names no event"),
-        (lambda: Trigger(wakes=("start",), every=3.0), "wakes=('start',) and every=3.0"),
+        (lambda: Trigger(events=("start",), every=3.0), "events=('start',) and every=3.0"),
         (lambda: "observed", "built a str, expected a Trigger"),
     ],
 )
@@ -414,8 +414,8 @@ def test_invalid_trigger_object_is_rejected_with_a_message(
 
 
 def test_wakes_may_be_a_list() -> None:
-    wakes: Any = ["job-finish", "observed"]
-    assert Trigger(wakes=wakes).wakes == ("job-finish", "observed")
+    events: Any = ["job-finish", "observed"]
+    assert Trigger(events=events).events == ("job-finish", "observed")
 
 
 def raises(event: Any, fields: Mapping[str, Any]) -> bool:
@@ -423,7 +423,7 @@ def raises(event: Any, fields: Mapping[str, Any]) -> bool:
 
 
 def test_summary_mentions_an_error_in_a_rules_match() -> None:
-    story = Story(load_text(ODD, of_trigger(lambda: Trigger(wakes=("job-finish",), match=raises))))
+    story = Story(load_text(ODD, of_trigger(lambda: Trigger(events=("job-finish",), match=raises))))
     story.start()
     story.play("a.0")
 
@@ -447,7 +447,7 @@ def test_summary_mentions_firings_before_an_error_in_match() -> None:
         "message: x}", "message: x}, repetitions: 5"
     )
     story = Story(
-        load_text(text, of_trigger(lambda: Trigger(wakes=("job-finish",), match=at_second)))
+        load_text(text, of_trigger(lambda: Trigger(events=("job-finish",), match=at_second)))
     )
     story.start()
     story.play("a.0")

@@ -139,8 +139,8 @@ def test_trigger_example_matches_short_jobs(tmp_path: Path) -> None:
         plugin = record
         name = "sim"
         options: ClassVar = {"below": 5}
-        wakes = ((end, {"duration": 2.0}),)
-        sleeps = ((end, {"duration": 5.0}), (end, {}))
+        matching = ((end, {"duration": 2.0}),)
+        rejected = ((end, {"duration": 5.0}), (end, {}))
         bad_options = ({}, {"below": 0}, {"bellow": 5})
 
     check(Suite())

@@ -24,7 +24,7 @@ def ensemble_metrics():
 
 @hookimpl
 def ensemble_triggers():
-    yield TriggerPlugin(name="tide", summary="t", build=lambda n, o: Trigger(wakes=("tide",)))
+    yield TriggerPlugin(name="tide", summary="t", build=lambda n, o: Trigger(events=("tide",)))
 """
 FILE = """\
 jobs: [{name: sim, command: 'true'}]

@@ -242,7 +242,7 @@ def test_a_queue_rule_that_cannot_see_foreign_jobs_causes_a_warning(
 ) -> None:
     class Guest(FakeExecutor):
         @property
-        def sees_strangers(self) -> bool:
+        def sees_foreign_jobs(self) -> bool:
             return sees
 
     text = STRANGER.format(scope="scope: queue, ")

@@ -143,7 +143,7 @@ def on_alarm(name: str | None, options: Mapping[str, Any]) -> Trigger:
     def loud(event: Event, fields: Mapping[str, Any]) -> bool:
         return isinstance(event, PluginEvent) and bool(fields["level"] > options["above"])
 
-    return Trigger(wakes=("alarm",), match=loud)
+    return Trigger(events=("alarm",), match=loud)
 
 
 @hookimpl

@@ -102,7 +102,7 @@ class _Watch:
             self._executor.open(run, self._heard.put)
             try:
                 self._tell(Resources(time.time(), dict(self._executor.resources())))
-                if not self._executor.sees_strangers and not self._as_json and left != 0:
+                if not self._executor.sees_foreign_jobs and not self._as_json and left != 0:
                     said = f"executor {self._name} cannot see other users' jobs here"
                     print_line(self._look.paint(said, "dim"))
                 self._until(end)

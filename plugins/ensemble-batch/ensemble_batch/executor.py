@@ -223,7 +223,7 @@ class QueueExecutor(QueueHooks):
         return {} if self._polled is None else dict(self._polled.gauges)
 
     @property
-    def sees_strangers(self) -> bool:
+    def sees_foreign_jobs(self) -> bool:
         """Return False: there would be too many jobs of other users to query."""
         return False
 

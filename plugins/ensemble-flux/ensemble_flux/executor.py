@@ -177,7 +177,7 @@ class FluxExecutor(Executor):
         return found
 
     @property
-    def sees_strangers(self) -> bool:
+    def sees_foreign_jobs(self) -> bool:
         return self._loop is None or not self._loop.guest
 
     @property

@@ -93,6 +93,6 @@ class KubernetesExecutor(Executor):
         self._opened().forget(jobs)
 
     @property
-    def sees_strangers(self) -> bool:
+    def sees_foreign_jobs(self) -> bool:
         """Return False: only the run's own Jobs are watched."""
         return False

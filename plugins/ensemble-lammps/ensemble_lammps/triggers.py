@@ -36,7 +36,7 @@ def _thermo(name: str | None, options: Mapping[str, Any]) -> Trigger:
             and _END.isdisjoint(event.values)
         )
 
-    return Trigger(wakes=("observed",), group=name, match=is_thermo)
+    return Trigger(events=("observed",), group=name, match=is_thermo)
 
 
 def _converged(name: str | None, options: Mapping[str, Any]) -> Trigger:

@@ -44,14 +44,14 @@ def row(observer: str = "lammps", **values: float) -> Observed:
 class TestThermo(TriggerContract):
     plugin = THERMO
     name = "melt"
-    wakes: ClassVar = [
+    matching: ClassVar = [
         row(Step=10.0, Temp=1.2),
         row(Temp=1.2),
         row(Step=10.0, Temp=math.nan, NonFinite=1.0),
         row("ensemble-lammps:lammps", Temp=1.2),
         row(Atoms=500.0),
     ]
-    sleeps: ClassVar = [
+    rejected: ClassVar = [
         row(LoopTime=1.0, LoopSteps=10.0, StepsPerSecond=10.0),
         row(LoopTime=1.0, Atoms=500.0, Ranks=2.0, NsPerDay=3.0),
         row(WallTime=1.0),
@@ -66,8 +66,11 @@ class TestConverged(TriggerContract):
     name = "melt"
     options: ClassVar = {"replicas": 2}
     bad_options: ClassVar = [{"replicas": 0}, {"replicas": "all"}]
-    wakes: ClassVar = [(row(Converged=1.0), {"value": 2.0}), (row(Converged=1.0), {"value": 3.0})]
-    sleeps: ClassVar = [(row(Converged=1.0), {"value": 1.0}), (row(Converged=-1.0), {})]
+    matching: ClassVar = [
+        (row(Converged=1.0), {"value": 2.0}),
+        (row(Converged=1.0), {"value": 3.0}),
+    ]
+    rejected: ClassVar = [(row(Converged=1.0), {"value": 1.0}), (row(Converged=-1.0), {})]
 
 
 def melt(when: str) -> Story:

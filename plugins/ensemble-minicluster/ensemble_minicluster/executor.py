@@ -249,8 +249,8 @@ class MiniCluster(Executor):
         self._inner.forget(jobs)
 
     @property
-    def sees_strangers(self) -> bool:
-        return self._inner.sees_strangers
+    def sees_foreign_jobs(self) -> bool:
+        return self._inner.sees_foreign_jobs
 
     @property
     def handle(self) -> object:

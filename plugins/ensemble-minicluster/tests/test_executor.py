@@ -40,7 +40,7 @@ def test_jobs_go_to_the_composed_executor(played: Play) -> None:
     assert flux.forgot == [jobs[0].id]
     assert session.executor.resources()["nodes.up"] == 2
     assert session.executor.handle is cluster.instance
-    assert session.executor.sees_strangers is flux.sees_strangers
+    assert session.executor.sees_foreign_jobs is flux.sees_foreign_jobs
     assert session.executor.shared is flux.shared
     assert session.executor.capabilities == flux.capabilities | {"resize"}
     cluster.close()

@@ -292,7 +292,7 @@ class HostedRun:
         executor = self._executor
         assert executor is not None
         opened.life, opened.kept_from = self.outbox.life, self.outbox.first
-        strangers = (STRANGERS,) if executor.sees_strangers else ()
+        strangers = (STRANGERS,) if executor.sees_foreign_jobs else ()
         home = (HOME + self._home,) if self._home else ()
         opened.capabilities.extend((*sorted(executor.capabilities), *strangers, *home))
         gauges = dict(executor.resources())

@@ -106,7 +106,7 @@ class MemberProxy:
         return self._inbox.life is not None
 
     @property
-    def sees_strangers(self) -> bool:
+    def sees_foreign_jobs(self) -> bool:
         return STRANGERS in self.capabilities
 
     def waits(self, kind: Kind) -> bool:
@@ -380,7 +380,7 @@ class MemberProxy:
         capabilities = [clean(name, 300) for name in opened.capabilities[:_MOST_CAPABILITIES]]
         homes = [name for name in capabilities if name.startswith(HOME)]
         self.capabilities = frozenset(capabilities).difference(homes)
-        self._admission.strangers = self.sees_strangers
+        self._admission.strangers = self.sees_foreign_jobs
         earlier = self._inbox.life
         self._gauges(self._admission.gauges(opened.resources), self._run.clock())
         self._inbox.begin(opened.life, opened.kept_from)

@@ -336,10 +336,10 @@ class RemoteExecutor(Executor):
         }
 
     @property
-    def sees_strangers(self) -> bool:
+    def sees_foreign_jobs(self) -> bool:
         with self._lock:
             members = list(self._members.values())
-            return len(members) == 1 and members[0].sees_strangers
+            return len(members) == 1 and members[0].sees_foreign_jobs
 
     def reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
         """Ask each member of the run about these jobs.

@@ -769,7 +769,7 @@ def test_jobs_go_to_their_groups_member_and_gauges_are_summed(world: World) -> N
     world.agent("b")
     controller = world.run("run-two", default="a", members=["", "b"])
     assert controller.executor.resources() == {"nodes.up": 2.0, "nodes.free": 2.0}
-    assert not controller.executor.sees_strangers
+    assert not controller.executor.sees_foreign_jobs
     controller.executor.submit([*jobs(1), *jobs(2, member="b"), *jobs(3, member="default/b")])
     controller.over(*ids(1, 2, 3))
     assert world.queues["a"].submits == ["t.1"]

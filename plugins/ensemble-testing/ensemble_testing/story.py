@@ -175,7 +175,7 @@ class Story:
             late = isinstance(decision, (Submit, Fired)) and self._terminated
             if late and isinstance(decision, Fired):
                 rule = self.engine.state.rules.states[decision.rule or ""].rule
-                late = "end" not in rule.trigger.wakes
+                late = "end" not in rule.trigger.events
             assert not late, f"decided after terminate: {decision}"
             if isinstance(decision, Terminate):
                 self._terminated = True

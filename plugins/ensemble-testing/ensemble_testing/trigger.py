@@ -43,18 +43,18 @@ class TriggerContract(RecordContract):
         class TestNightly(TriggerContract):
             plugin = nightly                 # your TriggerPlugin
             options = {"hour": 3}
-            wakes = [PluginEvent(8.0, "nightly", {"hour": 3})]
-            sleeps = [PluginEvent(9.0, "nightly", {"hour": 4})]
+            matching = [PluginEvent(8.0, "nightly", {"hour": 3})]
+            rejected = [PluginEvent(9.0, "nightly", {"hour": 4})]
 
-    The attribute ``name`` is the rule's key ``name``. The attribute ``wakes`` has events that
-    ``match`` must accept, and ``sleeps`` events that it must reject. Each entry is an event, or a
+    The attribute ``name`` is the rule's key ``name``. The attribute ``matching`` has events that
+    ``match`` must accept, and ``rejected`` events that it must reject. Each entry is an event, or a
     pair of an event and its fields.
     """
 
     plugin: ClassVar[TriggerPlugin]
     name: ClassVar[str | None] = None
-    wakes: ClassVar[Sequence[Event | tuple[Event, Mapping[str, Any]]]] = ()
-    sleeps: ClassVar[Sequence[Event | tuple[Event, Mapping[str, Any]]]] = ()
+    matching: ClassVar[Sequence[Event | tuple[Event, Mapping[str, Any]]]] = ()
+    rejected: ClassVar[Sequence[Event | tuple[Event, Mapping[str, Any]]]] = ()
 
     def _build(self) -> Trigger:
         return self.plugin.build(self.name, self.options)
@@ -76,9 +76,9 @@ class TriggerContract(RecordContract):
     def test_builds_a_trigger(self) -> None:
         trigger = self._build()
         assert isinstance(trigger, Trigger)
-        occasions: object = trigger.wakes
-        ways = [bool(trigger.wakes), trigger.metric is not None, trigger.every is not None]
-        assert sum(ways) == 1, "a trigger needs exactly one of 'wakes', 'metric' and 'every'"
+        occasions: object = trigger.events
+        ways = [bool(trigger.events), trigger.metric is not None, trigger.every is not None]
+        assert sum(ways) == 1, "a trigger needs exactly one of 'events', 'metric' and 'every'"
         assert trigger.every is None or trigger.every > 0
         assert isinstance(occasions, tuple)
         for occasion in occasions:
@@ -87,16 +87,16 @@ class TriggerContract(RecordContract):
 
     def test_waits_for_what_is_reported(self) -> None:
         own = {self.plugin.name}
-        for item in self.wakes:
+        for item in self.matching:
             event = item[0] if isinstance(item, tuple) else item
             if isinstance(event, PluginEvent):
                 own.add(event.name)
-        for name in self._build().wakes:
+        for name in self._build().events:
             meant = meant_event(name)
             assert name in CORE_EVENTS or name in own, (
                 f"no event has the name {name!r}, so the rule would never trigger: "
                 + (f"did you mean {meant!r}? " if meant else "")
-                + "A plugin's event has the trigger's name, or is listed in `wakes`"
+                + "A plugin's event has the trigger's name, or is listed in `matching`"
             )
 
     def test_name_is_used_as_the_record_says(self) -> None:
@@ -108,8 +108,8 @@ class TriggerContract(RecordContract):
 
     def test_same_options_give_the_same_trigger(self) -> None:
         first, second = self._build(), self._build()
-        assert (first.wakes, first.group, first.metric, first.every) == (
-            second.wakes,
+        assert (first.events, first.group, first.metric, first.every) == (
+            second.events,
             second.group,
             second.metric,
             second.every,
@@ -128,16 +128,16 @@ class TriggerContract(RecordContract):
         assert options == dict(self.options)
 
     def test_match_accepts_what_wakes_it(self) -> None:
-        for item in self.wakes:
+        for item in self.matching:
             assert self._matches(self._build(), item), f"{item!r} should trigger it"
 
     def test_match_refuses_what_does_not(self) -> None:
-        for item in self.sleeps:
+        for item in self.rejected:
             assert not self._matches(self._build(), item), f"{item!r} should not trigger it"
 
     def test_match_is_pure(self) -> None:
         trigger = self._build()
-        events = [*_EVENTS, *self.wakes, *self.sleeps]
+        events = [*_EVENTS, *self.matching, *self.rejected]
         first = [self._matches(trigger, item) for item in events]
         again = [self._matches(trigger, item) for item in reversed(events)]
         assert first == again[::-1], "the result of match depends on earlier calls"

@@ -268,7 +268,7 @@ def test_trigger_with_invalid_needs_fails() -> None:
     record = TriggerPlugin(
         name="x",
         summary="x",
-        build=lambda name, options: Trigger(wakes=("observed",), group=name),
+        build=lambda name, options: Trigger(events=("observed",), group=name),
         name_means="group",
         needs_variables=lambda options: "Converged",
     )
@@ -279,11 +279,11 @@ def test_trigger_with_invalid_needs_fails() -> None:
 
 def test_trigger_that_waits_for_its_plugins_own_event_passes() -> None:
     record = TriggerPlugin(
-        name="nightly", summary="x", build=lambda name, options: Trigger(wakes=("nightly", "dusk"))
+        name="nightly", summary="x", build=lambda name, options: Trigger(events=("nightly", "dusk"))
     )
     assert failures(TriggerContract, plugin=record) == {"test_waits_for_what_is_reported"}
     dusk = PluginEvent(1.0, "dusk")
-    assert failures(TriggerContract, plugin=record, wakes=[dusk]) == set()
+    assert failures(TriggerContract, plugin=record, matching=[dusk]) == set()
 
 
 def test_statistic_whose_schema_does_not_require_needed_options_fails() -> None:
@@ -393,25 +393,27 @@ def test_action_that_returns_something_else_fails(outcome: Any) -> None:
     ("build", "test"),
     [
         (lambda name, options: Trigger(), "test_builds_a_trigger"),
-        (lambda name, options: Trigger(wakes=("start",), every=3.0), "test_builds_a_trigger"),
-        (lambda name, options: Trigger(wakes=name), "test_builds_a_trigger"),
+        (lambda name, options: Trigger(events=("start",), every=3.0), "test_builds_a_trigger"),
+        (lambda name, options: Trigger(events=name), "test_builds_a_trigger"),
         (
-            lambda name, options: Trigger(wakes=("observe",), group=name),
+            lambda name, options: Trigger(events=("observe",), group=name),
             "test_waits_for_what_is_reported",
         ),
         (
-            lambda name, options: Trigger(wakes=("job-finish",)),
+            lambda name, options: Trigger(events=("job-finish",)),
             "test_name_is_used_as_the_record_says",
         ),
         (
             lambda name, options: Trigger(
-                wakes=("job-finish",), group=name, match=lambda event, fields: next(COUNTER) % 2 > 0
+                events=("job-finish",),
+                group=name,
+                match=lambda event, fields: next(COUNTER) % 2 > 0,
             ),
             "test_match_is_pure",
         ),
         (
             lambda name, options: Trigger(
-                wakes=("job-finish",), group=name, match=lambda event, fields: fields["status"] > 0
+                events=("job-finish",), group=name, match=lambda event, fields: fields["status"] > 0
             ),
             "test_match_is_pure",
         ),
@@ -422,7 +424,7 @@ def test_wrong_trigger_fails(build: Any, test: str) -> None:
         record = TriggerPlugin(name="x", summary="x", build=chosen, name_means="group")
         return failures(TriggerContract, plugin=record, name="sim")
 
-    assert failed(lambda name, options: Trigger(wakes=("job-finish",), group=name)) == set()
+    assert failed(lambda name, options: Trigger(events=("job-finish",), group=name)) == set()
     assert test in failed(build)
 
 
