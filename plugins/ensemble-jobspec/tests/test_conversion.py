@@ -20,7 +20,7 @@ from ensemble_testing import Story
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ensemble_core import JobGroup, UsageError
+from ensemble_core import FileErrors, JobGroup, UsageError
 from ensemble_core.cli.main import main
 from ensemble_core.cli.toolkit import load_text
 from ensemble_core.plugin.discovery import discover
@@ -213,7 +213,25 @@ def test_tasks_become_job_groups_and_dependencies_rules() -> None:
     assert ("finish-task-1", "count.test.success", ">= 3") in waits
 
 
+def test_the_tasks_and_groups_of_a_file_start_together_in_its_order() -> None:
+    tasks = "tasks: [{name: x, command: x}]"
+    groups = f"groups: [{{name: g, {tasks}}}, {{name: h, {tasks}}}]"
+    begin = convert(read(f"version: 1\n{groups}\ntasks: [{{name: t, command: x}}]\n")).rules[0]
+    assert begin["trigger"] == "start"
+    assert [each["label"] for each in begin["action"]] == ["t", "g-x", "h-x"]
+
+
+def test_replicas_of_a_node_need_not_be_on_one_node_in_any_queue() -> None:
+    text = "version: 1\ntasks: [{command: x, resources: {type: node, replicas: 3, with: [{type: core}]}}]\n"
+    (job,) = convert(read(text), Options(executors=frozenset({"flux", "slurm"}))).jobs
+    assert job["tasks"] == 3
+    assert "nodes" not in job
+    assert job["options"]["flux"]["any_nodes"]
+    assert job["options"]["slurm"]["any_nodes"]
+
+
 def test_the_result_is_a_valid_ensemble_file() -> None:
+    assert convert(read(STUDY)).name == "study"
     text = as_yaml(convert(read(STUDY)).document)
     ensemble = load_text(text, discover(), file="study.yaml")
     assert list(ensemble.groups) == ["build", "test", "finish-task-1", "finish-last"]
@@ -301,6 +319,65 @@ task:
   - {step: stage, filename: data}
   - {step: submit, filename: a.sh}
 """
+
+
+@pytest.mark.parametrize(
+    ("stated", "shared", "staged"),
+    [(False, True, True), (False, False, True), (None, True, False), (None, False, True)],
+)
+def test_files_are_sent_if_nodes_share_no_folder_which_a_step_may_state(
+    stated: bool | None, shared: bool, staged: bool
+) -> None:
+    text = (
+        STAGED
+        if stated is False
+        else STAGED.replace("  - {step: set, key: sharedfs, value: false}\n", "")
+    )
+    options = Options(
+        executor="flux", executors=frozenset({"flux"}), shared=shared, contents=lambda name: name
+    )
+    (job,) = convert(read(text), options).jobs
+    assert ("options" in job) == staged
+
+
+def test_a_task_stages_files_with_steps_alone() -> None:
+    text = """\
+version: 1
+tasks:
+- {name: files, steps: [{name: stage, path: data}]}
+- {name: t, command: x, depends_on: [files]}
+"""
+    options = Options(
+        executor="flux", executors=frozenset({"flux"}), shared=False, contents=lambda name: name
+    )
+    (job,) = convert(read(text), options).jobs  # 'files' is not a job
+    assert job["options"]["flux"]["attributes"]["system.files"]["data"]["data"] == "data"
+
+
+PLAIN = {
+    "version": 1,
+    "resources": [{"type": "slot", "count": 3, "label": "one", "with": [{"type": "core"}]}],
+    "task": {"command": "true", "slot": "one", "count": {"total": 3}},
+    "attributes": {"system": {"duration": 90, "cwd": "/tmp", "environment": {"A": "a"}}},
+}
+
+
+def test_a_task_of_jobspec_0_0_needs_neither_steps_nor_scripts() -> None:
+    (job,) = convert(read(f"{json.dumps(PLAIN)}\n")).jobs
+    assert job["command"] == ["true"]
+    assert job["tasks"] == 3
+    assert (job["duration"], job["workdir"], job["environment"]) == (90, "/tmp", {"A": "a"})
+    with pytest.raises(FileErrors) as raised:
+        read(json.dumps(PLAIN).replace('"slot": "one"', '"slot": "two"') + "\n")
+    assert [error.code for error in raised.value.errors] == ["no-such-slot"]
+
+
+@pytest.mark.parametrize(("word", "waits"), [("wait", True), ("watch", True), ("", False)])
+def test_the_next_step_waits_for_the_end_of_a_submitted_one(word: str, waits: bool) -> None:
+    text = TRANSFORM.replace(", wait: true", f", {word}: true" if word else "")
+    rules = convert(read(text)).rules
+    after = [rule["id"] for rule in rules if rule.get("name") == "count.jobspec-a-sh.success"]
+    assert after == (["jobspec-files-2"] if waits else [])
 
 
 def test_staged_files_are_read_at_their_source() -> None:

@@ -52,6 +52,7 @@ groups:
 - name: post
   resources: small
   attributes: {duration: 300s}
+  requires: io
   tasks: [{command: [plot, "a b"]}, {command: gzip x, local: true}]
 """
 
@@ -105,7 +106,39 @@ def test_tasks_inherit_attributes_of_resources_groups_and_the_whole() -> None:
     (post,) = found.groups
     assert [task.attributes.duration for task in post.tasks] == [300, 300]
     assert [task.local for task in post.tasks] == [False, True]
+    assert post.requires == "io"
     assert test.where.line == 11
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"), [("5", 5), ("300s", 300), ("5m", 300), ("1h30m", 5400), ("'90'", 90)]
+)
+def test_a_duration_has_units_and_a_number_is_seconds(given: str, seconds: float) -> None:
+    (task,) = read(
+        f"version: 1\ntasks: [{{command: x, attributes: {{duration: {given}}}}}]\n"
+    ).tasks
+    assert task.attributes.duration == seconds
+
+
+def test_attributes_of_resources_replace_those_of_the_whole_and_of_a_group_those_of_resources() -> (
+    None
+):
+    text = """\
+version: 1
+attributes: {duration: 60, environment: {A: whole, B: whole, C: whole}}
+resources: {r: {type: node, attributes: {duration: 20, environment: {B: resources}}}}
+tasks: [{name: t, command: x, resources: r, attributes: {environment: {C: task}}}]
+groups: [{name: g, attributes: {duration: 40}, tasks: [{command: x, resources: r}]}]
+"""
+    found = read(text)
+    (task,), (inner,) = found.tasks, found.groups[0].tasks
+    assert task.attributes.environment == {"A": "whole", "B": "resources", "C": "task"}
+    assert (task.attributes.duration, inner.attributes.duration) == (20, 40)
+    found = read(text.replace("duration: 20, ", ""))
+    assert (found.tasks[0].attributes.duration, found.groups[0].tasks[0].attributes.duration) == (
+        60,
+        40,
+    )
 
 
 def test_resources_may_be_written_in_the_task() -> None:
@@ -221,6 +254,7 @@ def test_a_file_gives_the_same_as_its_text(tmp_path: Path) -> None:
         (TRANSFORM.replace("step: submit", "step: sumbit"), "no-such-step", 9, "did you mean 'submit'?"),
         (TRANSFORM.replace("name: hello.sh,", "name: ../hello.sh,"), "path-outside", 6, "is outside"),
         (TRANSFORM.replace("write, filename: hello.sh", "write, filename: /etc/x"), "path-outside", 8, "is outside"),
+        (TRANSFORM.replace("write, filename: hello.sh, executable: true", "copy, source: x, filename: a/../../x"), "path-outside", 8, "is outside"),
         (TRANSFORM.replace("write, filename: hello.sh", "write, filename: helo.sh"), "no-such-script", 8, "'hello.sh'"),
         (TRANSFORM.replace("executable", "executible"), "unknown-key", 8, "'executable'"),
         (TRANSFORM.replace("submit, filename: hello.sh", "submit, filename: bye.sh"), "not-written", 9, "'bye.sh'"),
@@ -260,6 +294,8 @@ def test_ignored_fields_cause_warnings() -> None:
     warnings = "\n".join(read(text).warnings)
     assert "jobspec:5:45: 'schedule' is ignored: the queue decides" in warnings
     assert "'priority' is used by Flux only" in warnings
+    text = TRANSFORM.replace("task:\n", "task:\n  resources: {io: {match: shm}}\n")
+    assert "'resources' are ignored" in "".join(read(text).warnings)
 
 
 def test_validate_prints_the_form_or_every_mistake_and_exits_with_2(tmp_path: Path) -> None:

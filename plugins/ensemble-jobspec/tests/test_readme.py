@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from importlib.metadata import metadata
+import sys
+from importlib.metadata import metadata, requires
 from pathlib import Path
 
+import ensemble_jobspec
 import pytest
 from click.testing import CliRunner
 
@@ -42,6 +44,26 @@ def test_the_first_commands_run_as_printed_and_so_does_the_file(
     result = CliRunner().invoke(main, ["run", "study.yaml", "--executor", "local"])
     assert result.exit_code == 0, result.output
     assert "publish" in result.output
+
+
+def test_imported_packages_are_declared_as_requirements() -> None:
+    # The core provides the base of every plugin's command.
+    needed = " ".join([*(requires("ensemble-jobspec") or ()), *(requires("ensemble-core") or ())])
+    imported = set()
+    for file in Path(ensemble_jobspec.__file__).parent.glob("*.py"):
+        imported |= set(re.findall(r"^ *(?:import|from) (\w+)", file.read_text(), re.M))
+    others = imported - set(sys.stdlib_module_names) - {"ensemble_jobspec"}
+    assert "ensemble_core" in others
+    assert [name for name in others if name.replace("_", "-") not in needed] == []
+
+
+@pytest.mark.checkout
+def test_each_fault_of_upstream_names_a_test_that_exists() -> None:
+    faults = Path(__file__).parents[1] / "docs" / "upstream-faults.md"
+    named = set(re.findall(r"`(test_\w+)`", faults.read_text("utf-8")))
+    tests = "".join(file.read_text("utf-8") for file in Path(__file__).parent.glob("test_*.py"))
+    assert named
+    assert [name for name in named if f"def {name}(" not in tests] == []
 
 
 def test_every_command_and_option_of_the_plugin_is_listed() -> None:

@@ -67,16 +67,18 @@ def test_a_task_starts_when_all_its_dependencies_have_succeeded() -> None:
     assert sorted(notes()) == ["a", "b", "b", "b", "c", "last"]
 
 
-def test_dependents_of_a_failed_task_never_start_and_the_run_exits_with_1() -> None:
-    result = run(
-        tasks(
-            {"name": "a", "command": "sh -c 'exit 7'"},
-            {"name": "b", "command": note("b"), "depends_on": ["a"]},
-            {"name": "c", "command": note("c"), "depends_on": ["b"]},
-            {"name": "other", "command": note("other")},
-        ),
-        code=1,
+@pytest.mark.parametrize("inside", [False, True], ids=["a task", "a task in a group"])
+def test_dependents_of_a_failed_task_never_start_and_the_run_exits_with_1(inside: bool) -> None:
+    failing = {"command": "sh -c 'exit 7'"}
+    document = tasks(
+        {"name": "a", **({"group": "g"} if inside else failing)},
+        {"name": "b", "command": note("b"), "depends_on": ["a"]},
+        {"name": "c", "command": note("c"), "depends_on": ["b"]},
+        {"name": "other", "command": note("other")},
     )
+    if inside:
+        document["groups"] = [{"name": "g", "tasks": [failing]}]
+    result = run(document, code=1)
     assert notes() == ["other"]
     never = [line for line in result.output.splitlines() if line.strip().startswith("never")]
     assert [line.split()[1] for line in never] == ["b", "c"]
@@ -137,19 +139,23 @@ def test_a_single_group_can_be_run_by_name() -> None:
 
 def test_no_text_of_a_jobspec_reaches_a_shell() -> None:
     nasty = "$(touch owned); `touch owned` {index} '"
-    run(
-        tasks(
-            {"name": "a; touch owned", "command": ["printf", "%s", nasty]},
-            {
-                "name": "b",
-                "command": "#!/bin/sh\nprintf '%s' '{index}'\n",
-                "depends_on": ["a; touch owned"],
-            },
-        )
+    document = tasks(
+        {"name": "a; touch owned", "command": ["printf", "%s", nasty]},
+        {
+            "name": "b",
+            "command": "#!/bin/sh\nprintf '%s' '{index}'\n",
+            "depends_on": ["a; touch owned"],
+        },
     )
+    inside = {"name": "; touch owned", "command": ["printf", "%s", nasty]}
+    run({**document, "groups": [{"name": "g", "tasks": [inside]}]})
     assert not list(Path().rglob("owned"))
     outputs = {path.name: path.read_text() for path in Path("state").rglob("*.out")}
-    assert outputs == {"a-touch-owned.0.out": nasty, "b.0.out": "{index}"}
+    assert outputs == {
+        "a-touch-owned.0.out": nasty,
+        "b.0.out": "{index}",
+        "g--touch-owned.0.out": nasty,
+    }
 
 
 # -- the steps of a transform ----------------------------------------------------------------------
