@@ -17,7 +17,3 @@ class TestStops(StopSuite):
     executor = "local"
     options = ("--slots", "1")
     on_stop = "cancel"
-
-    @pytest.mark.parametrize("said", ["keep", "cancel"])
-    def test_a_run_that_is_stopped_goes_on_where_it_was(self, said: str) -> None:  # type: ignore[override]
-        super().test_a_run_that_is_stopped_goes_on_where_it_was("SIGTERM", said)

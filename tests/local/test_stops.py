@@ -9,4 +9,5 @@ class TestLocal(StopSuite):
     executor = "local"
     options = ("--slots", "3")
     slots = 3
+    ways = ("SIGTERM", "SIGHUP", "SIGINT", "stop", "wall")
     on_stop = "cancel"  # who interrupts a run here wants the processors back

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -10,7 +9,6 @@ import pytest
 from ensemble_gridengine import ensemble_executors
 from ensemble_gridengine.executor import GridEngineExecutor
 from ensemble_testing import CrashSuite, DecisionSuite, ExecutorContract, Session, StopSuite
-from ensemble_testing.decisions import ensemble_files
 
 from ensemble_core import Cause, Executor
 
@@ -18,9 +16,6 @@ if TYPE_CHECKING:
     from conftest import Cluster
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
-COMPAT = Path(os.environ.get("ENSEMBLE_COMPAT_DIR") or os.devnull)
-#: Examples for any queue, if the checkout is available.
-PLAIN = ensemble_files(EXAMPLES, "lammps-", "minicluster", "two-members")
 OPTIONS = ("-o", "poll=1", "-o", "environment=smp")
 
 
@@ -54,10 +49,9 @@ class TestGridEngine(ExecutorContract):
 class TestDecisions(DecisionSuite):
     executor = "gridengine"
     options = OPTIONS
-    files = (*PLAIN, *ensemble_files(COMPAT, "minicluster"))
-    refused = ("grow-shrink.yaml", "workload-demand.yaml")  # a cluster has a fixed size
-    timed = ("backoff.yaml", "heartbeat.yaml", "switch-algorithms.yaml")
-    unheeded = ("known-enough",)  # cancels what still waits
+    # The tests of Slurm run all examples, with the same rules and the same base of the executor.
+    files = (EXAMPLES / "grow-shrink.yaml",)
+    refused = ("grow-shrink.yaml",)  # a cluster has a fixed size
 
 
 @pytest.mark.usefixtures("cluster")

@@ -37,14 +37,11 @@ class TestGridEngine(FaultSuite):
         self.cluster.wait_idle()
         with self.cluster.limited(**{limit: "2"}):
             # Different time limits, so that each is a batch.
-            gate = f"echo $ENSEMBLE_JOB_ID >> {self.ran_in}; until [ -e gate ]; do sleep 0.1; done"
-            jobs = [
-                session.job("sh", "-c", gate, workdir=".", duration=600.0 + number)
-                for number in range(4)
-            ]
+            gate = self.folder / "gate"
+            jobs = [self.gated(session, gate, duration=600.0 + number) for number in range(4)]
             session.submit(*jobs)
             session.wait(lambda: bool(session.problems()), "a warning")
-            Path("gate").touch()
+            gate.touch()
             session.wait_clean(*jobs)
         self.check(session, *jobs)
         assert "are allowed per" in session.problems()[0]

@@ -39,14 +39,11 @@ class TestPBS(FaultSuite):
         self.pbs.wait_idle()
         with self.pbs.limited("max_queued", "[u:PBS_GENERIC=2]"):
             # Different time limits, so that each is a batch.
-            gate = f"echo $ENSEMBLE_JOB_ID >> {self.ran_in}; until [ -e gate ]; do sleep 0.1; done"
-            jobs = [
-                session.job("sh", "-c", gate, workdir=".", duration=600.0 + number)
-                for number in range(4)
-            ]
+            gate = self.folder / "gate"
+            jobs = [self.gated(session, gate, duration=600.0 + number) for number in range(4)]
             session.submit(*jobs)
             session.wait(lambda: bool(session.problems()), "a warning")
-            Path("gate").touch()
+            gate.touch()
             session.wait_clean(*jobs)
         self.check(session, *jobs)
         assert "would exceed" in session.problems()[0]

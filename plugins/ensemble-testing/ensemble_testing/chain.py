@@ -115,27 +115,17 @@ class ChainSuite:
 
     @pytest.mark.timeout(900)
     def test_three_allocations_are_one_study_with_one_table(self) -> None:
-        jobs = [self.submit("3s"), self.submit("3s"), self.submit("9m")]
-        for number, job in enumerate(jobs):
-            self.open(*(range(1, 9) if number == 2 else (4 * number + 1, 4 * number + 2)))
-            self.wait_over(job)
-        said = [self.said(job) for job in jobs]
-        codes = [re.findall(r"exit code (\d+)", text)[-1:] for text in said]
-        assert codes == [["5"], ["5"], ["0"]], said
-        assert ["resuming run chain after event" in text for text in said] == [False, True, True]
-        self.check_table()
-
-    @pytest.mark.timeout(900)
-    def test_an_allocation_that_is_ended_stops_its_run_and_the_next_goes_on(self) -> None:
-        jobs = [self.submit("9m"), self.submit("9m")]
+        """The first is ended by the queue, the second by its wall time; the third completes."""
+        jobs = [self.submit("9m"), self.submit("3s"), self.submit("9m")]
         output = self.folder / "state" / "runs" / "chain"
         wait_until(lambda: any(output.rglob("step.1.out")), self.timeout)
         self.warn(jobs[0])
-        self.wait_over(jobs[0])
-        self.open(*range(1, 9))
-        self.wait_over(jobs[1])
+        for job, ended in zip(jobs, ((), (1, 2, 3, 4), range(5, 9)), strict=True):
+            self.open(*ended)
+            self.wait_over(job)
         said = [self.said(job) for job in jobs]
         assert re.search("exit code .*SIG(TERM|HUP)", said[0]), said
-        assert "resuming run chain after event" in said[1]
-        assert re.findall(r"exit code (\d+)", said[1])[-1:] == ["0"], said
+        codes = [re.findall(r"exit code (\d+)", text)[-1:] for text in said[1:]]
+        assert codes == [["5"], ["0"]], said
+        assert ["resuming run chain after event" in text for text in said] == [False, True, True]
         self.check_table()

@@ -79,6 +79,9 @@ class StopSuite:
         executor has the capability ``detach``, otherwise ``"cancel"``.
     slots:
         Number of one-core jobs that run concurrently; ``None``: use the gauge ``cores.up``.
+    ways:
+        How runs are stopped: signals, ``"stop"`` (the command) and ``"wall"`` (the flag). One is
+        enough, because executors see no difference.
     timeout:
         Time limit of one run in seconds.
     """
@@ -86,11 +89,18 @@ class StopSuite:
     executor: ClassVar[str]
     options: Sequence[str] = ()
     on_stop: ClassVar[Literal["keep", "cancel"]]
+    ways: ClassVar[Sequence[str]] = ("SIGTERM",)
     slots: ClassVar[int | None] = None
     timeout: ClassVar[float] = 200.0
 
     #: The live run, until the test has checked everything.
     process: subprocess.Popen[bytes] | None = None
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        if "how" in metafunc.fixturenames:
+            other = "cancel" if getattr(self, "on_stop", None) == "keep" else "keep"
+            stops = [*((how, None) for how in self.ways), ("SIGTERM", other)]
+            metafunc.parametrize(("how", "said"), stops)
 
     @pytest.fixture(autouse=True)
     def _study(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
@@ -193,13 +203,6 @@ class StopSuite:
         assert sorted(ended if once else {*ended}) == JOBS
         self.process = None
 
-    @pytest.mark.parametrize(
-        ("how", "said"),
-        [
-            *((how, None) for how in ("SIGTERM", "SIGHUP", "SIGINT", "stop", "wall")),
-            *(("SIGTERM", said) for said in ("keep", "cancel")),
-        ],
-    )
     def test_a_run_that_is_stopped_goes_on_where_it_was(self, how: str, said: str | None) -> None:
         """The file determines what happens to jobs; without a setting there, the executor does."""
         words = [] if said is None else ["--set", f"on_stop={said}"]
