@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -55,13 +58,21 @@ class TestGridEngine(FaultSuite):
             assert (self.folder / "qsub.calls").read_text().count("\n") == 3
 
     def test_a_job_that_grid_engine_restarts_fails_and_runs_once(self, session: Session) -> None:
+        stopped = self.folder / "stopped"
         # Its wrapper can no longer report.
-        begin = f"echo $ENSEMBLE_JOB_ID >> {self.ran_in}; kill -STOP $PPID; sleep 600"
+        begin = (
+            f"echo $ENSEMBLE_JOB_ID >> {self.ran_in}; echo $PPID $$ > {stopped}; "
+            "kill -STOP $PPID; exec sleep 600"
+        )
         job = session.job("sh", "-c", begin)
         session.submit(job)
         session.wait_for(job, "start")
-        wait_until(self.ran_in.exists)
+        wait_until(lambda: stopped.exists() and stopped.read_text().endswith("\n"))
         self.cluster.run("qmod", "-f", "-rj", session.context(job, "submit")["queue_id"])
+        # Grid Engine waits for the end of the first run, and may take a minute to end it.
+        for process in stopped.read_text().split():
+            with suppress(ProcessLookupError):
+                os.kill(int(process), signal.SIGKILL)
         session.wait_clean(job)
         assert session.exception(job) == "node-failure"
         assert session.context(job, "finish")["status"] != 0
