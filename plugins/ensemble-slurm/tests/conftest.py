@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import ensemble_slurm
 import pytest
 from ensemble_testing.executor import wait_until
 
@@ -54,7 +55,7 @@ ReturnToService=2
 MailProg=/bin/true
 MinJobAge=300
 KillWait=2
-SlurmdTimeout={slurmd_timeout}
+SlurmdTimeout=60
 MessageTimeout=5
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 PartitionName=short Nodes=n1 MaxTime=1 State=UP
@@ -85,7 +86,10 @@ def _free_ports(count: int) -> list[int]:
 class Cluster:
     """A separate Slurm cluster on this machine; ``conf`` is added to its configuration."""
 
-    def __init__(self, conf: str = "", *, slurmd_timeout: int = 60) -> None:
+    #: The folder in which the site's script records ended jobs.
+    ended: Path
+
+    def __init__(self, conf: str = "") -> None:
         self.base = Path(tempfile.mkdtemp(prefix="ens-slurm-", dir="/tmp"))
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         for name in ("munge", "state", "spool", "log"):
@@ -97,10 +101,8 @@ class Cluster:
 
         host = socket.gethostname().partition(".")[0]
         ports = _free_ports(1 + len(NODES))
-        text = CONF.format(
-            host=host, ports=ports, user=pwd.getpwuid(os.getuid()).pw_name, base=self.base,
-            slurmd_timeout=slurmd_timeout,
-        )  # fmt: skip
+        user = pwd.getpwuid(os.getuid()).pw_name
+        text = CONF.format(host=host, ports=ports, user=user, base=self.base)
         for name, port in zip(NODES, ports[1:], strict=True):
             text += (
                 f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} "
@@ -269,22 +271,29 @@ def _enter(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, cluster.environment[name])
 
 
+@pytest.fixture(scope="session")
+def _site(slurm_programs: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Start a cluster of a site that restarts jobs by exit code, limits arrays and records ends."""
+    ended = tmp_path_factory.mktemp("ended")
+    source = Path(ensemble_slurm.__file__).with_name("jobcomp-ensemble.sh").read_text()
+    script = ended.with_name("jobcomp.sh")
+    script.write_text(source.replace("/var/spool/slurm/ensemble", str(ended)))
+    script.chmod(0o755)
+    cluster = Cluster(
+        "SchedulerParameters=sched_min_interval=0,batch_sched_delay=0,sched_interval=1,"
+        "requeue_delay=1,max_array_tasks=2\n"
+        f"RequeueExit=99\nJobCompType=jobcomp/script\nJobCompLoc={script}\n"
+    )
+    cluster.ended = ended
+    yield cluster
+    cluster.close()
+
+
 @pytest.fixture
-def make_cluster(
-    slurm_programs: None, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[..., Cluster]]:
-    """Yield a function that starts clusters which the test may break; end them after the test."""
-    clusters: list[Cluster] = []
-
-    def make(conf: str = "", **options: int) -> Cluster:
-        cluster = Cluster(conf, **options)
-        clusters.append(cluster)
-        _enter(cluster, monkeypatch)
-        return cluster
-
-    yield make
-    for cluster in clusters:
-        cluster.close()
+def site_cluster(_site: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """Make this process submit to the site's cluster, whose folder of ended jobs is ``ended``."""
+    _enter(_site, monkeypatch)
+    return _site
 
 
 @pytest.fixture(scope="session")

@@ -168,5 +168,5 @@ def test_without_a_listener_wrappers_write_files_and_no_end_is_missed(
         assert session.exception(late) == "timeout"
         assert session.exception(gone) == "cancel"
         events = {event.name: event.timestamp for event in session.of(good)}
-        assert 0.4 < events["finish"] - events["start"] < 3.0
+        assert events["finish"] - events["start"] > 0.4
     session.check_ended_once()

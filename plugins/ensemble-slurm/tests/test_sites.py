@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,14 +15,10 @@ if TYPE_CHECKING:
 
 
 def test_a_site_may_requeue_by_exit_code_and_limit_arrays(
-    make_cluster: Callable[..., Cluster], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    site_cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster = make_cluster(
-        "RequeueExit=99\nSchedulerParameters=sched_min_interval=0,batch_sched_delay=0,"
-        "sched_interval=1,requeue_delay=1,max_array_tasks=2\n"
-    )
     monkeypatch.chdir(tmp_path)
-    with Session(SlurmExecutor(look=1.0, rate=50), tmp_path, 40.0, tidy=True) as session:
+    with Session(SlurmExecutor(look=1.0, rate=50), tmp_path, 120.0, tidy=True) as session:
         many = [session.job("printf", f"{n}\r\n") for n in range(5)]
         again = session.job("sh", "-c", f"echo ran >>{tmp_path}/ran; exit 99")
         session.submit(*many, again)
@@ -34,11 +29,11 @@ def test_a_site_may_requeue_by_exit_code_and_limit_arrays(
         assert session.context(again, "finish")["status"] == 99 << 8
         columns = "-OJobID:12,RestartCnt:2,State:20"
         end = time.monotonic() + 120
-        while "1 FAILED" not in (text := cluster.run("squeue", "-har", "-tall", columns)):
+        while "1 FAILED" not in (text := site_cluster.run("squeue", "-har", "-tall", columns)):
             assert time.monotonic() < end, text
             for line in text.splitlines():
                 if "1 PENDING" in line:  # Slurm waits for two minutes
                     words = ("scontrol", "update", f"jobid={line.split()[0]}", "starttime=now")
-                    cluster.run(*words, check=False)  # the array's other task is over
+                    site_cluster.run(*words, check=False)  # the array's other task is over
             time.sleep(0.2)
     assert (tmp_path / "ran").read_text() == "ran\n"
