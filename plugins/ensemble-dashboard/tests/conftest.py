@@ -7,12 +7,12 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ensemble_testing import wait_until
 
 import ensemble_core
 from ensemble_core import EnsembleError
@@ -72,7 +72,7 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 SLOW = """
-jobs: [{name: slow, command: sleep 60}, {name: quick, command: "false"}]
+jobs: [{name: slow, command: sleep 600}, {name: quick, command: "false"}]
 rules:
   - {trigger: start, action: {name: submit, label: slow}}
   - {trigger: start, action: {name: submit, label: quick}}
@@ -87,16 +87,17 @@ def live(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     (tmp_path / "slow.yaml").write_text(SLOW)
     words = ["run", str(tmp_path / "slow.yaml"), "--executor", "local", "--option", "slots=2"]
     with subprocess.Popen([*program, *words, "--tag", "one", "--quiet", *place]) as process:
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
+
+        def has_failed_job() -> bool:
             with (
                 contextlib.suppress(EnsembleError),
                 ensemble_core.open_run("one", state=tmp_path).inspect() as look,
             ):
-                if look.failures():
-                    break
-            time.sleep(0.2)
+                return bool(look.failures())
+            return False
+
         try:
+            wait_until(has_failed_job)
             yield process
         finally:
             process.kill()

@@ -486,7 +486,7 @@ def test_the_page_follows_a_live_run_until_it_stops(
         run.submit("quick")
         page.page.get_by_text("3 rows").wait_for()
         run.stop()
-        live.wait(60)
+        live.wait(150)
         page.page.get_by_text("stopped", exact=True).wait_for()
         page.page.get_by_role("link", name="Overview").click()
         page.page.get_by_text("ensemble resume one").wait_for()

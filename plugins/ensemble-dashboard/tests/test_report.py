@@ -192,7 +192,7 @@ def test_the_report_of_a_stopped_run_has_the_jobs_that_a_resume_resubmits(
     live: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     ensemble_core.open_run("one", state=tmp_path).stop()
-    live.wait(60)
+    live.wait(150)
     data = reported(tmp_path, "one")
     assert data["overview"]["state"] == "stopped"
     names = data["jobs"]["names"]
