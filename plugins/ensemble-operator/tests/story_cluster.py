@@ -48,23 +48,17 @@ class Place:
         self.operators: list[subprocess.Popen[bytes]] = []
         self.namespace = f"ensemble-{uuid.uuid4().hex[:8]}"
         self.patience = 180.0 if stand is not None else 300.0
-        self.config = self._config = config
+        self.config = config
+        self._api = Api(log_in)
+        self._loop = asyncio.new_event_loop()
 
     def __call__(self, method: str, path: str, body: object = None, **more: Any) -> Any:
         """Return the answer. Raise :class:`ApiError`."""
-
-        async def ask() -> Any:
-            api = Api(log_in)
-            try:
-                return await api(method, path, body, **more)
-            finally:
-                await api.close()
-
         if self.stand is None and method == "GET":
             time.sleep(_PAUSE)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("KUBECONFIG", str(self._config))
-            return asyncio.run(ask())
+            patch.setenv("KUBECONFIG", str(self.config))
+            return self._loop.run_until_complete(self._api(method, path, body, **more))
 
     def path(self, kind: str, name: str = "") -> str:
         return KINDS[kind].path(self.namespace, name)

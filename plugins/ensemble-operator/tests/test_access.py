@@ -5,17 +5,12 @@ unused.
 from __future__ import annotations
 
 import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import ensemble_operator.main
 import pytest
 import yaml
-
-sys.path.insert(0, str(Path(__file__).parent))  # for stand and world
-
 from ensemble_operator.main import crd_text, main
 from ensemble_operator.names import KINDS
 from ensemble_operator.resource import read
@@ -33,13 +28,6 @@ HELD = {("patch", "miniclusters/scale"), ("update", "ensembles/finalizers")}
 
 def documents(name: str) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all((DEPLOY / "one-namespace" / name).read_text(encoding="utf-8")))
-
-
-@pytest.fixture
-def stand() -> Iterator[Stand]:
-    stand = Stand()
-    yield stand
-    stand.close()
 
 
 def test_the_role_allows_a_whole_lifetime_and_nothing_more(

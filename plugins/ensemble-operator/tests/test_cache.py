@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-import sys
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parent))  # for world
 
 from ensemble_operator.cache import Cache
 from ensemble_operator.names import LABEL

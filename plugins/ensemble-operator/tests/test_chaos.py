@@ -9,17 +9,12 @@ import asyncio
 import heapq
 import json
 import random
-import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))  # for stand and world
-
 from ensemble_operator.api import ApiError
 from ensemble_operator.cache import Cache
 from ensemble_operator.loop import Loop, _Known
@@ -34,13 +29,6 @@ if TYPE_CHECKING:
     from ensemble_operator.api import Api
 
 PLURALS = {each.plural for each in KINDS.values()}
-
-
-@pytest.fixture
-def stand() -> Iterator[Stand]:
-    stand = Stand()
-    yield stand
-    stand.close()
 
 
 def made(stand: Stand, kind: str) -> Counter[str]:

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 from functools import partial
 from pathlib import Path
 
 import pytest
-from ensemble_service import TokenFile
-
-from ensemble_core import EnsembleError
-
-sys.path.insert(0, str(Path(__file__).parent))  # for world
-
 from ensemble_operator.credentials import made
 from ensemble_operator.names import Object
 from ensemble_operator.resource import Ensemble, read
 from ensemble_operator.token_holders import renew_at, value, wanted
+from ensemble_service import TokenFile
 from fake_namespace import FILE, ensemble, member
+
+from ensemble_core import EnsembleError
 
 NOW = 1_800_000_000.0
 

@@ -9,16 +9,12 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-
-sys.path.insert(0, str(Path(__file__).parent))  # for stand and world
-
 from fake_namespace import ensemble, member
 from operator_cluster import Stand
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))  # for stand and world
-
 import kopf
+import pytest
 from ensemble_operator.api import Api
 from ensemble_operator.login import log_in
 from ensemble_operator.names import KINDS

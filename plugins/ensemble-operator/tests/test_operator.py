@@ -4,85 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))  # for stand and world
-
 from ensemble_operator.settings import Settings
 from fake_namespace import FILE, ensemble, member
 from operator_cluster import Stand
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 OTHER = FILE.replace("'true'", "'false'")
-
-
-@pytest.fixture
-def stand() -> Iterator[Stand]:
-    stand = Stand()
-    yield stand
-    stand.close()
-
-
-@pytest.mark.parametrize(
-    ("file", "name"), [("hello-world", "ensemble"), ("grow-shrink", "grow-shrink")]
-)
-def test_upstreams_examples_apply_unchanged_and_succeed(stand: Stand, file: str, name: str) -> None:
-    stand.start()
-    stand.apply_file(EXAMPLES / f"{file}.yaml")
-    stand.until(lambda: stand.ready(name))
-    assert stand.status(name)["phase"] == "Running"
-    assert "Ignored" in stand.events()
-    stand.player.end("default", f"{name}-0")
-    stand.until(lambda: stand.condition(name, "Finished") == ("True", "Succeeded"))
-    assert stand.status(name)["exit"] == "0"
-    deployment = stand.get("Deployment", name)
-    assert deployment is not None
-    stand.until(lambda: (stand.get("Deployment", name) or {})["spec"]["replicas"] == 0)
-
-
-def test_a_changed_image_is_used_and_a_removed_member_deleted(stand: Stand) -> None:
-    stand.start()
-    stand.apply(ensemble(member(name="a"), member(name="b")))
-    stand.until(lambda: stand.ready("study"))
-    stand.apply(ensemble(member(name="b"), sidecar={"image": "mine:2"}))
-    stand.until(lambda: stand.names("MiniCluster") == ["study-b"])
-    stand.until(
-        lambda: (stand.get("Deployment", "study") or {})["spec"]["template"]["spec"]["containers"][0]["image"]
-        == "mine:2"
-    )  # fmt: skip
-    stand.until(lambda: "study-a-token" not in stand.names("Secret"))
-    assert stand.status("study")["membersReady"] == "1/1"
-
-
-def test_objects_deleted_by_hand_are_recreated(stand: Stand) -> None:
-    stand.start()
-    stand.apply(ensemble(state={"size": "1Gi"}))
-    stand.until(lambda: stand.ready("study"))
-    for kind in ("Deployment", "Service", "Role", "NetworkPolicy", "MiniCluster"):
-        name = stand.names(kind)[0]
-        before = stand.get(kind, name)
-        assert before is not None
-        stand.delete(kind, name)
-        stand.until(lambda: stand.get(kind, name) is not None, kind)  # noqa: B023  # at once
-        after = stand.get(kind, name)
-        assert after is not None
-        assert after["metadata"]["uid"] != before["metadata"]["uid"]
-    stand.until(lambda: stand.ready("study"))
-
-
-def test_an_ensemble_is_suspended_and_resumed(stand: Stand) -> None:
-    stand.start()
-    stand.apply(ensemble(state={"claim": "c"}))
-    stand.until(lambda: stand.ready("study"))
-    stand.apply(ensemble(state={"claim": "c"}, suspend=True))
-    stand.until(lambda: stand.status("study")["phase"] == "Suspended")
-    assert stand.names("MiniCluster") == []
-    stand.apply(ensemble(state={"claim": "c"}))
-    stand.until(lambda: stand.ready("study"))
 
 
 def test_a_killed_pod_ends_a_run_without_a_claim_and_resumes_one_with_a_claim(stand: Stand) -> None:
@@ -173,18 +103,6 @@ def test_a_lease_renewed_during_the_shutdown_does_not_keep_the_operator() -> Non
 
 
 # -- errors ------------------------------------------------------------------------------------------
-
-
-def test_an_invalid_file_is_reported_with_its_place_and_nothing_is_created(stand: Stand) -> None:
-    stand.start()
-    stand.apply(ensemble(member(ensemble=FILE.replace("label: a", "label: b"))))
-    stand.until(lambda: stand.condition("study", "Valid") == ("False", "InvalidFile"))
-    (found,) = [c for c in stand.status("study")["conditions"] if c["type"] == "Valid"]
-    assert "ensemble.yaml:2:" in found["message"]
-    assert "there is no job group 'b'" in found["message"]
-    assert stand.names("Deployment") == stand.names("MiniCluster") == []
-    stand.apply(ensemble())
-    stand.until(lambda: stand.ready("study"))
 
 
 def test_a_foreign_minicluster_is_not_touched(stand: Stand) -> None:
@@ -279,32 +197,6 @@ def message_of(stand: Stand, kind: str, name: str = "study") -> str:
     return str(found[0])
 
 
-@pytest.mark.parametrize(
-    ("found", "words"),
-    [
-        (
-            member(resize="HPA", autoscaling={"metrics": [{"type": "Resource", "resource": {"name": "cpu"}}]}),
-            "spec.metrics[0].resource.target",
-        ),
-        (member(spec={"sizee": 3}), 'unknown field "spec.sizee"'),
-        (member(spec={"containers": [{"image": "a", "imagePul": "b"}]}), "containers[0].imagePul"),
-    ],
-    ids=["an autoscaler", "a field of the MiniCluster", "a field of a container"],
-)  # fmt: skip
-def test_a_member_with_a_rejected_part_is_not_started(
-    stand: Stand, found: dict[str, Any], words: str
-) -> None:
-    stand.start()
-    stand.apply(ensemble(found))
-    stand.until(lambda: stand.condition("study", "Valid") == ("False", "InvalidMember"))
-    assert words in message_of(stand, "Valid")
-    made = [stand.names(kind) for kind in ("MiniCluster", "Job", "HorizontalPodAutoscaler")]
-    assert made == [[], [], []]
-    assert not [n for n in stand.names("ConfigMap") if n.startswith("study-0")]
-    stand.apply(ensemble(member()))
-    stand.until(lambda: stand.ready("study"))
-
-
 def test_unknown_fields_of_an_older_flux_operator_are_left_out(
     stand: Stand,
 ) -> None:
@@ -314,36 +206,6 @@ def test_unknown_fields_of_an_older_flux_operator_are_left_out(
     del kind.schema["properties"]["spec"]["properties"]["jobLabels"]
     stand.start()
     stand.apply(ensemble())
-    stand.until(lambda: stand.ready("study"))
-
-
-def test_unknown_options_of_a_member_are_reported(stand: Stand) -> None:
-    stand.start()
-    stand.apply(ensemble(member(options={"arival_timeout": "1"})))
-    stand.until(lambda: stand.condition("study", "Valid") == ("False", "InvalidMember"))
-    assert "arival_timeout" in message_of(stand, "Valid")
-    assert stand.names("MiniCluster") == []
-
-
-def test_a_file_for_an_unknown_member_is_reported(stand: Stand) -> None:
-    text = FILE.replace("command: 'true'", "command: 'true', executor: default/study-b")
-    found = ensemble(member(name="a"), ensemble=text)
-    del found["spec"]["members"][0]["ensemble"]
-    stand.start()
-    stand.apply(found)
-    stand.until(lambda: stand.condition("study", "Valid") == ("False", "InvalidFile"))
-    assert "unknown member 'default/study-b'; members are study-a" in message_of(stand, "Valid")
-    assert stand.names("MiniCluster") == []
-
-
-def test_a_deleted_secret_is_recreated_as_soon_as_a_pod_waits_for_it(stand: Stand) -> None:
-    stand.start()
-    stand.apply(ensemble(state={"claim": "c"}))
-    stand.until(lambda: stand.ready("study"))
-    for name in ("study-tls", "study-0-token"):
-        stand.delete("Secret", name)
-    stand.player.drain("default", "study-0")
-    stand.until(lambda: {"study-tls", "study-0-token"} <= set(stand.names("Secret")))
     stand.until(lambda: stand.ready("study"))
 
 
@@ -382,19 +244,6 @@ def test_a_file_of_900_kilobytes_works(stand: Stand) -> None:
     stand.until(lambda: stand.ready("study"))
     files = [each["data"] for each in stand.all("ConfigMap")]
     assert [each["ensemble.yaml"] for each in files if "ensemble.yaml" in each] == [text]
-
-
-def test_of_two_operators_one_works_and_the_other_takes_over(stand: Stand) -> None:
-    first = stand.start(lease="default")
-    stand.until(lambda: stand.names("Lease") == ["ensemble-operator"])
-    second = stand.start(lease="default")
-    stand.apply(ensemble())
-    stand.until(lambda: stand.ready("study"))
-    assert second.operator is not None
-    assert not second.operator.loop.counts["reconciles"]
-    first.stop()
-    stand.apply(ensemble(name="later"))
-    stand.until(lambda: stand.ready("later"))
 
 
 def test_sigterm_ends_it_and_releases_its_lease(stand: Stand, tmp_path: Path) -> None:

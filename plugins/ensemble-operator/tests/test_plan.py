@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))  # for world
-
 from ensemble_operator.changes import Create, Delete, Figures, Keys, Observed
 from ensemble_operator.names import content
 from ensemble_operator.plan import plan

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import copy
-import sys
-from pathlib import Path
 from typing import Any
-
-from hypothesis import HealthCheck, assume, given, settings
-from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parent))  # for world
 
 from ensemble_operator.changes import Create, Delete, Disown, Patch
 from ensemble_operator.resource import problems
 from fake_namespace import FILE, World, ensemble, member, running
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 
 OTHER = FILE.replace("'true'", "'false'")
 QUICK = settings(

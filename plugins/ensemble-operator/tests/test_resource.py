@@ -14,26 +14,11 @@ from ensemble_operator.main import crd_text, main
 from ensemble_operator.resource import Reference, problems, read
 from ensemble_operator.rules import RULES
 from ensemble_operator.schema import definition
+from fake_namespace import FILE, ensemble, member
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.yaml"))
-FILE = "jobs: [{name: a, command: 'true'}]\nrules: [{trigger: start, action: {name: submit, label: a}}]\n"
 
 Object = dict[str, Any]
-
-
-def ensemble(*members: Object, name: str = "study", **spec: Any) -> Object:
-    return {
-        "apiVersion": "ensemble.flux-framework.org/v1alpha1",
-        "kind": "Ensemble",
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {"members": list(members or (member(),)), **spec},
-    }
-
-
-def member(size: int | None = None, **more: Any) -> Object:
-    spec: Object = {"containers": [{"image": "lammps"}]} | ({} if size is None else {"size": size})
-    spec |= more.pop("spec", {})
-    return {"minicluster": {"spec": spec}, "ensemble": FILE, **more}
 
 
 def without(found: Object, key: str) -> Object:

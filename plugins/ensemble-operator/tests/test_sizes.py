@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 import threading
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))  # for stand and world
-
 from ensemble_minicluster.kubernetes_plugin import RECORD
 from ensemble_operator.names import KINDS
 from fake_namespace import ensemble, member
@@ -72,13 +68,6 @@ class Autoscaler:
         found = self._ask("GET", scale)
         if found["spec"]["replicas"] != size:
             self._ask("PATCH", scale, {"spec": {"replicas": size}})
-
-
-@pytest.fixture
-def stand() -> Iterator[Stand]:
-    stand = Stand()
-    yield stand
-    stand.close()
 
 
 def resizer_of(stand: Stand, name: str, folder: Path) -> Any:

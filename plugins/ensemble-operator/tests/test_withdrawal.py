@@ -8,21 +8,17 @@ from __future__ import annotations
 
 import copy
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parent))  # for world
-
 from ensemble_operator.changes import Create, Delete
 from ensemble_operator.names import RUN, WITHDRAWS, Object
 from ensemble_operator.times import said
 from fake_namespace import FILE, World, ensemble, member, running
+from hypothesis import given
+from hypothesis import strategies as st
 from test_plan_properties import EVENTS, OTHER, QUICK, happens
 
 CLAIM = {"claim": "journals"}

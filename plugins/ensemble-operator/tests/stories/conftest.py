@@ -9,15 +9,11 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))  # for scene, stand and world
-
 from ensemble_operator.api import ApiError
 from ensemble_operator.schema import GROUP, PLURAL
 from kubernetes_stand_in.node import Node, python

@@ -7,15 +7,12 @@ control plane with the Flux Operator, but without scheduler and kubelet.
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))  # for kills and scene
 
 pytest.importorskip("kubernetes", reason="the Kubernetes client is not installed")
 

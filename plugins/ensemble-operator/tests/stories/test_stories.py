@@ -91,8 +91,7 @@ def test_a_size_is_written_only_once(place: Place) -> None:
     scale = f"{place.path('MiniCluster', 'sized-0')}/scale"
     place("PATCH", scale, {"spec": {"replicas": 2}}, content_type=MERGE)
     place.edit("sized", sidecar={"metricsPort": 9465})
-    port = '"containerPort": 9465'.replace('"', "'")
-    place.until(lambda: port in str(place.get("Deployment", "sized")))
+    place.until(lambda: "'containerPort': 9465" in str(place.get("Deployment", "sized")))
     entries = lambda: (place.get("Ensemble", "sized") or {})["status"]["members"]  # noqa: E731
     place.until(lambda: entries()[0]["size"] == 2)
     assert (place.get("MiniCluster", "sized-0") or {})["spec"]["size"] == 2
@@ -124,7 +123,13 @@ def test_a_suspended_ensemble_has_no_members_but_its_service_stays(place: Place)
 def test_objects_deleted_by_hand_are_recreated(place: Place) -> None:
     place.make(ensemble(name="hand", state={"size": "1Gi"}))
     place.until(lambda: "hand-0" in place.names("MiniCluster"))
-    for kind, name in (("Deployment", "hand"), ("Service", "hand-grpc"), ("MiniCluster", "hand-0")):
+    for kind, name in (
+        ("Deployment", "hand"),
+        ("Service", "hand-grpc"),
+        ("Role", "hand"),
+        ("NetworkPolicy", "hand"),
+        ("MiniCluster", "hand-0"),
+    ):
         before = (place.get(kind, name) or {})["metadata"]["uid"]
         place.delete(kind, name)
         uid = lambda: (place.get(kind, name) or {}).get("metadata", {}).get("uid", before)  # noqa: B023, E731

@@ -128,10 +128,14 @@ def test_a_removed_member_is_deleted_and_the_other_stays(place: Place) -> None:
         ),
         ({}, {"state": {"size": "1GB"}}, "state.size"),
         ({"spec": {"sizee": 3}}, {}, "sizee"),
+        ({"spec": {"containers": [{"image": "a", "imagePul": "b"}]}}, {}, "containers[0].imagePul"),
         ({"spec": {"containers": [{"image": "a", "volumes": {"My_data": {"path": "/a"}}}]}}, {}, "My_data"),
         ({"options": {"arival_timeout": "1"}}, {}, "arival_timeout"),
     ],
-    ids=["metrics", "a claim's size", "an unknown field", "a volume's name", "an unknown option"],
+    ids=[
+        "metrics", "a claim's size", "an unknown field", "an unknown field of a container",
+        "a volume's name", "an unknown option",
+    ],
 )  # fmt: skip
 def test_a_member_with_an_invalid_part_is_not_created_until_it_is_corrected(
     place: Place, more: dict[str, Any], spec: dict[str, Any], words: str

@@ -1,0 +1,33 @@
+"""Short rounds with kills of the operator, the service and the run, as processes.
+
+``scripts/soak.py --executor operator`` and ``--executor suspends`` play more.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("kubernetes", reason="the Kubernetes client is not installed")
+
+import kills
+import suspends
+
+# The service needs the Kubernetes client, which the operator does not.
+pytestmark = pytest.mark.checkout
+
+
+def test_a_run_loses_and_repeats_nothing_whoever_is_killed(tmp_path: Path) -> None:
+    found = kills.played(tmp_path / "round", 1, len(kills.WHAT))
+    assert sorted(found["killed"]) == sorted(kills.WHAT)
+    assert found["good"], found
+
+
+def test_a_suspended_ensemble_loses_and_repeats_nothing_whoever_was_killed(
+    tmp_path: Path,
+) -> None:
+    found = suspends.played(tmp_path / "round", 624, 1, outside=True, held=True)
+    assert found["killed"][:2] == ["run", "suspend"], found
+    assert found["again"], "jobs were under way"
+    assert found["good"], found
