@@ -3,6 +3,8 @@
 The sources are the Markdown files of the repository. They are copied to ``build/site/source``, with
 ``docs/`` as the root of the site. Pages that the code knows best are generated beside them: keys of
 the ensemble file, commands, the Python API and hooks. No step needs a network.
+
+With ``--quick``, only a few examples run; the pages of the others show no output.
 """
 
 from __future__ import annotations
@@ -94,7 +96,7 @@ def main() -> int:
         generate(page, api(page))
     generate("hooks", hooks())
     with tempfile.TemporaryDirectory() as folder:
-        ran = run_examples.run_all(Path(folder))
+        ran = run_examples.run_all(Path(folder), quick="--quick" in sys.argv)
     add_examples(ran)
     done = subprocess.run(
         [

@@ -40,6 +40,8 @@ IN_FOLDERS = (
 )
 #: Examples with a link to their report: one takes 0.1 MB.
 REPORTED = ("hello-world", "failure-handling", "json-lines", "lammps-melt", "branches", "phases")
+#: Examples of a quick build, which tests look at: files and folders, with and without a report.
+QUICK = ("hello-world", "failure-handling", "json-lines", "branches", "restart")
 #: Examples that run at a time: most of them wait for sleeping jobs.
 AT_ONCE = 4
 #: Of longer outputs, the first and the last lines are shown.
@@ -93,9 +95,12 @@ def examples() -> Iterator[Example]:
         yield Example(tuple(command.split()))
 
 
-def run_all(folder: Path) -> list[Ran]:
-    """Run the examples in ``folder``; raise if one does not end with the promised exit code."""
-    able = [example for example in examples() if example.able]
+def run_all(folder: Path, *, quick: bool = False) -> list[Ran]:
+    """Run the examples, or only those of ``QUICK``, in ``folder``.
+
+    Raises if one does not end with the promised exit code.
+    """
+    able = [each for each in examples() if each.able and (not quick or each.name in QUICK)]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         outputs = list(pool.map(lambda example: run(example, folder), able))
     return [told(each, folder, output) for each, output in zip(able, outputs, strict=True)]
