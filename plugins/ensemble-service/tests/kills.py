@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import shutil
-import subprocess
 import sys
 import time
 import traceback
@@ -21,7 +19,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))  # for test_member
 
-from test_member import ENSEMBLE, LIFE, World, ensemble
+from test_member import LIFE, World, ensemble
 
 COUNT = 12
 NAMES = {f"{group}.{index}" for group in ("first", "second") for index in range(COUNT)}
@@ -74,18 +72,12 @@ def _wrong(world: World) -> dict[str, list[str]]:
     for event in world.events():
         if event["name"] in LIFE:
             lives.setdefault(event["job"], []).append(event["name"])
-    replay = subprocess.run(
-        [*ENSEMBLE, "replay", "last"],
-        env={**os.environ, "ENSEMBLE_STATE": str(world.state)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    replay = world.command("replay", "last")
     return {
         "lost": [],
         "doubled": [],
         "fired_again": [],
-        "replay_differences": [replay.stdout + replay.stderr] if replay.returncode else [],
+        "replay_differences": [replay.output] if replay.exit_code else [],
         "other": [f"{job}: {life}" for job, life in lives.items() if life != LIFE],
     }
 

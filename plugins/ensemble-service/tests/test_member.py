@@ -20,11 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 from ensemble_service.agent import Agent
 from ensemble_service.client import open_channel
 from ensemble_service.server import Settings, serving
 from ensemble_service.tokens import TokenFile
 
+from ensemble_core.cli.main import main
 from ensemble_core.local.executor import LocalExecutor
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "two-members.yaml"
@@ -142,15 +144,15 @@ class World:
             for line in file.read_text().splitlines()
         )
 
+    def command(self, *words: str) -> Result:
+        """Call a command of ``ensemble`` in this process."""
+        environment = {"ENSEMBLE_STATE": str(self.state), "ENSEMBLE_TOKEN": self.controller}
+        return CliRunner().invoke(main, words, env=environment)
+
     def events(self) -> list[dict[str, Any]]:
         """Return all job events of the newest run, from its journal."""
-        environment = {**os.environ, "ENSEMBLE_STATE": str(self.state)}
-        done = subprocess.run(
-            [*ENSEMBLE, "events", "last", "--json"],
-            env=environment,
-            capture_output=True,
-            check=True,
-        )
+        done = self.command("events", "last", "--json")
+        assert done.exit_code == 0, done.stderr
         lines = [json.loads(line) for line in done.stdout.splitlines()]
         return [line for line in lines if line["type"] == "job"]
 
@@ -245,26 +247,17 @@ def test_a_run_without_its_member_can_be_stopped_and_cancelled_after_the_members
     world.run(ensemble(world, seconds=600))
     world.until(lambda: len(world.ran()) >= 2, "jobs run")
     world.kill("left")
-    environment = {**os.environ, "ENSEMBLE_STATE": str(world.state)}
-
-    def cancel(*options: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*ENSEMBLE, "cancel", "last", *options],
-            env={**environment, "ENSEMBLE_TOKEN": world.controller},
-            capture_output=True, text=True, timeout=150, check=False,
-        )  # fmt: skip
-
-    assert cancel("--no-wait").returncode == 0
-    left = cancel("--leave")
-    assert left.returncode == 0, left.stderr
+    assert world.command("cancel", "last", "--no-wait").exit_code == 0
+    left = world.command("cancel", "last", "--leave")
+    assert left.exit_code == 0, left.stderr
     assert "ensemble resume" in left.stdout
     world.finish()
-    again = cancel("--leave")
-    assert again.returncode == 2
+    again = world.command("cancel", "last", "--leave")
+    assert again.exit_code == 2
     assert "--leave does not apply" in again.stderr
     world.agent("left", "-o", "slots=2", "-o", "grace=0.5")
-    ended = cancel()
-    assert ended.returncode == 0, ended.stderr + world.logs()
+    ended = world.command("cancel", "last")
+    assert ended.exit_code == 0, ended.stderr + world.logs()
     lives = [event["name"] for event in world.events()]
     assert lives.count("clean") == 8
 
@@ -310,7 +303,7 @@ def test_the_example_runs_across_two_members(world: World) -> None:
 
 
 def test_two_runs_on_one_member_share_its_slots(world: World) -> None:
-    world.server()
+    world.serve()
     world.agent("left", "-o", "slots=2")
     world.connected("left")
     log = world.folder / "at-once"
