@@ -17,7 +17,7 @@ Each = Literal["job"] | tuple[str, ...] | None
 
 
 class FiringLimits(NamedTuple):
-    """How often a rule may fire, and how long it waits.
+    """Limits of a rule: how often it may fire, and how long it waits after a firing.
 
     ``backoff`` counts matches that the rule skips after a firing. ``looks`` is the number of
     consecutive checks at which the condition must be true.

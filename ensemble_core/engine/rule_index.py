@@ -188,7 +188,7 @@ class RuleState:
 
     @property
     def looked_at(self) -> int:
-        """How often the rule was considered."""
+        """Number of times that the rule was considered."""
         watch = self.watch
         return self.woken if watch is None else max(watch.updates - self.first_update, self.fired)
 

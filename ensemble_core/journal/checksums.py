@@ -1,11 +1,11 @@
-"""Checksums of the journal's rows, to detect flipped bits and missing rows.
+"""Checksums for the rows of the journal, which detect flipped bits and missing rows.
 
 SQLite itself has no checksums. Therefore, each row of the tables ``events``, ``job_rows`` and
-``job_layouts`` has a column ``crc``, which is the CRC-32 of the row's other values. The column
-``events.previous`` repeats the ``crc`` of the previous row, so that rows of two histories cannot be
-mixed. The column ``events.jobs`` is the sum of the checksums of all job rows and layouts so far.
-Small tables change only a few times in a run; each of them has one sum of checksums in the table
-``checksums``. Used by ``database``, ``writer`` and ``reader``.
+``job_layouts`` has a column ``crc``, the CRC-32 of its other values. In ``events``, the column
+``previous`` repeats the ``crc`` of the previous row, so that rows from different histories cannot
+be mixed, and the column ``jobs`` is the sum of the checksums of all job rows and layouts so far.
+Small tables change only a few times in a run. Each of them has one sum of checksums, in the table
+``checksums``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = [
     "wrong_job",
 ]
 
-#: The tables that have one sum for all their rows, and the columns of these tables.
+#: The tables with one sum of checksums for all rows, and their columns.
 SUMMED = {
     "about": "key, value",
     "texts": "seq, file, text, overrides",
@@ -44,10 +44,9 @@ def job_checksum(group: str, number: int, layout: int, text: str) -> int:
 
 
 def wrong_job(group: str, rows: Sequence[tuple[int, int, str, int]]) -> int | None:
-    """Return the index of the first damaged row of a group's job rows, or ``None``.
+    """Return the index of the first damaged job row of a group, or ``None``.
 
-    A row is (index, layout, text, checksum). The function is optimized for speed, because there may
-    be millions of rows.
+    A row is (index, layout, text, checksum). Speed matters, because there may be millions of rows.
     """
     found = [crc32(f"{group} {n} {layout} {text}".encode()) for n, layout, text, _ in rows]
     wrong = (row[0] for row, crc in zip(rows, found, strict=True) if row[3] != crc)
@@ -55,19 +54,19 @@ def wrong_job(group: str, rows: Sequence[tuple[int, int, str, int]]) -> int | No
 
 
 def row_checksum(*values: object) -> int:
-    """Return the checksum of a row of another table, the same for all versions of Python."""
+    """Return the checksum of a row of another table. It is the same in all versions of Python."""
     return crc32(ascii(values).encode())
 
 
 def sum_of(table: str) -> str:
-    """Return the statement that writes the sum of a small table."""
+    """Return the SQL statement that stores the sum of checksums of a small table."""
     return (
         f"INSERT OR REPLACE INTO checksums SELECT '{table}',"
         f" coalesce(sum(row_checksum({SUMMED[table]})), 0) FROM {table}"
     )
 
 
-#: Statements that add checksums to all rows except job rows.
+#: SQL statements that add checksums to all rows except job rows.
 WRITE_ALL = f"""
     UPDATE events SET crc = list_checksum(first, last, jobs, list);
     UPDATE events SET previous = coalesce((SELECT crc FROM events AS e
@@ -77,6 +76,8 @@ WRITE_ALL = f"""
 
 
 def add_functions(connection: sqlite3.Connection) -> None:
-    """Let SQL statements on this connection call ``list_checksum`` and ``row_checksum``."""
+    """Make ``list_checksum`` and ``row_checksum`` available to SQL statements on this
+    connection.
+    """
     connection.create_function("list_checksum", 4, list_checksum, deterministic=True)
     connection.create_function("row_checksum", -1, row_checksum, deterministic=True)

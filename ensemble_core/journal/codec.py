@@ -1,9 +1,9 @@
-"""Encoding of an event and its decisions as a row of the journal.
+"""Encodes events and their decisions for the journal, and decodes them.
 
-The table ``events`` contains lists of rows ``[time, type, job, name, data, decisions, more]``,
-without trailing nulls. For a job event, ``data`` is the context, and ``more`` has further fields.
-For other events, ``data`` has the fields that differ from their defaults (see ``model.codec``).
-Used by ``journal.writer`` and ``journal.reader``, and by replay, which compares decisions.
+The column ``list`` of the table ``events`` contains JSON lists of rows ``[time, type, job, name,
+data, decisions, more]``, without nulls at the end. For a job event, ``data`` is the context, and
+``more`` has fields without a place of their own. For other events, ``data`` has the fields that
+differ from their defaults (see ``model.codec``). A replay compares decisions in this encoding.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PLACED = {"timestamp", "job", "name", "context", "ours"}.issuperset(layout(JobE
 
 
 class JournalRow(NamedTuple):
-    """One event in the journal. ``decisions`` is the text of a JSON list, or ``None``."""
+    """An event in the journal. ``decisions`` is the text of a JSON list, or ``None``."""
 
     seq: int
     time: float
@@ -35,7 +35,7 @@ class JournalRow(NamedTuple):
     more: Mapping[str, Any] | None = None
 
     def event(self) -> Event:
-        """Return the event."""
+        """Return the row as an event."""
         data: dict[str, Any] = dict(self.data or {})
         if self.type in ("job", "stranger"):
             ours = self.type == "job"
@@ -51,13 +51,12 @@ class JournalRow(NamedTuple):
 
 #: Function that encodes a string as JSON.
 _quote = json.encoder.encode_basestring_ascii
-#: Bound that excludes ``inf`` and ``nan`` from the fast path, because some readers of JSON reject
-#: them.
+#: Bound that keeps ``inf`` and ``nan`` out of the fast path, because some JSON parsers reject them.
 _HUGE = 1e300
 
 
 def listed(event: Event, decisions: Sequence[Decision]) -> list[Any]:
-    """Return an event and its decisions as an item of the journal's lists."""
+    """Return an event and its decisions in the form of a row of the journal."""
     rest = event.compact()
     row = [rest.pop(key, None) for key in ("timestamp", "type", "job", "name")]
     data, more = rest, {}
@@ -72,7 +71,7 @@ def listed(event: Event, decisions: Sequence[Decision]) -> list[Any]:
 
 
 def event_text(event: Event, decisions: Sequence[Decision] = ()) -> str:
-    """Return the result of :func:`listed` as text, with a fast path for frequent events."""
+    """Return :func:`listed` as text. Frequent events have a fast path."""
     time = event.timestamp
     if (
         type(event) is JobEvent
@@ -93,19 +92,23 @@ def event_text(event: Event, decisions: Sequence[Decision] = ()) -> str:
 
 
 def list_text(texts: Sequence[str]) -> str:
-    """Join texts of :func:`event_text` to a value for the column ``list``."""
+    """Join results of :func:`event_text` to a value for the column ``list``."""
     return f"[{','.join(texts)}]"
 
 
 def decisions_text(decisions: Sequence[Decision]) -> str | None:
-    """Return decisions as text. Replay compares these texts."""
+    """Encode decisions as text, or return ``None`` without decisions.
+
+    Replay compares these texts.
+    """
     return dumps(decisions) if decisions else None
 
 
 def rows_of(first: int, last: int, text: str, *, plain: bool = False) -> list[JournalRow]:
-    """Return the rows of one list. With ``plain``, the decisions are a list instead of text.
+    """Decode a value of the column ``list``, which has the events ``first`` to ``last``.
 
-    Raises ``ValueError`` if the list is damaged.
+    With ``plain``, the decisions are a list instead of text. Raises ``ValueError`` if the value is
+    damaged.
     """
     found = json.loads(text)
     if not isinstance(found, list) or len(found) != last - first + 1:

@@ -1,6 +1,6 @@
-"""Database of the journal, one SQLite file per run: its format, how to open it, and its errors.
+"""SQLite database of a journal, one file per run: its format, how it is opened, and its errors.
 
-Used by ``reader`` and ``writer``, which describe the content of the tables.
+The modules ``reader`` and ``writer`` describe the content of the tables.
 """
 
 from __future__ import annotations
@@ -36,18 +36,19 @@ __all__ = [
     "words",
 ]
 
-#: The file's name in the run's folder.
+#: Name of the file in the run's folder.
 NAME = "journal.db"
 
-#: File with a :class:`Progress` as text. It is not synced, so it may be behind the journal after a
-#: power cut, but never ahead of it.
+#: Name of the file that holds a :class:`Progress` as text. It is not synced, so after a power cut
+#: it may lag behind the journal, but it is never ahead of it.
 PERFORMED = "performed"
 
-#: The application id in the header of a journal ("Ense").
+#: Application id in the header of a journal ("Ense").
 _APPLICATION = 0x456E7365
 
-#: Statements that create a journal and migrate it from each version to the next. Only append to
-#: this list: ``PRAGMA user_version`` is the number of migrations that a file has had.
+#: SQL statements that create a journal and migrate it from each version of the format to the next.
+#: Only append to this list: ``PRAGMA user_version`` is the number of migrations that a file has
+#: had.
 MIGRATIONS: tuple[str, ...] = (
     """
     CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -60,7 +61,8 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE TABLE snapshots (seq INTEGER PRIMARY KEY, maker TEXT NOT NULL, digest TEXT NOT NULL,
         state BLOB NOT NULL);
     """,
-    # Checksums. Older job rows and snapshots, which have none, are removed; they can be rebuilt.
+    # Adds checksums. Job rows and snapshots of older versions have none and are removed; they can
+    # be rebuilt.
     f"""
     DROP TABLE IF EXISTS job_rows;
     DROP TABLE IF EXISTS job_layouts;
@@ -71,24 +73,24 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE TABLE checksums (name TEXT PRIMARY KEY, total INTEGER NOT NULL) WITHOUT ROWID;
     {WRITE_ALL}
     """,
-    # Indexes of the few events with firings or observed values.
+    # Adds indexes of the few events that contain firings or observed values.
     """
     CREATE INDEX fired_events ON events (first) WHERE instr(list, '"type":"fired"');
     CREATE INDEX observed_events ON events (first) WHERE instr(list, '"observed"');
     """,
 )
 
-#: Older versions that can be read without a migration, because they lack only checksums or indexes.
+#: Older versions that can be read without a migration, because they only lack checksums or indexes.
 _READABLE = (1, 2)
 
-#: The tables of job rows as version 1 had them.
+#: The tables of job rows in version 1.
 _TABLES_1 = """
     CREATE TABLE job_layouts (number INTEGER PRIMARY KEY, layout TEXT NOT NULL);
     CREATE TABLE job_rows (name TEXT NOT NULL, number INTEGER NOT NULL, layout INTEGER NOT NULL,
         row TEXT NOT NULL, PRIMARY KEY (name, number)) WITHOUT ROWID;
 """
 
-#: Statement that returns the schema of a database.
+#: SQL statement that returns the schema of a database.
 _MADE = "SELECT type, name, sql FROM sqlite_master WHERE sql NOT NULL"
 
 #: Hints for a damaged journal and for a missing one.
@@ -99,9 +101,9 @@ DAMAGED = (
 LISTED = "'ensemble runs' lists all runs"
 
 
-#: Seconds that a reader waits while a controller on another machine writes.
+#: How many seconds a reader waits while a controller on another machine writes.
 _PATIENCE = 1.0
-#: If less space (bytes) is free, an I/O error is reported as a full disk.
+#: With less free space than this (bytes), an I/O error is reported as a full disk.
 _LEAST_SPACE = 1 << 20
 
 
@@ -112,27 +114,30 @@ class JournalError(EnsembleError):
 
 
 class Progress(NamedTuple):
-    """Progress of a run, recorded outside its journal, to detect a truncated journal.
+    """Progress of a run, stored outside its journal in order to detect a truncated journal.
 
-    ``performed`` is the number of the newest event with a decision that was carried out.
-    ``committed`` is the number of the newest committed event.
+    ``performed`` is the number of the last event of which a decision was carried out. ``committed``
+    is the number of the last event that was committed.
     """
 
     performed: int = 0
     committed: int = 0
 
     def text(self) -> bytes:
-        """Return the progress as text. Its length is fixed, so a write replaces the old text."""
+        """Return the progress as text.
+
+        The length is fixed, so that a write replaces the old text.
+        """
         numbers = b"%-20d %-20d" % self
         return numbers + b" %08x\n" % crc32(numbers)
 
 
 def read_progress(folder: Path) -> Progress:
-    """Return the progress in a run's folder, or zeros if the file is missing or invalid."""
+    """Return the progress stored in a run's folder, or zeros if the file is missing or invalid."""
     try:
         note = read_note(folder / PERFORMED)
         fields = note.split()
-        if len(note) == 21:  # this is version 1 of the format
+        if len(note) == 21:  # version 1 of the format
             return Progress(int(fields[0]), int(fields[0]))
         found = Progress(int(fields[0]), int(fields[1]))
     except (OSError, ValueError, IndexError):
@@ -141,7 +146,7 @@ def read_progress(folder: Path) -> Progress:
 
 
 def storable(name: str) -> str | bytes:
-    """Return a file's name as the value of a column: a string, or bytes if it cannot be encoded."""
+    """Return a file's name as a value for SQLite: a string, or bytes if it is not valid Unicode."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -150,13 +155,13 @@ def storable(name: str) -> str | bytes:
 
 
 def words(error: BaseException, path: Path) -> JournalError:
-    """Return the :class:`JournalError` for an error of SQLite or the system, with a hint."""
+    """Return a :class:`JournalError`, with a hint, for an error of SQLite or of the system."""
     text = str(error)
     name = getattr(error, "sqlite_errorname", "")
     if isinstance(error, OSError):
         text = error.strerror or text
     full = "FULL" in name or "full" in text or "No space" in text or "quota" in text.lower()
-    # SQLite says only "disk I/O error" if there is no space for its shared memory.
+    # If SQLite has no space for its shared memory, it says only "disk I/O error".
     if full or ("I/O" in text and _is_nearly_full(path.parent)):
         hint = "free some space, or choose another folder with --state"
         return JournalError(f"no space for the journal {path}", cause=text, hint=hint, code="full")
@@ -203,7 +208,7 @@ def connect(path: Path, *, write: bool, salvage: bool = False) -> sqlite3.Connec
     """Open the database of a journal. With ``salvage``, it may be truncated.
 
     Raises SQLite's errors. Raises :class:`JournalError` if another controller may be writing and
-    locks cannot exclude that on this file system.
+    the locks of this file system cannot rule that out.
     """
     deadline = time.monotonic() + _PATIENCE
     while True:
@@ -216,14 +221,14 @@ def connect(path: Path, *, write: bool, salvage: bool = False) -> sqlite3.Connec
             if write or not refused:
                 raise
             if not (_left(path, "-wal") or _left(path, "-journal")):
-                # Readers also create files, which is impossible in others' folders and on read-only
-                # media.
+                # Even readers create files, which is impossible in other users' folders and on
+                # read-only media.
                 return _open(path, "ro&immutable=1", salvage)
             if not os.access(path, os.W_OK):
                 raise
             other = _writer(path) if _left(path, "-journal") else None
             if other is None:
-                # A write was interrupted; the next opening rolls it back.
+                # A write was interrupted. Opening the database for writing rolls it back.
                 return _open(path, "rw", salvage)
             if time.monotonic() >= deadline:
                 raise JournalError(
@@ -237,7 +242,7 @@ def connect(path: Path, *, write: bool, salvage: bool = False) -> sqlite3.Connec
 
 
 def _left(path: Path, ending: str) -> bool:
-    """Return True if SQLite's file with this ending exists, which may contain the last writes."""
+    """Return True if SQLite's file with this ending exists and may contain the last writes."""
     try:
         return path.with_name(path.name + ending).stat().st_size > 0
     except FileNotFoundError:
@@ -245,7 +250,7 @@ def _left(path: Path, ending: str) -> bool:
 
 
 def _writer(path: Path) -> str | None:
-    """Describe the controller that may be writing this journal, or return ``None``.
+    """Describe the controller that may be writing to this journal, or return ``None``.
 
     SQLite's locks are not enough, because on some mounts they work only within one machine.
     """
@@ -257,7 +262,7 @@ def _writer(path: Path) -> str | None:
 
 def _open(path: Path, mode: str, salvage: bool) -> sqlite3.Connection:
     write = mode == "rwc"
-    # The connection is opened in one thread and used in another, but never in both at once.
+    # The connection is opened on one thread and used on another, but never on both at once.
     connection = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode={mode}",
         uri=True,
@@ -267,9 +272,9 @@ def _open(path: Path, mode: str, salvage: bool) -> sqlite3.Connection:
     )
     try:
         if salvage and not write:
-            # Without this, SQLite does not read a truncated file.
+            # Without this, SQLite refuses to read a truncated file.
             connection.execute("PRAGMA writable_schema=ON")
-        # Check the version first, so that files of other programs or newer versions stay unchanged.
+        # Check the version first, to leave files of other programs and of newer versions unchanged.
         version = _version(connection, path, write=write)
         if write:
             shared = shared_storage(path.parent)
@@ -290,7 +295,7 @@ def _open(path: Path, mode: str, salvage: bool) -> sqlite3.Connection:
 
 
 def migrate(path: Path) -> None:
-    """Migrate a journal of an older format. Raises :class:`JournalError`."""
+    """Migrate a journal from an older format. Raises :class:`JournalError`."""
     try:
         connect(path, write=True).close()
     except (sqlite3.Error, OSError) as error:
@@ -300,7 +305,7 @@ def migrate(path: Path) -> None:
 def _version(connection: sqlite3.Connection, path: Path, *, write: bool) -> int:
     """Return the version of a journal's format.
 
-    Raises :class:`JournalError` if the file is not a journal, or has a newer format, or must be
+    Raises :class:`JournalError` if the file is not a journal, has a newer format, or must be
     migrated before it can be read.
     """
     version: int
@@ -340,7 +345,7 @@ def _version(connection: sqlite3.Connection, path: Path, *, write: bool) -> int:
 
 @cache
 def _schema(migrations: tuple[str, ...]) -> Mapping[str, Set[str]]:
-    """Return the statements that create each table of a journal, in any version of the format."""
+    """Return the SQL statements that create each table, over all versions of the format."""
     with closing(sqlite3.connect(":memory:")) as connection:
         add_functions(connection)
         found: dict[str, set[str]] = {}
@@ -352,9 +357,10 @@ def _schema(migrations: tuple[str, ...]) -> Mapping[str, Set[str]]:
 
 
 def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
-    """Reject a journal that has triggers, or other tables or views under the names of our tables.
+    """Reject a journal that has triggers, or that has views or other tables with the names of our
+    tables.
 
-    Reading a view or a computed column may never end.
+    Reading a view or a computed column could take forever.
     """
     ours = _schema(MIGRATIONS)
     for kind, name, sql in connection.execute(_MADE):

@@ -1,8 +1,7 @@
-"""Earlier jobs: jobs of stored runs that a new run may reuse (``--reuse``).
+"""Finds jobs of earlier runs that a new run can reuse (``--reuse``).
 
-A journal contains the identities of its run's jobs (see ``model.identity``). The events of the
-journal are read once into a temporary database on disk, so that memory does not grow with the
-number of jobs. Used by the runtime, and by the explanation of why a job was not reused.
+The journal of a run contains the identities of its jobs (see ``model.identity``). Its events are
+read once, into a temporary database on disk, so that memory does not grow with the number of jobs.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ from ensemble_core.model.jobs import Job
 
 __all__ = ["EarlierJob", "EarlierJobs", "Identity", "identities"]
 
-#: Number of jobs that are written to the database at a time.
+#: How many jobs are written to the database at a time.
 _BATCH = 1000
 
 
 class EarlierJob(NamedTuple):
-    """Successful job of an earlier run.
+    """A successful job of an earlier run.
 
     ``name`` is ``RUN/JOB``. ``duration`` is in seconds. ``start`` is the context of the job's start
-    event. Each of the observed ``rows`` has the observer, the values, the clock, and whether the
-    file was replaced.
+    event. Each item of ``rows`` has the observer, the values, the clock, and whether the file was
+    replaced before this row.
     """
 
     name: str
@@ -41,7 +40,7 @@ class EarlierJob(NamedTuple):
 
 @dataclass(slots=True)
 class _Open:
-    """A job that is not over, or whose inputs are not checked yet."""
+    """A job that is not over, or whose inputs have not been checked yet."""
 
     started: float = 0.0
     start: Mapping[str, Any] = field(default_factory=dict)
@@ -52,8 +51,8 @@ class _Open:
 class EarlierJobs:
     """Jobs of earlier runs by identity.
 
-    Each job can be taken once, except the jobs in ``served``, which are in use. With ``files``,
-    only jobs whose folder and output exist can be taken.
+    Each job can be taken once. The jobs in ``served`` have been taken already. With ``files``, a
+    job can be taken only if its folder and output still exist.
     """
 
     def __init__(self, served: Iterable[str] = (), *, files: bool = False) -> None:
@@ -68,7 +67,7 @@ class EarlierJobs:
             " duration REAL, start TEXT, rows TEXT)"
         )
         self._store.execute("CREATE INDEX by_identity ON jobs (identity)")
-        self._store.execute("BEGIN")  # the database is never committed
+        self._store.execute("BEGIN")  # never committed
         self._waiting: list[tuple[str, str, float, str, str]] = []
 
     def close(self) -> None:
@@ -76,7 +75,7 @@ class EarlierJobs:
         self._store.close()
 
     def read(self, folder: Path) -> int:
-        """Add the jobs of the run in this folder. Return how many of these jobs have an identity.
+        """Add the jobs of the run in this folder. Return how many of them have an identity.
 
         Raises :class:`JournalError` if the journal is missing or damaged.
         """
@@ -103,7 +102,7 @@ class EarlierJobs:
     def _read(self, journal: Journal, run: str) -> int:
         known: dict[str, list[str]] = {}
         active: dict[str, _Open] = {}
-        #: Jobs that succeeded and whose inputs have not been checked yet.
+        #: Successful jobs whose inputs have not been checked yet.
         unchecked: dict[str, _Open] = {}
         chained: set[str] = set()
         found = 0
@@ -132,7 +131,7 @@ class EarlierJobs:
                     if name in unchecked:
                         self._put(run, name, known.pop(name)[0], unchecked.pop(name))
                     elif name in known:
-                        del known[name][2:]  # the job is a reused one, whose events follow
+                        del known[name][2:]  # the job was itself reused; its events follow
             if row.decisions is not None and '"resume":true' in row.decisions:
                 chained.update(_chained(json.loads(row.decisions)))
         self._flush()
@@ -168,12 +167,12 @@ class EarlierJobs:
 
 
 def _places(context: Mapping[str, Any]) -> dict[str, Any]:
-    """Return where a job ran and where its output is, given the context of its start event."""
+    """Return the paths of a job's folder and output from the context of its start event."""
     return {name: context[name] for name in ("workdir", "stdout", "stderr") if name in context}
 
 
 def _is_there(start: Mapping[str, Any]) -> bool:
-    """Return True if a job's folder exists, and also its output if the path is known."""
+    """Return True if a job's folder exists and, if the path is known, also its output."""
     workdir = start.get("workdir")
     if not isinstance(workdir, str) or not os.path.isdir(workdir):
         return False
@@ -182,7 +181,10 @@ def _is_there(start: Mapping[str, Any]) -> bool:
 
 
 def _chained(decisions: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield the attempts that continue an earlier one, which cannot replace a whole job."""
+    """Yield the attempts that continue an earlier attempt.
+
+    Such an attempt cannot replace a whole job.
+    """
     for decision in decisions:
         if decision.get("type") == "retry" and decision.get("resume"):
             label, _, attempt = str(decision["job"]).rpartition(".")[2].partition("-")
@@ -191,7 +193,10 @@ def _chained(decisions: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 
 class Identity(NamedTuple):
-    """The identity of a job, with its parts. ``reused`` is the earlier job that was reused."""
+    """The identity of a job, and its parts.
+
+    ``reused`` is the earlier job that replaced it, if any.
+    """
 
     job: str
     identity: str
@@ -200,7 +205,7 @@ class Identity(NamedTuple):
 
 
 def identities(journal: Journal) -> Iterator[Identity]:
-    """Yield the identities of a run's jobs, in the order of submission."""
+    """Yield the identities of the jobs of a run, in the order of submission."""
     jobs: dict[str, Job] = {}
     entries: dict[str, list[str]] = {}
     sources: dict[str, Any] = {}

@@ -1,7 +1,7 @@
-"""Helpers for file systems: detect network file systems, and read small files in untrusted folders.
+"""Detects network file systems, and safely reads small files in untrusted folders.
 
-Used by the journal, because SQLite's shared memory does not work across machines, and by executors
-whose jobs run on other machines.
+The journal needs to know the file system, because SQLite's shared memory does not work across
+machines. So do executors whose jobs run on other machines.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from pathlib import Path
 
 __all__ = ["filesystem", "read_note", "shared_storage"]
 
-#: Maximum number of bytes that are read from a small file.
+#: Maximum size of a small file in bytes. More is not read.
 _MOST = 65_536
 
-#: Types of file systems that several machines may share.
+#: Types of file systems that several machines can share.
 _NETWORK = frozenset(
     {
         "9p", "afs", "beegfs", "ceph", "cifs", "daos", "dvs", "gpfs", "lustre", "ncpfs", "nfs",
@@ -26,7 +26,7 @@ _NETWORK = frozenset(
 
 
 def filesystem(path: str | os.PathLike[str], mounts: str = "/proc/self/mounts") -> str:
-    """Return the type of a path's file system, which is empty if unknown."""
+    """Return the type of the file system that contains a path, or an empty text if unknown."""
     path = os.path.realpath(path)
     best, kind = "", ""
     try:
@@ -45,7 +45,8 @@ def filesystem(path: str | os.PathLike[str], mounts: str = "/proc/self/mounts") 
 
 
 def shared_storage(path: str | os.PathLike[str]) -> str | None:
-    """Return the type of a path's network file system, or ``None`` if the path is local.
+    """Return the type of file system if a path is on a network file system, or ``None`` if it is
+    local.
 
     User-space file systems (``fuse.…``) count as network file systems, because they are less
     reliable than a disk.

@@ -1,13 +1,12 @@
-"""Job history: a row for each job (index) of a run, for tables and files.
+"""Job history: a table with a row for each job (index) of a run.
 
-:class:`Jobs` is the interface for commands and programs. The module ``stored_jobs`` implements it
-for journals with job rows. :class:`EventJobs` implements it for journals without job rows, whose
+:class:`Jobs` is the interface for commands and programs. There are two implementations:
+``stored_jobs`` for journals with job rows, and :class:`EventJobs` for journals without them, whose
 events it reads.
 
-Rows are stored in a temporary database on disk, so that memory does not grow with the number of
-finished jobs. A database is needed because rows are read by group and index, and because later
-attempts change them. If a group has a ``result``, the engine handles the events again to compute
-it. Used by the command line.
+:class:`EventJobs` stores the rows in a temporary database on disk, so that memory does not grow
+with the number of jobs. It uses a database because later attempts change rows, and because rows are
+read by group and index. If a group has a ``result``, a replay of the events computes it.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from ensemble_core.model.causes import cause_of, said_cause
 
 __all__ = ["EventJobs", "Jobs"]
 
-#: Number of rows that are written to the database at a time, and number that are read at a time.
+#: How many rows are written to the database at a time, and how many are read at a time.
 _BATCH, _PORTION = 1000, 20_000
 
 #: Values by column, in the order of the columns.
@@ -37,7 +36,7 @@ Batch = list[Sequence[Any]]
 
 @dataclass(slots=True, eq=False)
 class _Attempt:
-    """The newest attempt of a job, until the next attempt or the end of the journal."""
+    """The newest attempt of a job so far."""
 
     group: str
     index: int
@@ -81,24 +80,24 @@ class _Attempt:
 
 
 class Jobs:
-    """The jobs of one run, as a table. ``groups`` has the run's job groups.
+    """The jobs of a run as a table.
 
-    ``parts`` has the names of the jobs' parameters, results and columns. ``names`` lists the
-    table's columns. If a name occurs twice, the second one becomes ``result.NAME`` or
-    ``last.NAME``.
+    ``groups`` has the names of the run's job groups, and ``parts`` has the names of the jobs'
+    parameters, results and columns. ``names`` lists the columns of the table. If a name occurs
+    twice, the second one becomes ``result.NAME`` or ``last.NAME``.
     """
 
     def __init__(self, groups: Iterable[str], parts: Sequence[Iterable[str]]) -> None:
         self.groups = tuple(groups)
         taken = set(FIELDS)
-        #: The names of parameters, results and columns in the table.
+        #: The names of parameters, results and columns as they appear in the table.
         self.shown: list[dict[str, str]] = []
         for prefix, names in zip(("parameter", "result", "last"), parts, strict=True):
             shown = {name: f"{prefix}.{name}" if name in taken else name for name in names}
             taken |= set(shown.values())
             self.shown.append(shown)
         parameters, results, columns = (tuple(each.values()) for each in self.shown)
-        #: The kinds of values of columns, if known.
+        #: For each column, the kinds of its values, if known.
         self.kinds: dict[str, set[str]] = {}
         self.names: tuple[str, ...] = (*FIELDS[:3], *parameters, *FIELDS[3:], *results, *columns)
 
@@ -106,12 +105,14 @@ class Jobs:
         """Release temporary files."""
 
     def batches(self) -> Iterator[Batch]:
-        """Yield the jobs in portions. A portion has the values by column. Jobs are sorted by group
-        (in the file's order) and index."""
+        """Yield the jobs in portions, each as a list of values for each column.
+
+        Jobs are sorted by group (in the file's order), then by index.
+        """
         raise NotImplementedError
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield the jobs one at a time, as mappings without missing values."""
+        """Yield each job as a mapping, without missing values."""
         names = self.names
         for batch in self.batches():
             for values in zip(*batch, strict=True):
@@ -119,9 +120,9 @@ class Jobs:
 
 
 class EventJobs(Jobs):
-    """Jobs of a run, read from its events, for journals without job rows.
+    """The jobs of a run, read from its events, for journals without job rows.
 
-    With ``attempts``, each attempt has a row, which has the core-hours of this attempt only.
+    With ``attempts``, each attempt has its own row, with the core-hours of only this attempt.
     """
 
     def __init__(self, journal: Journal, loading: Loading, *, attempts: bool = False) -> None:
@@ -134,7 +135,7 @@ class EventJobs(Jobs):
             " PRIMARY KEY (name, number, attempt)) WITHOUT ROWID"
         )
         self._waiting: list[tuple[str, int, int, str]] = []
-        #: Unfinished attempts by id, and the core-hours of failed attempts by index.
+        #: Attempts that are not over, by id, and the core-hours of failed attempts, by index.
         self._open: dict[str, _Attempt] = {}
         self._failed: dict[tuple[str, int], float] = {}
         self._parts: tuple[dict[str, None], ...] = ({}, {}, {})

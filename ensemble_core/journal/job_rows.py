@@ -1,9 +1,9 @@
-"""Job rows: a summary of each finished job in the journal, for fast tables.
+"""Job rows: a summary of each finished job in the journal, which makes tables fast.
 
-Computing a table from millions of events takes minutes. Therefore, the journal's writer adds a row
-for each job, in the transaction that contains the job's last event. A later attempt of the same
-index replaces the row. Journals of older versions have no job rows; ``job_history`` reads their
-events instead.
+Without job rows, a table would have to be computed from millions of events, which takes minutes.
+Therefore, the writer adds a row for each job, in the same transaction as the job's last event. A
+later attempt of the same index replaces the row. Journals of older versions have no job rows;
+``job_history`` reads their events instead.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ __all__ = [
     "values_of",
 ]
 
-#: Fields of every job, besides its parameters, result and columns. ``submitted``, ``started``,
-#: ``finished`` (seconds since the epoch) and ``duration`` are those of the newest attempt;
-#: ``core_hours`` is the sum over all attempts.
+#: Fields of every job, in addition to its parameters, result and columns. ``submitted``,
+#: ``started``, ``finished`` (seconds since the epoch) and ``duration`` are those of the newest
+#: attempt; ``core_hours`` is the sum over all attempts.
 FIELDS = (
     *("group", "index", "attempts", "outcome", "exit_code", "cause"),
     *("submitted", "started", "finished", "duration", "core_hours"),
@@ -43,16 +43,16 @@ FIELDS = (
 #: Fields that are times.
 TIMES = ("submitted", "started", "finished")
 
-#: The kinds of these fields' values, as in a :class:`Layout`.
+#: The kinds of the values of these fields, as in a :class:`Layout`.
 KINDS: dict[str, str] = {
     **dict.fromkeys(("group", "outcome", "cause"), "s"),
     **dict.fromkeys(("index", "attempts", "exit_code"), "i"),
     **dict.fromkeys((*TIMES, "duration", "core_hours"), "f"),
 }
 
-#: Statements that create the tables. The column ``replaced`` is the sum of the checksums of earlier
-#: rows of the same job. With it, rows can be checked against the sum ``events.jobs``, although the
-#: writer does not read the rows that it replaces.
+#: SQL statements that create the tables. The column ``replaced`` is the sum of the checksums of
+#: earlier rows of the same job. With it, the rows can be compared with the sum ``events.jobs``,
+#: although the writer does not read the rows that it replaces.
 TABLES = """
     CREATE TABLE job_layouts (number INTEGER PRIMARY KEY, layout TEXT NOT NULL,
         crc INTEGER NOT NULL);
@@ -61,17 +61,19 @@ TABLES = """
         PRIMARY KEY (name, number)) WITHOUT ROWID;
 """
 
-#: Statement that returns 1 if a journal has these tables.
+#: SQL statement that returns 1 if a journal has these tables.
 HAS_ROWS = "SELECT count(*) FROM sqlite_master WHERE name = 'job_rows'"
 
-#: Number of rows that one statement writes. SQLite's limit is 999 values.
+#: How many rows one SQL statement writes. SQLite allows at most 999 values.
 _MOST = 190
 _KIND_OF = {int: "i", float: "f", bool: "b", type(None): "n"}
 
 
 class JobRow(NamedTuple):
-    """A job after its newest attempt. ``parameters``, ``result`` and ``columns`` map names to
-    values."""
+    """A job after its newest attempt.
+
+    ``parameters``, ``result`` and ``columns`` map names to values.
+    """
 
     group: str
     number: int
@@ -89,9 +91,9 @@ class JobRow(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The names of a row's parameters, result and columns, and the kinds of all their values.
+    """The names of the parameters, results and columns in a row, and the kinds of all their values.
 
-    A kind is ``i`` or ``f`` (numbers), ``b``, ``s``, or ``n`` (null).
+    A kind is ``i`` or ``f`` (numbers), ``b`` (boolean), ``s`` (string), or ``n`` (null).
     """
 
     parameters: tuple[str, ...]
@@ -107,7 +109,7 @@ class Layout(NamedTuple):
 
 
 def row_of(record: JobRecord) -> JobRow:
-    """Return the row of an attempt, finished or not."""
+    """Return the job row of an attempt, whether it is over or not."""
     job, outcome, columns = record.job, record.outcome, record.columns or {}
     if outcome is None:
         outcome = "cancelled" if record.exception == "cancel" else None
@@ -130,12 +132,12 @@ def row_of(record: JobRecord) -> JobRow:
 
 def _kind(value: object) -> str:
     kind = _KIND_OF.get(type(value), "s")
-    # A column of integers has 64 bits, including the sign.
+    # An integer column has 64 bits, including the sign.
     return "f" if kind == "i" and value.bit_length() > 63 else kind  # type: ignore[attr-defined]
 
 
 def values_of(row: JobRow) -> list[Any]:
-    """Return the values of a row's parameters, result and columns."""
+    """Return the values of the parameters, results and columns in a row."""
     return [*row[10].values(), *row[11].values(), *row[12].values()]
 
 
@@ -145,27 +147,30 @@ def layout_of(row: JobRow) -> Layout:
     return Layout(tuple(row[10]), tuple(row[11]), tuple(row[12]), kinds)
 
 
-#: Encoder of rows. It is created once, because creating an encoder takes longer than using it.
+#: Encoder of rows. Creating an encoder takes longer than using it, so there is only one.
 _text = json.JSONEncoder(separators=(",", ":"), default=str).encode
 
 
 def _texts(rows: Sequence[list[object]]) -> list[str]:
-    """Return each row's text.
+    """Encode each row as text.
 
-    A single call encodes all rows, which takes two thirds of the time, and the result is split at
-    the separator. If a value contains the separator, each row is encoded separately.
+    One call encodes all rows, which takes two thirds of the time of separate calls. The result is
+    then split at the separator. If a value contains the separator, each row is encoded separately.
     """
     parts = _text(rows)[2:-2].split("],[")
     return [f"[{part}]" for part in parts] if len(parts) == len(rows) else [*map(_text, rows)]
 
 
 class JobRowWriter:
-    """Builds the SQL statements that write job rows. ``known`` has the journal's layouts."""
+    """Creates the SQL statements that write job rows.
+
+    ``known`` has the layouts that are in the journal.
+    """
 
     def __init__(self, known: Mapping[Layout, int]) -> None:
         self._known = dict(known)
         self._new: dict[Layout, int] = {}
-        #: Cache of layouts' numbers by the names and types of values.
+        #: Cache of the numbers of layouts, by the names and types of values.
         self._numbers: dict[tuple[object, ...], int] = {}
 
     def statements(
@@ -174,8 +179,9 @@ class JobRowWriter:
         """Return the SQL statements that write these rows and any new layouts, and the sum of
         checksums.
 
-        Execute the statements in one transaction. ``ends`` has the numbers of the events that ended
-        these jobs. The last value of a row is the number of its event, except in older journals.
+        Execute the statements in one transaction. ``ends`` has, for each job, the number of the
+        event that ended it. This number becomes the last value of the row (older journals do not
+        have it).
         """
         numbers: list[int] = []
         kept: list[list[object]] = []
@@ -210,7 +216,7 @@ class JobRowWriter:
         return made, total
 
     def written(self) -> None:
-        """Confirm that the last statements were executed."""
+        """Confirm that the statements of the last call were executed."""
         self._known.update(self._new)
         self._new = {}
 
@@ -222,7 +228,7 @@ class JobRowWriter:
 
 
 def read_layouts(connection: sqlite3.Connection) -> dict[int, Layout]:
-    """Return a journal's layouts by number. Raises :class:`ValueError` if one is damaged."""
+    """Return the layouts in a journal by number. Raises :class:`ValueError` if one is damaged."""
     found = connection.execute("SELECT number, layout, crc FROM job_layouts ORDER BY 1").fetchall()
     for number, text, crc in found:
         if crc != row_checksum(number, text):

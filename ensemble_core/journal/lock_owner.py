@@ -1,6 +1,6 @@
-"""Owner of a run's lock: the process that the lock file names, and whether it may be alive.
+"""Owner of a run's lock: which process the lock file names, and whether it may still be alive.
 
-Used by ``run_store``, whose ``Lock`` writes the file, and by ``database``.
+The class ``Lock`` in ``run_store`` writes the file.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from ensemble_core.journal.filesystem import read_note
 
 __all__ = ["LOCK", "holder", "in_words", "is_here", "may_live", "this_process"]
 
-#: The lock's name in a run's folder.
+#: Name of the lock file in a run's folder.
 LOCK = "lock"
 
-#: Largest time that can be shown as a date (year 9999).
+#: Largest time that can be shown as a date (in the year 9999).
 _MOST_SECONDS = 2.5e11
 
 
 def this_process() -> dict[str, Any]:
-    """Return the description of this process for a lock."""
+    """Describe this process, for a lock file."""
     return {
         "host": socket.gethostname(),
         "pid": os.getpid(),
@@ -37,7 +37,7 @@ def this_process() -> dict[str, Any]:
 
 
 def holder(lock: Path) -> Mapping[str, Any] | None:
-    """Return the present or last owner of a lock, or ``None`` if the lock file names no process."""
+    """Return the current or last owner of a lock, or ``None`` if the lock file names no process."""
     try:
         found = json.loads(read_note(lock))
     except (OSError, ValueError, RecursionError):
@@ -46,7 +46,10 @@ def holder(lock: Path) -> Mapping[str, Any] | None:
 
 
 def _is_process(found: Mapping[str, Any]) -> bool:
-    """Return True if ``found``, which another user may have written, describes a process."""
+    """Return True if this content of a lock file describes a process.
+
+    Another user may have written it.
+    """
     since, host = found.get("since", 0), found.get("host", "")
     return (
         type(found.get("pid", 0)) is int
@@ -58,9 +61,9 @@ def _is_process(found: Mapping[str, Any]) -> bool:
 
 
 def may_live(holder: Mapping[str, Any]) -> bool:
-    """Return True if this controller may be alive, according to what this machine can find out."""
+    """Return True if this process may be alive, as far as this machine can tell."""
     same_boot = holder.get("boot") == _boot() != ""
-    # The host name may have changed, so also compare the boot id and the PID namespace.
+    # Also compare the boot id and the PID namespace, because the host name may have changed.
     if holder.get("host") != socket.gethostname() and not (
         same_boot and holder.get("processes") == _pid_namespace()
     ):
@@ -72,13 +75,13 @@ def may_live(holder: Mapping[str, Any]) -> bool:
 
 
 def is_here(holder: Mapping[str, Any]) -> bool:
-    """Return True if this process is the owner."""
+    """Return True if the owner is this process."""
     mine = this_process()
     return all(holder.get(key) == mine[key] for key in ("pid", "born", "boot", "processes"))
 
 
 def in_words(holder: Mapping[str, Any]) -> str:
-    """Return an owner as text for messages."""
+    """Describe the owner of a lock for messages."""
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(holder.get("since", 0)))
     return f"process {holder.get('pid')} on {holder.get('host')} since {since}"
 
@@ -91,7 +94,7 @@ def _boot() -> str:
 
 
 def _pid_namespace() -> str:
-    """Return the PID namespace, which differs between containers of a machine."""
+    """Return the PID namespace, which distinguishes containers on the same machine."""
     try:
         return os.readlink("/proc/self/ns/pid")
     except OSError:
@@ -99,7 +102,9 @@ def _pid_namespace() -> str:
 
 
 def _start_time(pid: int) -> int | None:
-    """Return when a local process started (ticks since boot), or ``None`` if it does not exist."""
+    """Return when a local process started (in ticks since boot), or ``None`` if it does not
+    exist.
+    """
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:

@@ -1,7 +1,7 @@
-"""Metrics that the run itself did not compute, calculated from its journal.
+"""Computes metrics from a journal that the run itself did not compute.
 
-A run keeps statistics of job output only if a rule or function uses them. This module computes all
-other statistics from the journal. Used by ``ensemble metrics`` and the Python API.
+A run computes statistics of job output only if a rule or function uses them. All others can be
+computed from the journal, for ``ensemble metrics`` and the Python API.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ __all__ = ["metric_of_rows"]
 def metric_of_rows(
     journal: Journal, jobs: Callable[[], Jobs], ensemble: Ensemble, text: str
 ) -> float | None:
-    """Return ``STAT.GROUP-NAME`` over the rows or results of the group's jobs. Return ``None`` for
-    any other metric."""
+    """Return ``STAT.GROUP-NAME`` over the rows or results of the group's jobs.
+
+    Return ``None`` for any other metric.
+    """
     path = parse_path(text, ensemble.groups, ensemble.statistics)
     if path.kind != "series" or not path.group or path.variable.partition(".")[0] in VARIABLES:
         return None

@@ -1,10 +1,10 @@
-"""Reader of the journal: a durable event log with snapshots, in one SQLite file (``database``).
+"""Reads a journal: the durable event log of a run with snapshots, in one SQLite file.
 
-``writer.JournalWriter`` writes the journal, and :class:`Journal` reads it. Events are numbered from
-1, in the order in which the engine handled them. Events that were written together are one row of
-the table ``events``: the columns ``first`` and ``last`` have the first and the last number, and
-``list`` is a JSON list of encoded events (``journal.codec``). Decisions are on disk before they are
-carried out.
+Events are numbered from 1, in the order in which the engine handled them. Events that were written
+together are in one row of the table ``events``: the columns ``first`` and ``last`` have the numbers
+of the first and the last event, and the column ``list`` has all of them as JSON
+(``journal.codec``). An event and its decisions are on disk before any of the decisions is carried
+out.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ __all__ = [
     "words",
 ]
 
-#: Number of job rows that are read at a time.
+#: How many job rows are read at a time.
 _PORTION = 5_000
-#: Maximum plausible number of events in a damaged end of the journal.
+#: How many events the damaged end of a journal can plausibly have.
 _LONGEST_END = 10_000
-#: If a list of events has more characters than this, it is cached after it was parsed.
+#: A list of events with more characters than this is cached after it was parsed.
 _LONG = 200_000
 #: For each kind, a text that every list of events with this kind contains. The first two texts have
-#: an index.
+#: an index in the database.
 _KINDS_OF_LISTS = {
     "fired": '"type":"fired"',
     "observed": '"observed"',
@@ -66,16 +66,16 @@ _KINDS_OF_LISTS = {
     "placed": '"nodes":[',
     "hosted": '"host":',
 }
-#: Journals up to this size (bytes) are checked completely before they are written.
+#: Journals up to this size in bytes are checked completely before they are written to.
 _CHECKED_WHOLE = 32 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Text(Value):
-    """The ensemble file for the events after ``seq``, with ``--set`` overrides.
+    """A version of the ensemble file, with ``--set`` overrides, for the events after ``seq``.
 
-    ``attached`` has the texts of the files to which the ensemble file refers. If it is ``None``,
-    these files must be read.
+    ``attached`` has the texts of the files that the ensemble file names. If it is ``None``, these
+    files have to be read.
     """
 
     seq: int
@@ -85,9 +85,9 @@ class Text(Value):
     attached: Mapping[str, str] | None = None
 
     def given(self) -> str:
-        """Return overrides and attached texts for the column ``overrides``.
+        """Return the overrides and the attached texts, for the column ``overrides``.
 
-        Without attached texts, the result is a list, as in the first format of journals.
+        Without attached texts, the result is a list, as in the first version of the format.
         """
         overrides = list(self.overrides)
         return json.dumps(
@@ -97,10 +97,10 @@ class Text(Value):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Session(Value):
-    """One controller's part of a run, from ``began`` to ``ended`` (seconds since the epoch).
+    """The time for which one controller ran: from ``began`` to ``ended`` (seconds since the epoch).
 
-    If ``ended`` is ``None``, the controller is running or was killed. ``outcome`` describes the end
-    of the session as plain data.
+    If ``ended`` is ``None``, the controller is running or was killed. ``outcome`` describes how it
+    ended, as plain data.
     """
 
     number: int
@@ -115,8 +115,11 @@ class Session(Value):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Snapshot(Value):
-    """The engine's state after event ``seq``. ``maker`` has the format and the versions of the
-    programs that wrote it; only programs with the same versions can read it."""
+    """The engine's state after event ``seq``.
+
+    ``maker`` identifies the format and the versions of the programs that wrote the snapshot. Only
+    programs with the same versions can read it.
+    """
 
     seq: int
     maker: str
@@ -124,13 +127,13 @@ class Snapshot(Value):
 
 
 def _text(seq: int, file: str, text: str, given: Any) -> Text:
-    """Create a :class:`Text`, given the result of :meth:`Text.given`."""
+    """Create a :class:`Text` from the result of :meth:`Text.given`."""
     if isinstance(given, dict):
         return Text(seq, file, text, tuple(given["set"]), dict(given["files"]))
     return Text(seq, file, text, tuple(given), {})
 
 
-#: Types of the values in the table ``about``. Values of other types would cause errors later.
+#: Types of the values in the table ``about``. Other types would cause errors later.
 _KINDS: dict[str, type] = {
     **dict.fromkeys(("tag", "name", "file", "cwd"), str),
     **dict.fromkeys(("executor", "program"), dict),
@@ -139,14 +142,17 @@ _KINDS: dict[str, type] = {
 
 
 def _described(key: str, value: Any) -> Any:
-    """Return a value of the table ``about``. Raises :class:`ValueError` if its type is wrong."""
+    """Check and return a value of the table ``about``.
+
+    Raises :class:`ValueError` for a wrong type.
+    """
     if value is not None and not isinstance(value, _KINDS.get(key, object)):
         raise ValueError(f"{key} of a run has the wrong type {type(value).__name__}")
     return value
 
 
 def _outcome(found: Any) -> dict[str, Any]:
-    """Return the outcome of a session. Raises :class:`ValueError` if it is invalid."""
+    """Check and return the outcome of a session. Raises :class:`ValueError` if it is invalid."""
     code, reason = found.get("exit_code"), found.get("reason")
     good = code is None or (type(code) is int and 0 <= code < 256)
     if not good or not (reason is None or isinstance(reason, str)):
@@ -164,18 +170,18 @@ def digest(snapshot: Snapshot) -> str:
 
 
 class Journal:
-    """The journal of a finished, interrupted or live run, opened for reading.
+    """A journal that is open for reading. The run may be finished, interrupted or live.
 
     Raises :class:`JournalError` if the file is missing, damaged or from a newer version. With
-    ``salvage``, a damaged file is opened if SQLite can read any part of it. In that case, ``about``
-    may be incomplete. ``damage`` describes the first damage that was tolerated.
+    ``salvage``, a damaged file is opened if SQLite can read any part of it; ``about`` may then be
+    incomplete, and ``damage`` describes the first damage.
     """
 
     def __init__(self, path: Path, *, salvage: bool = False) -> None:
         self.path = path
         self.damage: JournalError | None = None
         self._salvage = salvage
-        #: Cache of the last long list of events, for :meth:`rows_backwards`: jobs that were
+        #: Cache of the last long list of events, for :meth:`rows_backwards`. Jobs that were
         #: submitted together are in the same list.
         self._long_list: tuple[tuple[int, int], list[JournalRow]] = (0, 0), []
         # Read the progress before the journal, because this connection may not see later commits.
@@ -235,7 +241,7 @@ class Journal:
         columns = SUMMED[name]
         if not self._checked:
             return self._connection.execute(f"SELECT {columns} FROM {name} ORDER BY 1").fetchall()
-        # Use a single statement, because a controller may be writing.
+        # Use a single statement, because a controller may write at the same time.
         found = self._connection.execute(
             f"SELECT total, {columns} FROM checksums LEFT JOIN {name} WHERE checksums.name = ?"
             " ORDER BY 2",
@@ -260,9 +266,9 @@ class Journal:
             return str(self._connection.execute("PRAGMA journal_mode").fetchone()[0])
 
     def last(self) -> int:
-        """Return the number of events."""
+        """Return the number of the last event."""
         newest_first = f"SELECT {self._columns} FROM events ORDER BY first DESC"
-        # Close the statement at once, because an open statement blocks writers.
+        # Close the statement immediately, because an open one blocks writers.
         with self._reading(), closing(self._connection.execute(newest_first)) as found:
             damaged: list[int] = []
             for row in found:
@@ -276,8 +282,8 @@ class Journal:
                 break
             else:
                 intact = 0
-            # A damaged list has at least one event. Use its numbers ``first`` and ``last`` if they
-            # are plausible.
+            # A damaged list contains at least one event. If the numbers ``first`` and ``last`` are
+            # plausible, use them.
             likely = [each for each in damaged if intact < each <= intact + _LONGEST_END]
             return max(likely, default=intact + bool(damaged))
 
@@ -289,11 +295,12 @@ class Journal:
         holding: Sequence[str] = (),
         plain: bool = False,
     ) -> Iterator[JournalRow]:
-        """Yield the events with ``after < seq <= until`` in order, only those of ``job`` if it is
-        given.
+        """Yield the events with ``after < seq <= until`` in order.
 
-        With ``holding``, lists of events that contain none of these texts are quickly skipped; of
-        the other lists, all events are yielded, even those without the texts. With ``plain``,
+        If ``job`` is set, yield only its events.
+
+        With ``holding``, lists of events that contain none of these texts are skipped quickly. All
+        events in the other lists are yielded, even those without the texts. With ``plain``,
         decisions are a list instead of text, which is faster if there are many. The events are read
         in portions, so that a live run is not blocked. Raises :class:`JournalError` if an event is
         missing or damaged.
@@ -310,8 +317,10 @@ class Journal:
                     yield row
 
     def rows_of_kind(self, kind: str, after: int, until: int) -> Iterator[JournalRow]:
-        """Yield the events with ``after < seq <= until`` in those lists of events that contain an
-        event or decision of this ``kind`` (``fired``, ``observed`` …). Decisions are lists."""
+        """Yield the events with ``after < seq <= until`` from all lists that contain this ``kind``.
+
+        A kind is a type of event or decision (``fired``, ``observed`` …). Decisions are lists.
+        """
         newest = after
         while True:
             with self._reading():
@@ -331,9 +340,10 @@ class Journal:
                 yield from (each for each in events if after < each.seq <= until)
 
     def rows_backwards(self, until: int, holding: str) -> Iterator[JournalRow]:
-        """Yield the events with ``seq <= until``, newest first, in lists that contain this text.
+        """Yield the events with ``seq <= until``, newest first, from all lists that contain this
+        text.
 
-        Decisions are lists. Only as many events as are consumed are read.
+        Decisions are lists. Only as many events are read as the caller consumes.
         """
         while until > 0:
             with self._reading():
@@ -360,11 +370,11 @@ class Journal:
 
     @property
     def _columns(self) -> str:
-        """The columns of ``events`` for :meth:`_verified`."""
+        """The columns of ``events`` that :meth:`_verified` needs."""
         return "first, last, list, jobs, previous, crc" if self._checked else "first, last, list"
 
     def _verified(self, row: Sequence[Any]) -> tuple[int, int, str]:
-        """Return the first three values of a row of ``events``.
+        """Return the first three values of a row of ``events`` after checking the row.
 
         Raises :class:`ValueError` if the row is damaged.
         """
@@ -376,7 +386,7 @@ class Journal:
         return first, last, text
 
     def _lists(self, after: int, limit: int) -> Iterator[tuple[int, int, str]]:
-        """Yield the lists with events in ``after < seq <= limit``, in order."""
+        """Yield the lists that contain events with ``after < seq <= limit``, in order."""
         crc: int | None = None
         while True:
             with self._reading():
@@ -403,7 +413,7 @@ class Journal:
                 return
 
     def has_job_rows(self) -> bool:
-        """Return True if there is a row for each finished job."""
+        """Return True if the journal has a row for each finished job."""
         with self._reading():
             return self._checked and bool(self._connection.execute(HAS_ROWS).fetchone()[0])
 
@@ -424,10 +434,11 @@ class Journal:
             return [str(name) for (name,) in found]
 
     def job_rows(self, group: str) -> Iterator[list[tuple[int, int, list[Any]]]]:
-        """Yield portions of a group's finished jobs, by index: the index, layout and values of
-        each.
+        """Yield the finished jobs of a group in portions, by index.
 
-        The values are in the order in which ``job_rows`` writes them.
+        A job is its index, layout and values.
+
+        The values are in the order of the module ``job_rows``.
         """
         for found in self._job_rows(group):
             with self._reading():
@@ -435,7 +446,9 @@ class Journal:
             yield [(n, layout, row) for (n, layout, *_), row in zip(found, values, strict=True)]
 
     def job_row(self, group: str, index: int) -> tuple[int, list[Any]] | None:
-        """Return the layout and values of a finished job, or ``None`` if the job is unknown."""
+        """Return the layout and the values of a finished job, or ``None`` if there is no such
+        row.
+        """
         with self._reading():
             found = self._connection.execute(
                 "SELECT number, layout, row, crc FROM job_rows WHERE name = ? AND number = ?",
@@ -448,7 +461,7 @@ class Journal:
             return found[0][1], json.loads(found[0][2])
 
     def _job_rows(self, group: str) -> Iterator[list[tuple[int, int, str, int]]]:
-        """Yield portions of a group's job rows as text, after their checksums were verified."""
+        """Yield the job rows of a group in portions, as text, after checking their checksums."""
         after = -1
         while True:
             with self._reading():
@@ -467,7 +480,7 @@ class Journal:
     def check_job_rows(self) -> None:
         """Raise :class:`JournalError` if job rows are missing."""
         with self._reading():
-            # Use a single statement, because a controller may be writing.
+            # Use a single statement, because a controller may write at the same time.
             there, written = self._connection.execute(
                 "SELECT (SELECT coalesce(sum(crc + replaced), 0) FROM job_rows)"
                 " + (SELECT coalesce(sum(crc), 0) FROM job_layouts),"
@@ -477,7 +490,7 @@ class Journal:
                 raise ValueError("job rows are missing or outdated")
 
     def texts(self) -> list[Text]:
-        """Return the versions of the run's ensemble file, oldest first."""
+        """Return all versions of the run's ensemble file, oldest first."""
         with self._reading():
             return [
                 _text(int(seq), os.fsdecode(file or ""), str(text), json.loads(overrides))
@@ -500,7 +513,7 @@ class Journal:
             ]
 
     def snapshots(self) -> Iterator[Snapshot]:
-        """Yield the intact snapshots, newest first. Damaged snapshots are skipped."""
+        """Yield the snapshots, newest first. Damaged snapshots are skipped."""
         if not self._checked:
             return
         with self._reading():
@@ -528,7 +541,7 @@ class Journal:
     def check_records(self) -> None:
         """Raise :class:`JournalError` if any record is damaged.
 
-        If only a snapshot is damaged, this is noted in :attr:`damage`.
+        If only a snapshot is damaged, set :attr:`damage` instead.
         """
         self.sessions()
         self.texts()
@@ -544,7 +557,9 @@ class Journal:
             pass
 
     def missing_tail(self) -> JournalError | None:
-        """Return an error if committed events are missing at the journal's end, or ``None``."""
+        """Return an error if committed events are missing at the end of the journal, or
+        ``None``.
+        """
         last, (performed, committed) = self.last(), self._progress
         if max(performed, committed) <= last:
             return None
@@ -569,8 +584,7 @@ class Journal:
         )
 
     def check_newest(self) -> None:
-        """Raise :class:`JournalError` if a decision that was carried out is missing from the
-        journal.
+        """Raise :class:`JournalError` if the journal lacks a decision that was carried out.
 
         A resume would carry out such a decision again.
         """
@@ -580,10 +594,10 @@ class Journal:
 
     @property
     def is_small(self) -> bool:
-        """True if a check of the whole journal takes negligible time."""
+        """True if checking the whole journal takes negligible time."""
         return self.path.stat().st_size <= _CHECKED_WHOLE
 
     def check_if_small(self) -> None:
-        """Call :meth:`check` if it takes negligible time."""
+        """Call :meth:`check` if the journal is small."""
         if self.is_small:
             self.check()

@@ -1,7 +1,7 @@
-"""Removal of kept runs: deletes only files that Ensemble wrote, by name.
+"""Removes the folder of a run. Only files that Ensemble has written are deleted.
 
-A run's folder is recognised by the header of its journal. If the folder contains other files,
-nothing is deleted. Called by ``ensemble clean``.
+A folder is recognised as that of a run by the header of its journal. If the folder contains files
+of other programs, nothing is deleted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ensemble_core.journal.run_store import BEGAN, HALT, LEAVE, LOCK, STOP
 
 __all__ = ["is_run", "remove"]
 
-#: Matches the names of files with jobs' output in the run's folder.
+#: Matches the names of files with output of jobs in a run's folder.
 _OUTPUT = re.compile(r".+\.\d+(-\d+)?\.(out|err)")
 #: The journal, and the files that SQLite creates next to it.
 _JOURNAL = (NAME, f"{NAME}-wal", f"{NAME}-shm", f"{NAME}-journal")
@@ -27,8 +27,10 @@ _SQLITE, _APPLICATION = b"SQLite format 3\0", slice(68, 72)
 
 
 def is_run(folder: Path) -> bool:
-    """Return True if a folder belongs to a run. Its journal has our header, or is empty because the
-    run was killed at its start."""
+    """Return True if this folder belongs to a run.
+
+    Its journal then has our header, or is empty because the run was killed at its start.
+    """
     try:
         header = read_note(folder / NAME)[:72]
     except FileNotFoundError:
@@ -42,7 +44,9 @@ def is_run(folder: Path) -> bool:
 
 
 def remove(folder: Path) -> str:
-    """Remove a run's files and folders. Return why that is impossible, or an empty text.
+    """Remove the files and folders of a run.
+
+    Return an empty text, or the reason if that is impossible.
 
     The journal is removed last, so that a partially removed folder is still recognised.
     """
@@ -71,7 +75,7 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def _is_ours(path: Path) -> bool:
-    """Return True if Ensemble writes a file with this path, relative to the run's folder.
+    """Return True if Ensemble writes files with this path, which is relative to the run's folder.
 
     All files below ``executor`` belong to the executor.
     """

@@ -1,8 +1,8 @@
-"""Replay and recovery: rebuilds the engine's state from a journal, and checks its decisions.
+"""Replays a journal: rebuilds the engine's state from the events, and compares the decisions.
 
-The engine is pure, so the same events lead to the same state and the same decisions. Decisions are
-compared byte by byte. A recovery starts from the newest snapshot; a replay starts from the first
-event. Used by the command line.
+The engine is pure, so the same events lead to the same state and the same decisions, which are
+compared byte by byte. A replay begins at the first event. A recovery (:func:`recover`), which a
+resume uses, begins at the newest snapshot.
 """
 
 from __future__ import annotations
@@ -21,21 +21,24 @@ from ensemble_core.model.events import Event
 
 __all__ = ["Difference", "Replay", "maker_of", "recover"]
 
-#: Fields of a job, in calls of functions, that version 1.0 did not have.
+#: Fields of a job in calls of functions that did not exist in version 1.0.
 _FIELDS_SINCE_1_0 = ("cause", "limit", "attempt", "replica", "run")
 
-#: Function that returns the checked ensemble for a text of the journal.
+#: Function that returns the checked ensemble for a version of the file in the journal.
 Loading = Callable[[Text], Ensemble]
 
 
 def maker_of(versions: Mapping[str, str]) -> str:
-    """Return the format and the program versions that a snapshot needs, as one text."""
+    """Return the format of snapshots and the versions of the programs, as one text.
+
+    Only programs with the same text can read a snapshot.
+    """
     parts = [f"{name}={version}" for name, version in sorted(versions.items())]
     return " ".join([f"format={FORMAT}", *parts])
 
 
 class Difference(JournalError):
-    """Error: the engine's decisions differ from those in the journal."""
+    """Error: the decisions of the engine differ from those in the journal."""
 
     exit_code = 1
 
@@ -51,11 +54,10 @@ class Difference(JournalError):
 
 
 class Replay:
-    """Replay of a journal's events, one by one.
+    """Handles the events of a journal again, one by one.
 
-    ``engine`` has the state after event ``seq``. ``replayed`` is the number of replayed events.
-    With ``compare``, decisions are compared with the journal; a difference raises
-    :class:`Difference`.
+    ``engine`` has the state after event ``seq``. ``replayed`` is the number of events handled so
+    far. With ``compare``, a decision that differs from the journal raises :class:`Difference`.
     """
 
     def __init__(
@@ -71,8 +73,8 @@ class Replay:
         self._loading = loading
         self._compare = compare
         texts = journal.texts()
-        #: Versions of the file for later events. If the file changed at the event ``after``, a
-        #: snapshot at that event was written before the change.
+        #: Versions of the file for later events. A snapshot at the event ``after`` was written
+        #: before a change of the file at the same event.
         self._texts = [text for text in texts[1:] if text.seq >= after]
         self.seq = after
         self.replayed = 0
@@ -91,7 +93,7 @@ class Replay:
     ) -> Iterator[tuple[JournalRow, Event, list[Decision]]]:
         """Yield each event with the engine's decisions.
 
-        With ``pending``, also apply a change of the file that follows the last event.
+        With ``pending``, also apply a change of the file after the last event.
         """
         for row in self._journal.rows(self.seq, until):
             while self._texts and self._texts[0].seq < row.seq:
@@ -118,7 +120,7 @@ class Replay:
 
 
 def _same_but_new_fields(kept: str | None, decided: str | None) -> bool:
-    """Return True if decisions differ only in fields of jobs that version 1.0 did not have."""
+    """Return True if decisions differ only in fields of jobs that did not exist in version 1.0."""
     if kept is None or decided is None:
         return False
     before, now = json.loads(kept), json.loads(decided)
@@ -148,11 +150,11 @@ def recover(
 ) -> Replay:
     """Replay a journal to its last event, beginning at the newest snapshot that ``maker`` can read.
 
-    If ``maker`` is ``None``, the replay begins at the first event. Without ``pending``, a change of
-    the file after the last event is ignored, because the caller replaces it.
+    If ``maker`` is ``None``, begin at the first event. Without ``pending``, a change of the file
+    after the last event is ignored, because the caller replaces it.
 
-    Raises :class:`JournalError` if the journal is damaged, :class:`Difference` if the decisions
-    differ, and the errors of ``loading``.
+    Raises :class:`JournalError` if the journal is damaged, :class:`Difference` if decisions differ,
+    and the errors of ``loading``.
     """
     texts = journal.texts()
     replay = None

@@ -1,8 +1,8 @@
-"""Requests to a live run, as files in its folder.
+"""Passes requests to a live run as files in its folder.
 
-A command writes ``requests/NUMBER.json`` and waits for ``NUMBER.answer``. The run's controller, on
-any machine, polls for requests (:class:`RequestInbox`). It removes a request before carrying it
-out, so each request is carried out at most once.
+A command writes ``requests/NUMBER.json`` and waits for the file ``NUMBER.answer``. The controller
+of the run, on any machine, polls for requests with a :class:`RequestInbox`. It removes a request
+before it carries it out, so no request is carried out twice.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["RequestInbox", "ask", "forget_requests", "leave_request", "requester
 
 _FOLDER = "requests"
 _LARGEST = 1_000_000
-#: Seconds between polls for an answer.
+#: Seconds between two polls for an answer.
 _LOOK = 0.1
 
 #: Function that requests an action on behalf of a user. See ``Runtime.request``.
@@ -35,7 +35,7 @@ Request = Callable[[Mapping[str, Any], str], "Future[tuple[Decision, ...]]"]
 
 
 def ask(folder: Path, action: Mapping[str, Any], by: str) -> list[dict[str, Any]]:
-    """Request an action from the run in this folder. Wait, and return the decisions as plain data.
+    """Request an action from the run in this folder, wait, and return the decisions as plain data.
 
     Raises :class:`UsageError` if the run has no controller or rejects the request.
     """
@@ -53,7 +53,7 @@ def ask(folder: Path, action: Mapping[str, Any], by: str) -> list[dict[str, Any]
         ) from error
     try:
         while True:
-            gone = lock.controller() is None  # check this before reading the answer
+            gone = lock.controller() is None  # before reading the answer
             if answer.exists():
                 return _read_answer(answer)
             if gone:
@@ -79,7 +79,7 @@ def _write(path: Path, data: Mapping[str, Any]) -> None:
     """Write a file atomically."""
     part = path.with_suffix(".part")
     part.unlink(missing_ok=True)
-    # Use a new file, because opening a named pipe would block until the pipe has a reader.
+    # Create a new file, because opening a named pipe would block.
     with open(part, "x", encoding="utf-8") as file:
         file.write(json.dumps(data))
     os.replace(part, path)
@@ -97,14 +97,16 @@ def _read_answer(path: Path) -> list[dict[str, Any]]:
 
 
 def forget_requests(folder: Path) -> None:
-    """Remove requests to an earlier controller, so that the next controller ignores them."""
+    """Remove requests to an earlier controller, so that the next one ignores them."""
     with contextlib.suppress(OSError):
         for path in (folder / _FOLDER).iterdir():
             path.unlink(missing_ok=True)
 
 
 def requester() -> str:
-    """Return this user and machine as text, which the run's controller shows."""
+    """Return the names of this user and machine, which the controller shows as the origin of a
+    request.
+    """
     import getpass
     import socket
 
@@ -116,8 +118,9 @@ def requester() -> str:
 
 
 def leave_request(folder: Path, *names: str, word: str | None = None) -> None:
-    """Create files with these names, which request that the controller stops, ends or leaves the
-    run.
+    """Create files with these names.
+
+    They request that the controller stops, ends or leaves the run.
 
     The files contain ``word``, or else the user's name. Raises :class:`EnsembleError` if the files
     cannot be written.
@@ -135,7 +138,7 @@ def leave_request(folder: Path, *names: str, word: str | None = None) -> None:
 
 
 class RequestInbox:
-    """Inbox of a run's requests. The controller calls it periodically."""
+    """Inbox for requests to a run. The controller calls it periodically."""
 
     def __init__(self, folder: Path, request: Request) -> None:
         self._folder = folder / _FOLDER
@@ -143,10 +146,10 @@ class RequestInbox:
         self._open: list[tuple[Path, Future[tuple[Decision, ...]]]] = []
 
     def __call__(self) -> None:
-        """Accept new requests, and answer requests that are done."""
-        with contextlib.suppress(OSError):  # usually the folder does not exist
+        """Accept new requests, and answer those that are done."""
+        with contextlib.suppress(OSError):  # usually, the folder does not exist
             for path in sorted(self._folder.glob("*.json")):
-                # A request that cannot be removed must not block other requests.
+                # A request that cannot be removed must not block others.
                 with contextlib.suppress(OSError):
                     self._take(path)
         if self._open:  # most requests are done at once
@@ -167,7 +170,7 @@ class RequestInbox:
             if not isinstance(action, dict):
                 raise TypeError("its action is not a mapping")
         except FileNotFoundError:
-            return  # the requester has exited
+            return  # the process that made the request has exited
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             path.unlink(missing_ok=True)
             self._write_answer(
@@ -188,5 +191,5 @@ class RequestInbox:
         path: Path, error: EnsembleError | None, decided: Sequence[Decision] = ()
     ) -> None:
         answer = {"decided": [each.to_dict() for each in decided]}
-        with contextlib.suppress(OSError):  # the requester no longer waits
+        with contextlib.suppress(OSError):  # the process that made the request no longer waits
             _write(path, answer if error is None else {"error": error.to_dict()})

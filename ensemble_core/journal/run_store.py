@@ -1,7 +1,7 @@
-"""Run store: the folders of runs, look-up by name, and the controller's lock.
+"""Run store: the folders of all runs, look-up of a run by name, and the lock of a run's controller.
 
-Each run has a folder below ``STATE/runs``, whose name is the run's tag. The folder contains the
-journal, the lock, the executor's files, and the output of jobs that name no output file.
+Each run has a folder ``STATE/runs/TAG``. It contains the journal, the lock, the files of the
+executor, and the output of jobs for which the ensemble file names no output file.
 """
 
 from __future__ import annotations
@@ -54,23 +54,25 @@ __all__ = [
     "write_began",
 ]
 
-#: File with the start time of a run, as text. It is fast to read for lists of runs, and is
-#: available even if the journal is damaged.
+#: Name of the file with the start time of a run. Lists of runs can read it quickly, and even if the
+#: journal is damaged.
 BEGAN = "began"
 
-#: File that requests the end of a run.
+#: Name of the file that requests the end of a run.
 STOP = "stop"
-#: File that requests a stop after which the run can be resumed.
+#: Name of the file that requests a stop, after which the run can be resumed.
 HALT = "halt"
-#: File that requests that the controller exits even if jobs cannot be cancelled now.
+#: Name of the file that requests that the controller exits even if jobs cannot be cancelled now.
 LEAVE = "leave"
-#: Seconds to wait for another process that holds the lock only to check it.
+#: How many seconds to wait for a process that holds the lock only in order to check it.
 _PATIENCE = 0.5
 _UNFIT = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def state_folder(given: str | os.PathLike[str] | None) -> Path:
-    """Return the folder of kept runs: ``given``, ``ENSEMBLE_STATE``, or the user's state folder."""
+    """Return the folder of all runs: ``given``, or ``ENSEMBLE_STATE``, or the user's state
+    folder.
+    """
     named = given or os.environ.get("ENSEMBLE_STATE")
     if named:
         return Path(named).expanduser().absolute()
@@ -80,12 +82,12 @@ def state_folder(given: str | os.PathLike[str] | None) -> Path:
 
 
 def fit(name: str) -> str:
-    """Convert an ensemble's name to a valid name of a folder."""
+    """Convert the name of an ensemble to a valid name for a folder."""
     return _UNFIT.sub("-", name).strip(".-") or "run"
 
 
 def new_tag(name: str) -> str:
-    """Return a unique name for a run: the ensemble's name, the time and some random digits."""
+    """Return a unique name for a run, from the ensemble's name, the time and some random digits."""
     now = time.time()
     stamp = time.strftime("%Y%m%dT%H%M%S", time.localtime(now))
     return f"{name}-{stamp}-{int(now % 1 * 1000):03x}{os.urandom(2).hex()}"
@@ -95,7 +97,7 @@ def new_folder(state: Path, tag: str) -> Path:
     """Create and return the folder of a new run. Raises :class:`JournalError` if that fails."""
     folder = state / "runs" / tag
     try:
-        # Other users must not write here, regardless of the umask.
+        # Other users must not be able to write here, regardless of the umask.
         for made in (state, state / "runs"):
             made.mkdir(parents=True, mode=0o700, exist_ok=True)
         folder.mkdir(mode=0o700)
@@ -111,7 +113,7 @@ def new_folder(state: Path, tag: str) -> Path:
 
 
 def is_own(folder: Path) -> bool:
-    """Return True if only the caller can have written this run's folder and journal.
+    """Return True if only the calling user can have written this run's folder and journal.
 
     This matters because reading a run may load plugins that its journal names.
     """
@@ -119,8 +121,10 @@ def is_own(folder: Path) -> bool:
 
 
 def is_private(path: Path) -> bool:
-    """Return True if the caller owns a file or folder, and nobody else, not even the caller's
-    group, can write to it. If it is a link, the caller must also own the link."""
+    """Return True if the calling user owns a file or folder and nobody else can write to it.
+
+    This excludes the user's group. If the path is a link, the user must also own the link.
+    """
     status, me = path.stat(), os.geteuid()
     loose = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     return status.st_uid == path.lstat().st_uid == me and not loose
@@ -141,7 +145,7 @@ def require_own(folder: Path) -> None:
 
 
 def _lock_patiently(descriptor: int) -> None:
-    """Lock a file exclusively. Wait for processes that hold the lock only to check it."""
+    """Lock a file exclusively. Wait for processes that hold the lock only in order to check it."""
     deadline = time.monotonic() + _PATIENCE
     while True:
         try:
@@ -155,11 +159,10 @@ def _lock_patiently(descriptor: int) -> None:
 
 
 class Lock:
-    """Lock of a run. One controller holds it until :meth:`release` or until the controller's
-    process ends.
+    """Lock of a run. One controller holds it until :meth:`release` or until its process ends.
 
     The lock file names the owner, for error messages. On file systems without locks (Lustre without
-    ``flock``), the recorded owner decides whether the lock is free.
+    ``flock``), this name decides whether the lock is free.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -167,10 +170,10 @@ class Lock:
         self._descriptor: int | None = None
 
     def acquire(self, *, take_over: bool = False) -> None:
-        """Take the lock. Raises :class:`JournalError` that names the run's controller.
+        """Take the lock. Raises :class:`JournalError` that names the current controller of the run.
 
-        With ``take_over``, the user asserts that a controller on another machine no longer exists,
-        for file systems on which this cannot be checked.
+        On file systems without locks, this cannot check whether a controller on another machine
+        still exists. With ``take_over``, the user asserts that it does not.
         """
         try:
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -216,11 +219,11 @@ class Lock:
             self._descriptor = None
 
     def holder(self) -> Mapping[str, Any] | None:
-        """Return the recorded owner, or ``None``. This process may have been killed since."""
+        """Return the recorded owner, or ``None``. Its process may no longer exist."""
         return holder(self.path)
 
     def controller(self) -> Mapping[str, Any] | None:
-        """Return the run's present controller, or ``None`` if the run has no controller."""
+        """Return the current controller of the run, or ``None`` if it has none."""
         named = self.holder()
         if named is None:
             return None
@@ -251,12 +254,12 @@ class Lock:
 
 
 def stop_asked(folder: Path) -> str | None:
-    """Return the user who requested the end of this run, or ``None``."""
+    """Return the user who has requested the end of this run, or ``None``."""
     return _requester_in(folder / STOP)
 
 
 def halt_asked(folder: Path) -> str | None:
-    """Return the user who requested a stop of this run, or ``None``."""
+    """Return the user who has requested a stop of this run, or ``None``."""
     return _requester_in(folder / HALT)
 
 
@@ -277,13 +280,13 @@ def leave_asked(folder: Path) -> bool:
 State = Literal["running", "ended", "stopped", "limited", "interrupted", "new", "unreadable"]
 
 
-#: States in which the last controller exited normally, with an exit code.
+#: States in which the last controller has exited normally, with an exit code.
 LEFT = ("ended", "stopped", "limited")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class RunInfo(Value):
-    """One run in a list. Times are seconds since the epoch.
+    """A run, as lists of runs show it. Times are in seconds since the epoch.
 
     States:
 
@@ -291,11 +294,11 @@ class RunInfo(Value):
     - ``ended``: the run is over;
     - ``stopped``: the run was stopped, or a generator failed; it can be resumed;
     - ``limited``: limits hold the remaining jobs; the run can be resumed;
-    - ``interrupted``: the controller was killed, or left at once; the run can be resumed;
+    - ``interrupted``: the controller was killed, or exited immediately; the run can be resumed;
     - ``new``: the run was killed before its first event;
     - ``unreadable``: the journal cannot be read.
 
-    ``problem`` describes damage to the journal. ``left`` says whether the last controller left jobs
+    ``problem`` describes damage to the journal. ``left`` is true if the last controller left jobs
     to the queue.
     """
 
@@ -320,7 +323,7 @@ class RunInfo(Value):
 
 
 def look(folder: Path) -> RunInfo:
-    """Return the state of a run from its folder, without reading its events."""
+    """Return the state of the run in a folder, without reading its events."""
     controller = Lock(folder).controller()
     try:
         with Journal(folder / NAME) as journal:
@@ -348,7 +351,7 @@ def look(folder: Path) -> RunInfo:
     elif outcome is not None and outcome.get("stopped"):
         state = "stopped"
     elif outcome is not None and outcome.get("natural"):
-        # A resume continues runs that ended because of a limit or failed generators.
+        # A resume continues runs that ended because of a limit or a failed generator.
         state = "limited" if outcome.get("exit_code") == 4 else "stopped"
     else:
         state = "interrupted" if events else "new"
@@ -371,7 +374,10 @@ def look(folder: Path) -> RunInfo:
 
 
 def has_performed(folder: Path) -> bool:
-    """Return True if the run has carried out a decision. An empty journal then means data loss."""
+    """Return True if the run has carried out a decision.
+
+    If its journal is empty, data was then lost.
+    """
     path = folder / PERFORMED
     return path.exists() and path.stat().st_size > 0
 
@@ -379,8 +385,8 @@ def has_performed(folder: Path) -> bool:
 def began(folder: Path) -> float | None:
     """Return when a run began, in seconds since the epoch, or ``None`` if unknown.
 
-    All lists of runs are in this order. The time is taken from the file ``began``, or else from the
-    journal, or else from the tag. The times of the folder's files do not matter.
+    All lists of runs are sorted by this time. It comes from the file ``began``, or else from the
+    journal, or else from the tag. The modification times of files do not matter.
     """
     with contextlib.suppress(OSError, ValueError):
         seconds, checksum = read_note(folder / BEGAN).split()
@@ -410,7 +416,7 @@ def _finite(seconds: float) -> float:
 
 
 def folders(state: Path) -> list[Path]:
-    """Return the folders of runs, by start time. Runs whose start is unknown come first."""
+    """Return the folders of all runs, by start time. Runs without a known start come first."""
     try:
         with os.scandir(state / "runs") as entries:
             found = [Path(entry) for entry in entries if entry.is_dir() and _is_kept(Path(entry))]
@@ -427,7 +433,7 @@ def folders(state: Path) -> list[Path]:
 
 
 def _is_kept(folder: Path) -> bool:
-    """Return True if the folder belongs to a run, even if the run's journal is lost."""
+    """Return True if the folder belongs to a run, even if its journal is lost."""
     return (folder / NAME).exists() or (folder / PERFORMED).exists()
 
 

@@ -1,11 +1,13 @@
-"""Snapshots of the engine's state as bytes, so that a resume need not handle every event.
+"""Snapshots of the engine's state as bytes, so that a resume need not replay every event.
 
-A snapshot is JSON with the state's objects in columns, by class and field. Reading a snapshot
-cannot run code: the reader only creates objects of a fixed list of classes, without calling these.
-New fields of the classes are written and read automatically. Rules and statistics, which the
-ensemble file and plugins define, are stored by name and looked up in the ensemble. The accumulated
-values of a statistic are stored (``metrics.statistic_state``). Only the versions that wrote a
-snapshot read it (``maker``). The runtime writes snapshots, and ``replay`` reads them.
+A snapshot is JSON. It contains the objects of the state by class, and for each class one column per
+field. New fields of the classes are written and read automatically. Reading a snapshot cannot run
+code: the reader only creates objects of a fixed list of classes, and does not call their
+constructors.
+
+Rules and statistics are defined by the ensemble file and by plugins. A snapshot contains only their
+names, which are looked up in the ensemble, and the accumulated values of statistics
+(``metrics.statistic_state``). Only programs with the same versions can read a snapshot (``maker``).
 """
 
 from __future__ import annotations
@@ -35,10 +37,10 @@ from ensemble_core.model.rules import BoundRule, BoundSpec
 __all__ = ["FORMAT", "dump", "load"]
 
 #: Increase this number if a field of the engine's state changes its meaning. (New and removed
-#: fields are detected.)
+#: fields are detected automatically.)
 FORMAT = 23
 
-#: Modules that define the classes of a state.
+#: Modules that define the classes of the state.
 _MODULES = (
     "engine.budget engine.done_jobs engine.state engine.foreign_jobs engine.gauges "
     "engine.generator_state engine.group_state engine.job_table engine.rate_limit engine.records "
@@ -58,10 +60,10 @@ _CONTAINERS: dict[str, type[Any]] = {
 }
 _NAMES: dict[type[Any], str] = {
     **{found: name for name, found in (_CLASSES | _CONTAINERS).items()},
-    BoundSpec: "dict",  # these classes are copied as plain data
+    BoundSpec: "dict",  # copied as plain data
 }
 _SCALARS = {type(None), bool, int, float, str}
-#: Fields that contain functions or derived values. They are not stored but rebuilt.
+#: Fields that contain functions or derived values. They are not stored, but rebuilt.
 _REBUILT = {
     "State": ("all_tables",),
     "Watch": ("read",),
@@ -77,7 +79,7 @@ def _slots(cls: type[Any]) -> tuple[str, ...]:
 
 
 class _Writer:
-    """Writes the objects of a state, which are numbered for each class."""
+    """Writes the objects of a state. The objects of each class are numbered."""
 
     def __init__(self, ensemble: Ensemble, statistics: Mapping[str, StatisticSpec]) -> None:
         self._own = {id(rule) for rule in ensemble.rules}
@@ -86,7 +88,7 @@ class _Writer:
         self._numbers: dict[int, int] = {}
 
     def chunks(self) -> Iterator[tuple[str, int, Any]]:
-        """Yield all objects, class by class, until no new ones are found."""
+        """Yield all objects, class by class, until there are no new ones."""
         written: dict[str, int] = {}
         while any(len(found) > written.get(name, 0) for name, found in self._objects.items()):
             for name, found in list(self._objects.items()):
@@ -113,7 +115,9 @@ class _Writer:
         return contents
 
     def column(self, values: Sequence[Any]) -> Any:
-        """Return values for JSON: scalars unchanged, other values with their type."""
+        """Return values in a form that JSON can hold: scalars as they are, others with their
+        type.
+        """
         kinds = set(map(type, values))
         if kinds <= _SCALARS:
             if len(kinds) == 1 and float not in kinds and len(set(values)) == 1:
@@ -142,7 +146,7 @@ class _Writer:
             return {"bytes": [b64encode(value).decode() for value in values]}
         if kind.__module__.startswith("ensemble_core."):
             raise TypeError(f"a snapshot cannot contain a {kind.__name__}")
-        # This is a plugin's object in an event, which is stored as in the journal.
+        # A plugin's object in an event is stored as in the journal.
         plain: list[Any] = json.loads(dumps(values))
         return self.column(plain)
 
@@ -163,20 +167,20 @@ class _Writer:
             number = numbers.get(id(value))
             if number is None:
                 number = numbers[id(value)] = len(objects)
-                objects.append(value)  # keep the object alive, so that its id stays unique
+                objects.append(value)  # keeps the object alive, so that its id stays unique
             found.append(number)
         return found
 
 
 class _Reader:
-    """Reads the objects of a state. It creates all objects first, and then fills them."""
+    """Reads the objects of a state. First it creates all of them, then it fills them."""
 
     def __init__(self, ensemble: Ensemble) -> None:
         self._ensemble = ensemble
         self._rules = {rule.id: rule for rule in ensemble.rules}
         self._objects: dict[str, list[Any]] = {}
         self._series: list[tuple[Series, Any]] = []
-        #: An empty state. The fields of classes without slots are taken from its objects.
+        #: An empty state, from which the field names of classes without slots are taken.
         like = State(ensemble)
         parts = (getattr(like, name) for name in _slots(State))
         self._like = {type(each): vars(each).keys() for each in parts if hasattr(each, "__dict__")}
@@ -293,12 +297,14 @@ def dump(engine: Engine) -> bytes:
         return json.dumps({"state": state, "chunks": list(writer.chunks())}).encode()
     except NoState:
         raise
-    except Exception as error:  # a plugin's object in an event: continue without snapshot
+    except Exception as error:  # an object of a plugin: continue without a snapshot
         raise NoState(f"cannot write a snapshot of the run: {error!r}") from error
 
 
 def load(state: bytes, ensemble: Ensemble) -> Engine | None:
-    """Return the engine whose state :func:`dump` wrote, or ``None`` if the state cannot be read."""
+    """Return an engine with the state that :func:`dump` has written, or ``None`` if it cannot be
+    read.
+    """
     try:
         return Engine(_Reader(ensemble).read(json.loads(state)))
     except (KeyboardInterrupt, SystemExit):

@@ -1,4 +1,4 @@
-"""Jobs of a run, read from the journal's job rows: a million of them in seconds."""
+"""Reads the jobs of a run from the job rows in its journal: a million jobs in seconds."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from ensemble_core.journal.reader import Journal
 
 __all__ = ["StoredJobs"]
 
-#: A job's index, layout and values.
+#: A job: its index, its layout and its values.
 _Job = tuple[int, int, list[Any]]
-#: Number of values in a row before those of its layout. They are the ``FIELDS`` without group,
-#: index and duration.
+#: Number of values in a row before those that the layout names: the ``FIELDS`` without group, index
+#: and duration.
 _OWN = len(FIELDS) - 3
 _STARTED, _FINISHED = 5, 6
 
 
 class StoredJobs(Jobs):
-    """The jobs of one run, read from job rows.
+    """The jobs of a run, read from job rows.
 
-    ``active`` has the rows of unfinished jobs, and rows that are newer than those in the journal.
-    With ``check``, missing rows raise :class:`JournalError`.
+    ``active`` has the rows of jobs that are not over, and rows that are newer than those in the
+    journal. With ``check``, missing rows raise :class:`JournalError`.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class StoredJobs(Jobs):
                 yield self._columns(group, jobs)
 
     def active(self) -> Iterator[Batch]:
-        """Yield the jobs that were given as ``active``, by group and index."""
+        """Yield the jobs that were passed as ``active``, by group and index."""
         for group, jobs in self._active.items():
             yield self._columns(group, sorted(jobs.values(), key=itemgetter(0)))
 
@@ -97,7 +97,7 @@ class StoredJobs(Jobs):
         return row, values[own] if len(values) > own else None
 
     def _merged(self, group: str) -> Iterator[list[_Job]]:
-        """Yield portions of a group's jobs, each job with its active attempt, if any."""
+        """Yield the jobs of a group in portions. Active jobs replace their rows in the journal."""
         active = dict(sorted(self._active.get(group, {}).items()))
         for jobs in self._journal.job_rows(group):
             if active:
@@ -116,7 +116,7 @@ class StoredJobs(Jobs):
         known: dict[str, Sequence[Any]] = {}
         if len(used) == 1:
             places = self._places[layouts[0]]
-            # Some rows also have the number of the event that ended the job.
+            # Some rows also contain the number of the event that ended the job.
             columns = list(zip(*rows, strict=False))[: _OWN + len(places)]
             known = dict(zip(places, columns[_OWN:], strict=True))
             own = columns[:_OWN]

@@ -1,9 +1,9 @@
-"""Writer of a run's journal: a thread that commits new events in groups (group commit).
+"""Writes the journal of a run: a thread commits new events in groups (group commit).
 
-The engine's thread queues each event with its decisions and orders, and continues. The writing
-thread commits all queued events in one transaction, and only then passes their orders on. So no
-decision is carried out before it is on disk, and under load more events share a commit. Used by the
-runtime.
+The engine's thread queues each event with its decisions and *orders* (calls of the executor that
+follow from the decisions), and continues. The writing thread commits all queued events in one
+transaction. Only then does it pass their orders on, so no decision is carried out before it is on
+disk. Under load, more events share a commit.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from ensemble_core.model.events import Event
 
 __all__ = ["JournalWriter"]
 
-#: Maximum number of events in a list. A damaged byte affects one list.
+#: Maximum number of events in a list. A damaged byte affects a whole list.
 _MOST_IN_LIST = 100
-#: Number of lists that one statement writes. Each statement waits once for the GIL, which the
+#: How many lists one SQL statement writes. Each statement has to wait once for the GIL, which the
 #: engine's thread holds.
 _MOST_LISTS = 50
-#: Back-pressure: the engine's thread waits while more events than this are unwritten.
+#: Back-pressure: the engine's thread waits while more events than this are not written yet.
 _MOST_PENDING = 50_000
-#: Seconds for which events without orders wait, so that they share a commit with later events.
+#: How many seconds events without orders wait, to share a commit with later events.
 _PAUSE = 0.02
 #: Backoff after failed writes: the first and the longest wait, in seconds.
 _RETRY_FIRST, _RETRY_LONGEST = 0.2, 5.0
@@ -56,7 +56,7 @@ _FORGET_SNAPSHOTS = (
     "DELETE FROM snapshots WHERE seq NOT IN (SELECT seq FROM snapshots ORDER BY seq DESC LIMIT ?)"
 )
 
-#: An event with its decisions, its orders, and the jobs that it ended.
+#: An event with its decisions, its orders, and the jobs that ended with it.
 _Entry = tuple[Event, Sequence[Decision], Sequence[Any], Sequence[JobRow]]
 _Item = _Entry | Snapshot
 
@@ -69,23 +69,23 @@ def _insert(lists: int) -> str:
 class JournalWriter:
     """Writer of one journal.
 
-    The writing thread calls ``perform`` with each order whose event is on disk, in sequence. It
-    calls ``trouble`` with an error if the journal cannot be written, and with ``None`` once it can
-    be written again. In between, nothing is lost and no order is carried out. ``seq`` is the number
-    of the newest appended event. Raises :class:`JournalError` if the file cannot be created or
-    opened.
+    The writing thread calls the function ``perform`` with each order whose event is on disk, in
+    sequence. If the journal cannot be written, it calls ``trouble`` with the error, and once the
+    journal can be written again, with ``None``. In between, nothing is lost and no order is carried
+    out. ``seq`` is the number of the last appended event. Raises :class:`JournalError` if the file
+    cannot be created or opened.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.perform: Callable[[Any], object] | None = None
         self.trouble: Callable[[JournalError | None], None] | None = None
-        #: Why the journal currently cannot be written, or ``None``.
+        #: Why the journal cannot be written at the moment, or ``None``.
         self.in_trouble: JournalError | None = None
         try:
             new = not path.exists()
             self._connection = connect(path, write=True)
-            if new:  # so that the names of the file and of new folders survive a power cut
+            if new:  # the names of the file and of new folders must survive a power cut
                 for folder in [*path.absolute().parents][:4]:
                     _sync_folder(folder)
             add_functions(self._connection)
@@ -97,22 +97,22 @@ class JournalWriter:
             raise words(error, path) from error
         #: True if the journal has a row for each finished job.
         self.keeps_rows = self._job_rows is not None
-        #: The columns ``jobs`` and ``crc`` of the newest row of ``events``.
+        #: The columns ``jobs`` and ``crc`` of the last row of ``events``.
         self.seq, self._jobs, self._crc = map(int, row) if row else (0, 0, 0)
-        #: The number of the newest event on disk.
+        #: The number of the last event on disk.
         self._written = self.seq
-        #: The progress that is recorded outside the journal.
+        #: The progress that is stored outside the journal.
         self._progress = read_progress(path.parent)
         self._marks: int | None = None
         #: Queue from the engine's thread to the writing thread. Items are entries, snapshots, a
-        #: ``threading.Event`` to set once all earlier items are done, and ``None`` to end the
+        #: ``threading.Event`` to set when all earlier items are done, and ``None`` to end the
         #: thread.
         self._queue: SimpleQueue[_Item | list[_Item] | threading.Event | None] = SimpleQueue()
         #: Items that are being collected for one transaction; ``None`` at other times.
         self._unit: list[_Item] | None = None
         #: Set if the writing thread should write queued items without a pause.
         self._hurry = threading.Event()
-        #: Set if the writing thread should abandon unwritten items.
+        #: Set if the writing thread should abandon items that are not written.
         self._given_up = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -138,7 +138,7 @@ class JournalWriter:
             raise
 
     def describe(self, about: Mapping[str, Any]) -> None:
-        """Store the description of the run. Existing keys are replaced."""
+        """Store a description of the run. Existing keys are replaced."""
         self._execute(
             "about",
             *(
@@ -154,7 +154,9 @@ class JournalWriter:
         overrides: Sequence[str],
         attached: Mapping[str, str] | None = None,
     ) -> None:
-        """Store the ensemble file for the next events, with the texts of attached files."""
+        """Store the version of the ensemble file that applies from now on, with the texts of
+        attached files.
+        """
         given = Text(self.seq, file, text, tuple(overrides), attached).given()
         self._execute(
             "texts",
@@ -172,7 +174,7 @@ class JournalWriter:
             raise words(error, self.path) from error
 
     def begin(self, now: float, versions: Mapping[str, str]) -> None:
-        """Start a new session and the writing thread, when a controller takes over the run."""
+        """Start a session and the writing thread, when a controller takes over the run."""
         who = (socket.gethostname(), os.getpid(), json.dumps(dict(versions)))
         self._execute(
             "sessions",
@@ -182,15 +184,15 @@ class JournalWriter:
             ),
         )
         if self._progress.committed > self.seq:
-            # Missing events were reported. Keep the number of the newest event whose decisions were
-            # carried out, because these cannot be undone.
+            # Missing events have been reported. Keep the number of the last event whose decisions
+            # were carried out, because these cannot be undone.
             self._note(self._progress._replace(committed=self.seq), sync=True)
         thread = threading.Thread(target=self._main, name="journal", daemon=True)
         thread.start()
         self._thread = thread  # only now: a Ctrl-C must not leave an unstarted thread
 
     def end(self, now: float, outcome: Mapping[str, Any]) -> None:
-        """Write all events and end the session, when the controller leaves.
+        """Write all events and end the session, when the controller exits.
 
         Raises :class:`JournalError` if the events cannot be written. The session then has no end.
         """
@@ -209,7 +211,7 @@ class JournalWriter:
         )
 
     def close(self) -> None:
-        """Close the file. Unwritten events are abandoned."""
+        """Close the file. Events that are not written are abandoned."""
         self.stop(0.0)
         if self._marks is not None:
             os.close(self._marks)
@@ -217,7 +219,7 @@ class JournalWriter:
         try:
             self._connection.close()
         except sqlite3.Error:
-            return  # the failed write was reported already
+            return  # the failed write has been reported
 
     # -- the engine's thread -------------------------------------------------------------------
 
@@ -228,7 +230,7 @@ class JournalWriter:
         orders: Sequence[Any] = (),
         over: Sequence[JobRow] = (),
     ) -> None:
-        """Queue an event with its decisions, its orders, and the jobs that it ended."""
+        """Queue an event with its decisions, its orders, and the jobs that ended with it."""
         self.seq += 1
         entry = (event, decisions, orders, over)
         if self._unit is not None:
@@ -242,7 +244,7 @@ class JournalWriter:
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """Return a context manager. All events that are appended in it are written atomically."""
+        """Write all events that are appended within the ``with`` block in one transaction."""
         unit: list[_Item] = []
         self._unit = unit
         try:
@@ -253,7 +255,7 @@ class JournalWriter:
             self._hurry.set()
 
     def snapshot(self, maker: str, state: bytes) -> None:
-        """Queue a snapshot of the state after the newest event."""
+        """Queue a snapshot of the state after the last event."""
         taken = Snapshot(self.seq, maker, state)
         if self._unit is not None:
             self._unit.append(taken)
@@ -300,7 +302,7 @@ class JournalWriter:
         try:
             while self._write_next():
                 pass
-        except Exception as error:  # callers must not block on a dead thread
+        except Exception as error:  # callers must not wait for a dead thread
             self._given_up.set()
             self._report(
                 JournalError(
@@ -312,7 +314,7 @@ class JournalWriter:
             )
 
     def _write_next(self) -> bool:
-        """Wait for items, write all queued items, and pass their orders on.
+        """Wait for items, write all that are queued, and pass their orders on.
 
         Return False after the last item.
         """
@@ -340,7 +342,7 @@ class JournalWriter:
             return
         first, self._written = self._written + 1, self._written + len(batch)
         with_orders = [seq for seq, entry in enumerate(batch, first) if entry[2]]
-        # Record the progress before any order is carried out, to detect a truncated journal later.
+        # Store the progress before any order is carried out, to detect a truncated journal later.
         performed = max(self._progress.performed, *with_orders[-1:], 0)
         self._note(Progress(performed, self._written))
         for _, _, orders, _ in batch:
@@ -349,9 +351,9 @@ class JournalWriter:
                 self.perform(order)
 
     def _note(self, progress: Progress, *, sync: bool = False) -> None:
-        """Record the progress outside the journal."""
+        """Store the progress outside the journal."""
         self._progress = progress
-        with contextlib.suppress(OSError):  # ignore an error: the progress is only a safeguard
+        with contextlib.suppress(OSError):  # the progress is only a safeguard
             if self._marks is None:
                 place = self.path.with_name(PERFORMED)
                 flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
@@ -361,7 +363,7 @@ class JournalWriter:
                 os.fsync(self._marks)
 
     def _write_with_retries(self, batch: Sequence[_Entry], snapshot: Snapshot | None) -> bool:
-        """Write a batch, and retry until that succeeds. Return False if the write was abandoned."""
+        """Write a batch, and retry until it succeeds. Return False if the write was abandoned."""
         delay = _RETRY_FIRST
         while not self._given_up.is_set():
             try:
@@ -369,7 +371,7 @@ class JournalWriter:
             except (sqlite3.Error, OSError, MemoryError) as error:
                 if not self.in_trouble:
                     self._report(words(error, self.path))
-                snapshot = None  # skip the snapshot, because events need the space
+                snapshot = None  # skip the snapshot: events need the space
                 self._given_up.wait(delay)
                 delay = min(2 * delay, _RETRY_LONGEST)
                 continue
@@ -409,7 +411,7 @@ class JournalWriter:
             statements.append((_FORGET_SNAPSHOTS, (_KEPT_SNAPSHOTS,)))
         statements += of_rows
         if len(statements) == 1:
-            # A single statement is a transaction, and it waits only once for the GIL.
+            # A single statement is a transaction by itself, and it waits only once for the GIL.
             self._connection.execute(*statements[0])
         else:
             self._transact(statements)
@@ -419,14 +421,18 @@ class JournalWriter:
 
 
 def _job_rows(connection: sqlite3.Connection) -> JobRowWriter | None:
-    """Return the writer of job rows, or ``None`` for a journal of an older version without them."""
+    """Return the writer of job rows, or ``None`` if the journal is of an older version without
+    them.
+    """
     if not connection.execute(HAS_ROWS).fetchone()[0]:
         return None
     return JobRowWriter({layout: number for number, layout in read_layouts(connection).items()})
 
 
 def _sync_folder(folder: Path) -> None:
-    """Sync a folder, so that its names survive a power cut, if the file system supports that."""
+    """Sync a folder, if the file system supports it, so that new names in it survive a power
+    cut.
+    """
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:

@@ -1,1 +1,3 @@
-"""The plugin interface: hook specifications, records, their discovery and validation."""
+"""Plugin interface: the hooks and records for plugin authors, and how plugins are found and
+checked.
+"""

@@ -1,13 +1,13 @@
-"""Discovery of plugins.
+"""Finds and loads all plugins, and collects what they register.
 
 :func:`discover` registers every plugin with pluggy, calls each of its hooks once, and returns a
-:class:`Registry`. The command line and sessions call it. Plugins come from the entry-point group
-``ensemble`` of installed distributions, which includes the built-ins, and from files that the user
-names. A broken installed plugin only causes a warning, because the user may not need it. A broken
-file is an error, because the user requested it.
+:class:`Registry`. Plugins are found in two ways: through the entry-point group ``ensemble`` of
+installed distributions (which includes the built-ins), and in files that the user names. If an
+installed plugin is broken, there is only a warning, because the user may not need it. A broken file
+is an error, because the user has asked for it.
 
-pluggy finds the hooks and checks them against ``hookspecs``. Each hook is called directly and not
-through ``manager.hook``, so that an exception is reported with the name of its plugin, and the
+pluggy finds the hooks and checks them against ``hookspecs``. The hooks are then called directly,
+not through ``manager.hook``. An exception is thus reported with the name of its plugin, and the
 other plugins are still loaded.
 """
 
@@ -39,7 +39,7 @@ from ensemble_core.plugin.validation import FORMER_HOOKS, HOOKS, check_records
 
 __all__ = ["GROUP", "discover", "executor_record", "explain_failure", "looking_in"]
 
-#: The entry-point group.
+#: Name of the entry-point group.
 GROUP = "ensemble"
 
 
@@ -47,7 +47,7 @@ def discover(files: Sequence[str | Path] = ()) -> Registry:
     """Load every installed plugin and the plugin ``files``, and call the hooks of each.
 
     Raises :class:`PluginError`, with the position, if a file is missing or broken. A broken
-    installed plugin does not raise an error.
+    installed plugin raises no error.
     """
     with Watchdog() as watchdog:
         loader = _Loader(watchdog)
@@ -57,7 +57,7 @@ def discover(files: Sequence[str | Path] = ()) -> Registry:
 
 
 def executor_record(name: str) -> ExecutorPlugin:
-    """Return the record of an executor, for a plugin whose executor wraps another one.
+    """Return the record of an executor. For a plugin whose executor wraps another one.
 
     Executors in ``--plugin`` files are found only while an executor is being built. Raises
     :class:`PluginError` if no executor has this name, or if two distributions claim the name.
@@ -66,13 +66,13 @@ def executor_record(name: str) -> ExecutorPlugin:
     return record
 
 
-#: The registry that :func:`executor_record` uses inside :func:`looking_in`.
+#: The registry that :func:`executor_record` uses within a ``with looking_in(…)`` block.
 _looked_in: ContextVar[Registry | None] = ContextVar("ensemble-registry", default=None)
 
 
 @contextlib.contextmanager
 def looking_in(registry: Registry) -> Iterator[None]:
-    """Let :func:`executor_record` use this registry within the ``with`` block."""
+    """Make :func:`executor_record` use this registry within the ``with`` block."""
     token = _looked_in.set(registry)
     try:
         yield
@@ -81,19 +81,19 @@ def looking_in(registry: Registry) -> Iterator[None]:
 
 
 def _installed() -> list[EntryPoint]:
-    """Return the entry points of the group: the built-ins first, then by distribution and name."""
+    """Return the entry points of the group: first the built-ins, then by distribution and name."""
     return sorted(entry_points(GROUP), key=lambda point: normalize(point.distribution) != BUILTIN)
 
 
 class _Manager(pluggy.PluginManager):
-    """Pluggy's manager for the hooks of Ensemble. It also accepts former names of hooks."""
+    """Pluggy's manager for the hooks of Ensemble. It accepts former names of hooks too."""
 
     def __init__(self) -> None:
         super().__init__(PROJECT)
         self.add_hookspecs(hookspecs)
 
     def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
-        if inspect.ismodule(plugin):  # most names are not marked, and pluggy's check is slower
+        if inspect.ismodule(plugin):  # most names are not hooks, and pluggy's check is slower
             value = vars(plugin).get(name)
             if not (inspect.isroutine(value) and hasattr(value, f"{PROJECT}_impl")):
                 return None
@@ -102,25 +102,25 @@ class _Manager(pluggy.PluginManager):
         if former not in FORMER_HOOKS:
             return options
         hook = FORMER_HOOKS[former]
-        if hasattr(plugin, hook):  # the plugin supports both versions of Ensemble
+        if hasattr(plugin, hook):  # the plugin supports old and new versions of Ensemble
             return None
         return {**(options or {}), "specname": hook, "former": former}
 
 
 class _Loader:
-    """Registers plugins one by one and collects their records."""
+    """Loads plugins one by one and collects their records."""
 
     def __init__(self, watchdog: Watchdog) -> None:
         self.warnings: list[str] = []
         self._watchdog = watchdog
         self._manager = _Manager()
-        #: Hook functions that were already called. A hook function that another module imports is
+        #: Hook functions that were called already. If another module imports such a function, it is
         #: not called again.
         self._called: set[object] = set()
         self._files: set[Path] = set()
 
     def load(self, found: EntryPoint) -> LoadedPlugin | None:
-        """Load an installed plugin. Return ``None`` if the same object was loaded before."""
+        """Load an installed plugin. Return ``None`` if the same object has been loaded before."""
         done = partial(
             LoadedPlugin,
             name=found.name,
@@ -146,7 +146,10 @@ class _Loader:
         return done(records=records, notes=notes)
 
     def load_file(self, path: Path) -> LoadedPlugin | None:
-        """Load a plugin file. Return ``None`` if it is loaded already. Raises ``PluginError``."""
+        """Load a plugin file.
+
+        Return ``None`` if it is loaded already. Raises :class:`PluginError`.
+        """
         file = str(path)
         if path.is_dir():
             raise PluginError(
@@ -174,7 +177,7 @@ class _Loader:
             module = _import_file(path)
             try:
                 records, notes = self._register(module, shown, file)
-            except BaseException as error:  # whatever a plugin's code can raise
+            except BaseException as error:  # a plugin's code can raise anything
                 sys.modules.pop(module.__name__, None)
                 raise PluginError(
                     f"plugin {path.name!r} is broken: {_reason(error)}",
@@ -182,7 +185,7 @@ class _Loader:
                     code="plugin-broken",
                 ) from error
         self._files.add(_real(path))
-        # A file must not have the name of the built-ins' distribution.
+        # The name of a file must not be that of the built-ins' distribution.
         distribution = path.name if normalize(path.stem) == BUILTIN else path.stem
         return LoadedPlugin(
             name=path.stem,
@@ -203,20 +206,22 @@ class _Loader:
     def _register(
         self, plugin: object, shown: str, module: str
     ) -> tuple[dict[str, tuple[Named, ...]], tuple[str, ...]]:
-        """Register a plugin and call its hooks. Return the records by kind, and notes for the
-        plugin's author.
+        """Register a plugin and call its hooks.
 
-        After any error, unregister the plugin, and raise :class:`PluginError` or the error of the
+        Return the records by kind, and notes for its author.
+
+        If anything fails, unregister the plugin and raise :class:`PluginError` or the error of the
         plugin's code.
         """
         name = f"{shown} ({module})"
         try:
             self._manager.register(plugin, name)
             return self._collect(plugin, shown)
-        except BaseException as error:  # whatever a plugin's code can raise
+        except BaseException as error:  # a plugin's code can raise anything
             self._manager.unregister(plugin, name)
             if isinstance(error, pluggy.PluginValidationError):
-                # Drop the first line, because our messages already name the plugin and the hook.
+                # Drop pluggy's first line, because our messages already name the plugin and the
+                # hook.
                 raise PluginError("; ".join(str(error).splitlines()[1:])) from error
             raise
 
@@ -240,7 +245,7 @@ class _Loader:
             raise PluginError(
                 f"no hook found: mark a function named {' or '.join(sorted(HOOKS))} with @hookimpl"
             )
-        # Our tests check the built-ins. Checking them at each start would only cost time.
+        # Built-ins are checked by our tests. Checking them at each start would only take time.
         thorough = not getattr(plugin, "__name__", "").startswith("ensemble_core.")
         records: dict[str, tuple[Named, ...]] = {}
         for name, hook in sorted(hooks, key=lambda each: list(HOOKS).index(each[0])):
@@ -250,7 +255,7 @@ class _Loader:
                 returned = check_records(hook.function(), name, thorough=thorough)
             except PluginError:
                 raise
-            except BaseException as error:  # whatever a plugin's code can raise
+            except BaseException as error:  # a plugin's code can raise anything
                 raise PluginError(f"{name} raised {_reason(error)}") from error
             kind = HOOKS[name][0]
             records[kind] = records.get(kind, ()) + returned
@@ -263,7 +268,9 @@ class _Loader:
         return records, notes
 
     def _check_unmarked(self, plugin: object, implemented: set[str], shown: str) -> None:
-        """Raise an error or warn about an unmarked function that looks like a hook."""
+        """Raise an error or warn about a function that looks like a hook but is not marked as
+        one.
+        """
         home = getattr(plugin, "__name__", None) if inspect.ismodule(plugin) else None
         for name in dir(plugin):
             value = getattr(plugin, name, None) if "ensemble" in name else None
@@ -297,7 +304,7 @@ def _real(path: Path) -> Path:
 
 
 class _Source(SourceFileLoader):
-    """Loader that always compiles the file, and neither reads nor writes cached bytecode."""
+    """Module loader that always compiles the file, and neither reads nor writes cached bytecode."""
 
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
@@ -312,10 +319,10 @@ def _import_file(path: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # the decorator ``dataclass`` looks the module up
+    sys.modules[name] = module  # the decorator ``dataclass`` looks up the module
     try:
         spec.loader.exec_module(module)
-    except BaseException as error:  # whatever a plugin's code can raise
+    except BaseException as error:  # a plugin's code can raise anything
         del sys.modules[name]
         if interrupted(error):
             raise KeyboardInterrupt from error
@@ -353,14 +360,14 @@ def _file_error(path: Path, real: Path, error: BaseException) -> PluginError:
 
 
 def _reason(error: BaseException) -> str:
-    """Return why a plugin is broken, given the error of its code. Re-raise Ctrl-C."""
+    """Return why a plugin is broken, from the error that its code raised. Re-raise Ctrl-C."""
     if interrupted(error):
         raise KeyboardInterrupt from error
     return error.what if isinstance(error, PluginError) else explain_failure(error)
 
 
 def explain_failure(error: BaseException, *, place: bool = True) -> str:
-    """Return one line about an error in a plugin's code, with the position in that code."""
+    """Describe an error in a plugin's code in one line, with the position in that code."""
     import traceback
 
     text = " ".join(str(error).split()) or "no reason given"

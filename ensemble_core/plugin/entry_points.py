@@ -1,9 +1,8 @@
-"""Entry points of installed distributions, read from their metadata files without any import.
+"""Reads the entry points of installed distributions from their metadata files, without any import.
 
-This module finds plugins (group ``ensemble``) and their commands (group ``ensemble.commands``) by
-listing each folder of ``sys.path``. ``importlib.metadata`` finds the same entry points, but
-importing it takes longer than all the work done here. It is therefore used only for zip files and
-the like.
+This module finds plugins (group ``ensemble``) and commands (group ``ensemble.commands``) by listing
+each folder of ``sys.path``. ``importlib.metadata`` would find the same entry points, but importing
+it takes longer than all the work done here. It is therefore used only for zip files and the like.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from ensemble_core.errors import PluginError
 __all__ = ["EntryPoint", "entry_points", "normalize", "version_of"]
 
 _CORE = "ensemble-core"
-#: ``_SIGNS``: first characters of a version requirement. ``_WIDTH``: how many numbers of a release
+#: ``_SIGNS``: first characters of a version requirement. ``_WIDTH``: how many numbers of a version
 #: are compared.
 _SIGNS = "~=!<>"
 _WIDTH = 6
@@ -29,7 +28,7 @@ _FORM = re.compile(r"([\w.]+)\s*(?::\s*([\w.]+)\s*)?(?:\[.*\]\s*)?")
 
 
 class EntryPoint(NamedTuple):
-    """One entry point. ``error`` says why it cannot be read or used, if that is so."""
+    """One entry point. If it cannot be read or used, ``error`` is the reason."""
 
     name: str
     value: str
@@ -42,7 +41,7 @@ class EntryPoint(NamedTuple):
         return self.value.partition(":")[0].partition("[")[0].strip()
 
     def load(self) -> Any:
-        """Import and return the object. Errors during the import propagate."""
+        """Import the object to which the entry point refers. Errors during the import propagate."""
         match = _FORM.fullmatch(self.value)
         if match is None:
             raise PluginError(
@@ -55,8 +54,9 @@ class EntryPoint(NamedTuple):
 
 
 def normalize(distribution: str) -> str:
-    """Return a distribution's name as package indexes compare it: ``Ensemble_Foo`` becomes
-    ``ensemble-foo``."""
+    """Return a distribution's name in normalized form: ``Ensemble_Foo`` becomes ``ensemble-
+    foo``.
+    """
     return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
@@ -78,8 +78,11 @@ def version_of(distribution: str) -> str | None:
 
 
 def _installed() -> Iterator[tuple[str, Any]]:
-    """Yield every distribution on the path, in the form of :func:`_distributions`. The first one
-    with a name takes precedence."""
+    """Yield every installed distribution: its normalized name and its metadata (see
+    ``_distributions``).
+
+    If several distributions have the same name, the first one on the path takes precedence.
+    """
     seen: set[str] = set()
     for place in dict.fromkeys(sys.path):
         for name, where in _distributions(place or "."):
@@ -89,8 +92,10 @@ def _installed() -> Iterator[tuple[str, Any]]:
 
 
 def _distributions(place: str) -> Iterator[tuple[str, Any]]:
-    """Yield the normalized name and the metadata of each distribution in a folder or zip file. The
-    metadata is a folder's path or an object of ``importlib.metadata``."""
+    """Yield the normalized name and the metadata of each distribution in a folder or zip file.
+
+    The metadata is the path of a folder or an object of ``importlib.metadata``.
+    """
     try:
         names = sorted(os.listdir(place), reverse=True)  # the newer of two versions first
     except NotADirectoryError:
@@ -143,22 +148,24 @@ def _read(group: str, name: str, where: Any, core: str) -> Iterator[EntryPoint]:
 
 
 def _metadata(name: str, where: Any) -> tuple[str, str, str]:
-    """Return a distribution's name, its version, and its requirement on the core's version (empty:
-    any version). Each is empty if the metadata lacks it."""
+    """Return the name of a distribution, its version, and which versions of the core it requires.
+
+    If the metadata lacks one of these, it is empty. An empty requirement accepts any version.
+    """
     fields: dict[str, str] = {}
     required = ""
     for key, value in _headers(where):
         fields.setdefault(key, value)
         if key == "requires-dist" and normalize(value[: len(_CORE)]) == _CORE:
             versions = value[len(_CORE) :].strip(" ()")
-            # The rest may also be a marker, an extra, a URL, or part of a longer distribution name.
+            # Otherwise, it may be a marker, an extra, a URL, or part of a longer name.
             if versions[:1] in _SIGNS and ";" not in versions:
                 required = versions
     return fields.get("name", name), fields.get("version", ""), required
 
 
 def _headers(where: Any) -> Iterator[tuple[str, str]]:
-    """Yield the fields of a distribution's metadata, with names in lower case."""
+    """Yield the fields in a distribution's metadata, with names in lower case."""
     if not isinstance(where, str):
         yield from ((key.lower(), str(value)) for key, value in where.metadata.items())
         return
@@ -175,7 +182,7 @@ def _headers(where: Any) -> Iterator[tuple[str, str]]:
 
 
 def _meets(version: str, required: str) -> bool:
-    """Return whether a version meets a requirement.
+    """Return True if a version meets a requirement.
 
     Only release numbers are compared, so 2.0rc1 counts as 2.0. A requirement that cannot be parsed
     counts as met.

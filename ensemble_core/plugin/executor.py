@@ -1,7 +1,7 @@
-"""Interface of executors: an executor is the adapter to one queue.
+"""Interface of executors. An executor is the adapter to one queue.
 
-The docstring of :class:`Executor` is the contract, which the suite ``ExecutorContract`` checks. The
-runtime calls executors; an executor reports only through ``emit``.
+The docstring of :class:`Executor` is the contract; the test suite ``ExecutorContract`` checks it.
+The runtime calls the methods of an executor. The executor reports everything through ``emit``.
 """
 
 from __future__ import annotations
@@ -33,20 +33,25 @@ __all__ = [
     "wrong_command",
 ]
 
-#: Function that passes events to the run. Any thread may call it. It never blocks, and it keeps the
-#: events of each caller in order.
+#: Function that passes events to the run. It may be called from any thread and never blocks. The
+#: events that one thread passes stay in order.
 Emit = Callable[["Sequence[Event]"], None]
 
 
 def job_environment() -> dict[str, str]:
-    """Return the initial environment of jobs: this process's environment without the service's
-    token, which would let a job steer other members."""
+    """Return the environment in which jobs start: that of this process, without the service's
+    token.
+
+    A job with the token could steer other members.
+    """
     return {name: value for name, value in os.environ.items() if name != "ENSEMBLE_TOKEN"}
 
 
 def start_folder() -> str:
-    """Return the current folder, to which relative paths of jobs refer. Raises
-    :class:`ExecutorError` if it has been removed."""
+    """Return the current folder, from which relative paths of jobs start.
+
+    Raises :class:`ExecutorError` if the folder has been removed.
+    """
     try:
         return os.getcwd()
     except FileNotFoundError:
@@ -58,8 +63,10 @@ def start_folder() -> str:
 
 
 def check_new(jobs: Sequence[Job], known: Collection[str]) -> set[str]:
-    """Return the ids of jobs that are to be submitted. Raises :class:`ExecutorError` if an id is
-    among ``known`` or occurs twice."""
+    """Return the ids of jobs to submit.
+
+    Raises :class:`ExecutorError` if an id is in ``known`` or occurs twice.
+    """
     names: set[str] = set()
     for job in jobs:
         if job.id in known or job.id in names:
@@ -73,7 +80,9 @@ def check_new(jobs: Sequence[Job], known: Collection[str]) -> set[str]:
 
 
 def wrong_command(job: Job) -> str | None:
-    """Return why no queue can run a job's command, or ``None`` if the command is valid."""
+    """Return the reason why no queue can run a job's command, or ``None`` if the command is
+    valid.
+    """
     if not job.command or not job.command[0]:
         return "the command is empty"
     if any("\0" in word for word in (*job.command, *job.environment.values())):
@@ -85,12 +94,14 @@ def wrong_command(job: Job) -> str | None:
 class Run(Value):
     """The run for which an executor works.
 
-    ``tag`` is the run's unique name. An executor attaches the tag to each of its jobs in the queue,
-    so that the jobs can be found again. ``folder`` receives the output of jobs that name no output
-    file. ``clock`` returns the time for events, in seconds since the epoch; this time never goes
-    back within a run. ``state`` is a folder that lasts as long as the run's journal. There, an
-    executor may store what it needs to reattach to its jobs. ``state`` is ``None`` if the run has
-    no journal, so that it cannot be resumed.
+    - ``tag`` is the run's unique name. The executor attaches it to each of its jobs in the queue,
+      so that it can find the jobs again.
+    - ``folder`` receives the output of jobs for which no output file is given.
+    - ``clock`` returns the time for events, in seconds since the epoch. Within a run, this time
+      never goes back.
+    - ``state`` is a folder that exists as long as the run's journal. The executor may store there
+      what it needs to reattach to its jobs. ``state`` is ``None`` if the run has no journal,
+      because such a run cannot be resumed.
     """
 
     tag: str
@@ -100,87 +111,101 @@ class Run(Value):
 
 
 class Executor(ABC):
-    """The adapter to one queue, which carries out decisions and emits events.
+    """The adapter to one queue: it carries out decisions and emits events.
 
     The package ``ensemble_batch`` has base classes that implement most of this contract:
     ``BatchExecutor`` for queues that must be polled, and ``QueueExecutor`` for queues that send
-    events. The suite ``ExecutorContract`` tests each sentence here.
+    events.
 
-    **Calls.** Methods are never called from the engine's thread, and never two at a time, but not
-    always from the same thread. A method may block for the time of a remote call, but not for the
-    life of a job. ``submit`` takes jobs in bulk, and should cost no more than one bulk request.
+    **Calls.** Only one method is called at a time, never from the engine's thread, but not always
+    from the same thread. A method may block as long as a remote call takes, but not as long as a
+    job runs. ``submit`` receives many jobs at once, and should cost no more than one bulk request.
 
-    - If ``submit`` returns, events of each job follow, and the last of them is ``clean``. If
-      ``submit`` raises an error, nothing was submitted and no event follows.
+    - If ``submit`` returns, each job emits events, and the last one is ``clean``. If ``submit``
+      raises an error, no job was submitted, and no job emits an event.
     - If ``submit`` or ``cancel`` raises an :class:`ExecutorError` that is ``transient``, the run
       retries the call with exponential backoff for some minutes. Any other error is final: the jobs
-      have failed (cause ``submit``) or could not be cancelled.
-    - A problem of a single job (a missing command, a rejected jobspec) is reported as an
-      ``exception`` event of that job with ``severity`` 0, followed by ``clean``. It is never an
-      error of ``submit``.
-    - ``cancel`` has no effect on a job that is over or unknown. Cancelling leaves no process of the
-      job behind. A controller that ends or stops waits until cancelled jobs have ended. It gives up
-      if nothing was reported about any of them for ``limits.stop`` (5 minutes); a resume finds
-      these jobs with ``reattach``.
-    - ``resize`` emits one ``ResizeOutcome`` for the request.
-    - ``resources`` may raise an error. The run then continues without gauges and prints a warning.
-    - ``close`` is called once. It releases what ``open`` acquired. Nothing is emitted afterwards.
-      It does not cancel jobs; if needed, the run does that before. After two minutes, the run no
-      longer waits for ``close``.
-    - An exception other than :class:`EnsembleError` in a method or in a thread of the executor is
-      reported as a defect of the executor. If a thread dies, the run ends, because it would get no
-      further reports about its jobs.
+      have failed (cause ``submit``), or could not be cancelled.
+    - A problem with a single job, such as a missing command or a rejected jobspec, is never an
+      error of ``submit``. The job emits an ``exception`` with ``severity`` 0, followed by
+      ``clean``.
+    - ``cancel`` has no effect on a job that is over or unknown. After a cancel, no process of the
+      job is left.
+    - When a controller ends or stops, it waits until the cancelled jobs have ended. If none of them
+      emits an event for ``limits.stop`` (5 minutes), the controller exits; a resume then finds the
+      jobs with ``reattach``.
+    - ``resize`` emits one ``ResizeOutcome`` for each request.
+    - ``resources`` may raise an error. The run then prints a warning and continues without gauges.
+    - ``close`` is called once. It releases what ``open`` acquired, and nothing is emitted
+      afterwards. It does not cancel jobs; if that is necessary, the run does it before. The run
+      waits for ``close`` for at most two minutes.
+    - If a method or a thread of the executor raises an exception other than :class:`EnsembleError`,
+      it is reported as a defect of the executor. If a thread of the executor dies, the run ends,
+      because it could miss events of its jobs.
 
-    **Events.** ``emit`` may be called from any thread, also within a method, with one event or
-    many. It never blocks and never raises an error. The events of one job take effect in the order
-    in which they were emitted; events of different jobs may be interleaved. Emitting many events at
-    once only saves time.
+    **Events.** ``emit`` takes one or more events. It may be called from any thread, also within a
+    method. It never blocks and never raises an error. The events of one job take effect in the
+    order in which they were emitted; events of different jobs may be interleaved. Emitting several
+    events in one call makes no difference except for speed.
 
-    - The time of an event (seconds since the epoch) is when it happened according to the queue, so
-      it may be in the past. Each event of a job is at least a microsecond later than the previous
-      event, and no event is later than ``Run.clock``. If an event is emitted again after a crash,
-      it has the same time.
-    - Each job emits, in order, ``submit``, then ``validate``, ``depend``, ``priority`` and
-      ``alloc`` if the queue has these events, then ``start`` and ``finish`` if the job ran, and
-      always, exactly once, ``clean``. A cancelled job first emits an ``exception`` of type
-      ``cancel``. If there are several fatal exceptions, the first one says why the job ended.
+    - The time of an event (seconds since the epoch) is when the event happened according to the
+      queue, so it may be in the past. Each event of a job is at least a microsecond later than the
+      job's previous event. No event is later than ``Run.clock``. If an event is emitted again after
+      a crash, it has the same time.
+    - Each job emits these events, in this order: ``submit``; ``validate``, ``depend``, ``priority``
+      and ``alloc`` if the queue has them; ``start`` and ``finish`` if the job ran; and always,
+      exactly once, ``clean``.
+    - A cancelled job emits an ``exception`` of type ``cancel`` before its ``finish`` or ``clean``.
+      If a job has several fatal exceptions, the first one says why the job ended.
     - The context of ``submit`` may have ``queue_id``. The context of ``start`` may have
       ``workdir``, ``stdout`` and ``stderr`` (absolute paths, for observers). The context of
-      ``finish`` has ``status``, a wait status; without it, the job counts as failed with cause
+      ``finish`` has ``status``, a wait status; without it, the job counts as failed with the cause
       ``unknown``.
-    - A breach of these rules (an event more than 10 s in the future, or older than the previous
-      event; a missing or late ``submit``, ``start`` or ``finish``; a job that the run never
-      submitted) is reported once per kind as a defect of the executor. The breach is corrected if
-      that cannot change how the job ended: times are set to now or moved after the previous event,
-      a missing ``submit`` is added, and the events of one bulk are sorted.
-    - ``ExecutorLost`` means that the queue is permanently lost: the run ends with exit code 1,
-      cancels nothing, and can be resumed. If the queue is only unreachable, emit one ``Problem``.
+    - Breaches of these rules are reported as a defect of the executor, once for each kind of
+      breach: an event that is more than 10 s in the future or older than the previous event; a
+      missing or late ``submit``, ``start`` or ``finish``; an event of a job that the run never
+      submitted. A breach is also corrected if the correction cannot change how the job ended: times
+      are set to now or moved after the previous event, a missing ``submit`` is added, and the
+      events in one call are sorted.
+    - ``ExecutorLost`` means that the queue is permanently lost. The run then ends with exit code 1
+      and cancels nothing; it can be resumed. If the queue is only unreachable, emit one ``Problem``
+      instead.
 
-    **Fields of a job.** The executor honours ``command``, ``workdir``, ``environment``, ``stdout``,
-    ``stderr``, ``duration``, ``nodes``, ``tasks``, ``cores_per_task`` and ``gpus_per_task``, or it
-    rejects the job with an ``exception`` of type ``jobspec``, ``alloc`` or ``submit`` and a note
-    that says what to do. It silently ignores none of them. ``urgency`` (0 to 31) orders jobs as
-    well as the queue can; 0 holds a job until it is cancelled. ``options[NAME]`` has the options
-    for this executor, checked against ``job_options``. Ignore all other fields. The executor
-    creates a missing ``workdir``, and missing folders of ``stdout`` and ``stderr``, where the job
-    runs. When the run first uses an output file, the file is truncated; after that, output is
-    appended. ``stdout`` and ``stderr`` may be the same file. Without a file, output goes to
-    ``Run.folder``, as ``JOB.out`` and ``JOB.err``. ``id`` is the job's name everywhere:
-    ``GROUP.INDEX``, or ``GROUP.INDEX-ATTEMPT``.
+    **Fields of a job.** The executor either implements each of the fields ``command``, ``workdir``,
+    ``environment``, ``stdout``, ``stderr``, ``duration``, ``nodes``, ``tasks``, ``cores_per_task``
+    and ``gpus_per_task``, or it rejects the job with an ``exception`` of type ``jobspec``,
+    ``alloc`` or ``submit`` whose note says what to do. It never silently ignores one of them.
 
-    **Capabilities.** Both the class and the plugin's record list them: ``submit``, ``cancel``,
-    ``resize``, ``reattach`` (a later controller can find the jobs again, also after a crash), and
-    ``detach`` (jobs may outlive the run). Without ``detach``, a run that ends with ``cancel:
-    false`` waits for its jobs. The check of the file rejects rules that need a missing capability.
-    If the attribute ``shared`` is true, others also use the queue, so its gauges can change
-    independently of the run. A run that waits for such a gauge does not end for lack of events.
+    - ``urgency`` (0 to 31) is a priority, which is used as far as the queue supports priorities. A
+      job with urgency 0 is held until it is cancelled.
+    - ``options[NAME]`` has the options for this executor, checked against ``job_options``.
+    - ``workdir`` and the folders of ``stdout`` and ``stderr`` are created on the machine where the
+      job runs, if they are missing.
+    - ``stdout`` and ``stderr`` may be the same file. When the run first uses an output file, the
+      file is truncated; after that, output is appended. If no file is given, output goes to
+      ``JOB.out`` and ``JOB.err`` in ``Run.folder``.
+    - ``id`` is the job's name everywhere: ``GROUP.INDEX`` or ``GROUP.INDEX-ATTEMPT``.
+    - All other fields are ignored.
+
+    **Capabilities.** The class and the plugin's record both list them:
+
+    - ``submit``, ``cancel``, ``resize``: the methods with these names work.
+    - ``reattach``: a later controller can find the jobs again, even after a crash.
+    - ``detach``: jobs may outlive the run. Without this capability, a run that ends with ``cancel:
+      false`` waits for its jobs.
+
+    The check of an ensemble file rejects rules that need a capability which the executor lacks.
+
+    If the attribute ``shared`` is true, other users also use the queue, so its gauges can change
+    independently of the run. A run in which a rule waits for such a gauge does not end just because
+    nothing else can happen.
     """
 
     #: Capabilities of the executor: ``submit``, ``cancel``, ``resize``, ``reattach``, ``detach``.
     capabilities: ClassVar[frozenset[str]] = frozenset({"submit", "cancel"})
-    #: The causes (``CAUSES``) that the executor distinguishes. If neither the type of the
-    #: ``exception`` nor the wait status of the ``finish`` implies the cause, the event's context
-    #: has the field ``cause``.
+    #: The causes (see ``CAUSES``) that the executor can distinguish. A cause that follows neither
+    #: from the type of an ``exception`` nor from the wait status is in the field ``cause`` of the
+    #: event's context.
     causes: ClassVar[frozenset[Cause]] = frozenset({"exit", "timeout", "cancelled"})
     #: Whether others use the same queue, so that its gauges change independently of the run.
     shared: ClassVar[bool] = False
@@ -188,8 +213,8 @@ class Executor(ABC):
     def prepare(self, tag: str, state: Path | None) -> None:
         """Start slow preparations without waiting for them.
 
-        :meth:`open` may follow, for a new run with this ``tag`` and ``state``. It reports errors of
-        the preparations.
+        The method :meth:`open` may follow, for a new run with this ``tag`` and ``state``. It then
+        reports the errors of the preparations.
         """
 
     @abstractmethod
@@ -202,36 +227,36 @@ class Executor(ABC):
 
     @abstractmethod
     def cancel(self, jobs: Sequence[str]) -> None:
-        """Cancel jobs, given by our ids."""
+        """Cancel the jobs with these ids (our ids, not the queue's)."""
 
     def resize(self, request: str, delta: int, *, when_busy: WhenBusy = "wait") -> None:
         """Request ``delta`` more nodes (fewer if negative), and emit a ``ResizeOutcome``.
 
-        ``when_busy`` says what to do with nodes that are to be released while jobs run on them:
+        ``when_busy`` says what to do with nodes that should be released while jobs run on them:
         release them once they are idle (``wait``), keep them (``skip``), or release them at once
         (``force``) if the queue can do that. With ``skip``, the request is granted in part, or
         denied if no node is idle.
 
-        A request may be repeated under the same name, after a ``transient`` :class:`ExecutorError`,
-        or if the controller died before it got the answer. The method must be idempotent: answer
-        again, but do not resize twice.
+        The same ``request`` may arrive again, after a ``transient`` :class:`ExecutorError` or after
+        a controller has died without the answer. The method must be idempotent: it emits the
+        outcome again, but does not resize twice.
         """
         raise ExecutorError("this executor cannot resize", code="cannot-resize")
 
     def resources(self) -> Mapping[str, float]:
         """Return the queue's current gauges by metric path (``nodes.up``, ``cores.free`` …).
 
-        This may raise an error. If ``nodes.up``, ``cores.up`` or ``gpus.up`` is present, the
-        corresponding gauge ``.free`` is present too.
+        This may raise an error. If ``nodes.up``, ``cores.up`` or ``gpus.up`` is included, so is the
+        corresponding gauge ``nodes.free``, ``cores.free`` or ``gpus.free``.
         """
         return {}
 
     def reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
         """Reattach to jobs that an earlier executor submitted for the same run (same tag).
 
-        ``jobs`` maps our ids to the time (seconds since the epoch) of the job's newest known event,
-        or 0. Return for each job whether the queue knows it. For each known job, emit all events
-        after that time, even if the job is over by now.
+        ``jobs`` maps our ids to the time of the job's latest known event (seconds since the epoch;
+        0 if it had none). Return for each job whether the queue knows it. For each known job, emit
+        all events after that time, even if the job is over by now.
         """
         raise ExecutorError("this executor cannot find jobs again", code="cannot-reattach")
 
@@ -239,27 +264,29 @@ class Executor(ABC):
     def queue_is_new(self) -> bool:
         """True if the queue that an earlier executor of the run used no longer exists.
 
-        Jobs that :meth:`reattach` does not find then cannot be running. The run resubmits the jobs
-        that had not started; the others have failed with their node.
+        In that case, jobs that :meth:`reattach` does not find cannot be running. The run submits
+        those again that had not started; the others have failed together with their node.
         """
         return False
 
     def forget(self, jobs: Sequence[str]) -> None:
-        """Drop the records of these jobs, if the executor keeps a ledger.
+        """Drop all data about these jobs, if the executor keeps a ledger.
 
-        The jobs are over, their last events are in the journal, and :meth:`reattach` will not ask
-        for them.
+        The jobs are over, and their last events are in the journal. They will not be passed to
+        :meth:`reattach` again.
         """
 
     @property
     def sees_foreign_jobs(self) -> bool:
-        """True if the open executor emits events of foreign jobs. If not, a run with rules of
-        ``scope: queue`` prints a warning."""
+        """True if the executor emits events of foreign jobs after :meth:`open`.
+
+        If not, a run that has rules with ``scope: queue`` prints a warning.
+        """
         return True
 
     @property
     def on_stop(self) -> Literal["keep", "cancel"]:
-        """The effect of a stop on the jobs if the file does not specify it.
+        """The effect of a stop on the jobs (keep or cancel), if the file does not define it.
 
         By default, jobs are kept if the executor can ``detach`` and ``reattach``; otherwise, they
         are cancelled.
@@ -268,39 +295,41 @@ class Executor(ABC):
 
     @property
     def handle(self) -> object:
-        """The ``handle`` for custom functions: the queue's native handle, or ``None``.
+        """The ``handle`` that custom functions receive: the queue's native handle, or ``None``.
 
-        The property is read in the thread that runs the function, and possibly by several threads
-        at once, so an executor can give each thread a separate handle.
+        The property is read on the thread that runs the function. Several threads may read it at
+        the same time, so an executor can give each thread a separate handle.
         """
         return None
 
     def journal_record(self, queue_id: str, event: str) -> Mapping[str, Any]:
-        """Return further fields of the queue's record of a job's event, for custom functions.
+        """Return more fields of the queue's own record of a job's event, for custom functions.
 
-        The keys are those of Flux's journal: ``id`` is the queue's name of the job. If the queue
-        keeps them, there are also ``jobspec`` for a ``submit`` and ``R`` for an ``alloc``. This is
-        called in the thread that runs the function, like ``handle``.
+        The keys are those in Flux's journal: ``id`` is the queue's name of the job. If the queue
+        stores them, there are also ``jobspec`` for the event ``submit`` and ``R`` for the event
+        ``alloc``. Like ``handle``, this is called on the thread that runs the function.
         """
         return {"id": queue_id}
 
     @abstractmethod
     def close(self) -> None:
-        """Release what :meth:`open` acquired. Emit nothing afterwards."""
+        """Release what :meth:`open` has acquired. Emit nothing afterwards."""
 
 
 class VirtualExecutor(Executor):
-    """An executor without processes, whose queue is simulated on a virtual clock.
+    """An executor that starts no processes and simulates its queue on a virtual clock.
 
-    The ``run.clock`` that :meth:`open` gets is that clock; only :meth:`advance` moves it. All
-    methods are called from one thread, so ``emit`` only collects the events.
+    :meth:`open` receives this clock as ``run.clock``; only :meth:`advance` moves it. All methods
+    are called on one thread, so ``emit`` only collects the events.
     """
 
     @abstractmethod
     def due(self) -> float | None:
-        """Return the time of the queue's next event, in seconds since the epoch, or ``None`` if
-        nothing more will happen."""
+        """Return the time of the queue's next event, in seconds since the epoch.
+
+        Return ``None`` if nothing more will happen.
+        """
 
     @abstractmethod
     def advance(self, now: float) -> None:
-        """Emit all events up to this time, in order."""
+        """Emit all events up to the time ``now``, in order."""

@@ -1,8 +1,8 @@
-"""Fragments: parts of an ensemble file that a plugin generates from one entry.
+"""Fragments: parts of an ensemble file that plugins generate, and the plugins that generate them.
 
-A source turns an entry under ``jobs:`` into job groups and rules. An algorithm turns the options of
-an entry under ``use:`` into rules. The package ``config`` expands these entries before it checks
-anything, and the run's journal keeps the expansion.
+A source generates job groups and rules from an entry under ``jobs:``. An algorithm generates rules
+from the options of an entry under ``use:``. The package ``config`` expands these entries before it
+checks the file. The run's journal stores the expansion.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ Schema = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Fragment(Value):
-    """Job groups, rules and statistics in the format of an ensemble file, as plain data.
+    """Job groups, rules and statistics that a plugin has generated, as in an ensemble file (plain
+    data).
 
-    The job groups replace the entry that they came from. The rules are added after those of the
-    file. ``heartbeat`` is the longest interval between heartbeats, in seconds, with which the rules
-    work; the shortest of all these intervals applies. ``warnings`` are printed together with the
-    warnings about the file.
+    The job groups replace the entry from which they were generated. The rules are added after those
+    of the file. ``heartbeat`` is the longest heartbeat interval, in seconds, with which the rules
+    work; if several fragments have one, the shortest applies. ``warnings`` are printed together
+    with the warnings about the file.
 
     ``places`` maps the path of a part (``("jobs", 0, "command")``) to its position in the file that
-    the plugin read. Errors in that part are reported at this position. Errors in all other parts
-    are reported at the entry, as a defect of the plugin.
+    the plugin has read. Errors in this part are reported there. Errors in all other parts are
+    reported at the entry, as a defect of the plugin.
     """
 
     jobs: Sequence[Mapping[str, Any]] = ()
@@ -48,12 +49,13 @@ class Fragment(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class SourceView(Value):
-    """The parts of an ensemble that a source may read.
+    """The parts of an ensemble that a source can read.
 
-    ``read`` returns the text of a file whose path is relative to the ensemble file; the run keeps
-    the text. A missing file is reported as an error in the ensemble file. ``called`` returns the
-    name to use for a file in messages and positions. ``capabilities`` has the executor's
-    capabilities, or is ``None`` if the executor is not known yet.
+    - ``read`` returns the text of a file, given its path relative to the ensemble file. The run
+      stores the text. If the file does not exist, this is reported as an error in the ensemble
+      file.
+    - ``called`` returns the name of a file for messages and positions.
+    - ``capabilities`` are those of the executor, or ``None`` if the executor is not known yet.
     """
 
     read: Callable[[str], str]
@@ -65,13 +67,13 @@ class SourceView(Value):
 class SourcePlugin(Value):
     """The record of a source, which expands entries under ``jobs:`` that have its name as a key.
 
-    ``options`` is a JSON Schema of the entry. The properties of this schema are the allowed keys,
-    including the source's name (a string, unless the schema says otherwise). ``expand`` is called
-    with the checked entry and a :class:`SourceView`, and returns a :class:`Fragment`. It is called
-    once, when a run begins or its file is checked; resume and replay use the recorded result.
-    ``expand`` has no side effects: it writes no file and submits nothing. If a file that it reads
-    is invalid, it raises a :class:`UsageError` with the position, or :class:`FileErrors` with
-    several.
+    - ``options`` is a JSON Schema of the entry. The properties of this schema are the allowed keys,
+      including the source's name (a string, unless the schema says otherwise).
+    - ``expand`` is called with the checked entry and a :class:`SourceView`, and returns a
+      :class:`Fragment`. It is called once, when a run begins or a file is checked; resume and
+      replay use the stored result. It must not have side effects: it writes no file and submits
+      nothing. If a file that it reads is invalid, it raises a :class:`UsageError` with the
+      position, or a :class:`FileErrors` with several of them.
     """
 
     name: str
@@ -82,11 +84,11 @@ class SourcePlugin(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class AlgorithmView(Value):
-    """The parts of an ensemble that an algorithm may read.
+    """The parts of an ensemble that an algorithm can read.
 
-    ``instance`` is the name of the instance to build. ``groups`` has the file's job groups by name.
-    ``statistics`` has the names of all available statistics. ``capabilities`` has the executor's
-    capabilities, or is ``None`` if the executor is not known yet.
+    ``instance`` is the name of the instance to build. ``groups`` has the job groups of the file by
+    name. ``statistics`` has the names of all available statistics. ``capabilities`` are those of
+    the executor, or ``None`` if the executor is not known yet.
     """
 
     instance: str
@@ -97,23 +99,24 @@ class AlgorithmView(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class AlgorithmPlugin(Value):
-    """The record of an algorithm: rules under a name, with options.
+    """The record of an algorithm: a named set of rules with options.
 
-    ``objective`` states the algorithm's goal in one line. ``options`` is a JSON Schema of ``with``.
-    Its properties may have the same annotations as those of actions (``"x-ensemble": "group"``,
-    ``metric``, ``action`` …) and are checked accordingly. ``build`` is called with the checked
-    options and an :class:`AlgorithmView`, and returns a :class:`Fragment`. ``build`` is pure and
-    deterministic: it uses no clock and no file, and it uses randomness only with a ``seed`` option.
-    It is called when a run begins or its file is checked; resume and replay use the recorded
-    result.
+    - ``objective`` states the goal of the algorithm in one line.
+    - ``options`` is a JSON Schema of the key ``with``. Its properties may have the same annotations
+      as those of actions (``"x-ensemble": "group"``, ``metric``, ``action`` …) and are checked
+      accordingly.
+    - ``build`` is called with the checked options and an :class:`AlgorithmView`, and returns a
+      :class:`Fragment`. It is called when a run begins or a file is checked; resume and replay use
+      the stored result. It must be pure and deterministic: it uses no clock and no files, and
+      randomness only with an option ``seed``.
+    - ``needs`` lists capabilities that the executor must have.
+    - ``supports`` lists the executors with which the algorithm works (empty: any).
+    - ``example`` is a complete ensemble file that uses the algorithm and ends within seconds on the
+      executor ``local``.
 
-    Each instance is a namespace for rule ids: the rule ``grow`` of the instance ``demand`` is
-    ``demand-grow`` in the file. References between the rules (``rules: grow``,
-    ``count.rule.grow``) and to the fragment's statistics are translated.
-
-    ``needs`` lists capabilities that the executor must have. ``supports`` lists the executors with
-    which the algorithm works (empty: any). ``example`` is a complete ensemble file that uses the
-    algorithm and ends within seconds on the executor ``local``.
+    Each instance is a namespace for the ids of rules: the rule ``grow`` of the instance ``demand``
+    has the id ``demand-grow``. References between the rules (``rules: grow``, ``count.rule.grow``)
+    and to the fragment's statistics are translated.
     """
 
     name: str

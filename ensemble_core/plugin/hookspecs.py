@@ -3,13 +3,13 @@
 ``docs/plugin-tutorial.md`` writes a complete plugin step by step.
 
 A plugin is a module (or any object) with functions that have the names below, each with the
-decorator ``@hookimpl``. It is found through the entry-point group ``ensemble`` of an installed
-package::
+decorator ``@hookimpl``. Ensemble finds the plugin through the entry-point group ``ensemble`` of an
+installed package::
 
     [project.entry-points.ensemble]
     notify = "ensemble_notify"
 
-or loaded from a file: ``ensemble run --plugin ./notify.py study.yaml``. Each example below is
+or loads it from a file: ``ensemble run --plugin ./notify.py study.yaml``. Each example below is
 complete: save it as a file and it works. To add a subcommand of ``ensemble``, use an entry point of
 the group ``ensemble.commands`` instead of a hook: see :mod:`ensemble_core.cli.toolkit`.
 
@@ -18,12 +18,12 @@ JSON Schema of the options, and a function that builds the object that does the 
 ``records`` document the other fields. Put heavy imports inside the functions that need them, not at
 the top of a plugin: every run loads every installed plugin.
 
-``options`` is the JSON Schema of an object. It allows no other options: an unknown option is
+In a record, ``options`` is the JSON Schema of an object. An option that it does not list is
 rejected, with its position in the file and the most similar name. ``default`` values are filled in.
 
-A plugin is broken if it cannot be imported, a hook is misspelt or not marked, or a record is
-invalid. It is then left out as a whole, and ``ensemble plugins list`` says why. A run fails only if
-its file uses something from that plugin. If two packages claim the same name, write
+A plugin is broken if it cannot be imported, if a hook is misspelt or not marked, or if a record is
+invalid. A broken plugin is left out as a whole, and ``ensemble plugins list`` says why. A run fails
+only if its file uses something from that plugin. If two packages claim the same name, write
 ``PACKAGE:NAME``; a built-in always keeps its bare name.
 
 To test a plugin, use the contract suite of its kind: see docs/plugin-tutorial.md. Later versions
@@ -79,7 +79,7 @@ PROJECT = "ensemble"
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 hookspec: Callable[[_F], _F] = pluggy.HookspecMarker(PROJECT)
-#: Marks a function as a hook of a plugin.
+#: Decorator that marks a function of a plugin as a hook.
 hookimpl: Callable[[_F], _F] = pluggy.HookimplMarker(PROJECT)
 
 
@@ -87,19 +87,20 @@ hookimpl: Callable[[_F], _F] = pluggy.HookimplMarker(PROJECT)
 def ensemble_executors() -> Iterable[ExecutorPlugin]:  # type: ignore[empty-body]
     """Return executors: adapters to a queue.
 
-    The docstring of :class:`~ensemble_core.plugin.executor.Executor` is the contract. This example
-    runs nothing, and every job ends at once. ``ensemble run --plugin rehearse.py --executor
-    rehearse study.yaml`` shows which rules would fire; ``--status 1`` shows which would fire if
-    every job failed.
+    The docstring of :class:`~ensemble_core.plugin.executor.Executor` is the contract. The
+    executor in this example runs nothing, and every job ends at once. ``ensemble run --plugin
+    rehearse.py --executor rehearse study.yaml`` shows which rules would fire; with ``--status 1``,
+    it shows which rules would fire if every job failed.
 
     To turn an option into a flag of the command line, add ``x-ensemble-flag`` to its schema. The
     value is ``true``, or a mapping with any of these keys: ``help`` and ``metavar`` (for
     ``--help``; by default the option's description), ``commands`` (any of ``run``, ``resume`` and
     ``cancel``; by default only ``run``), ``path`` (the value is a file, whose path is made
     absolute) and ``instead_of`` (recorded options that this flag replaces in a resume). If several
-    executors have the same flag, the chosen executor gets it. A flag of the command itself takes
-    precedence. ``-o KEY=VALUE`` sets any option. If an option names a file that runs share, add
-    ``"x-ensemble-member": "file"``: a member then passes the same file to all of its runs.
+    executors have the same flag, the chosen executor gets its value. If the command itself has a
+    flag with the same name, that flag takes precedence. ``-o KEY=VALUE`` sets any option. If an
+    option names a file that runs share, add ``"x-ensemble-member": "file"``: a member then passes
+    the same file to all of its runs.
 
     ```python
     from ensemble_core import Executor, ExecutorPlugin, JobEvent, hookimpl
@@ -322,10 +323,10 @@ def ensemble_actions() -> Iterable[ActionPlugin]:  # type: ignore[empty-body]
 
 @hookspec
 def ensemble_statistics() -> Iterable[StatisticPlugin]:  # type: ignore[empty-body]
-    """Return statistics: streaming reducers over a variable of a job group.
+    """Return statistics over a variable of a job group, which are computed value by value.
 
-    A statistic takes one value after another in constant memory. With this example, rules can use
-    ``geomean.sim-duration``.
+    A statistic takes one value after another and needs constant memory. With this example, rules
+    can use ``geomean.sim-duration``.
 
     ```python
     import math

@@ -1,7 +1,7 @@
-"""List of plugin distributions, for hints on what to install.
+"""List of known plugin distributions, for hints on what to install.
 
-``known_distributions.json`` lists, for each distribution, the records that it registers, by kind,
-and the requirement for ``pip install`` after a release.
+``known_distributions.json`` lists which names each distribution registers, by kind, and what to
+pass to ``pip install`` once the distribution is released.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ FILE = Path(__file__).parent / "known_distributions.json"
 
 
 def known_provider(kind: str, name: str) -> tuple[str, str] | None:
-    """Return the distribution that has a record of this kind and name, and the command that
-    installs it. Return ``None`` if no listed distribution has it."""
+    """Return the distribution that registers this kind and name, and the command that installs it.
+
+    Return ``None`` if no listed distribution registers it.
+    """
     for distribution, entry in _known().items():
         if name in entry.get(kind, ()):
             return distribution, _install_command(distribution, entry["install"])
@@ -30,8 +32,11 @@ def known_provider(kind: str, name: str) -> tuple[str, str] | None:
 
 
 def _install_command(distribution: str, released: str) -> str:
-    """Return the command that installs a distribution. It is installed from the core's checkout if
-    the core was; otherwise, ``released`` is the requirement."""
+    """Return the command that installs a distribution.
+
+    If the core is installed from a checkout, so is the distribution. Otherwise, ``released`` is the
+    argument for ``pip install``.
+    """
     from importlib.metadata import PackageNotFoundError
     from importlib.metadata import distribution as installed
     from urllib.parse import unquote, urlsplit
@@ -43,8 +48,8 @@ def _install_command(distribution: str, released: str) -> str:
         plugins = Path(unquote(url.path)) / "plugins"
         if url.scheme == "file" and (plugins / distribution / "pyproject.toml").is_file():
             text = (plugins / distribution / "pyproject.toml").read_text(encoding="utf-8")
-            # Also list the distribution's requirements from the workspace, because no index has
-            # them.
+            # Also list the workspace packages that the distribution requires, because no package
+            # index has them.
             others = re.findall(r"^(ensemble-\S+) = \{ workspace", text, re.MULTILINE)
             parts = [plugins / name for name in (*others, distribution) if name != "ensemble-core"]
             near = [os.path.relpath(part) for part in parts]

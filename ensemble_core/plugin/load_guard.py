@@ -1,9 +1,10 @@
-"""Guard for the loading of plugins, which reports problems in a plugin's code with its name.
+"""Guards the loading of plugins: redirects their output, and reports problems with the plugin's
+name.
 
-While a plugin is loaded, its output goes to stderr, because stdout belongs to the command
-(``--json``). ``os._exit`` raises :class:`SystemExit`, because a plugin could otherwise end the
-command with exit code 0 and no message. A warning names any plugin that takes long to load. Used by
-``discovery`` and for plugins' commands.
+While a plugin is being loaded, whatever it prints goes to stderr, because stdout belongs to the
+command (``--json``). ``os._exit`` raises :class:`SystemExit` instead, because a plugin could
+otherwise end the command with exit code 0 and no message. A warning names a plugin that takes long
+to load.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from typing import Any, NoReturn
 
 __all__ = ["Printed", "Watchdog", "guarded"]
 
-#: Seconds of loading after which a warning names the plugin.
+#: After this many seconds of loading, a warning names the plugin.
 _PATIENCE = 5.0
 
 
 class Printed:
-    """Replacement for stdout that writes to stderr. ``anything`` says whether text was written."""
+    """Replacement for stdout that writes to stderr. ``anything`` is true once text was written."""
 
     def __init__(self) -> None:
         self.anything = False
@@ -37,10 +38,10 @@ class Printed:
 
 
 class Watchdog:
-    """Warns about plugins that take long to load. A single thread watches all of them."""
+    """Warns about plugins that take long to load. One thread watches all of them."""
 
     def __init__(self) -> None:
-        #: The plugin that is being loaded, and its start time.
+        #: The plugin that is being loaded, and the time when its loading began.
         self._current: tuple[str, float] | None = None
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
@@ -61,7 +62,7 @@ class Watchdog:
             if self._thread is None:
                 thread = threading.Thread(target=self._work, name="loading", daemon=True)
                 thread.start()
-                self._thread = thread  # set this last, because join() needs a started thread
+                self._thread = thread  # last, because join() needs a started thread
             yield
         finally:
             self._current = None
@@ -77,18 +78,18 @@ class Watchdog:
 
 @contextlib.contextmanager
 def guarded(shown: str, watchdog: Watchdog) -> Iterator[Printed]:
-    """Guard the loading of a plugin, whose name in messages is ``shown``."""
+    """Guard the loading of a plugin within a ``with`` block. Messages call the plugin ``shown``."""
     process, leave = os.getpid(), os._exit
 
     def refuse(status: int) -> NoReturn:
         if os.getpid() != process:
-            leave(status)  # in a child process of the plugin, os._exit may end the process
+            leave(status)  # in a child process of the plugin, os._exit works normally
         raise SystemExit(status)
 
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):  # stdout may be closed
-            # Redirect the descriptor, so that output of compiled code and child processes is
-            # included.
+            # Redirect the file descriptor, to include the output of compiled code and child
+            # processes.
             kept = os.dup(1)
             stack.callback(os.close, kept)
             stack.callback(os.dup2, kept, 1)

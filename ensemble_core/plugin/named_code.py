@@ -1,9 +1,11 @@
-"""Policy for code to which files refer: decides which code may be loaded for which purpose.
+"""Decides whether code that a file names may be loaded.
+
+All such code is loaded through this module.
 
 An ensemble file may contain Python source (``custom:``) or the import path of a class (in an option
-with the annotation ``"x-ensemble": "class"``). Rule tests and journals refer to plugin files. All
-these files may come from untrusted sources, so none of that code is loaded to check, render, replay
-or record a file. Before loading such code, always call :func:`require`.
+with the annotation ``"x-ensemble": "class"``). Rule tests and journals may name plugin files. All
+these files may come from untrusted sources. Therefore, their code is not loaded when a file is only
+checked, rendered, replayed or recorded. Call :func:`require` before loading such code.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ _PATH = "write its Python import path: libensemble.gen_classes.UniformSample"
 
 
 def is_loaded(kind: Kind, purpose: Purpose) -> bool:
-    """Return whether code of this kind may be loaded for this purpose."""
+    """Return True if code of this kind may be loaded for this purpose."""
     return purpose in _LOADED[kind]
 
 
@@ -60,7 +62,7 @@ def require(
 ) -> None:
     """Raise :class:`UsageError` if code of this kind may not be loaded for this purpose.
 
-    ``what`` names the code in the message. ``instead`` is a hint on how to do without the code.
+    ``what`` is the name of the code in the message. ``instead`` is a hint on how to do without it.
     """
     if is_loaded(kind, purpose):
         return
@@ -74,10 +76,10 @@ def require(
 
 
 def require_code(ensemble: Ensemble, purpose: Purpose, *, recorded: bool = False) -> None:
-    """Raise :class:`UsageError` if the simulation or test of a file needs code that may not be
-    loaded.
+    """Raise :class:`UsageError` if simulating or testing a file needs code that may not be loaded.
 
-    With ``recorded``, functions return recorded results, so their code is not needed."""
+    With ``recorded``, results of functions are taken from a record, so their code is not needed.
+    """
     where = Location(ensemble.file) if ensemble.file else None
     for name, spec in ensemble.generators.items():
         for path in spec.classes:
@@ -89,8 +91,10 @@ def require_code(ensemble: Ensemble, purpose: Purpose, *, recorded: bool = False
 
 
 def load_source(source: str, name: str, given: Mapping[str, Any], purpose: Purpose) -> Any:
-    """Execute Python source with the names ``given``, and return its namespace. ``name`` is the
-    file name for tracebacks."""
+    """Execute Python source and return its namespace.
+
+    ``given`` has names that the source can use. ``name`` is the file name for tracebacks.
+    """
     import linecache
 
     require("source", name, purpose)
@@ -102,8 +106,10 @@ def load_source(source: str, name: str, given: Mapping[str, Any], purpose: Purpo
 
 
 def check_class(path: str) -> None:
-    """Check the import path of a class without importing anything. Raise :class:`EnsembleError` if
-    the path is malformed or the library is not installed."""
+    """Check the import path of a class without importing anything.
+
+    Raise :class:`EnsembleError` if the path is malformed or the library is not installed.
+    """
     module, _, name = path.rpartition(".")
     if not all(word.isidentifier() for word in (*module.split("."), name)):
         raise EnsembleError(
@@ -119,8 +125,10 @@ def check_class(path: str) -> None:
 
 
 def _load_class(path: str, base: str, purpose: Purpose) -> type:
-    """Import a class and check that it is derived from ``base`` (both are import paths). Raise
-    :class:`EnsembleError` if it is not, or if it cannot be imported."""
+    """Import a class and check that it is derived from ``base`` (an import path).
+
+    Raise :class:`EnsembleError` if it is not, or if it cannot be imported.
+    """
     require("class", repr(path), purpose)
     check_class(path)
     found = _imported(path)
@@ -152,8 +160,9 @@ def _imported(path: str) -> Any:
 def named_classes(
     schema: Mapping[str, Any], options: Mapping[str, Any]
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield the key of each option that names a class, the import path of the class, and the import
-    path of the base class."""
+    """Yield each option that names a class: its key, and the import paths of the class and its
+    base.
+    """
     for key, inner in schema.get("properties", {}).items():
         if isinstance(inner, Mapping) and inner.get("x-ensemble") == "class":
             path = options.get(key)
@@ -164,7 +173,7 @@ def named_classes(
 def build_generator(
     record: GeneratorPlugin, vocs: Vocs, options: Mapping[str, Any], purpose: Purpose
 ) -> Generator:
-    """Build a generator. In its options, the names of classes are replaced by the classes."""
+    """Build a generator. Options that name classes are replaced by the classes."""
     classes = {
         key: _load_class(path, base, purpose)
         for key, path, base in named_classes(record.options, options)

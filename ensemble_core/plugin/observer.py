@@ -1,7 +1,7 @@
-"""Interface of observers: pure parsers of jobs' output.
+"""Interface of observers, which parse the output of jobs.
 
-The runtime reads the growing files and passes their bytes on. An observer only parses, so tests
-need only bytes. The suite ``ObserverContract`` checks the contract.
+The runtime reads the growing files and passes their content to the observers. An observer only
+parses bytes, so tests need no files. The test suite ``ObserverContract`` checks the contract.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ __all__ = ["Observer", "Row"]
 class Row(Value):
     """Values that an observer read at one moment, by variable. ``clock`` is their time or step.
 
-    A value may be nan or infinite if the output says so. Statistics skip such a value, and
-    conditions can test for it (``isnan(energy)``). The clock is finite.
+    A value may be nan or infinite if the output says so. Statistics skip such values, and
+    conditions can test for them (``isnan(energy)``). The clock must be finite.
     """
 
     values: Mapping[str, float] = field(default_factory=dict)
@@ -28,32 +28,34 @@ class Row(Value):
 
 
 class Observer(ABC):
-    """Parser of one job's output that yields rows.
+    """Parser of one output file of one job. It returns rows of values.
 
-    The contract: ``feed`` gets the file's bytes in order, in arbitrary chunks. The rows do not
-    depend on the chunks. The observer buffers an unfinished line, up to a fixed size. No input
-    causes an exception. Values that cannot be parsed are left out, because a wrong value is worse
-    than a missing one. An observer reads one file of one job and is called from one thread.
+    The contract: ``feed`` receives the bytes of the file in order, in arbitrary chunks. The rows do
+    not depend on how the bytes are divided into chunks. The observer buffers an unfinished line, up
+    to a fixed size. No input causes an exception. Values that cannot be parsed are left out,
+    because a wrong value is worse than a missing one. All methods are called on one thread.
     """
 
     @property
     @abstractmethod
     def path(self) -> str | None:
-        """The file to follow, relative to the job's workdir; ``None`` means the job's stdout."""
+        """The file to read, relative to the job's workdir. ``None`` means the job's stdout."""
 
     @abstractmethod
     def feed(self, data: bytes) -> Iterable[Row]:
-        """Take further bytes and return the rows that they complete."""
+        """Take the next bytes and return the rows that are complete now."""
 
     def truncated(self) -> None:
-        """Discard buffered input, because the file shrank or was replaced."""
+        """Discard buffered bytes, because the file was truncated or replaced."""
 
     def finish(self) -> Iterable[Row]:
-        """Return the rows that the end of the file completes. Called once, after the job."""
+        """Return the rows that are complete at the end of the file. Called once, after the job."""
         return ()
 
     def complaint(self) -> str | None:
-        """Return a description of the parts of the file that could not be parsed, for the user
-        (``12 lines, none of them JSON``), or ``None``. Called after ``finish`` if the job
-        succeeded."""
+        """Describe, for the user, what could not be parsed (``12 lines, none of them JSON``), or
+        ``None``.
+
+        Called after ``finish`` if the job was successful.
+        """
         return None

@@ -1,8 +1,8 @@
-"""Callables of a Python program that serve as functions, actions, triggers and statistics of a run.
+"""Functions, actions, triggers and statistics that a Python program passes to its run as callables.
 
-The Python API wraps these callables in a :class:`Program`. The registry and the loader then treat
-them like those of plugins. The run's journal keeps only their names. If another process needs a
-callable, the error says that only the program has it.
+The Python API collects them in a :class:`Program`. The registry and the loader then treat them like
+those of plugins. The run's journal stores only their names. If another process needs one of the
+callables, the error says that only the program has it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ensemble_core.plugin.validation import check_records
 __all__ = ["Program"]
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
-#: Schema of a callable's options, which are not checked.
+#: Schema of the options of a callable, which are not checked.
 _ANY = {"type": "object", "additionalProperties": True}
 _ON = {
     "type": "object",
@@ -46,12 +46,14 @@ _HINT = (
 class Program:
     """Callables of a Python program, by name.
 
-    The callables in ``functions`` are called like those of ``custom:``. Those in ``actions`` are
-    called with a ``CallContext``, outside the engine's thread. Those in ``triggers`` are called
-    with an event and its fields, in the engine's thread, and return whether the event matches.
-    Those in ``statistics`` are called without arguments (or with the options of the file's
-    ``statistics:``) and return an object with ``update`` and ``get``. Instead of a callable, a
-    program can give a record, as a plugin does.
+    - ``functions``: called like those of ``custom:``.
+    - ``actions``: called with a ``CallContext``, outside the engine's thread.
+    - ``triggers``: called with an event and its fields, on the engine's thread; they return whether
+      the event matches.
+    - ``statistics``: called without arguments (or with the options under the file's
+      ``statistics:``); they return an object with ``update`` and ``get``.
+
+    Instead of a callable, a value can also be a record, as plugins have them.
     """
 
     functions: Mapping[str, Callable[..., object]] = field(default_factory=lambda: _NOTHING)
@@ -63,8 +65,10 @@ class Program:
         return bool(self.functions or self.actions or self.triggers or self.statistics)
 
     def added_to(self, registry: Registry) -> Registry:
-        """Return the registry with these callables added. Raises :class:`UsageError` if a callable
-        cannot be used."""
+        """Return the registry with these callables added.
+
+        Raises :class:`UsageError` if a callable cannot be used.
+        """
         makers: dict[str, Callable[[str, Any], Named]] = {
             "action": _action,
             "trigger": _trigger,
@@ -98,8 +102,10 @@ class Program:
 
     @classmethod
     def absent(cls, described: Mapping[str, Any]) -> Program:
-        """Return a stand-in for a program, for use in another process. Each call of a callable
-        raises an error that says where the callable is."""
+        """Return a stand-in for a program, for use in another process.
+
+        Calling one of its callables raises an error that says where the callable is.
+        """
 
         def missing(kind: str, name: str) -> Callable[..., NoReturn]:
             def raised(*_: object, **__: object) -> NoReturn:
@@ -159,8 +165,10 @@ def _trigger(name: str, given: Any) -> TriggerPlugin:
 
 
 class _Absent:
-    """Stand-in for a statistic of another process. It keeps a snapshot's state, but takes no
-    values."""
+    """Stand-in for a statistic of another process.
+
+    It keeps the state in a snapshot, but takes no values.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name

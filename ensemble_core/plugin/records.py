@@ -1,7 +1,7 @@
-"""The records that hooks return, one class for each kind, and the arguments of their functions.
+"""Records that plugins' hooks return, one class for each kind of plugin.
 
-``hookspecs`` is the manual and has a complete example for each kind. Plugins import these names
-from ``ensemble_core``. Used by the registry, ``config`` and the runtime.
+``hookspecs`` is the manual for plugin authors and has a complete example for each kind. Plugins
+import these classes from ``ensemble_core``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = [
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 Schema = Mapping[str, Any]
-#: Possible subjects of a trigger's events (see :class:`TriggerPlugin`).
+#: What the events of a trigger can be about (see :class:`TriggerPlugin`).
 About = Literal["run", "job", "job-begun", "job-ended", "job-failed"]
 ABOUT: tuple[About, ...] = get_args(About)
 
@@ -50,21 +50,23 @@ ABOUT: tuple[About, ...] = get_args(About)
 class ExecutorPlugin(Value):
     """The record of an executor.
 
-    ``options`` is a JSON Schema of the options that ``--option KEY=VALUE`` and ``--slots`` set.
-    ``build`` is called with the checked options and returns the executor. ``job_options`` is a JSON
-    Schema of a job group's ``options: {NAME: …}``; if it is empty, these options are not checked.
-    ``capabilities`` has the capabilities of that executor.
-
-    ``available`` returns whether the executor can work here, and the reason; it has no side
-    effects. If the user names no executor, the available one with the highest ``priority`` is used.
-    If ``members`` is true, the executor has members, and the ``executor`` of a job group names one
-    of them. The executor's option ``members`` is then the list of these names in the file, with an
-    empty name for groups without ``executor``.
-
-    ``render`` is a pure function. It is called with a job and the executor's options, and returns
-    what the queue would receive, as text with a media type (a jobspec, a batch script, a command
-    line). ``remains`` is called if a run's journal is lost, with the run's tag, the ``Run.state``
-    folder, and whether to end the run's jobs. It returns how many of these jobs may still be alive.
+    - ``options`` is a JSON Schema of the options that ``--option KEY=VALUE`` and ``--slots`` set.
+    - ``build`` is called with the checked options and returns the executor.
+    - ``job_options`` is a JSON Schema of a job group's ``options: {NAME: …}``. If it is empty,
+      these options are not checked.
+    - ``capabilities`` and ``shared`` have the same values as in the executor's class.
+    - ``available`` returns whether the executor can work on this machine, and the reason. It has no
+      side effects. If the user names no executor, the available one with the highest ``priority``
+      is used.
+    - ``members`` is true if the executor has members, and the ``executor`` of a job group names one
+      of them. The executor's option ``members`` is then the list of these names in the file, with
+      an empty name for groups without ``executor``.
+    - ``render`` is a pure function. It is called with a job and the executor's options. It returns
+      what the queue would receive, as text with a media type (a jobspec, a batch script, a command
+      line).
+    - ``remains`` is called if the journal of a run is lost. Its arguments are the run's tag, the
+      folder ``Run.state``, and whether to end the run's jobs. It returns how many of these jobs may
+      still be alive.
     """
 
     name: str
@@ -85,21 +87,22 @@ class ExecutorPlugin(Value):
 class TriggerPlugin(Value):
     """The record of a trigger.
 
-    ``options`` is a JSON Schema of additional keys for rules with this trigger, besides
-    ``trigger``, ``name``, ``when``, ``action`` and the other keys of every rule. ``name_means``
-    says what the rule's ``name`` is: a job ``group``, one or several ``groups``, a ``metric`` path,
-    a ``generator``, or ``None`` (a name is rejected). ``fields`` lists additional names that the
-    rule's ``when`` may use. ``build`` is called with the rule's ``name`` and its checked options.
-
-    ``needs_variables`` returns, for given options, the variables without which the rule could never
-    fire. ``needs_observer`` names the observer whose rows the trigger uses. A rule is rejected if
-    its group lacks that observer, or if no observer yields these variables. ``lacks`` is for names
-    that the trigger's events never have, although other events of the same observer have them. It
-    maps each such name to what to write instead; a ``when`` with such a name is rejected.
-
-    ``about`` is the subject of the trigger's own events: the ``run`` (without a job), any ``job``,
-    or a job that has not ended yet (``job-begun``), has ended (``job-ended``) or has failed
-    (``job-failed``).
+    - ``options`` is a JSON Schema of additional keys for rules with this trigger (in addition to
+      ``trigger``, ``name``, ``when``, ``action`` and the other keys that every rule has).
+    - ``name_means`` says what the rule's ``name`` is: a job ``group``, one or several ``groups``, a
+      ``metric`` path, or a ``generator``. ``None`` means that the rule cannot have a ``name``.
+    - ``fields`` lists additional names that the rule's ``when`` may use.
+    - ``build`` is called with the rule's ``name`` and its checked options, and returns the trigger.
+    - ``needs_variables`` returns, for given options, the variables without which the rule could
+      never fire. ``needs_observer`` is the name of the observer whose rows the trigger uses. A rule
+      is rejected if its group does not have that observer, or if no observer yields these
+      variables.
+    - ``lacks`` is for names that the events of this trigger never have, although other events of
+      the same observer have them. It maps each such name to what to write instead. A ``when`` with
+      such a name is rejected.
+    - ``about`` says what the trigger's events are about: the ``run`` (they have no job), any
+      ``job``, or a job that has not ended (``job-begun``), has ended (``job-ended``) or has failed
+      (``job-failed``).
     """
 
     name: str
@@ -116,18 +119,20 @@ class TriggerPlugin(Value):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CallContext(Value):
-    """The arguments of a slow action's ``run``.
+    """The argument of a slow action's function ``run``.
 
-    ``options`` has the action's checked options. ``event`` is the event that triggered the rule,
-    and ``job`` is the event's job; both are plain data. Besides the fields that conditions can use,
-    ``job`` has ``command`` (a list), ``workdir`` (absolute, where the job really ran; ``None`` if
-    unknown), ``parameters``, ``nodes``, ``tasks``, ``started`` (seconds since the epoch; ``None``
-    if the job never ran) and, once known, ``outcome`` (``success``, ``failed`` or ``cancelled``).
-    ``metrics`` reads metrics by path (``context.metrics["mean.lammps-duration"]``). ``handle`` is
-    the executor's handle. ``run`` is the run's tag, ``cwd`` is the folder where the run was
-    started, and ``folder`` is the run's folder (empty if it has none). ``call`` identifies the call
-    and stays the same if the call is repeated after a resume; ``event["attempt"]`` counts the
-    repetitions.
+    - ``options`` has the action's checked options.
+    - ``event`` is the event that triggered the rule, as plain data.
+    - ``job`` is the event's job, as plain data. It has the fields that conditions can use, and also
+      ``command`` (a list), ``workdir`` (absolute, where the job really ran; ``None`` if unknown),
+      ``parameters``, ``nodes``, ``tasks``, ``started`` (seconds since the epoch; ``None`` if the
+      job never ran) and, once known, ``outcome`` (``success``, ``failed`` or ``cancelled``).
+    - ``metrics`` reads metrics by path: ``context.metrics["mean.lammps-duration"]``.
+    - ``handle`` is the executor's handle.
+    - ``run`` is the run's tag, ``cwd`` is the folder where the run was started, and ``folder`` is
+      the run's folder (empty if it has none).
+    - ``call`` identifies the call. It stays the same if the call is repeated after a resume;
+      ``event["attempt"]`` counts the repetitions.
     """
 
     options: Mapping[str, Any]
@@ -149,33 +154,34 @@ Outcome = Action | Rule | Iterable[Action | Rule] | None
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class ActionPlugin(Value):
-    """The record of an action, with exactly one of ``run`` and ``plan``.
+    """The record of an action. It has either ``run`` or ``plan``.
 
     ``run`` may be slow (write a file, send a mail, make a remote call). It is called outside the
     engine's thread with a :class:`CallContext`. It returns ``None``, an action, a rule, or a list
-    of these, which are carried out next. ``plan`` is pure and fast, and returns decisions at once.
+    of these, which are carried out next. ``plan`` is pure and fast, and returns decisions
+    immediately.
 
-    ``options`` is a JSON Schema of the action's keys in the file, besides ``name``. If a property
-    has the annotation ``"x-ensemble": "group"`` (or ``rule``, ``metric``, ``function``), its value
-    must be the name of an existing group (rule …). ``needs`` lists capabilities that the executor
-    must have.
+    ``options`` is a JSON Schema of the action's keys in the file (in addition to ``name``). If a
+    property has the annotation ``"x-ensemble": "group"`` (or ``rule``, ``metric``, ``function``),
+    its value must be the name of an existing group (or rule, …). ``needs`` lists capabilities that
+    the executor must have.
 
     With ``"x-ensemble": "action"``, the property holds an action or a list of actions, which are
-    checked like those of a rule. A ``plan`` yields from ``firing.act(options[…])``; a ``run``
-    returns ``Action(options[…])``. ``"x-ensemble-fields": [NAME, …]`` adds names that these actions
-    may use. Pass the values with ``firing.act(spec, {"outcome": …})`` or
-    ``Action(spec).knowing({"outcome": …})``.
+    checked like those of a rule. To carry them out, a ``plan`` uses ``yield from
+    firing.act(options[…])``, and a ``run`` returns ``Action(options[…])``. ``"x-ensemble-fields":
+    [NAME, …]`` declares additional names that these actions may use. Pass their values with
+    ``firing.act(spec, {"outcome": …})`` or ``Action(spec).knowing({"outcome": …})``.
 
     With ``"x-ensemble": "expression"``, each string in the value that begins with ``=`` must be an
     expression over the event's fields and metrics. Evaluate it with
     :func:`ensemble_core.expression`: ``expression(text).value(firing.fields, firing.metric)``.
 
-    If ``by_outcome`` is true, the action checks how the event's job ended and acts accordingly. A
-    rule with such an action on any end of a job (``job-finish``, ``job-clean``) therefore handles
-    failed jobs, like a rule on ``job-fail``.
+    Set ``by_outcome`` if the action checks how the event's job ended and acts accordingly. A rule
+    with such an action that is triggered by any end of a job (``job-finish``, ``job-clean``) then
+    counts as handling failed jobs, like a rule on ``job-fail``.
 
-    If ``simulates`` is true, ``run`` has no external effects, so a simulation, whose jobs are not
-    real, may call it. Otherwise, a simulation skips the action and says so.
+    Set ``simulates`` if ``run`` has no external effects. A simulation, in which jobs are not real,
+    then calls it. Otherwise, a simulation skips the action and says so.
     """
 
     name: str
@@ -190,25 +196,25 @@ class ActionPlugin(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class StatisticPlugin(Value):
-    """The record of a statistic, which is a streaming reducer: ``NAME.GROUP-VARIABLE``.
+    """The record of a statistic, which is computed value by value: ``NAME.GROUP-VARIABLE``.
 
-    ``build`` is called with the checked ``options`` (which the file sets under ``statistics:``) and
-    returns an object with ``update(value)`` and ``get()``. If the result depends on the times at
-    which values arrive, set ``timed`` and implement ``update(value, timestamp)`` and
-    ``get(timestamp)``. If that depends on the options, ``timed_when`` returns whether the statistic
-    is timed.
+    - ``build`` is called with the checked ``options`` (which the file sets under ``statistics:``)
+      and returns an object with ``update(value)`` and ``get()``.
+    - ``timed`` is true if the result depends on the times at which values arrive. The object then
+      has ``update(value, timestamp)`` and ``get(timestamp)``. If that depends on the options,
+      ``timed_when`` returns whether the statistic is timed.
+    - ``default`` is true if the statistic is computed for every group and variable; other
+      statistics are computed only if they are used. A statistic with a ``required`` option cannot
+      be ``default``, and a path can use it only through an entry under ``statistics:`` in the file.
+    - ``within`` promises that the result always lies between the smallest and the largest value, as
+      for a mean or a quantile. A rule whose threshold is out of reach then costs nothing.
 
-    A statistic with ``default`` is kept for every group and variable; any other statistic is kept
-    only if it is used. A statistic with a ``required`` option cannot be ``default``; a path can use
-    it only through an entry under ``statistics:`` in the file. ``within`` promises that the result
-    always lies between the smallest and the largest value, as for a mean or a quantile. A rule
-    whose threshold is out of reach then costs nothing.
+    If there is a faster way to add many values, the object may have a method ``update_all(values)``
+    with the same result. It receives only finite numbers. The object must not read a clock. It is
+    copied with :func:`copy.deepcopy` to compute hypothetical results.
 
-    If there is a faster way to add many values, the object may have ``update_all(values)``, with
-    the same result. It gets only finite numbers, never NaN. The object is copied with
-    :func:`copy.deepcopy` to compute hypothetical values, and must not read a clock. If its
-    attributes are plain data, a snapshot stores them; otherwise, a snapshot stores the result of
-    ``__getstate__`` and restores it with ``__setstate__``. If a statistic of a run supports
+    A snapshot stores the object's attributes if they are plain data. Otherwise, it stores the
+    result of ``__getstate__``, and ``__setstate__`` restores it. If a statistic of a run supports
     neither, the run has no snapshots, and a resume takes longer.
     """
 
@@ -222,8 +228,10 @@ class StatisticPlugin(Value):
     timed_when: Callable[[Mapping[str, Any]], bool] | None = None
 
     def spec(self, options: Mapping[str, Any] = _NOTHING, name: str | None = None) -> StatisticSpec:
-        """Return the statistic with these checked options. ``name`` is its name, if it has
-        another."""
+        """Return the statistic with these checked options.
+
+        ``name`` is a different name for it, if any.
+        """
         return StatisticSpec(
             name=name or self.name,
             build=partial(self.build, options),
@@ -235,14 +243,14 @@ class StatisticPlugin(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class ObserverPlugin(Value):
-    """The record of an observer, a reader of jobs' output: ``observe: {NAME: {OPTION: …}}``.
+    """The record of an observer, which reads the output of jobs: ``observe: {NAME: {OPTION: …}}``.
 
-    ``build`` is called with the job and the checked options, and returns the observer.
-    ``variables`` returns, for given options, the names of the values that the observer can yield,
-    so that misspelt metric paths are rejected; ``None`` means that they are not known in advance.
-    ``unasked`` returns, for given options, a mapping for names that the observer would yield only
-    with other options. It maps each such name to the option to add, which is the hint if a metric
-    or condition uses the name. (Only ``get`` of the mapping is called.)
+    - ``build`` is called with the job and the checked options, and returns the observer.
+    - ``variables`` returns, for given options, the names of the values that the observer can yield,
+      so that misspelt metric paths are rejected. ``None`` means that they are not known in advance.
+    - ``unasked`` returns, for given options, a mapping for names that the observer would yield only
+      with other options. It maps each such name to the option to add. If a metric or condition uses
+      the name, the error suggests this option. (Only the method ``get`` of the mapping is called.)
     """
 
     name: str
@@ -255,11 +263,11 @@ class ObserverPlugin(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class ResizerPlugin(Value):
-    """The record of a resizer, which changes the sizes of members of the ensemble service.
+    """The record of a resizer, which changes the sizes of members of the service.
 
     ``options`` is a JSON Schema of the options that ``ensemble-server start --option KEY=VALUE``
-    sets. ``build`` is called with the checked options, and raises :class:`EnsembleError` with a
-    hint if the resizer cannot work.
+    sets. ``build`` is called with the checked options. If the resizer cannot work, it raises
+    :class:`EnsembleError` with a hint.
     """
 
     name: str
@@ -272,18 +280,19 @@ class ResizerPlugin(Value):
 class GeneratorPlugin(Value):
     """The record of a generator, which chooses points: ``generators: [{use: NAME, with: {…}}]``.
 
-    ``build`` is called outside the engine's thread, with the problem (:class:`Vocs`) and the
-    checked options, and returns a :class:`Generator`. ``check`` gets the same arguments. It raises
-    :class:`EnsembleError` if the generator cannot work on that problem, with a hint on what to
-    install if a library is missing. ``check`` must be fast, because every check of the file calls
-    it. ``finite`` returns, for given options, whether the generator stops suggesting points at some
-    time; for an infinite generator, the file must say when to end. ``prunes`` says whether the
-    generator takes rows of running jobs (``prune`` in the file).
+    - ``build`` is called outside the engine's thread, with the problem (:class:`Vocs`) and the
+      checked options, and returns a :class:`Generator`.
+    - ``check`` gets the same arguments. If the generator cannot work on this problem, it raises
+      :class:`EnsembleError`, with a hint on what to install if a library is missing. It must be
+      fast, because every check of the file calls it.
+    - ``finite`` returns, for given options, whether the generator stops suggesting points at some
+      time. If it does not, the file must say when to end.
+    - ``prunes`` is true if the generator uses rows of running jobs (``prune`` in the file).
 
-    If an option names a class, its schema has ``"x-ensemble": "class"`` and the base class as
-    ``"x-ensemble-base": "MODULE.CLASS"``. The file has the import path of the class. ``check`` gets
-    this path, because nothing is imported while a file is checked; ``build`` gets the class. A
-    plugin must never import a class that a file names.
+    If an option names a class, its schema has ``"x-ensemble": "class"`` and, for the base class,
+    ``"x-ensemble-base": "MODULE.CLASS"``. The file contains the import path of the class. ``check``
+    receives this path, because nothing is imported while a file is checked; ``build`` receives the
+    class itself. A plugin must never import a class that a file names.
     """
 
     name: str

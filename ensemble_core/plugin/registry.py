@@ -1,12 +1,13 @@
-"""Registry of the plugins' records, by kind and name.
+"""Registry of everything that plugins provide, by kind and name.
 
-:func:`ensemble_core.plugin.discovery.discover` creates a :class:`Registry`. ``config``, the runtime
-and the command line look up records in it. Names are resolved in the same way everywhere:
+The registry consists of the plugins' *records* (see ``records``).
+:func:`ensemble_core.plugin.discovery.discover` creates it. Names are looked up in the same way
+everywhere:
 
-- A bare name (``nightly``) means the record of that name, if exactly one distribution has it. If
-  several distributions have it, the name is ambiguous, and the error says how to choose.
-- A qualified name (``ensemble-foo:nightly``: distribution, colon, record) always works. The
-  distribution of a plugin file is the file's stem.
+- A bare name (``nightly``) is enough if exactly one distribution has a record with this name. If
+  several have it, the name is ambiguous, and the error says how to choose.
+- A qualified name (``ensemble-foo:nightly``, which is ``DISTRIBUTION:NAME``) always works. For a
+  plugin file, the distribution is the file's name without ``.py``.
 - A built-in always keeps its bare name. A plugin's record with the same name (``submit``) is
   available only by its qualified name, and a warning says so.
 """
@@ -50,7 +51,7 @@ Kind = Literal[
 
 
 class Named(Protocol):
-    """Protocol of a plugin's record, which has a name."""
+    """Any record of a plugin: an object with a name."""
 
     @property
     def name(self) -> str: ...
@@ -58,9 +59,9 @@ class Named(Protocol):
 
 _R = TypeVar("_R", bound=Named)
 
-#: The distribution whose records keep their bare names.
+#: The distribution of the built-ins, whose records keep their bare names.
 BUILTIN = "ensemble-core"
-#: The kinds of records, in the order in which they are shown.
+#: All kinds of records, in the order in which they are shown.
 KINDS: tuple[Kind, ...] = (
     "executor", "trigger", "action", "statistic", "observer", "resizer", "source", "algorithm",
     "generator",
@@ -71,12 +72,12 @@ _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class LoadedPlugin(Value):
-    """A plugin that was found, working or broken.
+    """A plugin that was found, whether it works or is broken.
 
-    ``name`` is the name of the plugin's entry point (for a file: the stem). ``module`` is the
-    object to which the entry point refers (for a file: the path). ``records`` has the plugin's
-    records by kind. If the plugin is broken, ``records`` is empty and ``error`` is the reason.
-    ``notes`` has remarks for the plugin's author.
+    ``name`` is the name of the plugin's entry point (for a file: the name without ``.py``).
+    ``module`` is the object to which the entry point refers (for a file: the path). ``records`` has
+    the plugin's records by kind. If the plugin is broken, ``records`` is empty and ``error`` is the
+    reason. ``notes`` has remarks for the plugin's author.
     """
 
     name: str
@@ -108,11 +109,11 @@ class LoadedPlugin(Value):
 
 
 class PluginRecords(Mapping[str, _R], Generic[_R]):
-    """The records of one kind.
+    """The records of one kind, as a mapping from names.
 
     Iteration yields the bare names, and the qualified names of all records that are not built in.
     ``names`` lists each record once, by its shortest name. A name that two distributions claim is
-    not ``in`` the mapping, and ``[]`` raises :class:`PluginError` for it.
+    not ``in`` the mapping, and looking it up raises :class:`PluginError`.
     """
 
     def __init__(self, kind: str, claims: Iterable[tuple[LoadedPlugin, _R]]) -> None:
@@ -182,12 +183,12 @@ class PluginRecords(Mapping[str, _R], Generic[_R]):
         return len(self._listed)
 
     def unclear(self) -> list[PluginError]:
-        """Return the error for each name that several plugins claim."""
+        """Return an error for each ambiguous name."""
         found = (self.clash(name) for name in self.clashes)
         return list({each.what: each for each in found if each is not None}.values())
 
     def clash(self, name: str) -> PluginError | None:
-        """Return the error for a name that several plugins claim, or ``None`` if it is unique."""
+        """Return the error for an ambiguous name, or ``None`` if the name is not ambiguous."""
         plugins = self.clashes.get(self._key(name))
         if plugins is None:
             return None
@@ -205,9 +206,9 @@ class PluginRecords(Mapping[str, _R], Generic[_R]):
 
 
 class Registry:
-    """The records of all plugins, and every plugin that was found.
+    """The records of all plugins, and the list of all plugins that were found.
 
-    ``warnings`` has messages for the user about broken plugins, and about records with the name of
+    ``warnings`` has messages for the user: about broken plugins, and about records with the name of
     a built-in.
     """
 
@@ -248,7 +249,10 @@ class Registry:
         return None
 
     def whose(self, record: Named) -> str:
-        """Return the name of this record's plugin, for messages; empty for a built-in."""
+        """Return the name of the plugin that registered this record, for messages.
+
+        Empty for a built-in.
+        """
         plugin = self.owner(record)
         return "" if plugin is None or plugin.builtin else str(plugin)
 
@@ -258,11 +262,11 @@ class Registry:
         return tuple(plugin for plugin in self.plugins if plugin.error is not None)
 
     def records(self, kind: str) -> PluginRecords[Any]:
-        """Return the records of one kind, whose name is in the singular."""
+        """Return the records of one kind, which is given in the singular (``executor``)."""
         return self._records[kind]
 
     def lookup(self, kind: str, name: str) -> Any:
-        """Return the record of this name.
+        """Return the record with this kind and name.
 
         Raises :class:`PluginError` with a hint if no record has the name (``no-such-executor`` …)
         or if two distributions claim it (``plugin-clash``).
@@ -277,7 +281,7 @@ class Registry:
             ) from None
 
     def explain_missing(self, kind: str, name: str) -> str:
-        """Return the hint for a name that no record has. The hint is never empty."""
+        """Return a hint for a name that no record has. The hint is never empty."""
 
         from ensemble_core.plugin.known_plugins import known_provider
 

@@ -1,7 +1,7 @@
-"""Rendered jobs: the text that a queue would receive for a job, shown without submitting it.
+"""Rendered jobs: what a queue would receive for a job, as text.
 
-An executor's record may have a pure function ``render``. It is called by ``ensemble run
---dry-run``, by programs and by tests.
+``ensemble run --dry-run``, programs and tests use it to show a job without submitting it. The text
+comes from the function ``render`` of the executor's record.
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ __all__ = ["Rendered", "shell_line"]
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Rendered(Value):
-    """A job in the form that its queue would receive: ``text`` of a ``media_type``
-    (``application/json``, ``text/x-shellscript`` …)."""
+    """The text that a queue would receive for a job.
+
+    ``media_type`` is the type of the ``text``: ``application/json``, ``text/x-shellscript`` …
+    """
 
     text: str
     media_type: str = "text/x-shellscript"
 
 
 def shell_line(job: Job, launcher: str = "") -> str:
-    """Return a job as a shell command line with its folder, environment, command and output files.
+    """Return a job as a shell command line, with its folder, environment, command and output files.
 
     >>> shell_line(Job(id="a.0", group="a", index=0, command=("echo", "a b"), stdout="out.txt"))
     "echo 'a b' >>out.txt"

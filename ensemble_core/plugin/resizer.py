@@ -1,7 +1,7 @@
-"""Interface of resizers: a resizer changes the number of nodes of a member of the ensemble service.
+"""Interface of resizers, which change the number of nodes of members of the service.
 
-The docstring of :class:`Resizer` is the contract. The service calls resizers. Members request a
-number of nodes; they cannot choose which object is resized.
+The docstring of :class:`Resizer` is the contract. The service calls resizers. Members can request a
+number of nodes, but cannot choose which object is resized.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ __all__ = ["Resized", "Resizer"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Resized(Value):
-    """The answer to a resize request, in nodes.
+    """The answer to a resize request. All sizes are numbers of nodes.
 
     ``before`` is the current size, ``asked`` is the requested size, and ``granted`` is the new
     size. The outcome ``partial`` means that the limits allowed only part of the change. ``code`` is
-    for programs (``at-maximum``, ``conflict``, ``forbidden``, ``not-found`` …), and ``reason`` is
-    for people; both are empty if the whole request was granted and verified. If ``transient`` is
-    true, the request was denied, but the same request may be granted later.
+    a reason for programs (``at-maximum``, ``conflict``, ``forbidden``, ``not-found`` …), and
+    ``reason`` is one for people; both are empty if the whole request was granted and verified.
+    ``transient`` is true if the request was denied but may be granted later.
     """
 
     outcome: Literal["granted", "partial", "denied"]
@@ -39,23 +39,23 @@ class Resized(Value):
 class Resizer(ABC):
     """Interface of objects that change the sizes of members. The contract:
 
-    - Methods are called from the service's worker threads, but never two at a time for the same
-      member. If ``resize`` and ``size`` never block, set ``waits = False``. They are then called in
-      the service's main thread, which costs less.
-    - ``resize`` returns a :class:`Resized` even if the object does not exist, may not be changed,
-      or cannot be reached; it never raises an error. It returns when the new size is recorded, not
-      when the nodes have arrived. If the size does not change, it does nothing.
+    - Methods are called on the service's worker threads, but only one at a time for each member. If
+      ``resize`` and ``size`` never block, set ``waits = False``. They are then called on the
+      service's main thread, which costs less.
+    - ``resize`` never raises an error. It returns a :class:`Resized` even if the object does not
+      exist, may not be changed, or cannot be reached. It returns when the new size is recorded, not
+      when the nodes have arrived. If the size would not change, it does nothing.
     - The resizer decides which object belongs to a member, as configured by the operator of the
       service.
     """
 
-    #: Whether a call may take longer than a few microseconds, because of a file, a lock or a remote
-    #: call.
+    #: Whether a call may take longer than a few microseconds, for example because of a remote call.
     waits: ClassVar[bool] = True
 
-    #: Function that the service sets. Call it with a member and plain data before a request takes
-    #: effect. It records the data with the request, and :meth:`decide` gets the data back. If the
-    #: function raises an error, nothing was recorded, and the request must not take effect.
+    #: Function that the service sets. Before a request takes effect, call it with the member and
+    #: plain data. The service stores the data with the request and passes it to :meth:`decide`
+    #: later. If the function raises an error, nothing was stored, and the request must not take
+    #: effect.
     keep: Callable[[str, Mapping[str, Any]], None] | None = None
 
     @abstractmethod
@@ -67,11 +67,11 @@ class Resizer(ABC):
         return None
 
     def decide(self, member: str, delta: int, kept: Mapping[str, Any]) -> Resized | None:
-        """Return the outcome of a ``resize`` during which the service was killed; ``None`` if
+        """Return the outcome of a ``resize`` during which the service was killed, or ``None`` if
         unknown.
 
-        ``kept`` is the data that :attr:`keep` recorded, possibly empty. If the resize did not take
-        effect, it may be carried out now.
+        ``kept`` is the data that was passed to :attr:`keep`, possibly empty. If the resize has not
+        taken effect, it may be carried out now.
         """
         return None
 

@@ -1,6 +1,5 @@
-"""Checks of plugins' records: an invalid record is rejected on loading, not during a run.
-
-Called by :mod:`ensemble_core.plugin.discovery` and by the contract suites.
+"""Checks plugins' records, so that an invalid record is rejected when it is loaded, not during a
+run.
 """
 
 from __future__ import annotations
@@ -43,15 +42,14 @@ __all__ = [
 
 #: All capabilities that an executor can have.
 CAPABILITIES = frozenset({"submit", "cancel", "resize", "reattach", "detach"})
-#: Values of ``x-ensemble`` in an option schema: the kind of thing that the option names, or how the
-#: option is read.
+#: Values of ``x-ensemble`` in an option schema: what the option names, or how it is parsed.
 ANNOTATIONS = frozenset(
     {
         "action", "class", "duration", "expression", "fields", "function", "generator", "group",
         "instance", "mail", "message", "metric", "parameters", "phase", "rows", "rule", "variable",
     }
 )  # fmt: skip
-#: The kind and the class of the records that each hook returns.
+#: For each hook, the kind of the records that it returns, and their class.
 HOOKS: Mapping[str, tuple[str, type[Any]]] = {
     "ensemble_executors": ("executor", ExecutorPlugin),
     "ensemble_triggers": ("trigger", TriggerPlugin),
@@ -66,7 +64,7 @@ HOOKS: Mapping[str, tuple[str, type[Any]]] = {
 #: Former names of hooks, which are still accepted.
 FORMER_HOOKS: Mapping[str, str] = {"ensemble_metrics": "ensemble_statistics"}
 
-#: The functions of each kind of record, with the arguments with which they are called.
+#: The functions in each kind of record, with the names of the arguments that they get.
 _FUNCTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "executor": {
         "build": ("options",),
@@ -88,7 +86,7 @@ _FUNCTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
 }
 
-#: The event types of the core. Plugins' own events are named after their triggers.
+#: Names of the core's event types. An event of a plugin has the name of its trigger.
 CORE_EVENTS = frozenset(
     {
         "start", "heartbeat", "observed", "resize-granted", "resize-denied", "resize-timeout",
@@ -101,10 +99,10 @@ CORE_EVENTS = frozenset(
 
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
 _STATISTIC = re.compile(r"[A-Za-z0-9_-]+")
-#: First words of metric paths that are not statistics.
+#: First words of metric paths that are not names of statistics.
 _TAKEN = frozenset({"count", "generator", *(gauge.partition(".")[0] for gauge in GAUGES)})
-#: Keywords that the schema of an object may have. Any other key is probably an option that is one
-#: level too high and would never be checked.
+#: Keywords that are allowed in the schema of an object. Any other key is probably an option that is
+#: one level too high, where it would never be checked.
 _KEYWORDS = frozenset(
     {
         "$comment", "$defs", "$id", "$schema", "additionalProperties", "allOf", "anyOf", "default",
@@ -117,9 +115,9 @@ _KEYWORDS = frozenset(
 
 
 def check_records(returned: object, hook: str, *, thorough: bool = True) -> tuple[Any, ...]:
-    """Check and return the records that a hook returned. Raises :class:`PluginError`.
+    """Check and return the records that a hook has returned. Raises :class:`PluginError`.
 
-    ``thorough`` also checks the content of each record (see :func:`check_record`).
+    With ``thorough``, the content of each record is checked too (see :func:`check_record`).
     """
     kind, record_class = HOOKS[hook]
     wanted = f"expected a list of {record_class.__name__} records"
@@ -215,7 +213,7 @@ def check_record(record: Any) -> None:
 
 
 def meant_event(name: str) -> str | None:
-    """Return the event type of the core that an invalid name probably means, or ``None``."""
+    """Return the event type of the core that a misspelt name probably means, or ``None``."""
     if name in CORE_EVENTS:
         return None
     for prefix in ("job-", "resize-"):
@@ -225,7 +223,7 @@ def meant_event(name: str) -> str | None:
 
 
 def required_options(schema: Mapping[str, Any]) -> list[str]:
-    """Return the options that the user must give: those that are required and have no default."""
+    """Return the options that the user has to set: those that are required and have no default."""
     properties = schema.get("properties", {})
     return [
         key
@@ -252,7 +250,9 @@ def _check_name(name: object, kind: str) -> None:
 
 def check_schema(schema: object, shown: str) -> None:
     """Check that an option schema is a JSON Schema of an object, without external references.
-    Raises :class:`PluginError`."""
+
+    Raises :class:`PluginError`.
+    """
     if not isinstance(schema, Mapping):
         raise PluginError(f"{shown}: 'options' is {kind_of(schema)}, expected a JSON Schema")
     if not schema:
@@ -276,7 +276,7 @@ def check_schema(schema: object, shown: str) -> None:
             f"{shown}: the schema of its options refers to another document, which is not supported"
         )
     for kind in (part.get("x-ensemble") for part in parts):
-        # A mapping is not an annotation: it is the schema of an option called "x-ensemble".
+        # If the value is a mapping, it is the schema of an option that is called "x-ensemble".
         if not (kind is None or isinstance(kind, dict) or kind in ANNOTATIONS):
             known = ", ".join(sorted(ANNOTATIONS))
             raise PluginError(
@@ -303,7 +303,7 @@ _FLAG: Mapping[str, type] = {
 
 
 def _check_classes(schema: Mapping[str, Any], shown: str) -> None:
-    """Check that only top-level options name classes, because the core loads no other classes."""
+    """Check that only top-level options name classes, because the core loads no others."""
     properties = schema.get("properties", {}).values()
     marked = [each for each in _mappings(plain(schema)) if each.get("x-ensemble") == "class"]
     at_top = [each for each in map(plain, properties) if each in marked]
@@ -318,7 +318,7 @@ def _check_classes(schema: Mapping[str, Any], shown: str) -> None:
 
 
 def _check_flags(schema: Mapping[str, Any], shown: str) -> None:
-    """Check the annotations that turn an executor's options into flags of commands."""
+    """Check the annotations that turn options of an executor into flags of commands."""
     for name, option in schema.get("properties", {}).items():
         mark = option.get("x-ensemble-flag", True) if isinstance(option, Mapping) else True
         shown_mark = f"{shown}: option {name!r}: 'x-ensemble-flag'"
@@ -372,7 +372,10 @@ def _check_names(value: object, shown: str) -> None:
 
 
 def _check_call(function: object, arguments: tuple[str, ...], shown: str) -> None:
-    """Raise :class:`PluginError` if a function cannot take these arguments. Accept ``None``."""
+    """Raise :class:`PluginError` if a function cannot be called with these arguments.
+
+    ``None`` is valid.
+    """
     if function is None:
         return
     takes = f"it is called with ({', '.join(arguments)})"
@@ -383,7 +386,7 @@ def _check_call(function: object, arguments: tuple[str, ...], shown: str) -> Non
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return  # a function in C, or without a signature, cannot be checked
+        return  # a function without a signature, for example in C
     try:
         signature.bind(*arguments)
     except TypeError as error:
