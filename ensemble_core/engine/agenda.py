@@ -83,7 +83,7 @@ class Agenda:
             return (self._completion.limited, met)
         if state.generators_due:
             return (self._generating.turn,)
-        if state.look_for_idle:
+        if self._may_be_idle:
             return (self._completion.idle,)
         met = self._completion.only_held()
         return (self._completion.limited, met) if met else None
@@ -92,5 +92,13 @@ class Agenda:
         """Like :meth:`of_run`, but for an event that a stop had deferred: only rules on
         ``idle``.
         """
+        return (self._completion.idle,) if self._may_be_idle and self._state.ended is None else None
+
+    @property
+    def _may_be_idle(self) -> bool:
+        """True if rules on ``idle`` must be checked, perhaps because the event finished an index
+        and enabled such a rule."""
         state = self._state
-        return (self._completion.idle,) if state.look_for_idle and state.ended is None else None
+        return state.look_for_idle or (
+            state.rules.index.new_idle and state.index_over == state.events
+        )

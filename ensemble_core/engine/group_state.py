@@ -12,7 +12,7 @@ from typing import Literal
 from ensemble_core.engine.rate_limit import HeldJob
 from ensemble_core.engine.records import JobRecord, Reads, SliceTable
 from ensemble_core.engine.rule_index import Watch
-from ensemble_core.metrics.store import split_filter
+from ensemble_core.metrics.store import counted, split_filter
 from ensemble_core.model.jobs import JobGroup
 
 __all__ = ["CHANGES", "Change", "Combination", "GroupState", "combination"]
@@ -93,6 +93,11 @@ class GroupState:
     def backlog(self) -> int:
         """Number of elements of the sweep that ``submit-next`` has not taken."""
         return max(0, self.group.size - self.taken)
+
+    @property
+    def open(self) -> int:
+        """Number of unfinished indices."""
+        return counted(self.counts, "open")
 
     def speak(self, names: Iterable[str]) -> None:
         """Keep these variables for each index or slice from now on, and counters for each index."""

@@ -111,7 +111,10 @@ class JobCompletion:
         rules = state.rules.index
         if not state.table.records or state.table.budget is not None:
             state.look_for_end = True
-        if state.table.emptied or rules.broad_idle:
+        state.index_over = state.events
+        if state.table.emptied or (
+            rules.broad_idle and (rules.new_idle or not state.table.groups[record.job.group].open)
+        ):
             state.look_for_end = state.look_for_idle = True
         if state.ended is not None:
             rules.touched.clear()
@@ -183,12 +186,14 @@ class JobCompletion:
         return self._look_for_idle(event)
 
     def _look_for_idle(self, event: Event) -> Steps:
-        state = self.state
+        state, index = self.state, self.state.rules.index
+        index.new_idle = False
         if state.awaits_answers():
             return None
-        found = self._idle_now() if "idle" in state.rules.index.occasions else []
+        found = self._idle_now() if "idle" in index.occasions else []
         if not found or state.ended is not None:
             state.table.emptied.clear()
+            index.new_idle = state.ended is not None  # a resume may revoke the end
             return None
         link = state.deepest or state.link
         return [*((self._idle, *each, link) for each in found), (self._look_for_idle,)]

@@ -343,8 +343,10 @@ class RuleIndex:
     counts: dict[str, dict[str, Watch]] = field(default_factory=dict)
     series: dict[tuple[str, str], dict[Watch, None]] = field(default_factory=dict)
     gauges: dict[str, Watch] = field(default_factory=dict)
-    #: Number of rules on ``idle`` that are about a group or the whole run.
+    #: ``broad_idle``: the number of rules on ``idle`` for a group or the whole run. ``new_idle``:
+    #: whether one of them was added since the last check.
     broad_idle: int = 0
+    new_idle: bool = False
     touched: dict[Watch, None] = field(default_factory=dict)
     #: Cache of ``waiting``, cleared when rules change.
     _found: dict[tuple[tuple[str, ...], str | None], list[RuleState]] = field(default_factory=dict)
@@ -371,7 +373,9 @@ class RuleIndex:
             return
         trigger = state.rule.trigger
         self._found = {}
-        self.broad_idle += _is_broad_idle(state.rule)
+        if _is_broad_idle(state.rule):
+            self.broad_idle += 1
+            self.new_idle = True
         for name in trigger.events:
             if name not in self.occasions:
                 self.occasions[name] = {}

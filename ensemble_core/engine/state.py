@@ -95,10 +95,10 @@ class State:
     __slots__ = (
         "_serial", "all_tables", "attempts", "beating", "calls", "deepest", "dropped", "end_due",
         "ended", "ended_for_now", "ensemble", "errors", "events", "firings", "foreign_jobs",
-        "generators", "generators_due", "heeds", "held_at", "limits_met", "limits_told", "link",
-        "look_for_end", "look_for_idle", "lost", "metrics", "notices", "now", "out", "rate_limit",
-        "resizes", "retries", "rules", "shared", "silence", "sources", "started", "stop", "table",
-        "timers", "unhandled_failures", "via", "warnings", "withdrawn",
+        "generators", "generators_due", "heeds", "held_at", "index_over", "limits_met",
+        "limits_told", "link", "look_for_end", "look_for_idle", "lost", "metrics", "notices", "now",
+        "out", "rate_limit", "resizes", "retries", "rules", "shared", "silence", "sources",
+        "started", "stop", "table", "timers", "unhandled_failures", "via", "warnings", "withdrawn",
     )  # fmt: skip
 
     def __init__(
@@ -163,6 +163,8 @@ class State:
         self.end_due = False
         #: True if a group, a slice or the run may be idle after the event.
         self.look_for_idle = False
+        #: The number of the event that last finished an index.
+        self.index_over = 0
         #: True during a heartbeat, at which waiting times are sampled.
         self.beating = False
         #: ``link``: the firing that caused the event. ``deepest``: the longest chain of firings

@@ -132,6 +132,40 @@ def test_an_idle_rule_is_considered_again_at_the_next_idle_state() -> None:
     assert told.fired() == ["rule-1", "more", "over"]
 
 
+def test_an_idle_rule_that_the_last_job_enables_fires() -> None:
+    told = story(
+        """
+  - {id: late, trigger: idle, name: sim, enabled: false, action: {name: log, message: late}}
+  - {trigger: job-done, name: sim, when: index == 1, action: {name: enable, rules: [late]}}
+"""
+    )
+    told.play("sim.0")
+    assert messages(told) == []
+    told.play("sim.1")
+    assert messages(told) == ["late"]
+
+
+def test_an_idle_rule_for_a_finished_group_fires_at_the_next_end_of_a_job() -> None:
+    told = Story("""
+jobs: [{name: a, command: x}, {name: b, command: x, count: 3}]
+rules:
+  - {trigger: start, action: [{name: submit, label: a}, {name: submit, label: b}]}
+  - {id: late, trigger: idle, name: a, enabled: false, action: {name: log, message: late}}
+  - {trigger: job-start, name: b, when: index == 1, action: {name: enable, rules: [late]}}
+  - {trigger: idle, name: b, action: {name: log, message: over}}
+""")
+    told.start()
+    told.play("a.0")
+    told.play("b.0")
+    told.begin("b.1")
+    assert messages(told) == []
+    told.begin("b.2")
+    told.end("b.2")
+    assert messages(told) == ["late"]
+    told.end("b.1")
+    assert messages(told) == ["late", "over"]
+
+
 def test_a_metric_rule_has_the_statistics_of_its_group() -> None:
     told = story(
         """

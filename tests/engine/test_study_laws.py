@@ -72,6 +72,8 @@ def plan_of(spec: Spec) -> BoundAction:
             yield firing.call("function")
         elif name == "terminate":
             yield firing.terminate(3)
+        elif name in ("enable", "disable"):
+            yield getattr(firing, name)([f"r{number}" for number in range(8)])
         else:
             yield firing.log("x")
 
@@ -94,6 +96,7 @@ def rule_of(spec: Spec, rule_id: str) -> BoundRule:
         actions=tuple(map(plan_of, spec["action"])),
         condition=parse(spec["when"], has_value=False) if "when" in spec else None,
         repetitions=spec.get("repetitions", 1),
+        enabled=spec.get("enabled", True),
         backoff=spec.get("backoff", 0),
         looks=spec.get("for", 1),
         each=tuple(each) if isinstance(each, list) else each,
@@ -161,6 +164,7 @@ plain_actions = st.one_of(
     ),
     st.just({"name": "call"}),
     st.just({"name": "log"}),
+    st.sampled_from([{"name": "enable"}, {"name": "disable"}]),
 )
 seldom = st.one_of(*[plain_actions] * 20, st.just({"name": "terminate"}))
 varies = st.fixed_dictionaries(
@@ -210,7 +214,8 @@ idle_rules = st.fixed_dictionaries(
         "group": st.one_of(st.none(), labels, st.just(["a", "v"])),
         "repetitions": st.integers(1, 5),
         "action": st.lists(seldom, min_size=1, max_size=2),
-    }
+    },
+    optional={"enabled": st.booleans()},
 )
 slice_rules = st.fixed_dictionaries(
     {
@@ -510,6 +515,13 @@ def a_gauge_that_is_first_asked_for_late_is_right(story: Watched, seed: int) -> 
     assert dict(late.snapshot()) == dict(always.snapshot())
 
 
+def a_skipped_check_of_idle_rules_would_find_none(story: Watched) -> None:
+    thorough = Engine(story.ensemble)
+    for event, text in zip(story.events, story.texts, strict=True):
+        thorough.state.rules.index.new_idle = thorough.state.rules.index.broad_idle > 0
+        assert decisions_text(thorough.handle(event)) == text
+
+
 def a_snapshot_at_any_point_changes_nothing(story: Watched, seed: int) -> None:
     chance, again = random.Random(seed), Engine(story.ensemble)
     joined = any(one.type == "add-rule" for one in story.decisions)
@@ -554,6 +566,7 @@ def test_laws_of_attempts_indices_and_slices_hold(drawn: Spec, seed: int) -> Non
     no_combination_is_varied_twice(story)
     the_same_events_give_the_same_decisions(story)
     a_gauge_that_is_first_asked_for_late_is_right(story, seed)
+    a_skipped_check_of_idle_rules_would_find_none(story)
     a_snapshot_at_any_point_changes_nothing(story, seed)
     the_same_file_adopted_at_any_point_changes_nothing(story, drawn, seed)
 
