@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 
 from ensemble_batch import pace
 from ensemble_batch.inquiry import Inquiry
@@ -104,8 +105,9 @@ class Submission:
         hooks = self._polled.hooks
         first = max(self._orders.values(), key=lambda order: order[0].urgency)
         shape = hooks.shape(first[0])
-        alike = [order for order in self._orders.values() if hooks.shape(order[0]) == shape]
-        chosen = alike[: max(1, min(hooks.most_jobs, self._most or hooks.most_jobs))]
+        most = max(1, min(hooks.most_jobs, self._most or hooks.most_jobs))
+        alike = (order for order in self._orders.values() if hooks.shape(order[0]) == shape)
+        chosen = list(islice(alike, most))  # shapes of thousands of waiting jobs take long
         while len(chosen) > 1 and not hooks.fits([job for job, _ in chosen], self._polled.run.tag):
             chosen = chosen[: len(chosen) // 2]
         for job, _ in chosen:

@@ -150,6 +150,21 @@ def test_a_job_begins_and_ends_when_the_queue_reports_it(queue: Queue, session: 
     assert executor_of(session).asked <= 1
 
 
+def test_without_arrays_shapes_of_waiting_jobs_are_not_compared_for_each_submission(
+    queue: Queue, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executor, shape, calls = executor_of(session), Telling.shape, []
+    executor.most_jobs = 1
+    monkeypatch.setattr(
+        Telling, "shape", lambda self, job: (calls.append(job.id), shape(self, job))[1]
+    )
+    jobs = [session.job("true") for _ in range(100)]
+    session.submit(*jobs)
+    session.wait(lambda: all("submit" in session.names(job) for job in jobs), "submit")
+    assert executor.sizes == [1] * 100
+    assert len(calls) <= 300
+
+
 def test_an_end_reported_twice_ends_its_job_once(queue: Queue, session: Session) -> None:
     job = session.job("true")
     id_ = waiting(session, job)
