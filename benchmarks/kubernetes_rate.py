@@ -5,8 +5,9 @@
 It starts the stand-in of the plugin's tests in this process, with a node of eight cores; speeds are
 those of the stand-in, so only ratios count. With ``--kubeconfig``, it uses a control plane without
 nodes and simulates a node. Each round runs an Indexed Job with N completions of ``true`` that is
-watched, and the executor with N such jobs. For both, it prints requests per 1,000 jobs, by kind;
-jobs per second; and the delay from the end of a job's process to our event.
+watched, and the executor with N such jobs, with and without output. For each, it prints requests
+per 1,000 jobs, by kind, and jobs per second; and for the executor the delay from the end of a job's
+process to our event.
 """
 
 from __future__ import annotations
@@ -72,13 +73,13 @@ def bare(cluster: Any, jobs: int) -> float:
     return seconds
 
 
-def executor(cluster: Any, jobs: int, late: list[float]) -> float:
+def executor(cluster: Any, jobs: int, late: list[float], stdout: str | None) -> float:
     """Return the seconds for the executor with as many jobs, and the delays of their end events."""
     with tempfile.TemporaryDirectory() as folder:
         session = Session(cluster.executor(), Path(folder), 600.0)
         began = time.monotonic()
         with session:
-            made = [session.job("true") for _ in range(jobs)]
+            made = [session.job("true", stdout=stdout) for _ in range(jobs)]
             session.run(*made)
             seconds = time.monotonic() - began
             session.executor.forget([job.id for job in made])
@@ -101,7 +102,7 @@ def main() -> None:
     module.CORES = 8
     late: list[float] = []
     for number in range(1, chosen.rounds + 1):
-        for name in ("bare", "executor"):
+        for name in ("bare", "executor", "executor without output"):
             # A new one: the stand-in keeps all history.
             config = chosen.kubeconfig
             cluster = module.RealCluster(None, config) if config else module.Cluster()
@@ -109,7 +110,8 @@ def main() -> None:
             if name == "bare":
                 seconds = bare(cluster, chosen.jobs)
             else:
-                seconds = executor(cluster, chosen.jobs, late)
+                stdout = "/dev/null" if "without" in name else None
+                seconds = executor(cluster, chosen.jobs, late, stdout)
             asked = requests(cluster) - before
             cluster.sweep()
             cluster.close()

@@ -12,6 +12,7 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from typing import Any
@@ -297,7 +298,7 @@ class KubernetesRun:
                 life.sent = life.sent and not full
                 hint = "jobs wait for free quota and are then retried" if full else _AGAIN
                 self._outlet.trouble(
-                    "create", f"Kubernetes rejects Jobs: {error.message}\n  {hint}"
+                    "create", f"cannot create Jobs in Kubernetes: {error.message}\n  {hint}"
                 )
             else:
                 life.refuse("submit", error.message, self._run.clock())
@@ -503,7 +504,9 @@ class KubernetesRun:
             if old is not None and old.over:
                 return
             pod = life.pods[rank] = read_pod(found, removed=gone)
-            if life.begin_if_told(self._run.clock(), live=live) and life.notes.get("observed"):
+            life.begin_if_told(self._run.clock(), live=live)
+            if life.notes.get("observed") and life.runs and not life.followed:
+                life.followed = True
                 self._observe(life)
             if pod.stuck and not pod.over and not life.stuck:
                 life.stuck = True
@@ -574,8 +577,9 @@ class KubernetesRun:
     def _finish(self, life: Life, live: bool) -> None:
         """Fetch the logs of a job and report its end."""
         trouble = ""
+        wanted = life.files.get("stdout") != os.devnull
         for rank, pod in sorted(life.pods.items()):
-            if pod.began is not None and not pod.lost:
+            if wanted and pod.began is not None and not pod.lost:
                 trouble = trouble or self._fetch(life, rank)
         with self._lock:
             if life.over or self._closed:
@@ -609,14 +613,17 @@ class KubernetesRun:
         thread.start()
 
     def _copy_on(self, life: Life) -> None:
-        while not (self._closed or life.over):
-            try:
-                self._copy(life, min(life.pods), follow=True)
-                break
-            except (ApiError, OSError):  # the copy at its end retries, and reports what is missing
-                time.sleep(1.0)
-            except Exception as error:
-                self._failed(error)
+        rank = min(life.pods)
+        try:
+            while not (self._closed or life.over or life.pods[rank].over):
+                # The copy at the job's end retries, and reports what is missing.
+                with suppress(ApiError, OSError):
+                    self._copy(life, rank, follow=True)
+                # If the API server stops, the log ends although the pod runs.
+                with self._lock:
+                    self._lock.wait_for(lambda: self._closed or life.over, 1.0)
+        except Exception as error:
+            self._failed(error)
         with self._lock:
             if not self._closed:
                 self._threads.remove(threading.current_thread())

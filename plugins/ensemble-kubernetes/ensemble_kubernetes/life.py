@@ -27,12 +27,14 @@ class Life(JobEvents):
     - ``sent``: whether the Job may have reached Kubernetes
     - ``verdict``: our reason to end the Job
     - ``condition``: how the Job ended
+    - ``followed``: whether its log is being copied while it runs
     - ``gone``: whether the Job was deleted; ``missed``: whether its deletion was not observed
     """
 
     __slots__ = (
-        "accepted_at", "condition", "ending", "gone", "job_body", "log_lock", "missed", "name",
-        "notes", "overdue", "pods", "resumed", "sent", "stuck", "tasks", "verdict", "written",
+        "accepted_at", "condition", "ending", "followed", "gone", "job_body", "log_lock", "missed",
+        "name", "notes", "overdue", "pods", "resumed", "sent", "stuck", "tasks", "verdict",
+        "written",
     )  # fmt: skip
 
     def __init__(self, job: str, name: str, notes: Mapping[str, Any], out: list[JobEvent]) -> None:
@@ -44,7 +46,7 @@ class Life(JobEvents):
         self.job_body: Job | None = None
         self.pods: dict[int, Pod] = {}
         self.sent = self.gone = self.stuck = self.ending = self.resumed = False
-        self.missed = self.overdue = False
+        self.missed = self.overdue = self.followed = False
         self.accepted_at: float | None = None
         self.verdict: Failure | None = None
         self.condition: tuple[str, str] | None = None
@@ -70,15 +72,15 @@ class Life(JobEvents):
         final = self.gone or self.condition is not None
         return final and done == len(self.pods) and bool(self.gone or self.pods)
 
-    def begin_if_told(self, now: float, *, live: bool) -> bool:
-        """Report the job's start if a pod has begun. Return whether this call reported it.
+    def begin_if_told(self, now: float, *, live: bool) -> None:
+        """Report the job's start if a pod has begun.
 
         The flag ``live`` means that the pod began just now. The event then has the time of our
         clock, because the node's times have only whole seconds.
         """
         begun = [pod for pod in self.pods.values() if pod.began is not None]
         if not begun or "start" in self.told:
-            return False
+            return
         first = min(begun, key=lambda pod: pod.began or 0.0)
         assert first.began is not None
         when = first.began
@@ -86,7 +88,6 @@ class Life(JobEvents):
             when = now - max(0.0, (first.ended or first.began) - first.began)
         self.arrive(now, now)
         self.begin(when, now, first.host)
-        return True
 
     def tell_end(self, now: float, *, live: bool) -> None:
         """Report the job's end and its cause."""

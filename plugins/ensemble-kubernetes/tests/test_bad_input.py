@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -22,6 +23,8 @@ from ensemble_core import ExecutorError, Job, UsageError
 if TYPE_CHECKING:
     from conftest import Cluster
 
+#: Seconds for which the API server is away in a test.
+AWAY = float(os.environ.get("ENSEMBLE_AWAY", "5"))
 LASTING = ("sh", "-c", "until [ -e gate ]; do sleep 0.1; done")
 
 
@@ -258,13 +261,11 @@ def test_when_a_namespace_is_deleted_its_jobs_end_and_later_ones_are_rejected(
     world.cluster.logs = logs
 
 
+@pytest.mark.timeout(120 + AWAY)
 def test_a_cluster_that_is_away_for_long_is_reported_once_and_costs_nothing(
     world: Cluster, session: Session
 ) -> None:
-    """Watches break and requests fail, while jobs are submitted and cancelled.
-
-    ``ENSEMBLE_AWAY`` is the duration in seconds.
-    """
+    """Watches break and requests fail, while jobs are submitted and cancelled."""
     running, doomed = lasting(session), lasting(session)
     session.submit(running, doomed)
     for job in (running, doomed):
@@ -280,7 +281,7 @@ def test_a_cluster_that_is_away_for_long_is_reported_once_and_costs_nothing(
     later = session.job("true")
     session.submit(later)
     session.cancel(doomed)
-    time.sleep(float(os.environ.get("ENSEMBLE_AWAY", "5")))
+    time.sleep(AWAY)
     assert len(session.problems()) == 1
     assert "retrying until it works" in session.problems()[0]
     assert not pod.over
@@ -370,6 +371,27 @@ def test_each_task_is_a_pod_with_its_rank_and_one_failure_ends_the_job(
     assert session.context(bad, "finish")["status"] != 0
 
 
+def test_pods_of_a_job_have_host_names_in_the_service_of_the_readme(
+    world: Cluster, session: Session
+) -> None:
+    text = (ACCESS.parents[1] / "README.md").read_text()
+    blocks = re.findall(r"^```yaml\n(.*?)^```", text, re.M | re.S)
+    group, service = map(yaml.safe_load, blocks)
+    store, own = world.cluster.store, group["options"]["kubernetes"]
+    services = store.kinds[("", "services")]
+    store.create(services, world.namespace, service)
+    session.submit(job := lasting(session, tasks=2, options={"kubernetes": own}))
+    world.wait(lambda: len(store.all(world.pods)) == 2)
+    pods, selector = store.all(world.pods), service["spec"]["selector"].items()
+    (session.folder / "gate").touch()
+    session.wait_clean(job)
+    assert session.context(job, "finish")["status"] == 0
+    names = {(each["spec"]["hostname"], each["spec"]["subdomain"]) for each in pods}
+    assert names == {(f"{session.queue_id(job)}-{n}", service["metadata"]["name"]) for n in (0, 1)}
+    assert all(selector <= each["metadata"]["labels"].items() for each in pods)
+    store.delete(services, world.namespace, service["metadata"]["name"])
+
+
 def test_tasks_on_separate_nodes_wait_if_there_is_only_one_node(session: Session) -> None:
     job = session.job("true", tasks=2, nodes=2)
     session.submit(job)
@@ -379,16 +401,51 @@ def test_tasks_on_separate_nodes_wait_if_there_is_only_one_node(session: Session
     session.wait_clean(job)
 
 
-def test_output_of_an_observed_job_is_available_while_it_runs(session: Session) -> None:
-    script = "echo one; until [ -e gate ]; do sleep 0.1; done; echo two"
-    job = session.job("sh", "-c", script, workdir=str(session.folder), observe={"json-lines": {}})
-    session.submit(job)
-    file = session.folder / f"{job.id}.out"
-    session.wait_for(job, "start")
-    end = time.monotonic() + 30
-    while not (file.exists() and file.read_text() == "one\n"):
-        assert time.monotonic() < end
-        time.sleep(0.05)
+def test_the_log_of_a_job_without_output_is_not_requested(world: Cluster, session: Session) -> None:
+    def logs() -> int:
+        return sum(what == "pods/log" for _, _, what, _ in world.cluster.access.allowed)
+
+    before = logs()
+    session.run(session.job("echo", "words", stdout="/dev/null", stderr="/dev/null"))
+    assert logs() == before
+    session.run(session.job("echo", "words"))
+    assert logs() == before + 1
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["", "its log ends early at first"])
+def test_output_of_an_observed_job_is_available_while_it_runs(
+    world: Cluster, session: Session, cut: bool
+) -> None:
+    empty = [(200, "")] * cut
+    world.cluster.trouble = lambda _, path: empty.pop() if empty and path.endswith("/log") else None
+    job, file = observed(session)
+    world.wait(lambda: file.exists() and file.read_text() == "one\n")
+    assert not empty
     (session.folder / "gate").touch()
     session.wait_clean(job)
     assert file.read_text() == "one\ntwo\n"
+
+
+def test_output_of_an_observed_job_is_available_to_a_later_controller(
+    world: Cluster, tmp_path: Path
+) -> None:
+    with Session(world.executor(), tmp_path, 60.0) as first:
+        job, file = observed(first, "sleep 600")
+        world.wait(lambda: file.exists() and file.read_text() == "one\n")
+    second = Session(world.executor(), tmp_path, 60.0, tidy=True)
+    second.tag = first.tag
+    with second:
+        assert second.executor.reattach({job.id: 0.0}) == {job.id: True}
+        (tmp_path / "gate").touch()
+        world.wait(lambda: file.read_text() == "one\ntwo\n")
+        second.cancel(job)
+        second.wait_clean(job)
+
+
+def observed(session: Session, last: str = "true") -> tuple[Job, Path]:
+    """Return a running job that writes a second line after the gate opens, and its output file."""
+    script = f"echo one; until [ -e gate ]; do sleep 0.1; done; echo two; exec {last}"
+    job = session.job("sh", "-c", script, workdir=str(session.folder), observe={"json-lines": {}})
+    session.submit(job)
+    session.wait_for(job, "start")
+    return job, session.folder / f"{job.id}.out"
