@@ -61,6 +61,7 @@ _QUOTA = (
     "status unknown for quota",
     "cannot be fulfilled on resourcequotas",
 )
+_NO_RIGHT = 'cannot create resource "jobs"'
 _EVENTS = {"field_selector": "involvedObject.kind=Job,reason=FailedCreate"}
 _AGAIN = "running jobs continue; retrying until it works"
 
@@ -89,7 +90,7 @@ class KubernetesRun:
         self._unrecorded: list[Life] = []
         self._numbers = count()
         self._creators = 0
-        self._full = self._closed = False
+        self._created = self._full = self._closed = False
         #: Names of the Jobs to delete, each with whether to wait until the Job is gone.
         self._doomed: dict[str, bool] = {}
         self._sweeping = self._deleting_later = self._queued = False
@@ -228,7 +229,7 @@ class KubernetesRun:
                 restored.append(life)
                 life.sent = life.resumed = True
                 if "submit" in life.told:
-                    life.accepted_at = 0.0
+                    life.accepted_at, self._created = 0.0, True
                 if job in self._records.cancelled:
                     life.verdict = Failure("cancel", f"cancelled by run {self._run.tag}")
                 self._lives[job] = self._names[name] = life
@@ -286,11 +287,13 @@ class KubernetesRun:
             error = None if exists else caught
         with self._lock:
             full = error is not None and any(words in error.message for words in _QUOTA)
+            # An API server that has just started may forbid what it allowed before.
+            again = error is not None and self._created and _NO_RIGHT in error.message
             if error is None:
                 self._full = False
                 self._outlet.answered("create")
                 self._accepted(life)
-            elif full or error.passing:
+            elif full or again or error.passing:
                 heapq.heappush(self._waiting, entry)
                 self._full = full
                 wait = max(error.after, _FULL if full else 1.0)
@@ -322,7 +325,7 @@ class KubernetesRun:
         """Record that Kubernetes has accepted a job's Job."""
         life.sent = True
         if life.accepted_at is None:
-            life.accepted_at = time.monotonic()
+            life.accepted_at, self._created = time.monotonic(), True
             now = self._run.clock()
             life.arrive(now, now)
             if life.verdict is not None:

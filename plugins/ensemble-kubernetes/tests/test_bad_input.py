@@ -114,6 +114,36 @@ def test_a_cancellation_that_is_forbidden_for_a_moment_is_repeated(
     assert session.exception(job) == "cancel"
 
 
+def test_a_submission_that_is_forbidden_after_others_were_allowed_is_repeated(
+    world: Cluster, session: Session
+) -> None:
+    session.run(session.job("true"))
+    said = 'jobs.batch is forbidden: User "x" cannot create resource "jobs" in API group "batch"'
+    refusals = [Refusal(403, said)]
+
+    def refuse(method: str, path: str) -> None:
+        if method == "POST" and path.endswith("/jobs") and refusals:
+            raise refusals.pop()
+
+    world.cluster.meanwhile = refuse
+    session.run(job := session.job("true"))
+    assert session.context(job, "finish")["status"] == 0
+    assert "retrying until it works" in session.problems()[0]
+
+
+def test_without_the_right_to_create_jobs_a_job_fails(world: Cluster, session: Session) -> None:
+    said = 'jobs.batch is forbidden: User "x" cannot create resource "jobs" in API group "batch"'
+
+    def refuse(method: str, path: str) -> None:
+        if method == "POST" and path.endswith("/jobs"):
+            raise Refusal(403, said)
+
+    world.cluster.meanwhile = refuse
+    session.run(job := session.job("true"))
+    assert session.cause(job) == "submit"
+    assert said in note(session, job)
+
+
 def test_a_pod_rejected_while_a_quota_is_counted_is_created_later(
     world: Cluster, session: Session
 ) -> None:
