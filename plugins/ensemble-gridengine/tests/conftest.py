@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+#: The programs. Those of Debian in ``/usr/bin`` start a compiler to find out the architecture.
 TOOLS = Path("/usr/lib/gridengine")
 SHARED = Path("/usr/share/gridengine")
 #: Folders of the packages' programs, libraries and messages.
@@ -33,7 +34,7 @@ ignore_fqdn             false
 spooling_method         classic
 spooling_lib            libspoolc
 spooling_params         {base}/default/common;{base}/spool
-binary_path             /usr/sbin
+binary_path             {tools}
 qmaster_spool_dir       {base}/spool
 security_mode           none
 listener_threads        2
@@ -99,14 +100,14 @@ class Cluster:
         master, execd = free_ports(2)
         self.environment = {
             **os.environ,
-            "PATH": f"{os.environ.get('PATH', '')}:/usr/sbin",
+            "PATH": f"{TOOLS}:{os.environ.get('PATH', '')}:/usr/sbin",
             "SGE_ROOT": str(self.base),
             "SGE_CELL": "default",
             "SGE_QMASTER_PORT": str(master),
             "SGE_EXECD_PORT": str(execd),
             "SGE_ND": "1",
         }
-        (common / "bootstrap").write_text(BOOTSTRAP.format(base=self.base))
+        (common / "bootstrap").write_text(BOOTSTRAP.format(base=self.base, tools=TOOLS))
         (common / "act_qmaster").write_text("localhost\n")
         (common / "host_aliases").write_text(f"localhost {socket.gethostname()}\n")
         try:
@@ -160,7 +161,7 @@ class Cluster:
         tied = ["setpriv", "--pdeathsig", "KILL", "--"] if shutil.which("setpriv") else []
         with (self.base / f"{name}.out").open("ab") as log:
             self._processes[name] = subprocess.Popen(
-                [*tied, f"/usr/sbin/{program}"], env=self.environment, stdin=subprocess.DEVNULL,
+                [*tied, TOOLS / program], env=self.environment, stdin=subprocess.DEVNULL,
                 stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
 
