@@ -11,46 +11,7 @@ from ensemble_operator.settings import Settings
 from fake_namespace import FILE, ensemble, member
 from operator_cluster import Stand
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
 OTHER = FILE.replace("'true'", "'false'")
-
-
-def test_a_killed_pod_ends_a_run_without_a_claim_and_resumes_one_with_a_claim(stand: Stand) -> None:
-    stand.start()
-    stand.apply(ensemble(name="short"))
-    stand.apply(ensemble(name="long", state={"claim": "c"}))
-    stand.until(lambda: stand.ready("short") and stand.ready("long"))
-    for name in ("short", "long"):
-        stand.player.kill("default", f"{name}-0")
-    stand.until(lambda: stand.condition("short", "Finished") == ("True", "Lost"))
-    stand.until(lambda: stand.names("MiniCluster") == ["long-0"])
-    stand.until(lambda: "MemberLost" in stand.events())
-    stand.until(lambda: stand.player.pod("default", "long-0") is not None)
-    stand.player.end("default", "long-0", 1)
-    stand.until(lambda: stand.condition("long", "Finished") == ("True", "Failed"))
-
-
-def test_a_shared_file_runs_outside_of_its_members(stand: Stand) -> None:
-    stand.start()
-    stand.apply_file(EXAMPLES / "shared-file.yaml")
-    stand.until(lambda: "shared-run" in stand.names("Job"))
-    assert set(stand.names("MiniCluster")) == {"shared-large", "shared-small"}
-    stand.until(lambda: stand.player.pod("default", "shared-run") is not None)
-    stand.player.end("default", "shared-run")
-    stand.until(lambda: stand.condition("shared", "Finished") == ("True", "Succeeded"))
-    stand.until(lambda: stand.names("MiniCluster") == [])
-
-
-def test_a_finished_ensemble_is_deleted_in_time_with_all_its_objects(
-    stand: Stand,
-) -> None:
-    stand.start()
-    stand.apply(ensemble(ttlSecondsAfterFinished=0))
-    stand.until(lambda: stand.ready("study"))
-    stand.player.end("default", "study-0")
-    stand.until(lambda: stand.names("Ensemble") == [])
-    kinds = ("MiniCluster", "Deployment", "Service", "Secret", "ConfigMap", "Role", "Pod", "Job")
-    stand.until(lambda: not any(stand.names(kind) for kind in kinds))
 
 
 def test_deletion_needs_no_operator(stand: Stand) -> None:
@@ -64,17 +25,6 @@ def test_deletion_needs_no_operator(stand: Stand) -> None:
     assert not found["metadata"].get("annotations"), "kopf leaves nothing on it"
     stand.delete("Ensemble", "study")
     stand.until(lambda: stand.names("MiniCluster") == stand.names("Deployment") == [])
-
-
-def test_children_stay_with_the_orphan_policy(stand: Stand) -> None:
-    stand.start()
-    stand.apply(ensemble(onDelete="Orphan"))
-    stand.until(lambda: stand.ready("study"))
-    stand.until(lambda: (stand.get("Ensemble", "study") or {})["metadata"].get("finalizers"))
-    stand.delete("Ensemble", "study")
-    stand.until(lambda: stand.names("Ensemble") == [])
-    assert stand.names("MiniCluster") == ["study-0"]
-    assert stand.names("Secret")
 
 
 def test_a_lease_renewed_during_the_shutdown_does_not_keep_the_operator() -> None:
@@ -103,26 +53,6 @@ def test_a_lease_renewed_during_the_shutdown_does_not_keep_the_operator() -> Non
 
 
 # -- errors ------------------------------------------------------------------------------------------
-
-
-def test_a_foreign_minicluster_is_not_touched(stand: Stand) -> None:
-    theirs = stand.apply(
-        {
-            "apiVersion": "flux-framework.org/v1alpha2",
-            "kind": "MiniCluster",
-            "metadata": {"name": "study-0"},
-            "spec": {"size": 3, "containers": [{"image": "theirs"}]},
-        }
-    )
-    stand.start()
-    stand.apply(ensemble())
-    stand.until(lambda: stand.condition("study", "Valid") == ("False", "Conflict"))
-    stand.delete("Ensemble", "study")
-    stand.until(lambda: stand.names("Deployment") == [])
-    found = stand.get("MiniCluster", "study-0")
-    assert found is not None
-    assert found["metadata"]["uid"] == theirs["metadata"]["uid"]
-    assert found["spec"]["size"] == 3
 
 
 def test_a_conflict_ends_when_the_other_object_is_deleted(stand: Stand) -> None:

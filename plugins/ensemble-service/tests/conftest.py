@@ -5,11 +5,50 @@ from __future__ import annotations
 import contextlib
 import resource
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
+from ensemble_service.agent import Agent
+from ensemble_service.client import open_channel
+from ensemble_service.server import Settings, serving
+from ensemble_service.tokens import TokenFile
 from ensemble_testing.isolation import isolated
 
+from ensemble_core.local.executor import LocalExecutor
+
 __all__ = ["isolated"]
+
+
+@pytest.fixture(scope="module")
+def serve_member(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Callable[..., tuple[int, str]]]:
+    """Return a function that starts a service and a member that runs jobs on this machine.
+
+    It takes options of the local executor, and returns the service's port and a controller's token.
+    """
+    with contextlib.ExitStack() as stack:
+
+        def serve(**options: Any) -> tuple[int, str]:
+            folder = tmp_path_factory.mktemp("service")
+            settings = Settings(state=folder / "service", port=0)
+            tokens = TokenFile(settings.token_path)
+            member, _ = tokens.add("member", "default/here")
+            controller, _ = tokens.add("controller", "default")
+            service = stack.enter_context(serving(settings))
+            agent = Agent(
+                "default/here",
+                lambda: LocalExecutor(**options),
+                folder / "member",
+                lambda: open_channel("127.0.0.1", service.port, token=member),
+                "service",
+            )
+            agent.start()
+            stack.callback(agent.stop)
+            assert agent.wait_connected(60)
+            return service.port, controller
+
+        yield serve
 
 
 @pytest.fixture

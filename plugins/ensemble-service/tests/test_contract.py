@@ -5,41 +5,19 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ensemble_service.agent import Agent
-from ensemble_service.client import open_channel
 from ensemble_service.remote_executor import RemoteExecutor
-from ensemble_service.server import Settings, serving
-from ensemble_service.tokens import TokenFile
 from ensemble_testing.executor import ExecutorContract, Session, wait_until
 
 from ensemble_core import Executor
-from ensemble_core.local.executor import LocalExecutor
 
 
 @pytest.fixture(scope="module")
-def where(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, str]]:
-    """Yield a service with one member: its port, and a controller's token."""
-    folder = tmp_path_factory.mktemp("service")
-    settings = Settings(state=folder / "service", port=0)
-    tokens = TokenFile(settings.token_path)
-    member, _ = tokens.add("member", "default/here")
-    controller, _ = tokens.add("controller", "default")
-    with serving(settings) as service:
-        agent = Agent(
-            "default/here",
-            lambda: LocalExecutor(slots=2, min_slots=1, max_slots=8, grace=0.3),
-            folder / "member",
-            lambda: open_channel("127.0.0.1", service.port, token=member),
-            "service",
-        )
-        agent.start()
-        assert agent.wait_connected(60)
-        yield service.port, controller
-        agent.stop()
+def where(serve_member: Callable[..., tuple[int, str]]) -> tuple[int, str]:
+    return serve_member(slots=2, min_slots=1, max_slots=8, grace=0.3)
 
 
 class TestRemoteContract(ExecutorContract):

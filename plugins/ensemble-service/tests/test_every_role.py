@@ -161,6 +161,7 @@ def test_without_a_token_no_type_of_event_is_accepted(token: str, tmp_path: Path
             for answers in (
                 stub.Member(iter([hello, pb.FromMember(batch=batch)]), metadata=metadata),
                 stub.Steer(iter([begin]), metadata=metadata),
+                stub.Watch(pb.WatchRequest(), metadata=metadata),
             ):
                 with pytest.raises(grpc.RpcError) as refused:
                     next(answers)

@@ -24,7 +24,6 @@ from ensemble_service.channel import open_channel
 from ensemble_service.client import ServiceClient
 from ensemble_service.member_proxy import MemberProxy, RunContext
 from ensemble_service.proto import ensemble_pb2 as pb
-from ensemble_service.refusal import Refused
 from ensemble_service.remote_executor import RemoteExecutor
 from ensemble_service.router import Router
 from ensemble_service.server import Settings, serving
@@ -566,48 +565,6 @@ def test_one_member_alone_cannot_claim_that_a_run_was_taken_over(two_members: An
     assert not any(isinstance(event, ExecutorLost) for event in events)
     run.submit([Job(id="t.1", group="t", index=1, command=("x",), executor="a")])
     wait_until(lambda: any(isinstance(event, JobEvent) for event in events))
-
-
-# -- roles ----------------------------------------------------------------------------------------
-
-
-def test_only_a_member_speaks_for_itself_and_only_to_runs_that_use_it() -> None:
-    router = Router()
-    mine = Identity("member", "default", "default/a")
-    link = router.join(mine, pb.Hello(member="default/a"), 0.0)
-    owner = Identity("controller", "default")
-    run = router.begin(owner, pb.Begin(run="run-1", epoch=1))
-    run.send_queue.take()
-    relayed = 0
-    for group in HARMFUL.values():
-        batch = pb.Batch(run="run-1", member="default/a", life="l", first=1)
-        batch.events.extend(of(event) for event in group)
-        router.from_member(
-            link, pb.FromMember(batch=batch), 0.0
-        )  # the run does not use it: dropped
-        relayed += len(group)
-        other = pb.Batch(run="run-1", member="default/b", life="l", first=1, events=batch.events)
-        with pytest.raises(Refused):
-            router.from_member(link, pb.FromMember(batch=other), 0.0)
-    assert (router.relayed, router.dropped) == (0, relayed)
-    for who in (
-        Identity("viewer", "default"),
-        Identity("controller", "other"),
-        Identity("member", "default", "default/b"),
-        Identity("admin", ""),
-    ):
-        with pytest.raises(Refused):
-            router.join(who, pb.Hello(member="default/a"), 0.0)
-        if who.role != "admin":
-            with pytest.raises(Refused):
-                router.begin(who, pb.Begin(run="run-1", epoch=9))
-    stranger = router.begin(Identity("controller", "other"), pb.Begin(run="run-2", epoch=1))
-    call = pb.Call(run="run-2", member="default/a", epoch=1, id=1)
-    call.submit.jobs.add(data="{}")
-    router.from_run(stranger, pb.FromRun(call=call))
-    assert "run-2" not in router.members["default/a"].runs
-    with pytest.raises(Refused):
-        router.from_run(stranger, pb.FromRun(call=pb.Call(run="run-1", epoch=1)))
 
 
 # -- status of members ----------------------------------------------------------------------------

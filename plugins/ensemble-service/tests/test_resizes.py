@@ -449,49 +449,26 @@ def test_a_fault_with_unencodable_text_is_reported_in_other_words() -> None:
     answer.reason.encode("utf-8")
 
 
-def test_a_resizer_that_records_its_steps_is_asked_for_an_outcome(tmp_path: Path) -> None:
-    """The service was killed during the request; its successor asks, and remembers the answer."""
-
-    class Keeping(Resizer):
-        decided = 0
-
-        def resize(self, member: str, delta: int) -> Resized:
-            assert self.keep is not None
-            self.keep(member, {"target": 3})
-            raise KeyboardInterrupt  # as if it was killed before its answer
-
-        def decide(self, member: str, delta: int, kept: Mapping[str, Any]) -> Resized | None:
-            Keeping.decided += 1
-            return Resized(outcome="granted", before=2, asked=3, granted=kept["target"])
-
-    record = tmp_path / "resizes.sqlite"
-    log = ResizeLog(record)
-    line = resizes.Resizes(Keeping(), log, Counters())
-    with pytest.raises(KeyboardInterrupt):
-        line._carry_out("lab/one", "a", 1)
-    log.close()
-
-    async def ask() -> None:
-        again = resizes.Resizes(Keeping(), ResizeLog(record), Counters())
-        answers = [await again.ask(ADMIN, "lab/one", "a", 1) for _ in range(2)]
-        assert [(each.outcome, each.granted) for each in answers] == [("granted", 3)] * 2
-        assert Keeping.decided == 1
-        await again.close(1)
-
-    asyncio.run(ask())
-
-
-def test_a_request_interrupted_before_any_step_is_left_to_the_resizer(
-    tmp_path: Path,
+@pytest.mark.parametrize("steps", [{"target": 3}, {}], ids=["a step", "no step"])
+def test_a_resizer_is_asked_for_the_outcome_of_an_interrupted_request(
+    tmp_path: Path, steps: Mapping[str, Any]
 ) -> None:
-    """Nothing was recorded, so nothing had taken effect: it was denied."""
+    """The service was killed during the request; its successor asks, and remembers the answer.
+
+    The resizer learns which steps were recorded. Without any, nothing had taken effect.
+    """
+    decided: list[Mapping[str, Any]] = []
 
     class Killed(Resizer):
         def resize(self, member: str, delta: int) -> Resized:
-            raise KeyboardInterrupt
+            assert self.keep is not None
+            if steps:
+                self.keep(member, steps)
+            raise KeyboardInterrupt  # as if it was killed before its answer
 
         def decide(self, member: str, delta: int, kept: Mapping[str, Any]) -> Resized | None:
-            return None if kept else Resized(outcome="granted", before=2, asked=3, granted=3)
+            decided.append(kept)
+            return Resized(outcome="granted", before=2, asked=3, granted=3)
 
     record = tmp_path / "resizes.sqlite"
     log = ResizeLog(record)
@@ -500,13 +477,14 @@ def test_a_request_interrupted_before_any_step_is_left_to_the_resizer(
         line._carry_out("lab/one", "a", 1)
     log.close()
 
-    async def ask() -> Resized:
+    async def ask() -> None:
         again = resizes.Resizes(Killed(), ResizeLog(record), Counters())
-        answer = await again.ask(ADMIN, "lab/one", "a", 1)
+        answers = [await again.ask(ADMIN, "lab/one", "a", 1) for _ in range(2)]
+        assert [(each.outcome, each.granted) for each in answers] == [("granted", 3)] * 2
         await again.close(1)
-        return answer
 
-    assert asyncio.run(ask()).outcome == "granted"
+    asyncio.run(ask())
+    assert decided == [steps]
 
 
 def test_a_step_that_cannot_be_recorded_is_not_taken() -> None:

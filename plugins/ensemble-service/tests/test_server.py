@@ -194,17 +194,6 @@ def test_a_caller_without_a_credential_is_rejected_and_others_are_not_affected(
         assert good.status() == []
 
 
-def test_a_stream_needs_a_credential_too(world: World) -> None:
-    begin = pb.FromRun(begin=pb.Begin(run="r", epoch=1))
-    stub = world.stub(None)
-    for stream in (
-        stub.Member(iter([]), timeout=150),
-        stub.Steer(iter([begin]), timeout=150),
-        stub.Watch(pb.WatchRequest(), timeout=150),
-    ):
-        assert refusal(partial(next, stream))[0] == "UNAUTHENTICATED"
-
-
 def test_a_member_with_a_false_name_is_rejected_and_others_are_not_affected(world: World) -> None:
     honest = world.member("lab/one")
     liar = world.token("member", "lab/liar")
