@@ -97,13 +97,6 @@ def every_job_once(tmp_path: Path) -> bool:
     return Counter(lines(tmp_path, "ended")) == Counter({f"sim {index}": 1 for index in range(6)})
 
 
-def test_workers_of_a_member_find_its_lead_broker(make: Make, tmp_path: Path) -> None:
-    scene = make(seconds=3, cluster={"size": 3})
-    wait_until(lambda: set(scene.node.joined("study-0")) == {"study-0-1", "study-0-2"})
-    wait_until(lambda: over(scene))
-    assert scene.stand.condition("study", "Finished") == ("True", "Succeeded")
-
-
 def test_workers_find_their_broker_with_a_service_of_the_user(make: Make, tmp_path: Path) -> None:
     """Such a Service has no addresses of pods that are not ready, so the broker's pod must be
     ready.
@@ -126,22 +119,14 @@ def test_workers_find_their_broker_after_a_container_of_the_user_has_ended(
     assert scene.stand.condition("study", "Finished") == ("True", "Succeeded")
 
 
-def test_a_pod_with_a_copied_program_is_ready_while_it_runs_and_ends_with_its_run(
-    make: Make, tmp_path: Path
-) -> None:
-    scene = make(seconds=3)
-    wait_until(lambda: "0" in pods(scene) and is_ready(pods(scene)["0"]))
-    wait_until(lambda: over(scene))
-    wait_until(lambda: pods(scene)["0"]["status"]["phase"] == "Succeeded")
-    assert every_job_once(tmp_path)
-
-
 @pytest.mark.parametrize("size", [1, 3])
 def test_a_run_whose_first_pod_is_drained_continues_and_repeats_no_job(
     make: Make, tmp_path: Path, size: int
 ) -> None:
+    """Its workers have found the broker; its pod is ready while it runs and ends with its run."""
     scene = make(seconds=1.5 * size, cluster={"size": size})
     wait_until(lambda: len(scene.node.joined("study-0")) == size - 1)
+    wait_until(lambda: "0" in pods(scene) and is_ready(pods(scene)["0"]))
     wait_until(lambda: len(lines(tmp_path, "started")) >= 2)
     assert scene.node.drain("study-0")
     wait_until(lambda: over(scene))
@@ -149,6 +134,7 @@ def test_a_run_whose_first_pod_is_drained_continues_and_repeats_no_job(
     assert scene.stand.condition("study", "Finished") == ("True", "Succeeded"), said
     assert every_job_once(tmp_path)
     assert len(scene.node.joined("study-0")) >= 2 * (size - 1), "its workers came again as well"
+    wait_until(lambda: pods(scene)["0"]["status"]["phase"] == "Succeeded")
 
 
 def test_a_run_killed_in_its_container_continues_in_another(make: Make, tmp_path: Path) -> None:
