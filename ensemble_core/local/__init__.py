@@ -1,3 +1,4 @@
-"""Executor ``local``, which runs jobs as processes of this machine.
+"""Executor ``local``, which runs jobs as processes on this machine.
 
-It is a plugin, so no other package of the core imports it."""
+It is a plugin, so no other package of the core imports it.
+"""

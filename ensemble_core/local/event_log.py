@@ -1,7 +1,7 @@
-"""Event log: timestamps events, writes them to the ledger, then sends them to the controller.
+"""Event log of the supervisor: timestamps events, stores them in the ledger, and sends them.
 
-Timestamps strictly increase. Each event is encoded once, as a line for both the ledger and the
-controller. The supervisor's loop owns one :class:`EventLog`.
+The receiver is the controller. Timestamps strictly increase. Each event is encoded once; the ledger
+and the controller get the same line.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from ensemble_core.model.events import Event, Problem, ResizeOutcome, Resources
 
 __all__ = ["Deliver", "EventLog"]
 
-#: Function that sends event lines to the controller.
+#: Function that sends lines with events to the controller.
 Deliver = Callable[[Sequence[bytes]], None]
 
 
 class EventLog:
-    """Log of one supervisor's events.
+    """Event log of one supervisor.
 
     ``deliver`` is called with events of jobs that the controller knows (``LocalJob.reported``), and
-    with events that do not belong to a job. While ``failing`` is true, the ledger cannot be
-    written, and no job may start.
+    with events that belong to no job. While ``failing`` is true, the ledger cannot be written, and
+    no job may start.
     """
 
     def __init__(
@@ -43,12 +43,12 @@ class EventLog:
         self.gauges: Mapping[str, float] = slots.gauges()
         self._slots = slots
         self._occupied = slots.occupied()
-        # The time is in whole microseconds: formatting a float takes ten times as long.
+        # Time in whole microseconds, because formatting a float takes ten times as long.
         self._last = 0 if ledger is None else int(ledger.newest * 1e6) + 1
         self._lines: list[bytes] = []
 
     def now(self) -> float:
-        """Return the time for a new event, which is later than the times of all earlier events."""
+        """Return the time for a new event. It is later than the times of all earlier events."""
         return self._tick() / 1e6
 
     def _tick(self) -> int:
@@ -56,7 +56,7 @@ class EventLog:
         return self._last
 
     def add(self, record: LocalJob, *events: str) -> None:
-        """Add simultaneous events of a job, which ``protocol.encode_context`` has encoded."""
+        """Add simultaneous events of a job, encoded by ``protocol.encode_context``."""
         head, now = record.head, self._tick()
         text = ""
         for event in events:
@@ -76,7 +76,7 @@ class EventLog:
         self.add(record, encode_context("exception", context))
 
     def add_event(self, event: Event) -> None:
-        """Add an event that does not belong to a job."""
+        """Add an event that belongs to no job."""
         self._lines.append(encode_event(event))
 
     def problem(self, message: str, level: Literal["warning", "error"] = "warning") -> None:
@@ -85,7 +85,7 @@ class EventLog:
     def answer(
         self, request: str, outcome: Literal["granted", "denied"], reason: str, again: bool
     ) -> None:
-        """Add the outcome of a resize. With ``again``, the request was answered before."""
+        """Add the outcome of a resize. With ``again``, the request has been answered before."""
         # Add the gauges before the answer, because the answer may end the run.
         self.add_gauges()
         event = ResizeOutcome(self.now(), request, outcome, self._slots.size, reason)
@@ -105,9 +105,9 @@ class EventLog:
                 self.add_event(Resources(self.now(), values))
 
     def flush(self, *, publishing: bool = False) -> bool:
-        """Write new events to the ledger. Return True if all events are written.
+        """Write new events to the ledger. Return True if all events have been written.
 
-        With ``publishing``, the events are sent to the controller next.
+        Set ``publishing`` if the events are then sent to the controller.
         """
         ledger = self.ledger
         if ledger is None:

@@ -1,44 +1,47 @@
-"""Local executor: runs jobs as processes of this machine, within a number of slots.
+"""Local executor: runs jobs as processes on this machine, within a limited number of slots.
 
-It is a plugin, which the entry point ``local`` loads. It guarantees:
+It guarantees:
 
 - **Resources.** A job holds ``tasks * cores_per_task`` slots and ``tasks * gpus_per_task`` GPUs
   from its start to its end. The machine is one node; ``nodes`` only sets the default number of
-  tasks. A job that can never have its cores or GPUs fails at once, with a note that says what to
+  tasks. A job that can never get its cores or GPUs fails immediately, with a note that says what to
   do.
-- **Tasks.** The ``tasks`` copies of the command start together, each in a separate session. Their
+- **Tasks.** The ``tasks`` copies of the command start together, each in its own session. Their
   environment has ``ENSEMBLE_JOB_ID``, ``ENSEMBLE_GROUP``, ``ENSEMBLE_INDEX``, ``ENSEMBLE_ATTEMPT``,
-  ``ENSEMBLE_RUN`` (the run's tag), ``ENSEMBLE_TASK_RANK`` (from 0) and ``ENSEMBLE_TASK_COUNT``. The
-  tasks are not ranks of one MPI program: variables of an outer MPI launcher are removed, so that an
-  MPI program starts as a single process, or starts its ranks with ``mpirun``. If GPUs are
-  configured, ``CUDA_VISIBLE_DEVICES`` names the GPUs of the task, or is ``-1``.
-- **Order.** Jobs start by ``urgency`` (31 first; a job of urgency 0 is held until it is cancelled),
-  then first in, first out. A smaller job may pass a job that does not fit yet, but not without
-  limit (see ``queue``).
-- **Files.** The command is searched on the job's ``PATH``. A missing ``workdir`` is created; a
+  ``ENSEMBLE_RUN`` (the run's tag), ``ENSEMBLE_TASK_RANK`` (from 0) and ``ENSEMBLE_TASK_COUNT``. If
+  GPUs are configured, ``CUDA_VISIBLE_DEVICES`` lists the GPUs of the task, or is ``-1``. The tasks
+  are not ranks of one MPI program: variables of an outer MPI launcher are removed, so that an MPI
+  program starts as a single process, or starts its ranks with ``mpirun``.
+- **Order.** Jobs start by ``urgency`` (31 first; a job with urgency 0 is held until it is
+  cancelled), then first in, first out. A smaller job may overtake a job that does not fit yet, but
+  only within limits (see ``queue``).
+- **Files.** The program is searched on the job's ``PATH``. A missing ``workdir`` is created; a
   relative ``workdir`` starts at the folder in which the run was started. ``stdout`` and ``stderr``
-  are relative to the workdir. When the run first writes to an output file, the file is emptied;
-  after that, output is appended, so jobs may share a file. Other output is kept in the run's folder
-  as ``JOB.out`` and ``JOB.err``; empty files are removed when the job ends. Standard input is
-  empty.
+  are relative to the workdir. When the run first writes to an output file, the file is truncated;
+  after that, output is appended, so jobs can share a file. Output without a file goes to
+  ``JOB.out`` and ``JOB.err`` in the run's folder; if these are empty when the job ends, they are
+  removed. Standard input is empty.
 - **Status.** The status of a job is that of the task with the highest exit code; a signal counts as
   128 plus its number. If a signal kills a task, the other tasks have ``grace`` seconds to exit and
-  are then ended. A task that exits with an error does not affect the others.
-- **End.** A job that is cancelled, or exceeds its ``duration``, gets SIGTERM, and SIGKILL ``grace``
-  seconds later. This includes processes in the background, in other sessions, and with a cleared
-  environment. The same happens to processes that a job leaves behind when it ends.
+  are then terminated. A task that exits with an error does not affect the others.
+- **End.** A job that is cancelled, or that exceeds its ``duration``, gets SIGTERM, and ``grace``
+  seconds later SIGKILL. This includes its processes in the background, in other sessions, and with
+  a cleared environment. The same happens to processes that a job leaves behind when it ends.
 - **Sharing.** Runs with the same ``pool`` (a file) share slots and GPUs. The run that has waited
   longest is next, so runs take turns. A run that is alone may use all slots.
-- **Resize.** ``grow`` and ``shrink`` change the number of slots between ``min_slots`` and
-  ``max_slots``. Shrinking ends no job: free slots are removed first, and the others when jobs end.
+- **Resize.** The actions ``grow`` and ``shrink`` change the number of slots between ``min_slots``
+  and ``max_slots``. Shrinking ends no job: free slots are removed first, and the others when jobs
+  end.
 
-Jobs are children of the run's *supervisor* process. If the controller leaves
-(:meth:`LocalExecutor.close`) or is killed, they continue, and waiting jobs still start. The
-supervisor exits after the last job. If the run is kept (``Run.state``), a later controller finds
-all jobs again, and also the exit codes of finished jobs. If the supervisor is killed, or after a
-power cut, the next controller queues waiting jobs again. If jobs had started, it waits until they
-are gone and reports them as ``lost``, because their exit codes are unknown. The journal decides
-which jobs are over. No job ever runs twice.
+Jobs are children of a *supervisor* process, which each run has. If the controller exits
+(:meth:`LocalExecutor.close`) or is killed, running jobs continue, and waiting jobs still start. The
+supervisor exits after the last job. If the run has a folder (``Run.state``), a later controller
+finds all jobs again, including the exit codes of finished jobs.
+
+If the supervisor is killed, or after a power cut, the next controller queues waiting jobs again. If
+some jobs had started, it waits until their processes are gone and reports the jobs as ``lost``,
+because their exit codes are unknown. The journal decides which jobs are over. No job ever runs
+twice.
 """
 
 from __future__ import annotations
@@ -63,7 +66,7 @@ from ensemble_core.plugin.executor import (
 )
 from ensemble_core.plugin.hookspecs import ExecutorPlugin, hookimpl
 
-if TYPE_CHECKING:  # these are imported when an executor is opened, so that a check is fast
+if TYPE_CHECKING:  # imported when an executor is opened, so that checks are fast
     from pathlib import Path
 
     from ensemble_core.local.supervisor_client import StartedSupervisor, SupervisorClient
@@ -115,7 +118,7 @@ OPTIONS: Mapping[str, Any] = {
 
 
 class LocalExecutor(Executor):
-    """Executor for this machine; its guarantees are in the module's docstring.
+    """Executor for this machine. The module's docstring describes what it guarantees.
 
     Raises :class:`UsageError` if the options contradict one another.
     """
@@ -138,7 +141,7 @@ class LocalExecutor(Executor):
         pool: str | None = None,
     ) -> None:
         if slots is None:
-            # The bounds limit the default: `--max-slots 1` on eight cores means one slot.
+            # The bounds limit the default: on eight cores, `--max-slots 1` means one slot.
             size = max(machine_cores(), min_slots or 1)
             size = size if max_slots is None else min(size, max_slots)
         else:
@@ -159,7 +162,7 @@ class LocalExecutor(Executor):
         self._started: StartedSupervisor | None = None
 
     def prepare(self, tag: str, state: Path | None) -> None:
-        """Start the supervisor early. If no controller connects to it, it exits."""
+        """Start the supervisor early. It exits if no controller connects to it."""
         from ensemble_core.local.supervisor_client import StartedSupervisor
 
         with contextlib.suppress(ExecutorError):
@@ -226,7 +229,7 @@ class LocalExecutor(Executor):
         self._opened().ask("forget", list(jobs))
 
     def close(self) -> None:
-        """Leave the jobs to the supervisor, but kill those that are being ended."""
+        """Leave the jobs to the supervisor. Jobs that are being terminated are killed."""
         client, self._client = self._client, None
         started, self._started = self._started, None
         if client is not None:

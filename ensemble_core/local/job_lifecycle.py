@@ -1,7 +1,6 @@
-"""Lifecycle of a job from its start to ``clean``: its time limit, exited tasks, released slots.
+"""Lifecycle of jobs from their start to ``clean``: time limits, exited tasks, and released slots.
 
-The supervisor's loop owns one :class:`JobLifecycle`. The starter, the terminator and the request
-handler use it to end jobs.
+The starter, the terminator and the request handler of the supervisor use it to end jobs.
 """
 
 from __future__ import annotations
@@ -21,20 +20,22 @@ from ensemble_core.local.terminator import Terminator, Token
 
 __all__ = ["JobLifecycle"]
 
-#: Number of seconds between checks for dead orphans of running jobs.
+#: Seconds between checks for dead orphans of running jobs.
 _TIDY = 30.0
 
-#: Wait statuses of a job that SIGKILL killed, and of a shell whose command SIGKILL killed.
+#: Wait statuses of a job that SIGKILL has killed, and of a shell whose command SIGKILL has killed.
 _KILLED = (signal.SIGKILL, (128 + signal.SIGKILL) << 8)
 
-#: Events that are the same for each job.
+#: Events that are the same for every job.
 _RELEASE = encode_context("release", {"ranks": "all", "final": True})
 _FREE, _CLEAN = encode_context("free"), encode_context("clean")
 
 
 class JobLifecycle:
-    """Lifecycle of all jobs. ``lost`` maps each job of an earlier supervisor to the reason why its
-    exit status is unknown."""
+    """Lifecycle of all jobs of a supervisor.
+
+    ``lost`` maps each job of an earlier supervisor to the reason why its exit status is unknown.
+    """
 
     def __init__(
         self,
@@ -118,7 +119,7 @@ class JobLifecycle:
             self.terminator.task_ended(record)
 
     def end_leftovers(self) -> None:
-        """End processes that exited jobs have left behind."""
+        """Terminate processes that exited jobs have left behind."""
         if not self._ended:
             return
         ended, self._ended = self._ended, []
@@ -144,8 +145,10 @@ class JobLifecycle:
             self._poller.at(time.monotonic() + _TIDY, self._tidy)
 
     def leave(self, record: LocalJob, note: str = "", *first: str) -> None:
-        """Release the slots of a job without processes. Add the events ``first``, then the job's
-        last events."""
+        """Release the slots of a job that has no processes, and add its last events.
+
+        The events ``first`` come before them.
+        """
         lost = self.lost.pop(record, "")
         if record.inherited:
             self._tree.forget(record.job.id)
@@ -171,7 +174,7 @@ class JobLifecycle:
         self.clean(record, *first)
 
     def clean(self, record: LocalJob, *first: str) -> None:
-        """Mark a job as over. Add the events in ``first``, and the event ``clean``."""
+        """Mark a job as over. Add the events ``first``, and then ``clean``."""
         record.over = True
         record.stop_timers()
         name = record.job.id

@@ -1,11 +1,10 @@
-"""Launch of a job's processes: prepares environment, folder, command and output, and spawns.
+"""Launches the processes of a job: prepares environment, folder, command and output, then spawns.
 
-The supervisor's thread owns one :class:`Launcher`. To start a job, the launcher changes this
-process's working directory to the job's folder and calls ``posix_spawn``, which does not copy this
-process.
+To start a job, the :class:`Launcher` changes this process's working directory to the job's folder
+and calls ``posix_spawn``, which does not copy this process.
 
 A permanent error raises :class:`LaunchError`. A transient error (no process or file descriptor
-left) raises :class:`Busy`, after which the same launch may be retried.
+available) raises :class:`Busy`; the same launch may then be retried.
 """
 
 from __future__ import annotations
@@ -24,20 +23,21 @@ from ensemble_core.plugin.executor import Run
 
 __all__ = ["LINEAGE", "Busy", "LaunchError", "Launcher", "Prepared"]
 
-#: Variable that identifies a job's processes. It lists the jobs from which a process descends, as
-#: ``TAG:JOB`` separated by spaces, outermost first. (A run may itself be a job.)
+#: Environment variable that identifies the processes of a job. It lists the jobs from which a
+#: process descends, as ``TAG:JOB``, separated by spaces, outermost first. (A run may itself be a
+#: job.)
 LINEAGE = b"ENSEMBLE_LINEAGE"
 
-#: Seconds by which a file server's clock may be behind.
+#: By how many seconds the clock of a file server may be behind.
 _SKEW = 60.0
 #: Size of the cache of programs.
 _MOST_FOUND = 1000
-#: Transient errors.
+#: Errors that are transient.
 _SHORT = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY})
-#: Signals that Python handles and that jobs must have at their defaults.
+#: Signals that Python handles; jobs must start with their default handling.
 _RESET = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGQUIT)
-#: Beginnings of variables of an outer MPI launcher. With such variables, an MPI program would look
-#: for the launcher's server.
+#: Prefixes of variables of an outer MPI launcher. If an MPI program found such variables, it would
+#: look for the launcher's server.
 _OUTER_LAUNCHER = ("PMI_", "PMI2_", "PMIX_", "OMPI_COMM_WORLD_", "HYDI_", "FLUX_TASK_")
 
 
@@ -56,14 +56,14 @@ class LaunchError(Exception):
 
 
 class Busy(Exception):
-    """Error: the machine lacks processes, memory or descriptors; a retry may work."""
+    """Error: the machine lacks processes, memory or file descriptors; a retry may work."""
 
 
 @dataclass(slots=True)
 class Prepared:
-    """The parts of a job's launch that its tasks share.
+    """Everything that the tasks of a job share when they are spawned.
 
-    ``kept`` lists the output files in the run's folder. They are removed if they are empty.
+    ``kept`` lists output files in the run's folder, which are removed if they are empty.
     """
 
     path: bytes
@@ -77,7 +77,7 @@ class Prepared:
     err: int
 
     def close(self) -> None:
-        """Close this process's copies of the output files."""
+        """Close the file descriptors of the output files in this process."""
         if self.out >= 0:
             os.close(self.out)
         if self.err not in (-1, self.out):
@@ -86,7 +86,10 @@ class Prepared:
 
 
 def _above_standard(fd: int) -> int:
-    """Return the descriptor, moved to 3 or above if 0, 1 or 2 was closed and reused."""
+    """Return a file descriptor above 2: the given one, or a copy of it that replaces it.
+
+    (If standard input or output was closed, a new descriptor can have a number from 0 to 2.)
+    """
 
     if fd > 2:
         return fd
@@ -101,10 +104,11 @@ def _reason(error: OSError) -> str:
 
 
 class Launcher:
-    """Launches the tasks of one run. It changes the process's working directory.
+    """Launches the tasks of the jobs of a run. It changes the working directory of this process.
 
     ``began`` is the time at which the run's first supervisor started (seconds since the epoch), or
-    ``None`` if this supervisor is the first. Files that were written since then are not emptied.
+    ``None`` if this supervisor is the first one. Files that were written since then are not
+    truncated.
     """
 
     def __init__(
@@ -138,9 +142,9 @@ class Launcher:
         os.close(self._null)
 
     def prepare(self, job: Job, gpus_configured: bool) -> Prepared:
-        """Return a job's folder, command, environment and open output files.
+        """Return a job's folder, command and environment, and its open output files.
 
-        Raises :class:`LaunchError` or :class:`Busy`; no file stays open then.
+        Raises :class:`LaunchError` or :class:`Busy`, after which no file is open.
         """
         if not job.command or not job.command[0]:
             raise LaunchError("the command is empty", code=127)
@@ -167,7 +171,7 @@ class Launcher:
         return Prepared(path, words, environment, workdir, out_path, err_path, kept, out, err)
 
     def spawn(self, job: Job, prepared: Prepared, rank: int, gpus: Sequence[str]) -> int:
-        """Start one task in a separate session. Return its process id.
+        """Start one task in its own session. Return its process id.
 
         ``gpus`` lists the GPUs of this task. Raises :class:`LaunchError` or :class:`Busy`.
         """
@@ -180,7 +184,7 @@ class Launcher:
             try:
                 return self._spawn(prepared.path, prepared.words, environment, prepared)
             except (FileNotFoundError, PermissionError):
-                # The cached program may have been removed, so search the PATH again.
+                # The program in the cache may have been removed, so search the PATH again.
                 self._found.clear()
                 path = self._resolve(job.command[0], environment, prepared.workdir)
                 if path == prepared.path:
@@ -190,7 +194,7 @@ class Launcher:
             except OSError as error:
                 if error.errno != errno.ENOEXEC:
                     raise
-                # A script without "#!" in its first line: run it with the shell, as shells do.
+                # A script whose first line has no "#!": run it with the shell, as shells do.
                 words = [b"/bin/sh", prepared.path, *prepared.words[1:]]
                 return self._spawn(b"/bin/sh", words, environment, prepared)
         except OSError as error:
@@ -235,7 +239,10 @@ class Launcher:
         return LaunchError(f"{name}: cannot be run: {_reason(error)}")
 
     def _enter(self, workdir: str) -> None:
-        """Change this process's working directory to the folder, which is created if needed."""
+        """Change the working directory of this process to the job's folder.
+
+        Create it if necessary.
+        """
         if workdir == self._here and workdir == self._folder:
             return
         try:
@@ -283,7 +290,7 @@ class Launcher:
         return environment
 
     def _resolve(self, name: str, environment: Mapping[bytes, bytes], workdir: str) -> bytes:
-        """Search the program on the job's ``PATH`` as a shell does, and return its path."""
+        """Search for a program on the job's ``PATH``, as a shell does, and return its path."""
         search = environment.get(b"PATH", os.fsencode(os.defpath))
         found = self._found.get((name, search))
         if found is not None:
@@ -329,7 +336,7 @@ class Launcher:
         return f"{self._kept or self._kept_folder()}/{name}.{kind}"
 
     def _kept_folder(self) -> str:
-        """Create and return the run's folder for output of jobs that do not name a file."""
+        """Create and return the run's folder for the output of jobs for which no file is given."""
         folder = os.path.join(self._folder, self._run.folder)
         if self._kept is None:
             try:
@@ -344,17 +351,17 @@ class Launcher:
         return folder
 
     def _open(self, path: str, kept: bool) -> int:
-        """Open an output file for appending. Empty it if this run opens it for the first time.
+        """Open an output file for appending. Truncate it if this run opens it for the first time.
 
-        This removes output of earlier runs, but lets jobs share a file. Devices and pipes are not
-        emptied.
+        This removes the output of earlier runs, but lets jobs share a file. Devices and pipes are
+        not truncated.
         """
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY
         mark = hash(path)
         if kept or (mark not in self._written and not self._written_since(path)):
             flags |= os.O_TRUNC
         if not kept:
-            flags |= os.O_NONBLOCK  # otherwise, a named pipe without a reader would block all jobs
+            flags |= os.O_NONBLOCK  # a named pipe without a reader would block all jobs
         try:
             try:
                 fd = os.open(path, flags, 0o666)
@@ -379,7 +386,7 @@ class Launcher:
         return fd
 
     def _written_since(self, path: str) -> bool:
-        """Return True if a file was written during this run under an earlier supervisor."""
+        """Return True if a file was written during this run, under an earlier supervisor."""
         if self._began is None:
             return False
         try:

@@ -1,27 +1,26 @@
 """Ledger: the supervisor's write-ahead log of all events of a run's local jobs.
 
 The ledger is a file of JSON lines in the run's state folder. Each line begins with the CRC-32 of
-the rest, in eight hexadecimal digits. The supervisor's thread owns one :class:`Ledger`, which reads
-the events of earlier supervisors when it is opened. Besides the events of jobs (see ``protocol``),
-there are these lines:
+the rest, as eight hexadecimal digits. A :class:`Ledger` reads the events of earlier supervisors
+when it is opened. In addition to events of jobs (see ``protocol``), the file has these lines:
 
-- ``["v",FORMAT,TAG,BEGAN]``: the first line, without a checksum, so that every version can read it;
-- ``["k",HOST,BOOT,PID]``: a supervisor started;
-- ``["u",ID]``: the system was too busy to spawn the job's process; the spawn is retried later;
-- ``["l",ID]``: the spawn is about to be retried (before the first try, there is the event
-  ``alloc``);
-- ``["z",TIME,REQUEST,OUTCOME,SIZE,REASON]``: a resize was answered;
-- ``["f",[ID,…]]``: forget these jobs;
-- ``["t",TIME]``: the newest time of forgotten events.
+- ``["v",FORMAT,TAG,BEGAN]``: the first line. It has no checksum, so that every version can read it.
+- ``["k",HOST,BOOT,PID]``: a supervisor has started.
+- ``["u",ID]``: the system was too busy to spawn the job's process; the spawn is retried later.
+- ``["l",ID]``: the spawn is about to be retried. (Before the first try, there is the event
+  ``alloc``.)
+- ``["z",TIME,REQUEST,OUTCOME,SIZE,REASON]``: a resize was answered.
+- ``["f",[ID,…]]``: these jobs can be forgotten.
+- ``["t",TIME]``: the time of the last forgotten event.
 
-A truncated last line is ignored. If most of the file is about forgotten jobs, it is compacted.
-Lines of format 1 have no checksum; they are accepted before the first line that has one.
+A truncated last line is ignored. The file is compacted when most of it is about forgotten jobs.
+Lines of format 1 have no checksum; they are accepted before the first line with a checksum.
 
 Durability: all writes survive the process. Events of waiting jobs and answers to resizes are synced
-before they are sent to the controller, so they also survive a power cut (``Ledger.keep``). Events
-of started jobs are not synced, because no job survives a power cut. Therefore, if the run's journal
-has newer events of a job than the ledger, the job has started. A job that waits according to the
-ledger may be over according to the journal.
+before they are sent to the controller (:meth:`Ledger.keep`), so they also survive a power cut.
+Events of started jobs are not synced, because no job survives a power cut. It follows that a job
+has started if the run's journal has newer events of it than the ledger. Likewise, a job that waits
+according to the ledger may be over according to the journal.
 """
 
 from __future__ import annotations
@@ -42,18 +41,18 @@ __all__ = ["Ledger", "boot"]
 NAME, LOCK = "local.log", "local.lock"
 #: Version of the file format. Version 1 had no checksums.
 FORMAT = 2
-#: Smallest file size that is worth compacting.
+#: Smallest size of a file that is worth compacting.
 SMALL = 4 << 20
 #: Seconds between retries of failed writes.
 RETRY = 1.0
-#: Seconds to wait for the lock.
+#: How many seconds to wait for the lock.
 _LOCK_WAIT = 2.0
-#: Maximum number of answered resize requests that are remembered. A run repeats only its last one.
+#: How many answered resize requests are remembered. A run repeats only its last one.
 _REQUESTS = 1000
 
 
 def boot() -> str:
-    """Return the machine's boot id, which changes at each boot. It is empty if unknown."""
+    """Return the boot id of this machine, which changes at each boot. Empty if unknown."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read().strip()
@@ -62,7 +61,7 @@ def boot() -> str:
 
 
 def _pid_namespace() -> str:
-    """Return the PID namespace, which differs between containers of a machine."""
+    """Return the PID namespace, which distinguishes containers on the same machine."""
     try:
         return os.readlink("/proc/self/ns/pid")
     except OSError:
@@ -74,7 +73,7 @@ def _words(error: OSError) -> str:
 
 
 def _locked(fd: int) -> bool:
-    """Take the lock, which a supervisor that is just exiting may hold for a moment."""
+    """Take the lock. A supervisor that is about to exit may still hold it for a moment."""
     deadline = time.monotonic() + _LOCK_WAIT
     while True:
         try:
@@ -90,15 +89,15 @@ def _locked(fd: int) -> bool:
 
 
 class Ledger:
-    """One run's ledger, open for appending. Raises :class:`ExecutorError` if that fails.
+    """The ledger of a run, open for appending. Raises :class:`ExecutorError` if that fails.
 
     - ``past``: the jobs that were not over when the ledger was opened.
-    - ``newest``: the time of the newest event.
+    - ``newest``: the time of the last event.
     - ``size``: the number of slots after the last resize; ``requests``: the outcomes of resizes.
     - ``began``: when the run's first supervisor opened the ledger, or ``None`` if this supervisor
-      is the first.
+      is the first one.
     - ``rebooted``: whether the machine was rebooted since the last supervisor.
-    - ``failing``: why the ledger currently cannot be written.
+    - ``failing``: why the ledger cannot be written at the moment.
     """
 
     def __init__(self, folder: str, tag: str, now: float) -> None:
@@ -114,11 +113,12 @@ class Ledger:
         self._tag = tag
         self._sizes: dict[str, int] = {}
         self._buffer: list[bytes] = []
-        #: The part of an incomplete write that must still be written.
+        #: The rest of an incomplete write, which has to be written next.
         self._unwritten = b""
         self._format = FORMAT
         self._to_keep = False
-        #: True until the folder is synced. Before that, a power cut could lose the file's name.
+        #: True until the folder has been synced. Before that, a power cut could lose the file's
+        #: name.
         self._nameless = True
         self._retry = 0.0
         self._total = self._dead = 0
@@ -191,7 +191,7 @@ class Ledger:
         if supervisor is None:
             return
         _, host, start, *_ = supervisor
-        # The host name may have changed, so also compare the boot id and the PID namespace.
+        # Also compare the boot id and the PID namespace, because the host name may have changed.
         same = bool(start) and [start, *supervisor[4:]] == [
             self._supervisor[2],
             self._supervisor[4],
@@ -270,7 +270,9 @@ class Ledger:
         self.add(job, line(["l", job]))
 
     def put_off(self, job: str) -> None:
-        """Record that no process of the job was spawned, so a later supervisor may start it."""
+        """Record that no process of the job was spawned, so that a later supervisor may start the
+        job.
+        """
         self.add(job, line(["u", job]))
 
     def answered(self, when: float, request: str, outcome: str, size: int, reason: str) -> None:
@@ -281,14 +283,14 @@ class Ledger:
         self.keep()
 
     def keep(self) -> None:
-        """Sync the lines so far before they are sent to the controller."""
+        """Have the lines so far synced before they are sent to the controller."""
         self._to_keep = True
 
     def flush(self, newest: float = 0.0, *, publishing: bool = False) -> bool:
-        """Write the added lines, up to the time ``newest``. Return True if all lines are written.
+        """Write the added lines. Return True if all lines have been written.
 
-        With ``publishing``, the lines are sent to the controller next, so sync them if :meth:`keep`
-        was called.
+        ``newest`` is the time of the last added event. Set ``publishing`` if the lines are then
+        sent to the controller; they are synced before if :meth:`keep` was called.
         """
         self.newest = max(self.newest, newest)
         sync = publishing and self._to_keep
@@ -333,13 +335,13 @@ class Ledger:
         return job in self._sizes
 
     def replay(self, wanted: Mapping[str, float]) -> Iterator[bytes]:
-        """Yield the events of these jobs that are newer than the given times, in order."""
+        """Yield the events of these jobs that are later than the given times, in order."""
         for text in self._lines():
             if newer(text, wanted):
                 yield text
 
     def _lines(self) -> Iterator[bytes]:
-        """Yield all lines so far without their checksums. Skip damaged lines."""
+        """Yield all lines so far without their checksums. Damaged lines are skipped."""
         torn = b""
         with open(self.path, "rb") as file:
             for raw in file:
@@ -378,7 +380,7 @@ class Ledger:
                     file.write(with_checksum(line(self._supervisor)))
                     file.writelines(with_checksum(text) for text in self._kept())
                 total = os.fstat(fd).st_size
-                os.fsync(fd)  # sync the new file before it replaces the old one
+                os.fsync(fd)  # before the new file replaces the old one
                 os.replace(fresh, self.path)
                 _sync_folder(os.path.dirname(self.path))
             except BaseException:
@@ -409,7 +411,9 @@ class Ledger:
 
 
 def _sync_folder(folder: str) -> None:
-    """Sync a folder, so that its names survive a power cut, if the file system supports that."""
+    """Sync a folder, if the file system supports it, so that new names in it survive a power
+    cut.
+    """
     with contextlib.suppress(OSError):
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:

@@ -1,4 +1,4 @@
-"""Lines of the ledger: their checksums, and a job's state according to its lines."""
+"""Lines of the ledger: their checksums, and the state of a job as derived from its lines."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["LedgerJob", "checked", "newer", "with_checksum"]
 
 
 class LedgerJob:
-    """State of an unfinished job according to the ledger.
+    """State of a job according to the ledger, if the job is not over.
 
-    ``launched`` says whether the job's processes were spawned, or were about to be. ``pids`` has
-    the process ids of the job's tasks when the machine had been up for ``up`` seconds. ``newest``
-    is the time of the job's newest event.
+    ``launched`` is true if the job's processes were spawned, or were about to be. ``pids`` has the
+    process ids of the job's tasks, as they were when the machine had been up for ``up`` seconds.
+    ``newest`` is the time of the job's last event.
     """
 
     __slots__ = ("data", "fatal", "gpus", "launched", "names", "newest", "pids", "started", "up")
@@ -55,7 +55,7 @@ def with_checksum(text: bytes) -> bytes:
 
 
 def checked(raw: bytes, plain: bool) -> bytes:
-    """Return a line of the file without its checksum. With ``plain``, accept a line that has none.
+    """Return a line of the file without its checksum. With ``plain``, accept a line without one.
 
     Raises ``ValueError`` if the line is damaged.
     """
@@ -68,10 +68,12 @@ def checked(raw: bytes, plain: bool) -> bytes:
 
 
 def newer(raw: bytes, wanted: Mapping[str, float]) -> bool:
-    """Return True if a line is an event of a job in ``wanted`` after the job's time."""
+    """Return True if a line is an event of a job in ``wanted`` and is later than the time given
+    there.
+    """
     try:
         text = raw.decode("ascii")
         name = line_job(text)
         return name is not None and name in wanted and line_time(text) > wanted[name]
     except ValueError:
-        return False  # the line is damaged
+        return False  # a damaged line

@@ -1,8 +1,7 @@
-"""Leftover jobs of a run without a readable journal: counts and ends them.
+"""Counts and ends the jobs of a run whose journal cannot be read.
 
-This module uses the executor's files. It connects to the supervisor if that is alive; otherwise,
-the ledger shows which jobs had started. Commands that cannot read a run's journal call this module
-through the executor's record.
+It uses the executor's own files. If the run's supervisor is alive, it connects to the supervisor;
+otherwise, the ledger shows which jobs had started. Commands call it through the executor's record.
 """
 
 from __future__ import annotations
@@ -23,21 +22,21 @@ from ensemble_core.plugin.executor import Executor, Run
 
 __all__ = ["leftover_jobs"]
 
-#: Seconds to wait for a supervisor to end its jobs and exit.
+#: How many seconds to wait until a supervisor has ended its jobs and exits.
 _ENDING = 120.0
 
 
 def leftover_jobs(tag: str, state: Path, ending: Executor | None) -> int:
-    """Return how many jobs of the run may be alive. End the jobs if an (unopened) executor is
-    given.
+    """Return how many jobs of the run may be alive.
 
-    Raises :class:`ExecutorError` if the jobs do not end.
+    If an executor (not opened) is given as ``ending``, end the jobs. Raises :class:`ExecutorError`
+    if they do not end.
     """
     supervisor = _supervisor(tag, state)
     waiting, begun = _unfinished(state / NAME)
     count = max(1, waiting + begun) if supervisor else begun
     if ending is not None and count:
-        if not supervisor:  # a new supervisor ends the jobs of its predecessor
+        if not supervisor:  # a new supervisor ends the jobs of the previous one
             ending.open(Run(tag, state.parent / "output", time.time, state), lambda events: None)
             supervisor = _supervisor(tag, state)
             _tell_to_end(tag, state, supervisor)
@@ -62,7 +61,7 @@ def _tell_to_end(tag: str, state: Path, supervisor: int) -> None:
 
 
 def _supervisor(tag: str, state: Path) -> int:
-    """Return the process id of the run's supervisor, or 0 if this user has no such process."""
+    """Return the process id of the run's supervisor, or 0 if this user has none."""
     with socket.socket(socket.AF_UNIX) as sock:
         try:
             sock.connect("\0" + address(tag, state if (state / SECRET).exists() else None))
@@ -94,6 +93,6 @@ def _unfinished(ledger: Path) -> tuple[int, int]:
                 now = message[3] in ("alloc", "start")
                 jobs[message[1]] = now or jobs.get(message[1], False)
         except (ValueError, LookupError, TypeError):
-            continue  # the line is damaged
+            continue  # a damaged line
     begun = sum(jobs.values())
     return len(jobs) - begun, begun

@@ -1,4 +1,4 @@
-"""State of one job in the local executor, from arrival to ``clean``."""
+"""State of a job in the local executor, from its arrival to ``clean``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["ActiveJobs", "LocalJob", "Phase", "describe"]
 
 
 class Phase(enum.IntEnum):
-    """Stage that the termination of a job's processes has reached."""
+    """Stage that the termination of a job has reached."""
 
     NONE = 0
     TERM = 1
@@ -28,13 +28,13 @@ class LocalJob:
     """A job and its processes.
 
     - ``live``: the tasks that have not been reaped.
-    - ``signalled``: other processes of the job that were signalled and have not ended.
-    - ``spared``: the processes that cannot be ended.
+    - ``signalled``: other processes of the job that were signalled and have not ended yet.
+    - ``spared``: the processes that cannot be terminated.
     - ``ends``: the monotonic time by which the job must be over.
-    - ``reported``: whether the current controller gets the job's events.
-    - ``allotted``: whether the job's ``alloc`` was reported.
+    - ``reported``: whether the current controller receives the job's events.
+    - ``allotted``: whether the job's ``alloc`` has been reported.
     - ``inherited``: whether an earlier supervisor started the job. The job's processes are then not
-      our children, so its exit status cannot be known.
+      children of this process, so the exit status is unknown.
     """
 
     __slots__ = (
@@ -64,7 +64,7 @@ class LocalJob:
 
     def __init__(self, job: Job, number: int) -> None:
         self.job = job
-        #: The text with which the job's event lines begin.
+        #: The text with which the lines of the job's events begin.
         self.head = event_head(job.id)
         self.number = number
         self.over = False
@@ -88,17 +88,17 @@ class LocalJob:
         self.timers: list[PollerTimer] = []
 
     def status(self) -> int:
-        """Return the job's wait status, which is that of the task with the highest exit code.
+        """The job's wait status, which is that of the task with the highest exit code.
 
-        Tasks that were ended because a signal killed another task do not count.
+        Tasks that were terminated because a signal killed another task do not count.
         """
         return max(self.statuses, key=_code)
 
     def signal(self, number: int) -> None:
-        """Signal the process groups of the live tasks.
+        """Send a signal to the process groups of the live tasks.
 
-        While a task is not reaped, its process id cannot be reused, so no other process gets the
-        signal.
+        As long as a task has not been reaped, its process id cannot be reused, so no other process
+        gets the signal.
         """
         for pid in self.live:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -113,7 +113,7 @@ class LocalJob:
 
 
 class ActiveJobs:
-    """Tables of unfinished jobs: all jobs, the jobs that hold slots, and the job of each task."""
+    """The jobs that are not over, those that hold slots, and the job of each task."""
 
     def __init__(self) -> None:
         self.records: dict[str, LocalJob] = {}
@@ -122,10 +122,10 @@ class ActiveJobs:
 
 
 def _code(status: int) -> int:
-    """Return a wait status as a shell reports it, which is 128 plus the number for a signal."""
+    """Return a wait status as a shell reports it: 128 + N after signal N."""
     return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
 def describe(seconds: float) -> str:
-    """Return a time limit as text: ``600 s``."""
+    """Format a time limit: ``600 s``."""
     return f"{seconds:g} s"

@@ -1,8 +1,8 @@
-"""Out-of-memory kills: detects whether the kernel sent a SIGKILL because memory ran out.
+"""Detects whether the kernel has killed a job because memory ran out.
 
 A parent process cannot find out why a child got SIGKILL. But the kernel counts out-of-memory kills,
-either for the cgroup of the supervisor and its jobs, or else for the machine. A job that was killed
-while this count grew is reported as out of memory. Used by the lifecycle of local jobs.
+either for the cgroup of the supervisor and its jobs, or for the whole machine. If this count grew
+when a job was killed, the job is reported as out of memory.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _counters(root: Path) -> Iterator[Path]:
             elif "memory" in controllers.split(","):
                 folder = root / "sys/fs/cgroup/memory"
                 yield folder / place.lstrip("/") / "memory.oom_control"
-                yield folder / "memory.oom_control"  # this is the path in a container
+                yield folder / "memory.oom_control"  # the path in a container
     yield root / "proc/vmstat"
 
 
@@ -49,7 +49,7 @@ class MemoryKills:
                 break
 
     def happened(self) -> bool:
-        """Return True if an out-of-memory kill was counted within the last second."""
+        """Return True if the kernel counted an out-of-memory kill within the last second."""
         if self._path is None:
             return False
         now = time.monotonic()

@@ -1,8 +1,8 @@
-"""Poller: waits for processes, timers, sockets and other threads at the same time, with epoll.
+"""Event loop of the supervisor: waits for processes, timers, sockets and other threads with epoll.
 
 The supervisor's thread sleeps in :meth:`Poller.wait` until a watched process has ended (its pidfd
 becomes readable), a timer is due, a socket is ready, or another thread calls :meth:`Poller.wake`.
-If no pidfd is available for a process, a thread waits for that process instead.
+If the system has no pidfd for a process, a thread waits for that process instead.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ __all__ = ["Poller", "PollerTimer"]
 
 T = TypeVar("T")
 
-#: Cancelled timers are removed only if there are more timers than this number.
+#: Cancelled timers are removed only if there are more timers than this.
 _FEW = 1024
 
 
 class PollerTimer:
-    """A call at a monotonic time, unless it is cancelled."""
+    """A call at a monotonic time. It can be cancelled."""
 
     __slots__ = ("call", "when")
 
@@ -75,8 +75,10 @@ class Poller(Generic[T]):
                 os.write(self._write, b"x")
 
     def watch(self, pid: int, token: T) -> None:
-        """Watch a child process: :meth:`wait` returns ``token`` once it has ended. The
-        child is not reaped."""
+        """Watch a child process. When it has ended, :meth:`wait` returns ``token``.
+
+        The child is not reaped.
+        """
         try:
             fd = os.pidfd_open(pid)
         except (OSError, AttributeError):
@@ -98,8 +100,8 @@ class Poller(Generic[T]):
     def on_ready(self, fd: int, call: Callable[[], None], writable: bool = False) -> None:
         """Make a call on the waiting thread whenever this descriptor is readable (or writable).
 
-        The caller still owns the descriptor. A later call for the same descriptor replaces the
-        first.
+        The caller still owns the descriptor. Another call for the same descriptor replaces the
+        first one.
         """
         known = fd in self._calls
         self._calls[fd] = call
@@ -107,7 +109,7 @@ class Poller(Generic[T]):
         (self._epoll.modify if known else self._epoll.register)(fd, events)
 
     def unregister(self, fd: int) -> None:
-        """Undo :meth:`on_ready`, before the descriptor is closed."""
+        """Undo :meth:`on_ready`. Call this before closing the descriptor."""
         if self._calls.pop(fd, None) is not None:
             self._epoll.unregister(fd)
 
@@ -129,7 +131,7 @@ class Poller(Generic[T]):
         return timer
 
     def wait(self, at_once: bool = False) -> list[T]:
-        """Sleep until there is something to do. Return the tokens of ended processes.
+        """Sleep until there is something to do. Return the tokens of processes that have ended.
 
         With ``at_once``, do not sleep.
         """
@@ -152,8 +154,8 @@ class Poller(Generic[T]):
                 self._calls[fd]()
             elif fd in self._watched:
                 ended.append(self._watched.pop(fd))
-                # Unregister the descriptor before closing it. A process that is just being spawned
-                # may hold a copy, which would otherwise keep the entry alive.
+                # Unregister the descriptor before closing it. A process that is being spawned may
+                # have a copy of it, which would keep the entry in epoll alive.
                 self._epoll.unregister(fd)
                 os.close(fd)
         while self._ended:
@@ -161,7 +163,7 @@ class Poller(Generic[T]):
         return ended
 
     def run_timers(self) -> None:
-        """Make the calls of due timers."""
+        """Make the calls of timers that are due."""
         now = time.monotonic()
         while self._timers and self._timers[0][0] <= now:
             call = heapq.heappop(self._timers)[2].call

@@ -1,17 +1,18 @@
 """Process tree: finds all processes of a job, even detached ones.
 
-The supervisor is a *child subreaper* (``prctl(2)``): it becomes the parent of all orphaned
-descendants, instead of init. So all processes of jobs, and no others, stay below the supervisor in
-the tree. A :class:`ProcessTree` assigns each process to a job by these rules, in this order:
+The supervisor is a *child subreaper* (``prctl(2)``): orphaned descendants become its children
+instead of children of init. All processes of jobs, and no others, therefore stay below the
+supervisor in the tree. A :class:`ProcessTree` assigns each process to a job by the first of these
+rules that applies:
 
-1. by its ancestors: the process descends from a task of the job;
-2. by its session or process group: a task of the job has the same one;
-3. by its environment, if ``ENSEMBLE_LINEAGE`` names the job;
-4. otherwise, of all jobs that ran when the process was first seen, the process belongs to the job
+1. By its ancestors: the process descends from a task of the job.
+2. By its session or process group: a task of the job has the same one.
+3. By its environment: ``ENSEMBLE_LINEAGE`` names the job.
+4. Otherwise: of all jobs that were running when the process was first seen, it belongs to the one
    that ends last.
 
-Jobs of an earlier supervisor are not below the present supervisor in the tree. The ledger lists
-their tasks, and rules 1 to 3 find their processes. Only the supervisor's thread uses this module.
+Jobs of an earlier supervisor are not below this supervisor in the tree. The ledger lists their
+tasks, and rules 1 to 3 find their processes.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ J = TypeVar("J")
 
 
 def become_subreaper() -> bool:
-    """Let orphans become children of this process. Return False if that is not supported."""
+    """Make orphaned descendants children of this process. Return False if that is not supported."""
     try:
         prctl = ctypes.CDLL(None, use_errno=True).prctl
     except (OSError, AttributeError):
@@ -43,8 +44,11 @@ def become_subreaper() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process. Its start time ``born`` (clock ticks since boot) distinguishes it from a later
-    process with the same id."""
+    """A process.
+
+    Its start time ``born`` (clock ticks since boot) distinguishes it from a later process with the
+    same id.
+    """
 
     pid: int
     born: int
@@ -72,7 +76,7 @@ def _entry(pid: int | str) -> _Entry | None:
             os.close(fd)
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
-    # The name is in parentheses and may itself contain parentheses and spaces.
+    # The name of the program is in parentheses and may itself contain parentheses and spaces.
     words = text[text.rfind(b")") + 2 :].split()
     if len(words) < 20:
         return None
@@ -91,7 +95,7 @@ def _environ(pid: int) -> list[bytes]:
 def pin(process: Process) -> int | None:
     """Return a pidfd of exactly this process, or ``None`` if the process no longer exists.
 
-    Raises ``OSError`` if no pidfd is available.
+    Raises ``OSError`` if the system has no pidfd for it.
     """
     try:
         fd = os.pidfd_open(process.pid)
@@ -108,7 +112,10 @@ def pin(process: Process) -> int | None:
 
 @dataclass(slots=True)
 class _Orphan(Generic[J]):
-    """An adopted process with its job, or with the candidates while its job is not known."""
+    """An orphan that this process has adopted, with its job.
+
+    If unknown, ``candidates`` may be the job.
+    """
 
     born: int
     job: J | None
@@ -118,7 +125,7 @@ class _Orphan(Generic[J]):
 class ProcessTree(Generic[J]):
     """The processes of jobs. ``J`` is the type that represents a job; it must be hashable.
 
-    ``of_task`` maps a task's process id to the task's job, until no process of the job is left.
+    ``of_task`` maps the process id of a task to its job, until no process of the job is left.
     ``of_name`` returns the job with a given id, and ``running`` returns all running jobs.
     """
 
@@ -141,25 +148,25 @@ class ProcessTree(Generic[J]):
         self._leaders: dict[int, tuple[J, float]] = {}
         try:
             # The kernel gives orphans to the first thread, while tasks are children of other
-            # threads. So without orphans, this list of children is empty, and one system call is
-            # enough to read it.
+            # threads. Without orphans, this list of children is therefore empty, and one system
+            # call is enough to read it.
             self._list = os.open(f"/proc/self/task/{self._me}/children", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             self._list = -1
         self._before = set(self._children())
 
     def close(self) -> None:
-        """Reap remaining zombies. No process of any job may be running."""
+        """Reap remaining zombies. Call this only when no process of a job is running."""
         self._scan_orphans()
         if self._list >= 0:
             os.close(self._list)
             self._list = -1
 
     def set_inherited(self, name: str, job: J, pids: Sequence[int], up: float) -> None:
-        """Search the whole process table for a job of an earlier supervisor.
+        """Search the whole process table for processes of a job of an earlier supervisor.
 
-        ``pids`` has the process ids of the job's tasks when the machine had been up for ``up``
-        seconds.
+        ``pids`` has the process ids of the job's tasks, as they were when the machine had been up
+        for ``up`` seconds.
         """
         self._inherited[name] = job
         ticks = (up + 1.0) * os.sysconf("SC_CLK_TCK")
@@ -184,9 +191,9 @@ class ProcessTree(Generic[J]):
             text += piece
 
     def left_behind(self, over: Iterable[J]) -> set[J]:
-        """Return those of these jobs that still have live orphans. All their tasks have ended.
+        """Return those of these jobs that still have live orphans. All their tasks must have ended.
 
-        Reap dead orphans.
+        Dead orphans are reaped.
         """
         orphans = self._scan_orphans()
         found: set[J] = set()
@@ -203,7 +210,7 @@ class ProcessTree(Generic[J]):
         return found
 
     def _scan_orphans(self) -> dict[int, _Orphan[J]]:
-        """Return live orphans, and reap dead ones. Each orphan is assigned once."""
+        """Return all live orphans, and reap dead ones. Each orphan is assigned to a job once."""
         pids = [p for p in self._children() if p not in self._of_task and p not in self._before]
         if not pids:
             self._orphans.clear()
@@ -237,11 +244,11 @@ class ProcessTree(Generic[J]):
             return None
         name = self._named(seen.pid)
         job = None if name is None else self._of_name(name)
-        # If no job has this name, because the job may be over, all running jobs are candidates.
+        # If no job has this name, perhaps because the job is over, all running jobs are candidates.
         return _Orphan(seen.born, job, set() if job else set(self._running()))
 
     def _named(self, pid: int) -> str | None:
-        """Return the job of this run that a process's environment names."""
+        """Return the job of this run that is named in a process's environment."""
         for entry in _environ(pid):
             if entry.startswith(LINEAGE + b"="):
                 for word in entry[len(LINEAGE) + 1 :].split(b" "):
@@ -250,11 +257,11 @@ class ProcessTree(Generic[J]):
         return None
 
     def _inherited_processes(self, table: Mapping[int, _Entry]) -> dict[int, J]:
-        """Return the processes of inherited jobs, by session and environment."""
+        """Return the processes of inherited jobs, found by session and environment."""
         leaders: dict[int, J] = {}
         for pid, (job, ticks) in self._leaders.items():
             seen = table.get(pid)
-            if seen is not None and seen.born <= ticks:  # skip a later process with the same id
+            if seen is not None and seen.born <= ticks:  # skip a later process with this id
                 leaders[pid] = job
         found: dict[int, J] = {}
         for pid, seen in table.items():
@@ -271,7 +278,7 @@ class ProcessTree(Generic[J]):
     def members(self) -> dict[J, list[Process]]:
         """Return all live processes of all jobs, except the tasks.
 
-        This reads the whole process table. It is used for jobs that are being ended.
+        This reads the whole process table. It is used for jobs that are being terminated.
         """
         orphans = self._scan_orphans()
         table: dict[int, _Entry] = {}
@@ -305,7 +312,7 @@ class ProcessTree(Generic[J]):
                         orphan = self._assign(seen)
                     found = orphan.job if orphan is not None else None
                     break
-                # The parent of the process ended during the scan.
+                # The parent of the process has ended during the scan.
                 if seen.parent not in table:
                     orphan = self._assign(seen)
                     found = orphan.job if orphan is not None else None

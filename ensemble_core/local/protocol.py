@@ -1,11 +1,13 @@
-"""Protocol between controller and supervisor, and format of the supervisor's ledger: JSON lines.
+"""Encodes messages between controller and supervisor, and events in the supervisor's ledger.
 
-The functions in this module are used at both ends of the connection and for the ledger. They do no
-I/O. ``model.codec`` encodes the fields of jobs and events. The line of a job's event is
-``["e",ID,TIME,NAME,CONTEXT,A,B,MORE]``, without missing items at the end. ``A`` and ``B`` are for
-the ledger: for ``submit``, ``A`` is the job; for ``start``, they are the uptime and the process
-ids. ``MORE`` has further fields of the event. The lines of other events are ``["o",{...}]``. The id
-comes first, so that lines can be filtered without being decoded.
+Both consist of JSON lines. The functions here do no I/O. ``model.codec`` encodes the fields of jobs
+and events.
+
+An event of a job is the line ``["e",ID,TIME,NAME,CONTEXT,A,B,MORE]``, without missing items at the
+end. ``ID`` is the job. ``A`` and ``B`` are for the ledger: for ``submit``, ``A`` is the job's
+fields; for ``start``, ``A`` and ``B`` are the uptime and the process ids. ``MORE`` has fields of
+the event without a place of their own. Other events are lines ``["o",{...}]``. The id comes first,
+so that lines can be filtered without being decoded.
 """
 
 from __future__ import annotations
@@ -39,10 +41,10 @@ __all__ = [
     "to_job",
 ]
 
-#: Version of the protocol, because a supervisor may be older than its controller.
+#: Version of the protocol. A supervisor may be older than its controller.
 VERSION = 1
-#: The fields of a job in this version of Ensemble. If a controller's jobs have other fields, the
-#: supervisor rejects the controller, because it would ignore these fields.
+#: The fields of a job in this version of Ensemble. If the jobs of a controller have other fields,
+#: the supervisor rejects the controller, because it would ignore these fields.
 JOB_FIELDS = layout(Job).names
 
 _quote: Callable[[str], str] = json.encoder.encode_basestring_ascii
@@ -50,24 +52,26 @@ decode: Callable[[str], Any] = json.loads
 
 #: Fields of a job that the supervisor does not need.
 _NOT_SENT = ("parameters", "observe", "executor", "options")
-#: Index of ``MORE`` in a job's event.
+#: Index of ``MORE`` in an event of a job.
 _MORE_AT = 7
-#: Fields of a job's event that have a fixed place in its line.
+#: Fields of a job event that have a fixed place in its line.
 _PLACED = ("type", "timestamp", "job", "name", "context")
 #: True if ``JobEvent`` has further fields (except ``ours``, which is always true here).
 _MORE = not {*_PLACED, "ours"}.issuperset(layout(JobEvent).names)
-#: Function that parses a JSON string, given the position after its opening quote. It returns the
-#: string and the position of its end.
+#: Function that parses a JSON string from the position after its opening quote. It returns the
+#: string and the position after its end.
 _SCAN: Callable[[str, int], tuple[str, int]] = vars(json.decoder)["scanstring"]
 
 
 def line(message: object) -> bytes:
-    """Return a message as a line."""
+    """Encode a message as a line."""
     return dumps(message).encode("ascii") + b"\n"
 
 
 def encode_job(job: Job) -> dict[str, Any]:
-    """Return a job as plain data, without defaults and fields that the supervisor does not need."""
+    """Return a job as plain data, without defaults and without fields that the supervisor does not
+    need.
+    """
     data = job.compact()
     for name in _NOT_SENT:
         data.pop(name, None)
@@ -75,12 +79,15 @@ def encode_job(job: Job) -> dict[str, Any]:
 
 
 def to_job(data: Mapping[str, Any]) -> Job:
-    """Return the job that :func:`encode_job` encoded."""
+    """Return the job that :func:`encode_job` has encoded."""
     return Job.from_dict({"index": 0, **data})
 
 
 def encode_event(event: Event, extra: tuple[object, ...] = ()) -> bytes:
-    """Return an event as a line. :func:`encode_context` describes ``extra``."""
+    """Encode an event as a line.
+
+    ``extra`` has the items for the ledger, as in :func:`encode_context`.
+    """
     if not isinstance(event, JobEvent):
         return line(["o", event.compact()])
     if _MORE:
@@ -92,15 +99,15 @@ def encode_event(event: Event, extra: tuple[object, ...] = ()) -> bytes:
 
 
 def event_head(job: str) -> str:
-    """Return the beginning of a job's event lines.
+    """Return the beginning of the lines of a job's events.
 
-    The time, the result of :func:`encode_context` and a closing bracket complete the line.
+    The time, the result of :func:`encode_context` and a closing bracket complete a line.
     """
     return f'["e",{_quote(job)},'
 
 
 def encode_context(name: str, context: Mapping[str, Any] = NOTHING, *extra: object) -> str:
-    """Return a job's event as text, without job and time. ``extra`` is for the ledger only."""
+    """Encode a job event without its job and time. ``extra`` has the items for the ledger."""
     values = ",".join([f"{_quote(key)}:{_plain(value)}" for key, value in context.items()])
     text = f'"{name}",{{{values}}}'
     for item in extra:
@@ -110,12 +117,12 @@ def encode_context(name: str, context: Mapping[str, Any] = NOTHING, *extra: obje
 
 @lru_cache(maxsize=1024)
 def encode_value(name: str, key: str, value: int) -> str:
-    """Return :func:`encode_context` for one value. Cached, because values recur often."""
+    """Encode a job event whose context has one value. Cached, because values recur often."""
     return encode_context(name, {key: value})
 
 
 def _plain(value: object) -> str:
-    """Return a value as JSON, with fast paths for types that are common in contexts."""
+    """Encode a value as JSON, with fast paths for types that are common in contexts."""
     kind = type(value)
     if kind is str:
         return _quote(cast(str, value))
@@ -127,7 +134,7 @@ def _plain(value: object) -> str:
 
 
 def to_event(message: list[Any]) -> Event:
-    """Return the event of a message that begins with ``e`` or ``o``."""
+    """Return the event in a message that begins with ``e`` or ``o``."""
     if message[0] == "e":
         if len(message) <= _MORE_AT:
             return JobEvent(message[2], message[1], message[3], message[4] or NOTHING)
@@ -138,26 +145,29 @@ def to_event(message: list[Any]) -> Event:
 
 
 def line_job(text: str) -> str | None:
-    """Return the job in the line of an event; ``None`` for other lines."""
+    """Return the job in the line of a job event, or ``None`` for other lines."""
     if not text.startswith('["e","'):
         return None
     return _SCAN(text, 6)[0]
 
 
 def line_time(text: str) -> float:
-    """Return the time in the line of a job's event."""
+    """Return the time in the line of a job event."""
     begin = _SCAN(text, 6)[1] + 1
     return float(text[begin : text.index(",", begin)])
 
 
 class Splitter:
-    """Splits a stream that arrives in pieces into messages."""
+    """Splits a stream of bytes into messages. The stream may arrive in any pieces."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
 
     def feed(self, piece: bytes) -> list[Any]:
-        """Return the messages that this piece completes. Raises ``ValueError`` for invalid ones."""
+        """Return the messages that are complete with this piece.
+
+        Raises ``ValueError`` for invalid ones.
+        """
         end = piece.rfind(b"\n")
         if end < 0:
             self._pieces.append(piece)

@@ -1,18 +1,17 @@
-"""Queue of the local executor: chooses the waiting job that starts next.
+"""Queue of the local executor: chooses which waiting job starts next.
 
 Jobs start by urgency, then first in, first out. If the first job does not fit yet, it is the
-*head*, and others may pass it, but without starving it:
+*head*. Others may overtake the head, but not without limit:
 
 - If every running job has a time limit, the head gets a reservation: the time by which enough
-  running jobs must have ended. Another job may pass if its time limit ends before then, or if it
-  needs only what the head leaves free (EASY backfill).
-- Otherwise a bounded number of jobs may pass (``BYPASS_FACTOR`` for each core, at least
+  running jobs must have ended. A job may overtake the head if its time limit ends before that time,
+  or if it needs only resources that the head will not need (EASY backfill).
+- Otherwise, a bounded number of jobs may overtake it (``BYPASS_FACTOR`` for each core, at least
   ``BYPASS_LEAST``). After that, free cores are kept for the head.
 
-A job that needs more slots than exist now cannot be the head.
-
-Jobs of the same shape (urgency, cores, GPUs) share a line, so the cost of a choice depends on the
-number of shapes, not of jobs. The queue has no locks, because the supervisor's thread owns it.
+A job that needs more slots than currently exist cannot be the head. Jobs of the same shape
+(urgency, cores, GPUs) form a line, so the cost of a choice depends on the number of shapes and not
+of jobs. The queue has no locks, because only the supervisor's thread uses it.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ __all__ = ["Holder", "Queue", "Waiting"]
 
 BYPASS_FACTOR = 2
 BYPASS_LEAST = 8
-#: Number of jobs in each line that are checked for a short time limit.
+#: How many jobs in each line are checked for a short time limit.
 BACKFILL_DEPTH = 100
 
 
 class Waiting(Protocol):
-    """A job that waits in the queue. If ``over`` is true, the job must not be started."""
+    """A job that waits in the queue. If ``over`` is true, it must not be started."""
 
     job: Job
     number: int
@@ -43,7 +42,7 @@ class Waiting(Protocol):
 
 
 class Holder(Protocol):
-    """A running job. ``ends`` is the monotonic time by which the job must be over, or ``None``."""
+    """A running job. ``ends`` is the monotonic time by which it must be over, or ``None``."""
 
     job: Job
     ends: float | None
@@ -53,16 +52,16 @@ _Shape = tuple[int, int, int]
 
 
 class Queue:
-    """The waiting jobs. ``choose`` returns the jobs that may start, one at a time.
+    """The waiting jobs. Each call of :meth:`choose` returns a job that may start.
 
-    Jobs of urgency 0 are held, as in Flux: they wait until they are cancelled.
+    Jobs with urgency 0 are held, as in Flux: they wait until they are cancelled.
     """
 
     def __init__(self) -> None:
         self._lines: dict[_Shape, deque[Waiting]] = {}
 
     def __bool__(self) -> bool:
-        """Return True if jobs wait that are not held."""
+        """Return True if a job waits that is not held."""
         return bool(self._lines)
 
     def add(self, entry: Waiting) -> None:
@@ -76,7 +75,9 @@ class Queue:
         line.append(entry)
 
     def _heads(self, slots: Slots) -> list[tuple[int, int, _Shape]]:
-        """Return the first jobs of all lines in order, without those that need more slots."""
+        """Return the first job of each line, in order, without those that need more slots than
+        exist.
+        """
         heads: list[tuple[int, int, _Shape]] = []
         for shape, line in list(self._lines.items()):
             while line and line[0].over:
@@ -96,7 +97,7 @@ class Queue:
     def choose(
         self, slots: Slots, running: Iterable[Holder], now: float, grace: float
     ) -> Waiting | None:
-        """Remove and return a job that may start now. Return ``None`` if no job may."""
+        """Remove and return a job that may start now, or return ``None``."""
         lines = self._lines
         if not lines or slots.used >= slots.size:
             return None
@@ -130,9 +131,10 @@ class Queue:
 
 
 def _in_time(line: deque[Waiting], limit: float) -> Waiting | None:
-    """Remove and return the first job whose time limit is at most ``limit`` seconds.
+    """Remove and return the first job whose time limit is at most ``limit`` seconds, or return
+    ``None``.
 
-    Only the first few jobs of the line are checked.
+    Only the first few jobs in the line are checked.
     """
     for place, entry in enumerate(itertools.islice(line, BACKFILL_DEPTH)):
         if not entry.over and 0 < entry.job.duration <= limit:
@@ -144,7 +146,8 @@ def _in_time(line: deque[Waiting], limit: float) -> Waiting | None:
 def _reservation(
     head: Waiting, slots: Slots, running: Iterable[Holder]
 ) -> tuple[float, int, int] | None:
-    """Return the latest time at which the head can start, and the cores and GPUs still free then.
+    """Return the latest time at which the head can start, and the cores and GPUs that it leaves
+    free then.
 
     Return ``None`` if a running job has no time limit.
     """

@@ -1,10 +1,13 @@
-"""Recovery of jobs of an earlier supervisor, from the ledger.
+"""Recovers jobs of an earlier supervisor from the ledger.
 
-A job that was never about to be spawned is queued again, once a controller confirms that it is not
-over (``request_handler``). A job that was about to be spawned, or had started, is *inherited*: the
-supervisor waits until its processes have ended and then reports the job as lost, because its exit
-status is unknown. If the supervisor was killed just before the spawn, the job may not have run.
-Such a job is also reported as lost, so that no job runs twice. Called once, by the loop.
+There are two kinds of such jobs:
+
+- A job that was never about to be spawned is queued again, once a controller confirms that it is
+  not over (see ``request_handler``).
+- A job that was about to be spawned, or had started, is *inherited*: the supervisor waits until the
+  job's processes have ended. It then reports the job as lost, because the exit status is unknown.
+  If the earlier supervisor was killed just before the spawn, the job may not have run. It is
+  reported as lost nevertheless, so that no job runs twice.
 """
 
 from __future__ import annotations
@@ -19,9 +22,9 @@ from ensemble_core.model.jobs import Job
 
 __all__ = ["LINES_LOST", "past_records", "why_lost"]
 
-#: Events of a job that has not started. Any other event shows that the job has started.
+#: Events of a job that has not started. Any other event shows that it has.
 _BEFORE = frozenset({"submit", "validate", "depend", "priority", "exception"})
-#: The note of a job of which the journal has newer events than the ledger.
+#: Note of a job of which the journal has newer events than the ledger.
 LINES_LOST = (
     "the ledger of this machine lost its newest lines (a power cut, or a full disk): the job has "
     "started, and whether it finished cannot be known"
@@ -29,10 +32,10 @@ LINES_LOST = (
 
 
 def past_records(ledger: Ledger) -> Iterator[tuple[LocalJob, LedgerJob]]:
-    """Yield a record for each unfinished job, in the order of submission."""
+    """Yield a record for each job that is not over, in the order of submission."""
     past, ledger.past = ledger.past, {}
     for number, (name, what) in enumerate(past.items()):
-        if what.data is None:  # the line of the submit was damaged
+        if what.data is None:  # the line with the submit is damaged
             job = Job(id=name, group="", index=0, command=())
         else:
             job = to_job(what.data)

@@ -1,7 +1,7 @@
-"""Handler of controllers' requests in the supervisor: submit, cancel, resize, reattach …
+"""Carries out the requests of controllers in the supervisor: submit, cancel, resize, reattach …
 
-The supervisor's loop owns one :class:`RequestHandler` and calls :meth:`RequestHandler.handle` once
-a turn. Requests are carried out in order.
+The supervisor's loop calls :meth:`RequestHandler.handle` once a turn. Requests are carried out in
+order.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ Request = (
     | tuple[Literal["call"], Callable[[], None]]
 )
 
-#: Maximum number of submitted jobs that are accepted per turn, so that a large submit does not
-#: delay the start of other jobs.
+#: How many submitted jobs are accepted per turn, so that a large submit does not delay the start of
+#: other jobs.
 _INTAKE = 500
-#: Seconds for which a closing controller waits for jobs that are being killed.
+#: How many seconds a controller that exits waits for jobs that are being killed.
 _CLOSE_WAIT = 5.0
 
-#: Events that are the same for each job.
+#: Events that are the same for every job.
 _VALIDATE, _DEPEND = encode_context("validate"), encode_context("depend")
 
 
@@ -78,8 +78,8 @@ class RequestHandler:
         self._last_call: PollerTimer | None = None
         self._numbers = itertools.count()
         #: Jobs that waited when an earlier supervisor ended. They are held until a controller
-        #: confirms that they are not over, because a power cut may lose lines of the ledger, but
-        #: not of the journal.
+        #: confirms that they are not over, because a power cut may have lost lines of the ledger,
+        #: but not of the journal.
         self.held: dict[str, tuple[LocalJob, LedgerJob]] = {}
 
     def add(self, request: Request) -> None:
@@ -87,16 +87,16 @@ class RequestHandler:
 
     @property
     def waiting(self) -> bool:
-        """True if a request is not yet processed."""
+        """True if a request has not been carried out yet."""
         return bool(self._arrivals or self._requests)
 
     @property
     def accepting_jobs(self) -> bool:
-        """True if submitted jobs are not in the queue yet."""
+        """True if some submitted jobs are not in the queue yet."""
         return bool(self._arrivals)
 
     def adopt(self, record: LocalJob) -> None:
-        """Take over an unfinished job of an earlier supervisor."""
+        """Take over a job of an earlier supervisor that is not over."""
         record.number = next(self._numbers)
         self._active.records[record.job.id] = record
 
@@ -142,8 +142,8 @@ class RequestHandler:
     def wait(self, record: LocalJob, told: Set[str], *first: str) -> None:
         """Queue a job, or end it if it can never run.
 
-        ``told`` has the names of the job's events so far. ``first`` has new events of the job,
-        which are reported before later ones.
+        ``told`` has the names of the events that the job has had. ``first`` has new events of the
+        job, which are reported before all others.
         """
         job = record.job
         if not 0 <= job.urgency <= 31 or job.tasks < 1 or job.cores_per_task < 1:
@@ -186,7 +186,10 @@ class RequestHandler:
             self._lifecycle.end(record, "cancel", note)
 
     def _cancel_all(self, note: str) -> None:
-        """Cancel all jobs. At the second request, kill them without a grace period."""
+        """Cancel all jobs.
+
+        If they are being cancelled already, kill them without a grace period.
+        """
         for name, record in list(self._active.records.items()):
             if record.phase is Phase.NONE:
                 self._cancel(name, note)
@@ -196,10 +199,10 @@ class RequestHandler:
     def _resize(self, request: str, delta: int, when_busy: WhenBusy) -> None:
         slots = self._slots
         done = None if self._ledger is None else self._ledger.requests.get(request)
-        if done is not None:  # the controller did not get the answer and repeats the request
+        if done is not None:  # a repeated request: the controller did not get the answer
             self._log.answer(request, "denied" if done == "denied" else "granted", "", True)
             return
-        # No job is ended for a resize: a slot in use is kept, or is removed when its job ends.
+        # A resize ends no job: a slot in use is kept, or is removed when its job ends.
         spared = 0
         if when_busy == "skip" and delta < 0:
             spared = max(0, -delta - max(0, slots.free))
@@ -240,10 +243,10 @@ class RequestHandler:
     def _queue_held(self, jobs: Mapping[str, float]) -> None:
         """Queue those held jobs that are not over according to the journal.
 
-        ``jobs`` maps each unfinished job to the time of its newest event in the journal. If the
-        journal has newer events than the ledger, the job has started. It is reported as lost, so
-        that it does not run twice. A job without an event in the journal and without a submit in
-        the ledger was never submitted.
+        ``jobs`` maps each job that is not over to the time of its last event in the journal. If
+        that is later than in the ledger, the job has started; it is reported as lost, so that it
+        does not run twice. A job without an event in the journal and without a submit in the ledger
+        was never submitted.
         """
         held, self.held = self.held, {}
         for name, (record, past) in held.items():
@@ -258,7 +261,9 @@ class RequestHandler:
                 self.wait(record, past.names)
 
     def _close(self, left: Callable[[], None]) -> None:
-        """Handle the controller's exit: kill jobs that are being ended, and continue the others."""
+        """Handle the exit of the controller: kill jobs that are being terminated, and continue the
+        others.
+        """
         running = self._active.running
         self._leaving = [record for record in running if record.phase is not Phase.NONE]
         for record in self._leaving:
@@ -275,6 +280,6 @@ class RequestHandler:
             left()
 
     def confirm_close(self) -> None:
-        """Confirm the controller's exit once the jobs that were being ended are over."""
+        """Confirm the exit of the controller once the jobs that were being terminated are over."""
         if self._left is not None and all(record.over for record in self._leaving):
             self._finish_close()

@@ -1,9 +1,10 @@
-"""Slots that several runs of this machine share through a file.
+"""Slots that several runs on this machine share, coordinated through a file.
 
-Each supervisor locks one byte of the file for each core and GPU that its jobs hold, so the slots of
-a killed supervisor are free at once. The file lists the waiting runs, each with the time at which
-it last got a slot. The run that has waited longest goes first; it is woken when slots become free.
-Only one supervisor chooses at a time. A run that is alone may use all slots.
+For each core and GPU that its jobs hold, a supervisor locks one byte of the file. The slots of a
+killed supervisor are therefore free immediately. The content of the file lists the waiting runs,
+each with the time when it last got a slot. The run that has waited longest goes first; it is woken
+when slots become free. Only one supervisor chooses jobs at a time. A run that is alone may use all
+slots.
 """
 
 from __future__ import annotations
@@ -23,20 +24,24 @@ from ensemble_core.model.jobs import Job
 
 __all__ = ["SharedSlots"]
 
-#: Positions of the first byte that stands for a core, of the first byte that stands for a GPU, and
-#: of the byte that a supervisor locks while it chooses. All are far beyond the file's content.
+#: Positions of the bytes to lock: the first one for cores, the first one for GPUs, and the one that
+#: a supervisor locks while it chooses jobs. All are far beyond the content of the file.
 _CORES, _GPUS, _TURN = 1 << 28, 1 << 29, 1 << 27
-#: How many jobs may pass a waiting run whose job does not fit: the minimum, and the number for each
-#: core.
+#: How many jobs may overtake a waiting run whose job does not fit: the minimum, and the number for
+#: each core.
 _PASS_LEAST, _PASS_FACTOR = 8, 2
-#: Seconds to wait for a run that was woken, because its supervisor may be suspended.
+#: How many seconds to wait for a run that was woken, because its supervisor may be suspended.
 _PATIENCE = 10.0
 
 
 @dataclass(slots=True)
 class _WaitingRun:
-    """A waiting run: the name of its socket, the time since which it has waited (monotonic
-    seconds), the needs of its next job, and how often other runs have passed it."""
+    """A waiting run.
+
+    ``name`` is the name of its socket, ``since`` is the monotonic time since which it has waited,
+    ``cores`` and ``gpus`` are the needs of its next job, and ``passed`` is how often other runs
+    have overtaken it.
+    """
 
     name: str
     since: float
@@ -46,7 +51,7 @@ class _WaitingRun:
 
 
 class SharedSlots(Slots):
-    """Slots of one run that shares a file with others.
+    """Slots of a run that shares a file with other runs.
 
     Raises :class:`OSError` if the file cannot be opened or locked.
     """
@@ -64,11 +69,12 @@ class SharedSlots(Slots):
         self._socket.bind("\0" + self._name)
         self.wake_fd = self._socket.fileno()
         self._held: list[int] = []
-        #: The bytes of free cores, and the other waiting runs. Both are set while this run chooses.
+        #: The bytes of free cores, and the other waiting runs. Both are set while this run chooses
+        #: jobs.
         self._free: list[int] = []
         self._waiting_runs: list[_WaitingRun] = []
         self._since = 0.0
-        #: Waiting runs that were woken, each with the time of its first wakeup.
+        #: Waiting runs that were woken, each with the time of the first wakeup.
         self._woken: dict[tuple[str, float], float] = {}
 
     # -- one supervisor at a time --------------------------------------------------------------
@@ -100,7 +106,7 @@ class SharedSlots(Slots):
 
     @contextlib.contextmanager
     def _reserving(self) -> Iterator[None]:
-        """Lock all free slots, and afterwards unlock those that were not taken."""
+        """Lock all free slots. At the end, unlock those that were not taken."""
         self._free = [byte for byte in self._cores() if self._lock(byte)]
         self.others = max(0, self.size - len(self._held) - len(self._free))
         away = [gpu for gpu in self.free_gpus if not self._lock(self._gpu(gpu))]
@@ -128,7 +134,7 @@ class SharedSlots(Slots):
         if not fits and run.passed < max(_PASS_LEAST, _PASS_FACTOR * self.size):
             return False
         if not self._wake(run.name):
-            self._waiting_runs.remove(run)  # the run's supervisor has exited
+            self._waiting_runs.remove(run)  # its supervisor has exited
             return False
         now = time.monotonic()
         return not fits or now - self._woken.setdefault((run.name, run.since), now) < _PATIENCE
@@ -176,7 +182,7 @@ class SharedSlots(Slots):
         return True
 
     def on_wake(self) -> None:
-        """Discard pending wakeups, because the next turn chooses."""
+        """Discard pending wakeups. The next turn chooses jobs anyway."""
         with contextlib.suppress(OSError):
             while self._socket.recv(64):
                 pass
@@ -194,8 +200,10 @@ class SharedSlots(Slots):
         fcntl.lockf(self._file, fcntl.LOCK_UN, 1, byte)
 
     def _cores(self) -> list[int]:
-        """Return the bytes of the cores that this run does not hold. The highest come first,
-        because runs with fewer slots can use only the lowest."""
+        """Return the bytes of the cores that this run does not hold, the highest first.
+
+        Runs with fewer slots can use only the lowest ones.
+        """
         every = range(_CORES + self.size - 1, _CORES - 1, -1)
         return [byte for byte in every if byte not in self._held]
 
@@ -203,13 +211,13 @@ class SharedSlots(Slots):
         return _GPUS + self.gpus.index(gpu)
 
     def _read(self) -> list[_WaitingRun]:
-        with contextlib.suppress(OSError, ValueError, TypeError):  # the file is just being written
+        with contextlib.suppress(OSError, ValueError, TypeError):  # the file is being written
             data = os.pread(self._file, 1 << 20, 0)
             return [_WaitingRun(**run) for run in json.loads(data or b"[]")]
         return []
 
     def _write(self) -> None:
         data = json.dumps([asdict(run) for run in self._waiting_runs]).encode()
-        with contextlib.suppress(OSError):  # if the disk is full, waiting supervisors poll anyway
+        with contextlib.suppress(OSError):  # if the disk is full: waiting supervisors also poll
             os.pwrite(self._file, data, 0)
             os.ftruncate(self._file, len(data))

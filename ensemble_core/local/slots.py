@@ -1,7 +1,7 @@
-"""Slots: the cores and GPUs of this machine that jobs hold.
+"""Slots: the cores and GPUs of this machine, and which of them jobs hold.
 
-The supervisor's thread takes slots for each job and gives them back when no process of the job is
-left. There are no locks, because only this thread uses the slots.
+The supervisor takes slots for each job and releases them when no process of the job is left. There
+are no locks, because only the supervisor's thread uses this module.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Slots", "machine_cores", "visible_gpus"]
 
 
 def _quota(folder: Path) -> float | None:
-    """Return a cgroup's CPU quota in cores, or ``None`` without a limit."""
+    """Return the CPU quota of a cgroup in cores, or ``None`` if it has no limit."""
     try:
         quota, _, period = (folder / "cpu.max").read_text().strip().partition(" ")
     except OSError:
@@ -35,7 +35,9 @@ def _quota(folder: Path) -> float | None:
 
 
 def _group_quota(root: Path) -> float | None:
-    """Return the lowest CPU quota of this process's cgroups (v1 or v2) and their parents."""
+    """Return the lowest CPU quota of this process's cgroups (v1 or v2) and their parents, or
+    ``None``.
+    """
     found: list[float] = []
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
@@ -63,10 +65,10 @@ def _group_quota(root: Path) -> float | None:
 
 
 def machine_cores(root: Path = Path("/")) -> int:
-    """Return the number of cores that this process may use.
+    """Return the number of cores that this process may use (at least 1).
 
-    It is given by the CPU affinity or, if lower, by the cgroup's quota. A quota of 1.5 cores counts
-    as 1. The result is at least 1.
+    The CPU affinity determines it or, if lower, the quota of the cgroup. A quota of 1.5 cores
+    counts as 1.
     """
     cores = len(os.sched_getaffinity(0))
     quota = _group_quota(root)
@@ -78,7 +80,7 @@ def machine_cores(root: Path = Path("/")) -> int:
 def visible_gpus(count: int | None, environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return the names of the GPUs for jobs, as in ``CUDA_VISIBLE_DEVICES``.
 
-    If ``count`` is ``None``, return all GPUs in this variable, or no GPUs if it is not set. Raises
+    If ``count`` is ``None``, return all GPUs in this variable, or none if it is not set. Raises
     :class:`UsageError` if the variable has fewer than ``count`` GPUs.
     """
     text = environment.get("CUDA_VISIBLE_DEVICES")
@@ -104,7 +106,7 @@ _ALONE = contextlib.nullcontext()
 class Slots:
     """Cores and GPUs, and which of them are free.
 
-    ``size`` may change between ``smallest`` and ``largest``. When it shrinks, more slots than
+    ``size`` may change between ``smallest`` and ``largest``. After shrinking, more slots than
     ``size`` may be in use; ``free`` is then 0 until enough jobs have ended.
     """
 
@@ -113,10 +115,10 @@ class Slots:
         self.smallest = smallest
         self.largest = largest
         self.used = 0
-        #: Cores that other runs held at the last check, if slots are shared.
+        #: How many cores other runs held at the last check, if slots are shared.
         self.others = 0
-        #: ``waiting``: whether this run waits for slots of other runs. ``wake_fd``: the
-        #: descriptor that wakes it.
+        #: ``waiting``: whether this run waits for slots of other runs. ``wake_fd``: the descriptor
+        #: that wakes it.
         self.waiting = False
         self.wake_fd = -1
         self.gpus = tuple(gpus)
@@ -130,10 +132,11 @@ class Slots:
     def choosing(
         self, next_job: Callable[[], Job | None]
     ) -> contextlib.AbstractContextManager[None]:
-        """Return a context manager in which this run chooses jobs. No other run that shares the
-        slots chooses at the same time.
+        """Return a context manager within which this run chooses jobs.
 
-        ``next_job`` returns the next waiting job.
+        ``next_job`` returns the next one.
+
+        Within it, no other run that shares the slots can choose jobs.
         """
         return _ALONE
 
@@ -152,21 +155,26 @@ class Slots:
         return taken
 
     def hold(self, cores: int, gpus: Sequence[str]) -> tuple[str, ...]:
-        """Take the cores and GPUs of a running job. Ignore GPUs that are not configured."""
+        """Take the cores and GPUs of a job that runs already.
+
+        GPUs that are not configured are ignored.
+        """
         self.used += cores
         held = tuple(gpu for gpu in gpus if gpu in self.free_gpus)
         self.free_gpus = [gpu for gpu in self.free_gpus if gpu not in held]
         return held
 
     def give_back(self, cores: int, gpus: Sequence[str]) -> None:
-        """Release what :meth:`take` returned."""
+        """Release what :meth:`take` has returned."""
         self.used -= cores
         if gpus:
             self.free_gpus.extend(gpus)
             self.free_gpus.sort(key=self.gpus.index)
 
     def never(self, job: Job) -> str | None:
-        """Return why this job can never start here, and what to do, or ``None`` if it can start."""
+        """Return the reason why this job can never start here, and what to do, or ``None`` if it
+        can start.
+        """
         if job.cores > self.largest:
             per = f" of {job.cores_per_task} cores" if job.cores_per_task != 1 else ""
             had = f"{self.largest} here" if self.largest == self.size else f"{self.largest} at most"
@@ -185,19 +193,19 @@ class Slots:
         return None
 
     def resize(self, delta: int) -> int:
-        """Change the size by ``delta`` within the bounds. Return the actual change."""
+        """Change the size by ``delta``, within the bounds. Return the actual change."""
         size = min(max(self.size + delta, self.smallest), self.largest)
         change = size - self.size
         self.size = size
         return change
 
     def bound(self, smallest: int, largest: int) -> None:
-        """Set the bounds, and move the size into them."""
+        """Set the bounds, and adjust the size to them."""
         self.smallest, self.largest = smallest, largest
         self.size = min(max(self.size, smallest), largest)
 
     def occupied(self) -> tuple[int, int, int]:
-        """Return the values on which :meth:`gauges` depends, because these are cheap to compare."""
+        """Return the values from which :meth:`gauges` are computed. They are cheap to compare."""
         return self.size, self.used + self.others, len(self.free_gpus)
 
     def gauges(self) -> dict[str, float]:

@@ -1,7 +1,7 @@
-"""Starter: starts the jobs that may start, and retries if the system lacks resources.
+"""Starts jobs when they may start, and retries if the system lacks resources.
 
-The supervisor's loop owns one :class:`Starter` and calls :meth:`Starter.turn` once a turn. Before a
-job is spawned, the ledger records the spawn, so that no later supervisor starts the job again.
+The supervisor's loop calls :meth:`Starter.turn` once a turn. Before a job is spawned, the ledger
+records the spawn, so that no later supervisor starts the job again.
 """
 
 from __future__ import annotations
@@ -33,13 +33,15 @@ _LOOK = 1.0
 
 
 def uptime() -> float:
-    """Return the seconds since boot, as in processes' start times."""
+    """Return the seconds since boot, on the clock of processes' start times."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Starter:
-    """Starts jobs. It calls ``started`` with each started job, and ``leave`` with each job that
-    cannot be started."""
+    """Starts jobs. It calls ``started`` with each started job.
+
+    It calls ``leave`` with each job that cannot be started.
+    """
 
     def __init__(
         self,
@@ -63,7 +65,7 @@ class Starter:
         self._started = started
         self._leave = leave
         self._stalled: LocalJob | None = None
-        #: Jobs that hold slots and are spawned once the ledger is written.
+        #: Jobs that hold slots and will be spawned when the ledger is written.
         self._ready: deque[LocalJob] = deque()
         self._looking = False
         if slots.wake_fd >= 0:
@@ -105,7 +107,7 @@ class Starter:
             record.gpus = self._slots.take(job.cores, job.gpus)
             running[record] = None
             self._ready.append(record)
-            if record.allotted:  # an earlier supervisor has put the job off
+            if record.allotted:  # an earlier supervisor has postponed the job
                 self._about_to_spawn(record)
                 continue
             record.allotted = True
@@ -120,12 +122,12 @@ class Starter:
             self._log.ledger.about_to_spawn(record.job.id)
 
     def stop_waiting(self, record: LocalJob) -> None:
-        """Stop retrying a job that is being ended, so that other jobs can start."""
+        """Stop retrying a job that is being terminated, so that other jobs can start."""
         if self._stalled is record:
             self._stalled = None
 
     def _launch(self, record: LocalJob) -> None:
-        """Start the tasks of a job, or the remaining ones."""
+        """Start the tasks of a job, or those that have not been started yet."""
         job = record.job
         try:
             if record.prepared is None:

@@ -2,12 +2,13 @@
 
 ``supervisor_client`` starts the supervisor with one end of a socket as standard input, for the
 first controller. Later controllers connect to a listening socket (``supervisor_client.address``).
-There is only one controller at a time. If it leaves or dies, jobs continue, and the supervisor
-exits after the last job. At SIGTERM or SIGINT, the supervisor cancels all jobs; at a second signal,
-it kills them.
+There is only one controller at a time. If it exits or dies, jobs continue, and the supervisor exits
+after the last job. At SIGTERM or SIGINT, the supervisor cancels all jobs; at a second signal, it
+kills them.
 
-Messages are JSON lines (``protocol``). The controller begins with ``["hello",{...}]``, and the
-supervisor answers ``["hello",{...}]`` or ``["refused",{...}]`` (an error's fields). Requests are:
+Messages are JSON lines (see ``protocol``). The controller begins with ``["hello",{...}]``, and the
+supervisor answers ``["hello",{...}]`` or ``["refused",{...}]`` (the fields of an error). Requests
+are:
 
 - ``submit`` ``[job,…]``
 - ``cancel`` ``[id,…]``
@@ -45,7 +46,7 @@ from ensemble_core.plugin.executor import Run
 
 __all__ = ["main", "peer"]
 
-#: Seconds within which a new connection must send its hello.
+#: How many seconds a new connection has to send its hello.
 _PATIENCE = 30.0
 _SET_NAME = 15
 _PIECE = 1 << 18
@@ -59,7 +60,7 @@ def peer(sock: socket.socket) -> tuple[int, int]:
 
 
 class Connection:
-    """A non-blocking connection. ``on_message`` is called with each message."""
+    """A non-blocking connection. ``on_message`` is called with each message that arrives."""
 
     def __init__(
         self, sock: socket.socket, splitter: Splitter, on_message: Callable[[Connection, Any], None]
@@ -89,7 +90,7 @@ class Connection:
                 return False  # the sender is not a controller
 
     def send(self, texts: Sequence[bytes]) -> bool:
-        """Send lines without blocking. Return True if :meth:`send_rest` must send the rest."""
+        """Send lines without blocking. Return True if :meth:`send_rest` has to send the rest."""
         self._unsent.extend(texts)
         return self.send_rest()
 
@@ -141,7 +142,7 @@ class Supervisor:
         connection = Connection(first, splitter, self._on_message)
         self._loop.take(("call", lambda: self._welcome(connection, hello)))
         for number in (signal.SIGTERM, signal.SIGINT):
-            # If a signal is ignored, jobs must also ignore it.
+            # If a signal is ignored here, jobs must ignore it too.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._on_signal)
         self._loop.start()
@@ -156,11 +157,11 @@ class Supervisor:
     def _may_end(self) -> bool:
         if self._must_end:
             return True
-        # If events are unwritten, do not exit yet: they would be lost with this process.
+        # While some events are not written, do not exit: they would be lost with this process.
         return self._controller is None and not self._guests and not self._loop.log.failing
 
     def _close_listener(self) -> None:
-        """Close the ledger, then the listener. The next controller starts a new supervisor."""
+        """Close the ledger, then the listener. The next controller will start a new supervisor."""
         if self._ledger is not None:
             self._ledger.close()
         if self._listener is not None:
@@ -230,12 +231,14 @@ class Supervisor:
             self._wait_for(self._controller, True)
 
     def _welcome(self, guest: Connection, hello: Mapping[str, Any]) -> None:
-        """Accept a controller, once all requests of an earlier controller are done."""
+        """Accept a controller, once all requests of the previous controller have been carried
+        out.
+        """
         if self._controller is not None and not self._controller.read():
             self._disconnect()
         if guest.sock.fileno() < 0:
             return
-        if self._loop.waiting:  # requests of the earlier controller are not done
+        if self._loop.waiting:  # requests of the previous controller
             self._loop.take(("call", lambda: self._welcome(guest, hello)))
             return
         first = guest not in self._guests
@@ -302,8 +305,10 @@ class Supervisor:
         self._loop.log.add_gauges()
 
     def _watch_controller(self, guest: Connection) -> None:
-        """Watch the process of the controller, because a fork of this process may keep the
-        connection open after its death."""
+        """Watch the process of the controller.
+
+        The connection alone is not enough, because a fork of the controller may keep it open.
+        """
         try:
             self._pidfd = os.pidfd_open(guest.pid)
         except (OSError, AttributeError):
@@ -329,10 +334,10 @@ class Supervisor:
         self._loop.take(("call", self._loop.controller_left))
 
     def _closed(self) -> None:
-        """Let the controller leave, because the jobs that it wanted to end are over."""
+        """Let the controller exit, because the jobs that it wanted to end are over."""
         self._send([line(["bye"])])
         if not self._loop.busy and not self._loop.log.failing and not self._guests:
-            # Close the listener before the controller disconnects, because the next controller then
+            # Close the listener before the controller disconnects, so that the next controller
             # starts a new supervisor.
             self._close_listener()
         self._disconnect()
@@ -364,12 +369,12 @@ def _environment(hello: Mapping[str, Any]) -> dict[bytes, bytes]:
 
 
 def _inherited_socket() -> socket.socket:
-    """Close all inherited descriptors except the controller's socket, and return it."""
+    """Close all inherited descriptors except the socket to the controller, and return that."""
     sock = socket.socket(fileno=os.dup(0))
     keep = {0, 1, 2, sock.fileno()}
     for name in os.listdir("/proc/self/fd"):
         if int(name) not in keep:
-            with contextlib.suppress(OSError):  # the descriptor used to list the folder
+            with contextlib.suppress(OSError):  # the descriptor for listing the folder
                 os.close(int(name))
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
@@ -380,11 +385,11 @@ def _inherited_socket() -> socket.socket:
 
 
 def _hello(sock: socket.socket, splitter: Splitter) -> Mapping[str, Any] | None:
-    """Return the controller's first message, or ``None`` if the controller has ended.
+    """Return the controller's first message, or ``None`` if the controller has exited.
 
-    There is no timeout, because loading plugins on a busy machine may take minutes. A fork of the
-    controller (a process pool of custom code) may keep the socket open, so the controller's process
-    is also watched.
+    There is no timeout, because loading plugins on a busy machine may take minutes. The
+    controller's process is watched too, because a fork of it (a process pool of custom code) may
+    keep the socket open.
     """
     poll = select.poll()
     poll.register(sock, select.POLLIN)

@@ -29,17 +29,17 @@ from ensemble_core.plugin.executor import Emit, Run, job_environment
 
 __all__ = ["StartedSupervisor", "SupervisorClient", "address"]
 
-#: Maximum number of jobs in a message, so that a large submit does not block the supervisor.
+#: How many jobs a message has at most, so that a large submit does not block the supervisor.
 _BATCH = 500
-#: Timeouts in seconds: for the supervisor's answer, for sending a request, and for closing.
+#: Timeouts in seconds: for an answer of the supervisor, for sending a request, and for closing.
 _OPENING, _SENDING, _CLOSING = 120.0, 60.0, 15.0
 _PIECE = 1 << 18
 _LOG = "keeper.log"
-#: File in the run's folder with the secret part of the socket's name.
+#: Name of the file in the run's folder with the secret part of the socket's name, and its size.
 SECRET, _SECRET_SIZE = "keeper.name", 24
 
-#: The program of the supervisor. It forks, so that it never becomes a zombie of this process, and
-#: runs without ``site`` and the user's start-up files.
+#: Program that starts the supervisor. It forks, so that the supervisor never becomes a zombie of
+#: this process, and it runs without ``site`` and the user's start-up files.
 _PROGRAM = """\
 import os
 if os.fork(): os._exit(0)
@@ -53,8 +53,8 @@ main()
 def address(tag: str, state: Path | None, *, anew: bool = False) -> str:
     """Return the name of the supervisor's socket, in the abstract namespace.
 
-    Any user may take any name there, so the name contains a secret from the run's folder. With
-    ``anew``, a new secret is created. If the run is not kept, or if an earlier version may have
+    Any user could take any name there, so the name contains a secret from the run's folder. With
+    ``anew``, a new secret is created. If the run has no folder, or if an earlier version may have
     started it, the name is derived from the tag. Raises :class:`ExecutorError` if the secret cannot
     be read or created.
     """
@@ -77,7 +77,10 @@ def address(tag: str, state: Path | None, *, anew: bool = False) -> str:
 
 
 def _secret(state: Path, *, anew: bool) -> str:
-    """Return the run's secret, created if missing. It is empty for older runs without a secret."""
+    """Return the secret of the run. Create it if it is missing.
+
+    It is empty for runs of older versions, which have no secret.
+    """
     state.mkdir(parents=True, exist_ok=True)
     begun = not anew and (state / LEDGER).exists()
     flags = os.O_RDWR | os.O_CLOEXEC | (0 if begun else os.O_CREAT)
@@ -96,10 +99,11 @@ def _secret(state: Path, *, anew: bool) -> str:
 
 
 class SupervisorClient:
-    """Connection to the run's supervisor. ``hello`` is the first message.
+    """Connection to the supervisor of a run. ``hello`` is the first message.
 
     :meth:`open` raises :class:`ExecutorError` if the supervisor cannot be started or rejects the
-    connection. ``lost`` is the reason why the connection ended. ``ids`` has the unfinished jobs.
+    connection. ``lost`` is the reason why the connection has ended. ``ids`` has the jobs that are
+    not over.
     """
 
     def __init__(self, run: Run, emit: Emit, hello: Mapping[str, Any]) -> None:
@@ -108,7 +112,7 @@ class SupervisorClient:
         self._hello = hello
         self._name = address(run.tag, run.state)
         self._splitter = Splitter()
-        #: Messages that arrived together with the greeting.
+        #: Messages that arrived together with the supervisor's hello.
         self._early: list[Any] = []
         self._answers: queue.SimpleQueue[Mapping[str, bool] | None] = queue.SimpleQueue()
         self._leaving = False
@@ -124,7 +128,10 @@ class SupervisorClient:
     # Opening.
 
     def open(self, started: StartedSupervisor | None = None) -> None:
-        """Connect to the run's supervisor, or to ``started``, which was started for this run."""
+        """Connect to the run's supervisor.
+
+        If ``started`` is given, it has been started for this run.
+        """
         deadline = time.monotonic() + _OPENING
         while True:
             try:
@@ -147,7 +154,7 @@ class SupervisorClient:
                 raise
             if answer is not None:
                 break
-            # The supervisor has just ended, or another controller has started a supervisor first.
+            # The supervisor has just exited, or another controller was faster in starting one.
             self._hang_up()
             if time.monotonic() > deadline:
                 raise _no_answer()
@@ -172,7 +179,7 @@ class SupervisorClient:
         self._early = []
 
     def _find(self) -> socket.socket | None:
-        """Return a socket to the running supervisor, or ``None`` if the run has no supervisor."""
+        """Return a socket to the run's supervisor, or ``None`` if the run has none."""
         sock = socket.socket(socket.AF_UNIX)
         try:
             sock.settimeout(_OPENING)
@@ -187,7 +194,7 @@ class SupervisorClient:
         pid, uid, _ = struct.unpack("3i", data)
         if uid != os.getuid():
             sock.close()
-            if self._run.state is not None:  # this run's supervisor cannot use this name
+            if self._run.state is not None:  # this run's supervisor cannot have this name
                 self._name = address(self._run.tag, self._run.state, anew=True)
                 return None
             raise ExecutorError(
@@ -199,7 +206,7 @@ class SupervisorClient:
         return sock
 
     def _greet(self, deadline: float) -> Mapping[str, Any] | None:
-        """Send the hello. Return the answer, or ``None`` if the supervisor has ended."""
+        """Send the hello. Return the answer, or ``None`` if the supervisor has exited."""
         started, self._started = self._started, None
         try:
             self._sock.settimeout(max(0.1, deadline - time.monotonic()))
@@ -230,7 +237,7 @@ class SupervisorClient:
     # Requests.
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        """Send jobs. Raises :class:`ExecutorError` if certainly none of them has arrived."""
+        """Send jobs. Raises :class:`ExecutorError` only if certainly none of them has arrived."""
         for begin in range(0, len(jobs), _BATCH):
             batch = jobs[begin : begin + _BATCH]
             text = line(["submit", [encode_job(job) for job in batch]])
@@ -322,7 +329,7 @@ class SupervisorClient:
         self._answers.put(None)
 
     def close(self) -> None:
-        """Disconnect as soon as the jobs that are being ended are over."""
+        """Disconnect as soon as the jobs that are being terminated are over."""
         self._leaving = True
         self._send(line(["close"]))
         self._thread.join(_CLOSING)
@@ -344,7 +351,9 @@ class StartedSupervisor:
         with contextlib.ExitStack() as stack:
 
             def hold(fd: int) -> int:
-                """Return the descriptor, moved to 3 or above if 0, 1 or 2 was closed and reused."""
+                """Return a file descriptor above 2: the given one, or a copy of it that replaces
+                it.
+                """
                 if fd <= 2:
                     low, fd = fd, fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
                     os.close(low)
@@ -383,13 +392,15 @@ class StartedSupervisor:
                 ) from None
 
     def close(self) -> None:
-        """End a supervisor that got no hello."""
+        """End a supervisor that has not received a hello."""
         self.sock.close()
         self.last_words()
 
     def last_words(self) -> str:
-        """Return the last line that the supervisor printed as an error. Call this once, after the
-        supervisor has answered or ended."""
+        """Return the last line that the supervisor has printed as an error.
+
+        Call this once, after the supervisor has answered or exited.
+        """
         with contextlib.suppress(ChildProcessError):  # the wait fails if SIGCHLD is ignored
             os.waitpid(self._child, 0)
         with self._errors:
@@ -405,7 +416,7 @@ def _command(tag: str, name: str) -> list[str]:
 
 
 def _log(state: Path | None) -> int:
-    """Return the descriptor of the supervisor's log."""
+    """Return a file descriptor of the supervisor's log."""
     if state is None:
         return os.memfd_create(_LOG)
     state.mkdir(parents=True, exist_ok=True)

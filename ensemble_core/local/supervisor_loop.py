@@ -1,8 +1,8 @@
-"""Supervisor loop: handles requests, starts jobs, watches their processes, and reports events.
+"""Main loop of the supervisor: carries out requests, starts jobs, and reports their events.
 
 One turn of :meth:`SupervisorLoop.run` handles ended processes, timers and requests, starts jobs,
-and sends all events of the turn at once. All state belongs to the thread of the loop; other threads
-may only call :meth:`SupervisorLoop.post`.
+and sends all events of the turn together. All state belongs to the loop's thread; other threads may
+only call :meth:`SupervisorLoop.post`.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from ensemble_core.plugin.executor import Run
 
 __all__ = ["SupervisorLoop"]
 
-#: Seconds for which events are collected into one message while jobs wait for slots.
+#: For how many seconds events are collected into one message while jobs wait for slots.
 _GATHER = 0.002
 
 
 class SupervisorLoop:
     """State of the supervisor, and the thread that owns it.
 
-    Without jobs, the loop ends as soon as ``may_end()`` is true.
+    When no job is left, the loop ends as soon as ``may_end()`` is true.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class SupervisorLoop:
         self.poller.wake()
 
     def take(self, request: Request) -> None:
-        """Queue a request on the loop's thread. The request is handled in the same turn."""
+        """Queue a request on the loop's own thread. It is carried out in the same turn."""
         self._requests.add(request)
 
     def join(self) -> None:
@@ -120,17 +120,17 @@ class SupervisorLoop:
 
     @property
     def busy(self) -> bool:
-        """True if there are unfinished jobs or requests."""
+        """True if some jobs are not over or some requests have not been carried out."""
         return bool(self.active.records) or self.waiting
 
     @property
     def waiting(self) -> bool:
-        """True if a request is not yet processed."""
+        """True if a request has not been carried out yet."""
         return self._requests.waiting
 
     @property
     def jobs(self) -> list[str]:
-        """The unfinished jobs."""
+        """The jobs that are not over."""
         return [*self.active.records, *self._requests.held]
 
     # The thread.
@@ -142,7 +142,7 @@ class SupervisorLoop:
                 self._recover(self._ledger)
             while self.busy or not self._may_end():
                 self._turn()
-        except Exception as error:  # always inform the controller that no more events will come
+        except Exception as error:  # always tell the controller that no more events will come
             traceback.print_exc(file=sys.stderr)
             for record in self.active.running:
                 record.signal(signal.SIGKILL)
@@ -174,9 +174,9 @@ class SupervisorLoop:
             self.poller.at(time.monotonic() + RETRY, self._retry)
 
     def _publish(self) -> None:
-        """Publish events, but only every ``_GATHER`` seconds while jobs wait for slots.
+        """Publish events. While jobs wait for slots, do so only every ``_GATHER`` seconds.
 
-        The delay does no harm, because a reaction to the events could not start a job now.
+        The delay does no harm, because a reaction to the events could not start a job now anyway.
         """
         if self._queue and not self._requests.accepting_jobs and self.log.unpublished:
             now = time.monotonic()
@@ -190,10 +190,10 @@ class SupervisorLoop:
 
     def _publish_now(self) -> None:
         self._publish_due = False
-        self._next_publish = 0.0  # no timer is needed, because this turn publishes
+        self._next_publish = 0.0  # no timer is needed: this turn publishes
 
     def _retry(self) -> None:
-        self._retrying = False  # no timer is needed, because this turn writes
+        self._retrying = False  # no timer is needed: this turn writes
 
     # Jobs of an earlier supervisor.
 
@@ -240,14 +240,14 @@ class SupervisorLoop:
         grace: float,
         deliver: Deliver,
     ) -> None:
-        """Serve a new controller, which has not requested any job yet."""
+        """Serve a new controller, which has not made any request about jobs yet."""
         self.log.clock = run.clock
         self.log.deliver = deliver
         self._terminator.grace = grace
         self._launcher.serve(run, environment, folder)
 
     def controller_left(self) -> None:
-        """Write events only to the ledger, because the controller has disconnected."""
+        """The controller has disconnected: from now on, write events only to the ledger."""
         self.log.publish()
         self.log.deliver = lambda lines: None
         for record in self.active.records.values():

@@ -1,8 +1,8 @@
-"""Terminator: ends all processes of a job with SIGTERM, and SIGKILL after a grace period.
+"""Terminates all processes of a job with SIGTERM and, after a grace period, with SIGKILL.
 
-The supervisor's thread calls it when a job is cancelled, exceeds its time limit, or exits and
-leaves processes behind. For jobs of an earlier supervisor that are not to be ended, it only waits.
-It calls ``done`` once no process of the job is left.
+The supervisor uses it when a job is cancelled, exceeds its time limit, or exits and leaves
+processes behind. For jobs of an earlier supervisor that should continue, it only waits. It calls
+``done`` once no process of the job is left.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from ensemble_core.local.process_tree import Process, ProcessTree, pin
 
 __all__ = ["Terminator", "Token"]
 
-#: A watched process, with its job. For a task, ``born`` is -1.
+#: A watched process with its job. For a task, the process has ``born`` = -1.
 Token = tuple[LocalJob, Process]
 
-#: The signal of each phase. Signal 0 only checks the permission.
+#: The signal to send in each phase. Signal 0 only checks the permission.
 _SIGNALS = {Phase.NONE: 0, Phase.TERM: signal.SIGTERM, Phase.KILL: signal.SIGKILL}
-#: Maximum number of rounds (read the process table and signal new processes) before a short pause.
+#: How many rounds (read the process table, then signal new processes) follow without a short pause.
 _ROUNDS = 20
-#: Seconds to wait after SIGKILL for processes other than tasks.
+#: How many seconds to wait after SIGKILL for processes other than tasks.
 _GIVE_UP = 60.0
 #: Seconds between checks of processes that cannot be watched.
 _LOOK_AGAIN = 0.05
@@ -46,7 +46,7 @@ class Terminator:
         self._poller = poller
         self.grace = grace
         self._done = done
-        #: Jobs whose processes must be searched at the end of this turn.
+        #: Jobs whose processes have to be searched at the end of this turn.
         self._due: dict[LocalJob, None] = {}
 
     def wait_for_end(self, record: LocalJob) -> None:
@@ -54,11 +54,11 @@ class Terminator:
         self._due[record] = None
 
     def end(self, record: LocalJob) -> None:
-        """Start ending all processes of a job, unless they are being ended already."""
+        """Start to terminate all processes of a job, unless this has been started already."""
         if record.phase is not Phase.NONE:
             return
         record.phase = Phase.TERM
-        record.signalled.clear()  # so far, the processes of an inherited job were only watched
+        record.signalled.clear()  # until now, the processes of an inherited job were only watched
         record.signal(signal.SIGTERM)
         self._due[record] = None
         record.timers.append(
@@ -66,7 +66,7 @@ class Terminator:
         )
 
     def end_now(self, record: LocalJob) -> None:
-        """Start ending a job. If it is being ended already, kill it."""
+        """Start to terminate a job. If this has been started already, kill the job."""
         if record.phase is Phase.TERM:
             self._kill(record)
         else:
@@ -82,20 +82,20 @@ class Terminator:
         self._due[record] = None
 
     def task_ended(self, record: LocalJob) -> None:
-        """Note that the last task of a job that is being ended was reaped."""
+        """Note that the last task of a job that is being terminated has been reaped."""
         self._due[record] = None
 
     def member_ended(self, record: LocalJob, process: Process) -> None:
         """Handle the end of a process that was signalled."""
         record.signalled.pop(process.pid, None)
-        # Reap the process if it is our child; otherwise, its parent does.
+        # Reap the process if it is our child. Otherwise, its parent does that.
         with contextlib.suppress(ChildProcessError):
             os.waitpid(process.pid, os.WNOHANG)
         if not record.signalled:
             self._due[record] = None
 
     def turn(self) -> None:
-        """Find and signal processes of the jobs that are being ended."""
+        """Find and signal the processes of jobs that are being terminated."""
         if not self._due:
             return
         hunt, self._due = self._due, {}
@@ -105,7 +105,7 @@ class Terminator:
             fresh = False
             for record in hunt:
                 for process in members.get(record, ()):
-                    # The first round signals all processes, later rounds the new ones.
+                    # The first round signals all processes, later rounds only new ones.
                     if attempt == 0 or record.signalled.get(process.pid) != process:
                         fresh |= self._signal(record, process)
             if not fresh:
@@ -146,7 +146,7 @@ class Terminator:
         try:
             fd = pin(process)
         except OSError:
-            # Without a pidfd, signal the process by number, and check it again later.
+            # Without a pidfd, signal the process by its number, and check it again later.
             self._send(record, process, number, lambda sent: os.kill(process.pid, sent))
             self._look_again(record)
             return not known
@@ -163,7 +163,10 @@ class Terminator:
     def _send(
         self, record: LocalJob, process: Process, number: int, send: Callable[[int], None]
     ) -> bool:
-        """Signal a process. Return False if it does not exist or the system forbids the signal."""
+        """Signal a process.
+
+        Return False if it does not exist or the system does not allow the signal.
+        """
         try:
             send(number)
             if number == signal.SIGTERM:

@@ -1,7 +1,7 @@
-"""Calls of users' functions, plugins' slow actions and generators, outside the engine's thread.
+"""Calls users' functions, plugins' slow actions and generators, outside the engine's thread.
 
-Functions under ``custom:`` run one after another on one thread, so they may share state without
-locks. Plugins' actions run on a few other threads. Results are checked and returned to the engine
+Functions under ``custom:`` run one after another on one thread, so they can share state without
+locks. Actions of plugins run on a few other threads. Results are checked and returned to the engine
 as events.
 """
 
@@ -33,14 +33,16 @@ if TYPE_CHECKING:
 __all__ = ["Caller", "MakeCall", "order_of"]
 
 _WORKERS = 4
-#: Hints on how to do without the code of a function or of a generator.
+#: Hints on how to do without the code of a function or a generator.
 _RETURN = "give its result: 'returned' in a rule test, --functions recorded in a simulation"
 _SUGGEST = "give its points: 'suggested' in a rule test"
 
 
 class MakeCall(NamedTuple):
-    """Order to make a call. The arguments of the function (metrics, rule and tables) are those at
-    the time of the decision."""
+    """Order to make a call, with the arguments for the function.
+
+    The arguments (metrics, rule and tables) are those at the time of the decision.
+    """
 
     call: Call
     metrics: MetricsView
@@ -49,7 +51,7 @@ class MakeCall(NamedTuple):
 
 
 def order_of(engine: Engine, call: Call) -> MakeCall | MakeSuggestion:
-    """Return the order to make a call, with the arguments as they are now."""
+    """Return the order to make a call, with the current arguments."""
     if call.kind == "generator":
         generator = engine.state.generators[call.name]
         assert generator.asking is not None
@@ -59,13 +61,16 @@ def order_of(engine: Engine, call: Call) -> MakeCall | MakeSuggestion:
 
 
 class Caller:
-    """Makes the calls of one run.
+    """Makes the calls of a run.
 
-    ``emit`` takes the outcome of a call, and ``clock`` gives its timestamp. ``handle`` and
-    ``record`` return the executor's handle and the queue's record of a job, which functions
-    receive. ``functions`` has the functions that a Python program provides. ``folder`` is the run's
-    folder. ``purpose`` decides whether code to which the file refers is loaded. Raises
-    :class:`UsageError` if the file's ``custom:`` part cannot be executed.
+    - ``emit`` receives the outcome of each call as an event; ``clock`` returns its timestamp.
+    - ``handle`` and ``record`` return what functions receive as the executor's handle and as the
+      queue's record of a job.
+    - ``functions`` has functions that a Python program provides.
+    - ``folder`` is the run's folder.
+    - ``purpose`` decides whether code that the file names is loaded.
+
+    Raises :class:`UsageError` if the file's ``custom:`` part cannot be executed.
     """
 
     def __init__(
@@ -98,7 +103,7 @@ class Caller:
         self._generators = GeneratorCalls(ensemble.generators, emit, clock, purpose)
 
     def make(self, task: MakeCall | MakeSuggestion) -> None:
-        """Make a call on another thread. This method returns at once."""
+        """Make a call on another thread. Returns immediately."""
         if isinstance(task, MakeSuggestion):
             self._generators.make(task)
             return
@@ -118,8 +123,10 @@ class Caller:
         (self._slow if call.kind == "action" else self._custom).put(task)
 
     def close(self) -> None:
-        """Accept no more calls. Do not wait for a hanging call; its thread ends with the
-        process."""
+        """Accept no more calls.
+
+        A call that hangs is abandoned; its thread ends with the process.
+        """
         for _ in range(self._custom_threads):
             self._custom.put(None)
         for _ in range(self._slow_threads):
@@ -146,7 +153,7 @@ class Caller:
             require("source", what, self._purpose, where=where, instead=_RETURN)
 
     def outcome(self, task: MakeCall | MakeSuggestion) -> CallReturned | CallFailed:
-        """Make a call on this thread, or on the generator's thread, and return the outcome."""
+        """Make a call on this thread (or on the generator's thread), and return its outcome."""
         if isinstance(task, MakeSuggestion):
             return self._generators.outcome(task)
         call = task.call
@@ -205,7 +212,7 @@ class Caller:
         return self._functions[name]
 
     def _parameters(self, task: MakeCall) -> dict[str, list[Any]]:
-        """Return the parameter values that functions give for a submit."""
+        """Return the parameter values for a submit, as computed by functions."""
         options = task.call.options
         group = options["group"]
         return {
@@ -222,10 +229,10 @@ class Caller:
         }
 
     def _first_keys(self, call: Call) -> Mapping[str, Any]:
-        """Return the argument ``event`` as in ensemble-python 0.0.16, where it is a Flux journal
-        record.
+        """Return the argument ``event`` of a function in the form of ensemble-python 0.0.16.
 
-        The record also has the event's fields under their present names.
+        There, it is a record of Flux's journal. It also has the event's fields under their current
+        names.
         """
         event = call.event
         if event.get("type") != JobEvent.type:
@@ -239,7 +246,7 @@ class Caller:
         return {"id": name, **record, "events": [entry]}
 
     def _checked(self, call: Call, result: object) -> tuple[Mapping[str, Any], ...]:
-        """Check the result of a call, and return it as plain specifications."""
+        """Check the result of a call, and return it as a list of plain specifications."""
         if call.kind == "parameters":
             submit = {"submit": call.options["group"], "with": call.options["with"]}
             return ({**submit, "parameters": result},)
@@ -273,7 +280,7 @@ class Caller:
 
 
 def _names(call: Call) -> Iterable[str]:
-    """Return the names of the functions that a call needs."""
+    """Return the names of the functions that are called."""
     if call.kind == "parameters":
         return dict.fromkeys(call.options["functions"].values())
     return (call.name,)
@@ -319,11 +326,11 @@ def _functions(
 
 
 def _values(given: object, what: str) -> list[Any]:
-    """Return a function's value for a parameter as a list, which is empty for ``None``.
+    """Return the value that a function computed for a parameter as a list (empty for ``None``).
 
-    ``what`` names the parameter in errors.
+    ``what`` is the name of the parameter in errors.
     """
-    as_list = getattr(given, "tolist", None)  # arrays and scalars of numpy, columns of pandas
+    as_list = getattr(given, "tolist", None)  # numpy arrays and scalars, pandas columns
     if callable(as_list):
         given = as_list()
     if given is None:
@@ -354,7 +361,7 @@ def _values(given: object, what: str) -> list[Any]:
 
 
 def _storable(value: object) -> object:
-    """Return a field's value in a form that the journal can store."""
+    """Return the value of a field in a form that the journal can store."""
     return value if value is None or isinstance(value, (str, int, float)) else str(value)
 
 
@@ -367,7 +374,7 @@ def _one_line(error: BaseException) -> str:
 
 
 def _traceback(error: BaseException) -> str:
-    """Return the traceback without the frames of Ensemble."""
+    """Return the traceback of an error without the frames of Ensemble."""
     import traceback
 
     trace = error.__traceback__

@@ -1,8 +1,8 @@
-"""Controller: drives the engine with an inbox, a clock and threads.
+"""Controller: the loop that connects the engine with the executor, the journal and the display.
 
-The thread that calls :meth:`Runtime.run` takes events from the inbox and passes them to the engine.
+The thread that calls :meth:`Runtime.run` takes events from an inbox and passes them to the engine.
 It passes the engine's decisions to the executor's thread, to the threads of ``callbacks``, and to
-watchers. Nothing slow happens on this thread. Used by the command line and by programs.
+watchers. Nothing slow may happen on this thread.
 """
 
 from __future__ import annotations
@@ -72,30 +72,30 @@ if TYPE_CHECKING:
 
 __all__ = ["OUT_OF_TIME", "STOPPED", "Outcome", "Runtime", "Watcher"]
 
-#: Exit code of a run that a command or the time limit stopped.
+#: Exit code of a run that was stopped by a command or by the time limit.
 STOPPED = 5
-#: The reason of a run that ``limits.wall`` stops.
+#: Reason in the outcome of a run that ``limits.wall`` has stopped.
 OUT_OF_TIME = "time limit reached (wall)"
 
 _T = TypeVar("_T")
 
 _TICK = 0.2
-#: Longest sleep of the loop, because the system rejects very long waits.
+#: Longest time that the loop waits, because the system rejects very long waits.
 _LONGEST_WAIT = 3600.0
-#: Seconds to wait until an order that was passed to a lost queue is carried out.
+#: How many seconds to wait for an order that is being carried out by a lost queue.
 _LOST_GRACE = 5.0
-#: If the journal of a stopped run cannot be written: seconds that the run waits for jobs that the
-#: queue has never reported.
+#: If the journal of a stopped run cannot be written: how many seconds the run waits for jobs of
+#: which the queue has never reported an event.
 _UNHEARD_GRACE = 10.0
-#: Seconds that an ended run waits for its last messages.
+#: How many seconds an ended run waits for the delivery of its last messages.
 _DELIVERY_GRACE = 10.0
-#: Seconds that an ended run waits for checks of inputs.
+#: How many seconds an ended run waits for checks of input files.
 _CHECKS_GRACE = 30.0
 #: Seconds between checks for cancelled jobs without events, and how many such jobs a message names.
 _LOOK, _SHOWN = 1.0, 10
-#: Tolerated number of seconds by which this machine's clock is behind the run's newest event.
+#: By how many seconds this machine's clock may be behind the last event of the run.
 _CLOCK_SLACK = 2.0
-#: Number of finished jobs that are reported to the executor at a time.
+#: How many finished jobs are reported to the executor at a time.
 _FORGET_AT_ONCE = 100
 
 
@@ -103,14 +103,14 @@ class Runtime:
     """One run of one ensemble on one executor.
 
     - ``actions``, ``observers``: the records of plugins that the ensemble may use.
-    - ``folder``: the folder for the output of jobs that name no output file.
-    - ``journal``: the writer of the run's journal. ``maker``: the versions of the programs that
-      write snapshots; only programs with the same versions can read them.
+    - ``folder``: the folder for the output of jobs for which no output file is given.
+    - ``journal``: the writer of the run's journal. ``maker``: the versions of the programs; only
+      programs with the same versions can read the snapshots.
     - ``state``: the executor's folder next to the journal.
     - ``engine``: for a resumed run, the engine that was restored from the journal.
-    - ``wall``: seconds after which the run is stopped (default: the file's limit).
-    - ``functions``: functions in addition to those of the file's ``custom:`` part.
-    - ``earlier``: the jobs of the runs to reuse, if they were read already.
+    - ``wall``: the number of seconds after which the run is stopped (default: the file's limit).
+    - ``functions``: functions in addition to those in the file's ``custom:`` part.
+    - ``earlier``: the jobs of the runs to reuse, if they have been read already.
 
     Raises :class:`UsageError` if the ensemble's functions cannot be loaded. :meth:`run` raises
     :class:`ExecutorError` if the executor cannot be opened. In both cases, nothing was submitted.
@@ -148,10 +148,10 @@ class Runtime:
         self._unanswered = 0
         self._wall_limit = ensemble.limits.wall if wall is None else wall
         self._stop_at: float | None = None
-        #: True if the run had ended and was reopened by a changed file.
+        #: True if the run had ended and continues because its file was changed.
         self.reopened = False
         self._names = QueueNames()
-        #: True if the executor has to be told which jobs it may forget.
+        #: True if the executor needs to know which jobs it can forget.
         self._remembers = journal is not None and type(executor).forget is not Executor.forget
         self._forgotten: list[str] = []
         self._executor = executor
@@ -164,13 +164,13 @@ class Runtime:
         self._inquiries = StateQueries(self.engine, self.tag, lambda: self._inbox.put(()))
         self._asked: StopRequested | None = None
         self._begun = False
-        #: Time of the last event of cancelled jobs; ``None`` before an end or stop.
+        #: Time of the last event of a cancelled job; ``None`` before an end or a stop.
         self._last_news: float | None = None
         #: True if cancelled jobs had no event for too long, so that the run ends without them.
         self._gave_up = False
-        #: When a stopped run first failed to write its journal.
+        #: When a stopped run failed to write its journal for the first time.
         self._stuck_since: float | None = None
-        # The run's time never goes back, even if the system clock was set back.
+        # The time of the run never goes back, even if the system clock was set back.
         self._wall = max(time.time(), self.engine.state.now)
         self._behind = self._wall - time.time()
         self._monotonic = time.monotonic()
@@ -209,7 +209,7 @@ class Runtime:
         self._admission = Admission(name, self._put, self.clock)
         self._order = OrderCheck(self.engine, executor, name, self._handle, self.clock)
         self._records = self.engine.state.table.records
-        #: The events that arrived in the same batch as the current one.
+        #: The events that arrived together with the current one.
         self._together: Sequence[Event] = ()
         self._lock = threading.Lock()
         self._queued = 0
@@ -219,7 +219,10 @@ class Runtime:
         )
 
     def clock(self) -> float:
-        """Return the time in seconds since the epoch, regardless of changes of the system clock."""
+        """Return the time in seconds since the epoch.
+
+        Changes of the system clock have no effect on it.
+        """
         return self._wall + (time.monotonic() - self._monotonic)
 
     def _put(self, events: Sequence[Event]) -> None:
@@ -239,7 +242,7 @@ class Runtime:
 
     @property
     def on_stop(self) -> Literal["end", "cancel", "keep"]:
-        """The effect of a stop on the jobs, according to the file or else to the executor.
+        """The effect of a stop on the jobs, as defined by the file or by the executor.
 
         A run without a journal cannot be resumed, so a stop ends it.
         """
@@ -249,7 +252,9 @@ class Runtime:
         return chosen if {"detach", "reattach"} <= self._executor.capabilities else "cancel"
 
     def stop(self, reason: str = "interrupted", exit_code: int = 130, *, end: bool = False) -> None:
-        """Request that the run stops, so that it can be resumed, or with ``end`` that it ends.
+        """Request that the run stops, so that it can be resumed.
+
+        With ``end``, request that it ends.
 
         After a second call, the run exits without waiting. Safe from any thread and from a signal
         handler.
@@ -262,27 +267,27 @@ class Runtime:
                 self._leave = True
         if self._asked is None or end:
             self._asked = asked
-        # Do not call _put: if this is a signal handler, its lock may be held.
+        # Do not call _put: in a signal handler, its lock may be held already.
         self._inbox.put((asked,))
 
     @property
     def ended(self) -> Terminate | None:
-        """How this controller ended or stopped the run, or ``None``."""
+        """The decision by which this controller ended or stopped the run, or ``None``."""
         return self.engine.state.ended if self._begun else None
 
     def look(self, function: Callable[[Engine], _T]) -> _T:
-        """Call a function with the engine between two events. It must be quick and change nothing.
+        """Call a function with the engine, between two events. It must be quick and change nothing.
 
-        Safe from any thread except the run's own.
+        Safe from any thread except the run's own thread.
         """
         return self._inquiries.look(function)
 
     def request(self, action: Mapping[str, Any], by: str) -> Future[tuple[Decision, ...]]:
         """Request an action from the live run (see :class:`Requested`).
 
-        The future gets the decisions, or raises :class:`UsageError` if the request is invalid. Safe
-        from any thread. An example is
-        ``runtime.request({"name": "submit", "label": "sim"}, "alice").result()``.
+        The future receives the decisions, or :class:`UsageError` if the request is invalid. Safe
+        from any thread. Example: ``runtime.request({"name": "submit", "label": "sim"},
+        "alice").result()``.
         """
         return self._inquiries.request(
             action, by, self.clock, lambda event: tuple(self._handle(event))
@@ -291,7 +296,7 @@ class Runtime:
     # -- the loop ------------------------------------------------------------------------------
 
     def run(self) -> Outcome:
-        """Run the ensemble to its end. Called once."""
+        """Run the ensemble to its end. Call this once."""
         try:
             return self._run(time.monotonic())
         finally:
@@ -332,11 +337,11 @@ class Runtime:
             failed = self._guard.close(lambda: self._leave)
             self._tracker.close()
             self._caller.close()
-            if not self.engine.busy:  # unless jobs that outlive the run still write there
+            if not self.engine.busy:  # jobs that outlive the run may still write there
                 self._remove_folder()
         ended = self.engine.state.ended
         assert ended is not None
-        if failed is not None:  # this is after the run's last event, so only watchers get it
+        if failed is not None:  # the run has had its last event: only watchers receive it
             for watcher in self._watchers:
                 watcher.event(Problem(self.clock(), failed, "error"))
         return Outcome(
@@ -354,7 +359,7 @@ class Runtime:
         )
 
     def stop_first(self, asked: StopRequested) -> None:
-        """Stop the run at the start of :meth:`run`, before anything is submitted."""
+        """Make :meth:`run` stop the run immediately, before anything is submitted."""
         self._stop_first = replace(asked, timestamp=self.clock())
 
     def _begin(self) -> None:
@@ -367,14 +372,14 @@ class Runtime:
             self.engine, self._guard, self._name, self._names, self._tracker, self.emit, self.clock
         )
         absent = earlier.seek()
-        # Handle this after `seek`, so that a cancel cannot call the executor at the same time.
+        # After `seek`, so that a cancel does not call the executor at the same time.
         if first is not None:
             self._handle(first)
             if not first.ends:
                 self._unanswered = earlier.unanswered()
                 earlier.report_lost(cancelled=absent, resumed=False)
                 return
-        # Use the newest event's time, because later events with their own times will follow.
+        # Use the time of the last event, because later events with their own times will follow.
         now, gauges = self.engine.state.now, self._guard.resources()
         self._handle(Resumed(now, gauges, absent, self.reopened, earlier.gone))
         earlier.report_lost()
@@ -385,14 +390,19 @@ class Runtime:
             )
 
     def _wait_for_journal(self, journal: JournalWriter) -> None:
-        """Flush the journal, to carry out pending decisions. A second Ctrl-C skips the wait."""
+        """Flush the journal, so that pending decisions are carried out.
+
+        A second Ctrl-C skips the wait.
+        """
         while not journal.flush(0.2):
             if self._leave or journal.in_trouble:
                 return
 
     def _report_journal(self, error: JournalError | None) -> None:
-        """Report that the journal cannot be written, or that it can be written again. This is
-        called on the journal's writing thread."""
+        """Report that the journal cannot be written, or that it can be written again.
+
+        Called on the journal's writing thread.
+        """
         if error is not None and error.code == "broken":
             # No more decisions can be carried out, so stop. A resume can continue.
             hint = "'ensemble resume' continues from the journal"
@@ -406,9 +416,9 @@ class Runtime:
         self.emit((Problem(self.clock(), message),))
 
     def _wait_for_orders(self) -> None:
-        """Wait until all orders are carried out.
+        """Wait until all orders have been carried out.
 
-        Give up if the user leaves, or if the queue is lost or silent, because a call to it may
+        Give up if the user insists, or if the queue is lost or silent, because a call to it may
         never return.
         """
         deadline = time.monotonic() + _LOST_GRACE
@@ -449,14 +459,14 @@ class Runtime:
                 self._handle(event)
                 if self._leave:
                     if self.engine.state.ended is None and self._asked is not None:
-                        # The request is still in the inbox, so leave the jobs as they are.
+                        # The request is still in the inbox: leave the jobs as they are.
                         asked = self._asked
                         self._handle(asked if asked.ends else replace(asked, then="keep"))
                     return
             dirty = self._handle_timer() or dirty
 
     def _await_deliveries(self) -> None:
-        """Wait a while until the last messages are delivered. Report those that are not.
+        """Wait for some time until the last messages are delivered. Report those that are not.
 
         A resume sends undelivered messages again.
         """
@@ -487,9 +497,9 @@ class Runtime:
                 self._handle(Delivered(self.clock(), tuple(of), address, why))
 
     def _await_checks(self) -> None:
-        """Wait a while until the inputs of successful jobs are checked.
+        """Wait for some time until the inputs of successful jobs have been checked.
 
-        If the journal does not contain the check of a job, the job cannot be reused.
+        A job without such a check in the journal cannot be reused.
         """
         if self._identities is None or self._leave:
             return
@@ -501,7 +511,7 @@ class Runtime:
 
     @property
     def _for_now(self) -> bool:
-        """True if the run has ended, but a resume would continue it."""
+        """True if the run has ended but a resume would continue it."""
         state = self.engine.state
         return state.lost or (state.ended is not None and state.ended is state.ended_for_now)
 
@@ -520,8 +530,8 @@ class Runtime:
         return over or self._silent(ended)
 
     def _silent(self, ended: Terminate) -> bool:
-        """Return True if the cancelled jobs had no events for ``limits.stop`` seconds, and report
-        them.
+        """Return True, and report it, if cancelled jobs have had no event for ``limits.stop``
+        seconds.
 
         Time during which the queue is unreachable does not count. A resume asks the queue about
         these jobs.
@@ -553,9 +563,9 @@ class Runtime:
         return True
 
     def _stuck(self, ended: Terminate) -> bool:
-        """Carry out a stop's cancels even if the journal cannot be written.
+        """Carry out the cancels of a stop even if the journal cannot be written.
 
-        Return True if the run then waits only for jobs whose submission waits for the journal.
+        Return True if the run now waits only for jobs whose submit waits for the journal.
         """
         stopped = self._asked is not None or self._stop_first is not None
         if not stopped or self._journal is None or not self._journal.in_trouble:
@@ -564,8 +574,7 @@ class Runtime:
         now = time.monotonic()
         if self._stuck_since is None:
             self._stuck_since = now
-            # Once the journal can be written, the cancel is carried out again, after pending
-            # submits.
+            # Once the journal can be written, the cancel is repeated, after pending submits.
             if ended.cancel:
                 self._performer.perform(Cancel(jobs=self._names.names(ended.cancel)))
         unheard = not any(record.newest for _, record in self.engine.in_queue())
@@ -580,7 +589,10 @@ class Runtime:
         return left if wait is None else min(left, wait)
 
     def _handle_timer(self) -> bool:
-        """Pass a due timer to the engine, and stop the run at its limit. Return True if due."""
+        """Pass a timer that is due to the engine, and stop the run at its limit.
+
+        Return True if a timer was due.
+        """
         if self._stop_at is not None and time.monotonic() >= self._stop_at:
             self._stop_at = None
             if self._asked is None and self.engine.state.ended is None:
@@ -593,8 +605,10 @@ class Runtime:
         return False
 
     def _handle_unit(self, unit: Unit) -> None:
-        """Handle an answer and the events of reused jobs atomically: the journal gets all of them
-        or none."""
+        """Handle an answer and the events of reused jobs.
+
+        The journal stores all of them or none.
+        """
         journal = self._journal
         with contextlib.nullcontext() if journal is None else journal.together():
             for event in unit:
@@ -602,7 +616,7 @@ class Runtime:
                     self._handle(each, checked=True)
 
     def _handle(self, event: Event, *, checked: bool = False) -> Sequence[Decision]:
-        """Pass an event to the engine, carry out its decisions and return them.
+        """Pass an event to the engine, carry out its decisions, and return them.
 
         Unless the event is ``checked``, first check it against the executor's contract.
         """
@@ -656,13 +670,13 @@ class Runtime:
             rows = [row_of(record) for record in over] if over else ()
             if over:
                 over.clear()
-            # Once this event is on disk, the journal's writer starts the orders.
+            # When this event is on disk, the journal's writer passes the orders on.
             journal.append(event, decisions, orders, rows)
             self._snapshots.count()
         return decisions
 
     def _orders_of(self, decisions: Sequence[Decision]) -> list[Order]:
-        """Return the orders that carry out these decisions once they are recorded."""
+        """Return the orders that carry out these decisions when they are on disk."""
         orders: list[Order] = []
         for decision in decisions:
             for watcher in self._watchers:
@@ -699,7 +713,7 @@ class Runtime:
         return orders
 
     def _forget(self, job: str, orders: list[Order]) -> None:
-        """Tell the executor that it may forget a job whose end is recorded."""
+        """Let the executor forget a job whose end is in the journal."""
         self._forgotten.append(job)
         if len(self._forgotten) >= _FORGET_AT_ONCE:
             jobs, self._forgotten = tuple(self._forgotten), []
@@ -719,11 +733,11 @@ class Runtime:
             ) from None
 
     def _remove_folder(self) -> None:
-        """Remove an empty output folder."""
+        """Remove the folder for output if it is empty."""
         with contextlib.suppress(OSError):
             self._folder.rmdir()
 
 
 def _of_our_job(event: Event) -> bool:
-    """Return True if the event concerns a job of this run."""
+    """Return True if the event is about a job of this run."""
     return isinstance(event, Observed) or (isinstance(event, JobEvent) and event.ours)

@@ -1,8 +1,8 @@
-"""Delivery of one message to one address: the bell, the desktop, sendmail, a webhook.
+"""Delivers a message to one address: the terminal bell, the desktop, sendmail, or a webhook.
 
-A message may contain job output, so control characters and mentions of whole channels are removed.
-Errors never contain a URL, because they are stored in the journal. The notifier calls this module
-on a separate thread.
+A message can contain output of jobs. Control characters and mentions of whole channels are
+therefore removed. Errors never contain a URL, because the journal stores them. Runs on a thread of
+the notifier.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from ensemble_core.runtime.webhooks import webhook_url
 
 __all__ = ["TIMEOUT", "Refused", "deliver", "harmless"]
 
-#: Timeout of one attempt, in seconds.
+#: Timeout of one attempt in seconds.
 TIMEOUT = 10.0
 #: Maximum length of a message. Discord accepts 2,000 characters.
 _LONGEST = {"discord": 1900}
 _USUAL, _LONGEST_SUBJECT = 20_000, 150
-#: Maximum number of lines of a merged message.
+#: Maximum number of lines in a merged message.
 _SHOWN = 50
 #: Mentions of many people: in Discord and Mattermost, and in Slack (``<!channel>``, ``<@ID>``).
 _MENTION = re.compile(r"(?<=@)(?=everyone|here|all|channel)|(?<=<)(?=[!@#])", re.IGNORECASE)
 
 
 class Refused(Exception):
-    """Error: delivery failed, and a retry would not help."""
+    """Error: the delivery failed, and a retry would not help."""
 
 
 def harmless(text: str) -> str:
@@ -54,7 +54,10 @@ def harmless(text: str) -> str:
 
 
 def deliver(address: str, run: str, notices: Sequence[Notify]) -> None:
-    """Deliver several notifications as one message. Raise an error with the reason if it fails."""
+    """Deliver several notifications as one message.
+
+    Raise an error with the reason if that fails.
+    """
     lines = [harmless(each.message) for each in notices[:_SHOWN]]
     if len(notices) > _SHOWN:
         lines.append(f"… and {len(notices) - _SHOWN} more")
@@ -81,7 +84,7 @@ def _ring(address: str) -> None:
 
 
 def _on_desktop(text: str, run: str) -> bool:
-    """Show a notification; return False without a desktop."""
+    """Show a notification on the desktop. Return False if there is no desktop."""
     program = shutil.which("notify-send")
     if program is None:
         return False
@@ -154,7 +157,7 @@ def _webhook(name: str, form: str, text: str, run: str, notices: Sequence[Notify
 
 
 def _post(url: str, body: bytes, kind: str) -> int:
-    """Post to a URL and return the status. Do not read the content of the answer."""
+    """Post to a URL and return the status. The body of the response is not read."""
     parts = urlsplit(url)
     connection = _connection(parts.scheme, parts.hostname or "", parts.port)
     late = threading.Event()
@@ -165,7 +168,7 @@ def _post(url: str, body: bytes, kind: str) -> int:
             with contextlib.suppress(OSError):
                 connection.sock.shutdown(2)
 
-    # A timeout on the socket is not enough, because the answer may arrive byte by byte.
+    # A timeout of the socket is not enough, because the response may arrive byte by byte.
     timer = threading.Timer(TIMEOUT, hang_up)
     timer.daemon = True
     timer.start()
@@ -201,7 +204,7 @@ def _connection(scheme: str, host: str, port: int | None) -> HTTPConnection:
 
 
 def _why(error: Exception) -> str:
-    """Return why a connection failed, without any part of the URL."""
+    """Return the reason why a connection failed, without any part of the URL."""
     import socket
     import ssl
 

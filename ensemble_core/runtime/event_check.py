@@ -1,9 +1,8 @@
-"""Check of incoming events: the engine handles only events that the journal can reproduce.
+"""Checks the content of incoming events, so that the journal can reproduce what the engine handles.
 
-Events come from executors, observers and users' functions. An event whose timestamp is a text, for
-example, could not be read back. :func:`usual` quickly recognises normal events. Other events are
-converted to the form that the journal would return, corrected, or rejected. Called by the
-controller.
+Events come from executors, observers and users' functions. If, for example, the timestamp of an
+event were a string, the journal could not be read back. :func:`usual` quickly recognises normal
+events. All others are converted to the form that the journal would return, corrected, or rejected.
 """
 
 from __future__ import annotations
@@ -29,20 +28,22 @@ from ensemble_core.model.events import (
 
 __all__ = ["Admission", "admitted", "usual"]
 
-#: Latest accepted time, in seconds since the epoch (the year 5138).
+#: Latest time that is accepted, in seconds since the epoch (in the year 5138).
 _LATEST = 1e11
-#: Maximum length of an event, and of a text in an event that needs no closer check.
+#: Maximum length of an event, and of a string in an event that needs no closer check.
 _LONGEST, _USUAL = 4 << 20, 1 << 16
-#: Limits of integers and of nesting.
+#: Largest integer, and maximum depth of nesting.
 _LARGEST, _DEEPEST = 1 << 64, 40
 _SCALARS = frozenset({float, bool, NoneType})
-#: Maximum number of kinds of malformed events that are reported.
+#: How many kinds of malformed events are reported at most.
 _MALFORMED = 100
 
 
 class Admission:
-    """Checks all events from plugins, for one run. ``put`` is called with one report for each kind
-    of malformed event."""
+    """Checks all events that come from plugins, for one run.
+
+    For each kind of malformed event, ``put`` is called with one report.
+    """
 
     def __init__(
         self, executor: str, put: Callable[[Sequence[Event]], None], clock: Callable[[], float]
@@ -53,8 +54,10 @@ class Admission:
         self._reported: set[tuple[str, str]] = set()
 
     def admitted(self, event: Event) -> Event | None:
-        """Return an event as the journal would return it. If the journal cannot store the event,
-        report this and return ``None``."""
+        """Return an event in the form in which the journal would return it.
+
+        If the journal cannot store the event, report this and return ``None``.
+        """
         if usual(event):
             return event
         found: Event | None = None
@@ -106,7 +109,8 @@ def usual(event: Any) -> bool:
 
 
 def admitted(event: object, now: float) -> tuple[Event, str]:
-    """Return the event as the journal would return it, and a description of any correction, or "".
+    """Return the event in the form in which the journal would return it, and what was corrected (or
+    "").
 
     Raises ``ValueError`` if the event cannot be stored.
     """
@@ -142,7 +146,7 @@ def _has_status(context: Mapping[str, Any]) -> bool:
 
 
 def _plain(values: dict[Any, Any] | list[Any], longest: int, depth: int) -> bool:
-    """Return True if JSON keeps all values unchanged and they are within the limits."""
+    """Return True if JSON preserves all values and they are within the limits."""
     if type(values) is dict:
         for key in values:
             if type(key) is not str:
@@ -174,7 +178,7 @@ _hints = cast(Callable[[type[Any]], tuple[tuple[str, Any], ...]], cache(_hints_o
 
 
 def _fits(value: object, hint: Any) -> bool:
-    """Return True if a value from JSON has the type of a field."""
+    """Return True if a value from JSON has the type of the field."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return any(_fits(value, part) for part in parts)

@@ -1,10 +1,10 @@
-"""Check of job events against the executor's contract: known jobs, right order, plausible times.
+"""Checks events of jobs against the executor's contract: known jobs, right order, plausible times.
 
-Most events satisfy the contract, and :meth:`OrderCheck.keeps` quickly recognises them. Each kind of
-violation is reported once, as a defect of the executor. It is corrected if that cannot change how
-the job ended. The engine and the journal get the corrected events, so a replay makes the same
-decisions. If a time was corrected, the event's context has the executor's time as ``told_at``,
-which a resume needs. Called by the controller, on the engine's thread.
+Most events satisfy the contract, which :meth:`OrderCheck.keeps` recognises quickly. Each kind of
+violation is reported once, as a defect of the executor. A violation is corrected if that cannot
+change how the job ended. The engine and the journal receive only corrected events, so a replay
+makes the same decisions. If a time was corrected, the event's context has the original time as
+``told_at``, which a resume needs. Runs on the engine's thread.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ __all__ = ["TIMED", "OrderCheck"]
 
 _E = TypeVar("_E", bound=Event)
 
-#: Seconds by which the clock of a queue may be ahead of ours. Times from members are corrected by
-#: whole seconds, with a tolerance of 5 s.
+#: By how many seconds the clock of a queue may be ahead of ours. Times from members are corrected
+#: by whole seconds, with a tolerance of 5 s.
 _AHEAD = 10.0
-#: An event is implausible if its time is more than this many seconds before the job's submission,
-#: even if clocks differ.
+#: If the time of an event is more than this many seconds before the job's submission, it is
+#: implausible, even if clocks differ.
 _DAY = 86400.0
 #: Smallest time between two events of a job, in seconds.
 _STEP = 1e-6
-#: The order of a job's events. A fatal exception comes before the events that it causes.
+#: Order of a job's events. A fatal exception precedes the events that it causes.
 _ORDER = ("submit", "validate", "depend", "alloc", "start", "exception", "finish", "free", "clean")
 _SUBMIT = TRANSITIONS["submit"].once
 #: Events whose times are used in calculations.
@@ -40,7 +40,7 @@ TIMED = frozenset({"submit", "start", "finish", "clean"})
 
 
 class OrderCheck:
-    """Checks the events of one run. ``take`` is called with each problem and handles it at once.
+    """Checks the events of a run. ``take`` is called with each problem and handles it immediately.
 
     Events later than ``latest`` must pass through :meth:`in_time` before they are handled.
     """
@@ -78,8 +78,8 @@ class OrderCheck:
     def keeps(self, event: JobEvent, record: JobRecord) -> bool:
         """Return True if an event of this job satisfies the contract.
 
-        This check is needed only for a job's first event and for events in ``TIMED``; all other
-        events satisfy the contract.
+        This check is needed only for the first event of a job and for events in ``TIMED``. All
+        other events satisfy the contract.
         """
         name = event.name
         if record.newest == 0.0 and name != "submit":
@@ -98,10 +98,10 @@ class OrderCheck:
     def corrected(
         self, event: JobEvent, record: JobRecord | None, together: Sequence[Event]
     ) -> Iterator[Event]:
-        """Yield the events to handle instead of one that violates the contract.
+        """Yield the events to handle instead of an event that violates the contract.
 
-        Handle each of them before requesting the next. ``together`` has the events of the same
-        batch.
+        Handle each of them before requesting the next one. ``together`` has the events that arrived
+        together with this one.
         """
         if record is None:
             if self._is_unknown(event.job):
@@ -111,10 +111,10 @@ class OrderCheck:
                     "it is dropped",
                 )
             else:
-                yield event  # a late event: the job is over
+                yield event  # a late event, after the job
             return
         if event.job in self._engine.state.table.groups[record.job.group].held:
-            return  # a late event: a stop has cancelled the job
+            return  # a late event, after a stop has cancelled the job
         if self._is_echo(event, record):
             yield event
             return
@@ -163,7 +163,9 @@ class OrderCheck:
     def _missing(
         self, event: JobEvent, record: JobRecord, together: Sequence[Event]
     ) -> list[JobEvent]:
-        """Return the events of the job in the same batch that should have preceded this event."""
+        """Return those events of the job that arrived together with this one but should precede
+        it.
+        """
         place = _ORDER.index(event.name) if event.name in _ORDER else 0
         found = [
             each
@@ -179,7 +181,7 @@ class OrderCheck:
 
     @staticmethod
     def _is_echo(event: JobEvent, record: JobRecord) -> bool:
-        """Return whether the job already had this event, which then changes nothing."""
+        """Return True if the job has had this event already, so that it changes nothing."""
         if event.name == "exception":
             return record.exception is not None
         step = TRANSITIONS.get(event.name)
@@ -212,18 +214,18 @@ class OrderCheck:
         return _at(event, floor + _STEP)
 
     def _is_unknown(self, job: str) -> bool:
-        """Return whether the run has never had a job with this id."""
+        """Return True if the run has never had a job with this id."""
         group, _, rest = job.partition("~")[0].rpartition(".")
         index = rest.partition("-")[0]
         state = self._engine.state.table.groups.get(group)
-        # Python limits the number of digits that int() converts.
+        # Python limits how many digits int() converts.
         known = index.isdecimal() and len(index) < 20
         return state is None or not known or int(index) >= state.next_index
 
     def _report(
         self, kind: str, what: str, done: str, *, level: Literal["warning", "error"] = "warning"
     ) -> None:
-        """Report a violation of the contract. Each kind is reported once."""
+        """Report a violation of the contract. Each kind of violation is reported once."""
         if kind in self._reported:
             return
         self._reported.add(kind)
@@ -241,7 +243,7 @@ def _named(event: Event) -> str:
 def _at(event: _E, time: float) -> _E:
     """Return the event with another time. A job's event keeps its original time as ``told_at``.
 
-    ``told_at`` is never 0, which would mean that the job had no event.
+    ``told_at`` is never 0, because that would mean that the job had no event.
     """
     if not isinstance(event, JobEvent):
         return replace(event, timestamp=time)

@@ -1,7 +1,7 @@
-"""Guard around a run's executor: its exceptions and hangs are reported and never block the run.
+"""Guards the executor of a run: reports its exceptions and hangs, which must never block the run.
 
 An :class:`EnsembleError` passes through. Any other exception is reported as a defect of the
-executor, with the place in its code. Used by the controller and by the performer of orders.
+executor, with the position in its code.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from ensemble_core.plugin.executor import Emit, Executor, Run
 
 __all__ = ["ExecutorGuard"]
 
-#: Seconds that an executor may take to close.
+#: How many seconds an executor may take to close.
 _CLOSE_LIMIT = 120.0
 _TICK = 0.2
 
 
 class ExecutorGuard:
-    """Guards the calls of one executor. ``name`` is the executor's name for users."""
+    """Guards the calls of one executor. ``name`` is the name of the executor in messages."""
 
     def __init__(
         self,
@@ -39,10 +39,10 @@ class ExecutorGuard:
 
     @contextlib.contextmanager
     def calling(self, method: str) -> Iterator[None]:
-        """Convert every exception into an :class:`EnsembleError`.
+        """Convert every exception within the ``with`` block to an :class:`EnsembleError`.
 
-        An ``EnsembleError`` of the executor passes unchanged. For any other exception, raise an
-        ``EnsembleError`` that names the exception, its place and the ``method``.
+        An ``EnsembleError`` that the executor raises passes unchanged. For any other exception,
+        raise an ``EnsembleError`` that names the exception, its position and the ``method``.
         """
         try:
             yield
@@ -58,7 +58,7 @@ class ExecutorGuard:
             ) from error
 
     def open(self, run: Run, emit: Emit) -> None:
-        """Open the executor and start watching its threads."""
+        """Open the executor and start to watch its threads."""
         _watch(self)
         try:
             with self.calling("open"):
@@ -86,8 +86,8 @@ class ExecutorGuard:
     def close(self, leave: Callable[[], bool]) -> str | None:
         """Close the executor. Return why that failed, or ``None``.
 
-        If the executor does not close within a timeout, or if ``leave()`` becomes true before, it
-        is abandoned.
+        The executor is abandoned if it does not close within a timeout, or if ``leave()`` becomes
+        true before.
         """
         failed: list[EnsembleError] = []
 
@@ -110,10 +110,10 @@ class ExecutorGuard:
         return str(failed[0]) if failed else None
 
     def thread_died(self, thread: str, error: BaseException) -> bool:
-        """Report the executor as lost if an exception ended one of its threads.
+        """Report the executor as lost because an exception has ended one of its threads.
 
-        Return False if the thread does not belong to the executor. Without its thread, an executor
-        may never send another event.
+        Without this thread, it might never send another event. Return False if the thread does not
+        belong to the executor.
         """
         home = type(self.executor).__module__
         package = home.partition(".")[0]
@@ -148,7 +148,7 @@ _usual_hook: Callable[[Any], Any] | None = None
 
 
 def _watch(guard: ExecutorGuard) -> None:
-    global _usual_hook  # the hook is shared by all runs of the process
+    global _usual_hook  # all runs of the process share the hook
     with _lock:
         if not _guards:
             _usual_hook, threading.excepthook = threading.excepthook, _thread_died

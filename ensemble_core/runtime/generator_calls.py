@@ -1,9 +1,9 @@
-"""Calls of generators, outside the engine's thread.
+"""Calls generators, outside the engine's thread.
 
-Generators are built on first use. Each generator has a separate thread, so one that hangs does not
-block the others; its call fails after the ``timeout`` in the file. The first call after a resume
-also repeats the recorded calls, and its timeout is the sum of theirs. Answers are checked, and
-suggestions are returned to the engine as events.
+A generator is built when it is first used. Each generator has its own thread, so one that hangs
+does not block the others; its call fails after the ``timeout`` in the file. The first call after a
+resume also repeats the recorded calls, and its timeout is the sum of theirs. Suggestions are
+checked and returned to the engine as events.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ _Answer = tuple[Mapping[str, Any], ...]
 
 
 class MakeSuggestion(NamedTuple):
-    """Order to call a generator, with the input. The first ``known`` items of ``exchanges`` are the
-    generator's earlier calls."""
+    """Order to call a generator, with the input for it.
+
+    The first ``known`` items of ``exchanges`` are the earlier calls of the generator.
+    """
 
     asking: Asking
     exchanges: Sequence[Exchange]
@@ -36,12 +38,12 @@ class MakeSuggestion(NamedTuple):
 
     @property
     def call(self) -> Call:
-        """The ``Call`` decision."""
+        """The decision ``Call``."""
         return self.asking.call
 
 
 class GeneratorCalls:
-    """Makes the calls of one run's generators. ``emit`` is called with the outcomes."""
+    """Makes the calls of all generators of a run. ``emit`` receives the outcomes as events."""
 
     def __init__(
         self,
@@ -58,7 +60,7 @@ class GeneratorCalls:
         self._workers: dict[str, _Worker] = {}
 
     def make(self, task: MakeSuggestion) -> None:
-        """Make a call on another thread. This method returns at once."""
+        """Make a call on another thread. Returns immediately."""
         name = task.call.name
         if name not in self._guards:
             tasks: queue.SimpleQueue[MakeSuggestion | None] = queue.SimpleQueue()
@@ -74,7 +76,10 @@ class GeneratorCalls:
         self._guards[name].put(task)
 
     def close(self) -> None:
-        """Accept no more calls. A hanging call is abandoned; its thread ends with the process."""
+        """Accept no more calls.
+
+        A call that hangs is abandoned; its thread ends with the process.
+        """
         for tasks in self._guards.values():
             tasks.put(None)
         for worker in self._workers.values():
@@ -118,14 +123,14 @@ class GeneratorCalls:
 
 
 class _Fault(NamedTuple):
-    """Reason why a call failed."""
+    """The reason why a call failed."""
 
     what: str
     traceback: str = ""
 
 
 class _Worker:
-    """A generator, and the thread that calls it."""
+    """A generator and the thread that calls it."""
 
     def __init__(self, spec: GeneratorSpec, purpose: Purpose) -> None:
         self.tasks: queue.SimpleQueue[MakeSuggestion | None] = queue.SimpleQueue()
@@ -142,7 +147,7 @@ class _Worker:
         return self._generator is not None and self._generator.quick
 
     def calls(self, task: MakeSuggestion) -> int:
-        """Return the number of calls of a task. The first task also repeats recorded calls."""
+        """Return how many calls a task consists of. The first task also repeats recorded calls."""
         return 1 if self._begun else 1 + task.known
 
     def begin(self, task: MakeSuggestion) -> None:

@@ -1,8 +1,8 @@
-"""Identities of a run's jobs, and look-ups of jobs in earlier runs.
+"""Computes the identities of a run's jobs, and looks up jobs in earlier runs (``--reuse``).
 
-Identities are computed on the executor's thread, just before submission. A thread of this module
-answers look-ups, and checks the inputs of successful jobs again. The results are events. Files are
-never read on the engine's thread. Used by the controller.
+Identities are computed on the executor's thread, just before jobs are submitted. A thread of this
+module answers look-ups. It also checks again, after a job has succeeded, whether its inputs have
+changed. The results are events. Files are never read on the engine's thread.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ __all__ = [
     "uses_job_files",
 ]
 
-#: Number of jobs in a batch of look-ups or of checks.
+#: How many jobs are looked up or checked at a time.
 _AT_ONCE = 100
 #: Seconds between two checks. Waking the thread at the end of each job would cost more than the
-#: checks.
+#: checks themselves.
 _CHECK_PAUSE = 0.2
 #: Back-pressure: look-ups pause while more events than this wait for the engine.
 _MOST_WAITING = 20_000
@@ -55,31 +55,35 @@ _MOST_SOURCES = 1000
 _MISSING = "missing"
 
 
-#: Item of the queue that says that jobs have ended.
+#: Item in the queue which says that jobs have ended.
 _CHECK = object()
 
 
 class Unit(list[Event]):
-    """Events that the journal stores atomically: the answer to a look-up, and the events of the
-    earlier jobs."""
+    """Events that the journal stores atomically: the answer to a look-up, and the events of earlier
+    jobs.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Order to look up these jobs, each with its group."""
+    """Order to look up these jobs. Each comes with its group."""
 
     jobs: tuple[tuple[Job, JobGroup | None], ...]
 
 
 class Inputs:
-    """Reads the files that belong to the identity of a job. It caches digests by inode, size and
-    time of change."""
+    """Reads the files that belong to the identity of a job.
+
+    Digests are cached by inode, size and time of change.
+    """
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, ...], str] = {}
 
     def of(self, job: Job, group: JobGroup, seen: dict[str, str | None]) -> dict[str, str]:
-        """Return the input files of a job, as written in the file, each with its digest or time.
+        """Return the input files of a job, as written in the ensemble file, each with its digest or
+        time.
 
         ``seen`` caches the files of the current batch.
         """
@@ -125,7 +129,7 @@ class Inputs:
             if key not in self._known:
                 self._known[key] = _digest(path)
             return self._known[key]
-        except (OSError, ValueError):  # ValueError: a NUL in the name
+        except (OSError, ValueError):  # ValueError: the name contains NUL
             return None
 
 
@@ -139,14 +143,14 @@ def _digest(path: str) -> str:
 
 @lru_cache(maxsize=10_000)
 def _key(files: tuple[tuple[str, str], ...]) -> str:
-    """Return the key under which the journal stores these input files."""
+    """Return the key by which the journal stores these input files."""
     return short(dict(files))[:12]
 
 
 def identify(
     job: Job, group: JobGroup, source: Source, inputs: Inputs, seen: dict[str, str | None]
 ) -> tuple[str, dict[str, str]]:
-    """Return the identity of a job of this group, and the job's current inputs."""
+    """Return the identity of a job of this group, and the current state of its inputs."""
     files = inputs.of(job, group, seen)
     return identity_of(parts_of(job, source.parts, files)), files
 
@@ -158,12 +162,13 @@ def uses_job_files(ensemble: Ensemble) -> bool:
 
 
 class Identities:
-    """Identities and look-ups of one run's jobs.
+    """Identities and look-ups of the jobs of a run.
 
-    ``put`` is called with events; ``backlog`` returns how many events wait in the inbox.
-    ``folders`` lists the folders of the earlier runs to reuse. ``earlier`` has the jobs of these
-    runs, if they were read already. ``served`` has the earlier jobs that are in use. With
-    ``files``, an earlier job is reused only if its folder and output exist.
+    - ``put`` receives the resulting events; ``backlog`` returns how many events wait in the inbox.
+    - ``folders`` lists the folders of the earlier runs to reuse. ``earlier`` has the jobs of these
+      runs, if they have been read already.
+    - ``served`` has the earlier jobs that are in use.
+    - With ``files``, an earlier job is reused only if its folder and output still exist.
     """
 
     def __init__(
@@ -188,7 +193,7 @@ class Identities:
         self._sources: dict[tuple[int, ...], tuple[JobGroup, Source]] = {}
         #: Keys of the sources and inputs that this controller has already put into the journal.
         self._recorded: set[str] = set()
-        #: The groups of jobs that are about to be submitted.
+        #: Groups of the jobs that are about to be submitted.
         self._groups: dict[str, JobGroup] = {}
         #: Queue of the thread. Its items are look-ups, ``_CHECK`` if jobs have ended since the last
         #: check, and ``None`` at the end.
@@ -220,13 +225,13 @@ class Identities:
             self._put((event.event(self._clock()),))
 
     def look(self, order: Look) -> None:
-        """Look up jobs in earlier runs. Returns at once."""
+        """Look up jobs in earlier runs. Returns immediately."""
         self._queue.put(order)
         self._hurry.set()
         self._begin()
 
     def ended(self, record: JobRecord) -> None:
-        """Check the inputs of a job that has ended, if it succeeded. Returns at once."""
+        """Have the inputs of a job checked that has ended with success. Returns immediately."""
         if record.reused is not None or record.outcome != "success" or record.source is None:
             return
         if record.inputs is None:
@@ -238,7 +243,7 @@ class Identities:
             self._begin()
 
     def close(self, patience: float) -> None:
-        """Finish the checks of ended jobs, and stop. Wait at most ``patience`` seconds."""
+        """Finish the checks of ended jobs, and stop. Wait for at most ``patience`` seconds."""
         self._closing = True
         self._hurry.set()
         if self._thread is not None:
@@ -264,11 +269,12 @@ class Identities:
 
     def _check(self) -> None:
         """Report the ended jobs whose inputs have not changed."""
-        # Reset before the first job is taken, so that a job that ends later queues a check.
+        # Reset this before taking the first job, so that a job that ends later queues another
+        # check.
         self._check_queued = False
         while self._ended:
-            # Cache files per batch only: a job that ends during the check may have changed a file
-            # that was read.
+            # Cache files for each batch only, because a job that ends during the check may have
+            # changed them.
             seen: dict[str, str | None] = {}
             same: list[str] = []
             for _ in range(min(_AT_ONCE, len(self._ended))):
@@ -300,7 +306,7 @@ class Identities:
         return earlier
 
     def answer(self, jobs: Sequence[tuple[Job, JobGroup | None]]) -> Unit:
-        """Return the answer for these jobs, with the events of the earlier jobs that are reused.
+        """Return the answer to a look-up, with the events of the earlier jobs that are reused.
 
         This reads the input files of the jobs.
         """
@@ -332,7 +338,8 @@ class Identities:
         return unit
 
     def _source(self, group: JobGroup) -> Source:
-        # A submit that changes another field, such as the count, has a group with the same parts.
+        # Submits that change another field, such as the count, have different groups with the same
+        # parts.
         parts = (group.command, group.environment, group.environment_from, group.observe)
         key = tuple(map(id, parts))
         known = self._sources.get(key)
@@ -382,7 +389,7 @@ class _Found:
 
 
 def _events(job: str, hit: EarlierJob, now: float) -> list[Event]:
-    """Return the events of a job that an earlier job replaces, as if it had run."""
+    """Return the events of a job that an earlier job replaces, as if the job had run."""
     rows = [Observed(now, job, *row) for row in hit.rows]
     done = {"status": 0, "duration": hit.duration}
     return [
@@ -395,10 +402,10 @@ def _events(job: str, hit: EarlierJob, now: float) -> list[Event]:
 
 
 def reuse_events(event: Event, records: Mapping[str, JobRecord], now: float) -> Iterator[Event]:
-    """Yield the events to handle instead of one event of a reused job.
+    """Yield the events to handle instead of an event of a reused job.
 
-    If the job is over, yield no event. If a rule has cancelled the job, yield the cancel and the
-    job's end. Otherwise, yield the event itself.
+    If the job is over, there are none. If a rule has cancelled the job, these are the cancel and
+    the end of the job. Otherwise, it is the event itself.
     """
     if not isinstance(event, (JobEvent, Observed)):
         yield event

@@ -1,7 +1,8 @@
-"""Notifier: delivers the messages of one run, with one thread for each address.
+"""Notifier: delivers the messages of a run, on one thread for each address.
 
-An address that hangs does not delay the others. Messages to one address within ``MERGED`` seconds
-are merged. The results are events. The controller creates the notifier for a run's first message.
+An address that hangs does not delay the others. Messages to the same address within ``MERGED``
+seconds are merged. The results are events. The notifier is created when a run has its first
+message.
 """
 
 from __future__ import annotations
@@ -16,15 +17,14 @@ from ensemble_core.model.events import Delivered, Event
 
 __all__ = ["MERGED", "Notifier"]
 
-#: Number of seconds after a message during which further messages to the same address are
-#: collected.
+#: For how many seconds after a message further messages to the same address are collected.
 MERGED = 30.0
-#: Backoff in seconds before the second and the third attempt. At the end of the run, there is none.
+#: Backoff in seconds before the second and the third attempt. At the end of the run, it is skipped.
 _WAITS = (1.0, 4.0)
 
 
 class Notifier:
-    """Delivers messages. ``put`` gets the resulting events; ``clock`` gives their times."""
+    """Delivers messages. ``put`` receives the resulting events; ``clock`` returns their times."""
 
     def __init__(
         self, run: str, put: Callable[[Sequence[Event]], None], clock: Callable[[], float]
@@ -37,7 +37,7 @@ class Notifier:
         self._hurry = threading.Event()
 
     def send(self, notice: Notify) -> None:
-        """Deliver a message to its addresses. Returns at once; safe from any thread."""
+        """Deliver a message to its addresses. Returns immediately; safe from any thread."""
         with self._lock:
             for address in notice.to:
                 if address not in self._queues:
@@ -77,7 +77,7 @@ class Notifier:
                 earliest = time.monotonic() + MERGED
 
     def _deliver(self, address: str, notices: Sequence[Notify]) -> str:
-        """Deliver messages, with up to three attempts. Return why this failed, or an empty text."""
+        """Deliver messages, with up to three attempts. Return an empty text, or why this failed."""
         from ensemble_core.runtime.delivery import Refused, deliver
 
         failed = ""

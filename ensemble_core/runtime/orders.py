@@ -1,10 +1,10 @@
-"""Orders, which carry out decisions, and the performer that executes them.
+"""Carries out orders, which are the calls that follow from the engine's decisions.
 
-The engine's thread turns decisions into orders. Once the event of an order is on disk, the
-journal's writer passes the order to :meth:`Performer.perform`; without a journal, this happens at
-once. Orders to the executor run one after another on one thread. Calls, messages and look-ups run
-on the threads of the modules ``callbacks``, ``notifications`` and ``identities``. The results are
-events. Used by the controller.
+The engine's thread turns decisions into orders. When the event of an order is on disk, the
+journal's writer passes the order to :meth:`Performer.perform`. (Without a journal, this happens
+immediately.) Orders to the executor run one after another on one thread. Calls, messages and
+look-ups run on the threads of the modules ``callbacks``, ``notifications`` and ``identities``. The
+results are events.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["Forget", "Order", "Performer"]
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Order to let the executor forget these jobs, whose ends are recorded."""
+    """Order to let the executor forget these jobs, whose ends are in the journal."""
 
     jobs: tuple[str, ...]
 
@@ -36,13 +36,13 @@ class Forget:
 Order = Submit | Cancel | Resize | Forget | MakeCall | MakeSuggestion | Notify | Look
 
 
-#: Seconds for which transient failures of submits and cancels are retried, and the shortest and the
-#: longest wait of the exponential backoff.
+#: Retries of submits and cancels after transient failures: for how many seconds, and the shortest
+#: and the longest wait of the exponential backoff.
 _RETRY_FOR, _FIRST_WAIT, _LONGEST_WAIT = 300.0, 0.2, 15.0
 
 
 class Performer:
-    """Carries out the orders of one run."""
+    """Carries out the orders of a run."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Performer:
         self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="executor", daemon=True)
         self._news = threading.Condition()
-        #: Jobs that were cancelled while their submit was being carried out.
+        #: Jobs that were cancelled while they were being submitted.
         self._cancelled: set[str] = set()
         self._submitting: frozenset[str] = frozenset()
         self._reported_faults: set[str] = set()
@@ -71,11 +71,11 @@ class Performer:
         self.retrying = False
 
     def start(self) -> None:
-        """Start carrying out orders."""
+        """Start to carry out orders."""
         self._thread.start()
 
     def perform(self, order: Order) -> None:
-        """Queue an order. Returns at once; safe from any thread."""
+        """Queue an order. Returns immediately; safe from any thread."""
         if isinstance(order, (MakeCall, MakeSuggestion)):
             self._caller.make(order)
             return
@@ -93,11 +93,11 @@ class Performer:
                 self._news.notify()
 
     def close(self) -> None:
-        """Accept no more orders. :meth:`join` waits until all orders are carried out."""
+        """Accept no more orders. :meth:`join` waits until the queued ones have been carried out."""
         self._orders.put(None)
 
     def join(self, timeout: float) -> bool:
-        """Wait up to ``timeout`` seconds. Return True if all orders are carried out."""
+        """Wait for up to ``timeout`` seconds. Return True if all orders have been carried out."""
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
@@ -146,7 +146,7 @@ class Performer:
             self._submitting = frozenset()
 
     def _end(self, jobs: Sequence[Job], kind: str, note: str) -> None:
-        """Report the end of jobs that never reached the queue."""
+        """Report the end of jobs that have never reached the queue."""
         now = self._clock()
         context = {"type": kind, "severity": 0, "note": note}
         events: list[Event] = []
@@ -167,8 +167,10 @@ class Performer:
             self._emit((Problem(self._clock(), f"{what}: {error}", "error", tuple(jobs)),))
 
     def _persist(self, act: Callable[[], None], what: Callable[[], str]) -> None:
-        """Call ``act``, and retry it with backoff after transient failures. ``what`` describes the
-        call in messages."""
+        """Call ``act``, and retry it with backoff after transient failures.
+
+        ``what`` describes the call in messages.
+        """
         wait, waited = 0.0, 0.0
         while True:
             try:

@@ -1,8 +1,8 @@
-"""Output tracking: follows the files of observed jobs, and keeps rows and job events in order.
+"""Follows the output files of jobs with observers, and keeps their rows and events in order.
 
-All events pass through this module on their way to the inbox. When an observed job starts, the
-tracker begins to follow the job's files. When the job ends, the rest of these files is read before
-the end reaches the engine, so that rules on the end see the last values. Used by the controller.
+All events pass through this module on their way to the inbox. When such a job starts, the tracker
+begins to follow its files. When the job ends, the rest of the files is read before the engine
+receives the end, so that rules on the end see the last values.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["OutputTracker"]
 
 
 class OutputTracker:
-    """Takes events from any thread and passes them to the inbox with ``put``.
+    """Receives events on any thread and passes them to the inbox with ``put``.
 
     ``backlog`` returns the number of events in the inbox. Reading pauses while this number is
     large.
@@ -42,8 +42,8 @@ class OutputTracker:
         self._backlog = backlog
         self._lock = threading.Lock()
         self._observed: dict[str, Job] = {}
-        #: Submission times by job. Files that were last written before that time belong to other
-        #: jobs.
+        #: Submission times by job. A file that was last written before that time belongs to another
+        #: job.
         self._since: dict[str, float] = {}
         #: The last events of jobs whose files are still being read to their ends.
         self._held: dict[str, list[Event]] = {}
@@ -62,8 +62,8 @@ class OutputTracker:
     ) -> None:
         """Continue with a job that an earlier controller submitted at the time ``since``.
 
-        ``start`` is the context of the job's ``start`` event, if known. ``rows`` has the number of
-        rows of each observer that were already handled.
+        ``start`` is the context of the job's ``start`` event, if known. ``rows`` has, for each
+        observer, the number of rows that have been handled.
         """
         if not job.observe:
             return
@@ -74,7 +74,7 @@ class OutputTracker:
             self._watch(job, start, rows)
 
     def emit(self, events: Sequence[Event]) -> None:
-        """Take events, in order."""
+        """Receive events, in order."""
         if not self._observed:
             self._put(events)
             return
@@ -150,7 +150,7 @@ class OutputTracker:
                 build = self._observers[name].build
                 observer = call_plugin(build, job, options, returns=Observer)
                 path = observer.path
-            except Exception as error:  # in a plugin's code: continue without this observer
+            except Exception as error:  # an error in a plugin: continue without this observer
                 known = isinstance(error, EnsembleError)
                 why = str(error) if known else f"{error!r} ({raised_at(error)})"
                 self._fail(f"cannot build the observer {name!r} of job {job.id}: {why}")
@@ -159,7 +159,7 @@ class OutputTracker:
             if path is None:
                 path = start.get("stdout") or job.stdout
                 if job.stdout is None:
-                    # Only this job writes the file, so no clock has to tell whose it is.
+                    # Only this job writes the file, so its time does not matter.
                     begun = None
             if path is None:
                 self._warn(f"observer {name!r}: {_nowhere(job.id, start)}")

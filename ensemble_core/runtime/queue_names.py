@@ -1,8 +1,8 @@
-"""Queue names of requeued jobs, which differ from our ids.
+"""Translates between our job ids and the names of requeued jobs in the queue.
 
-An executor gets a requeued job under a new name, so it never sees two jobs with the same name. The
-engine and the journal use our id. The controller uses this module for everything that it passes to
-the executor or gets from it.
+A job that is requeued is passed to the executor under a new name, so that the executor never sees
+two jobs with the same name. The engine and the journal always use our id. The controller translates
+everything that it passes to the executor or receives from it.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ __all__ = ["QueueNames"]
 
 
 class QueueNames:
-    """Translates between our job ids and queue names. ``bool`` is false until a job is requeued."""
+    """Translates between our job ids and queue names. False as long as no job has been requeued."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
-        #: Our ids by queue name, or ``None`` for the names of earlier submissions.
+        #: Our ids by queue name. ``None`` for the names of earlier submissions.
         self._ids: dict[str, str | None] = {}
 
     def __bool__(self) -> bool:
         return bool(self._names)
 
     def learn(self, job: Job) -> None:
-        """Note a job that is in the queue, or is about to be."""
+        """Note a job that is in the queue or is about to be."""
         if job.requeued:
             for earlier in range(job.requeued):
                 self._ids[replace(job, requeued=earlier).queue_name] = None
@@ -36,7 +36,7 @@ class QueueNames:
             self._names[job.id] = job.queue_name
 
     def given(self, jobs: Sequence[Job]) -> Sequence[Job]:
-        """Return jobs as the executor gets them, under their queue names."""
+        """Return jobs as the executor receives them, with their queue names."""
         if not any(job.requeued for job in jobs):
             return jobs
         for job in jobs:
@@ -52,7 +52,7 @@ class QueueNames:
         return tuple([self._names.get(job, job) for job in jobs])
 
     def ours(self, events: Iterable[Event]) -> list[Event]:
-        """Return events with our ids, and without late events of earlier submissions."""
+        """Return events with our ids. Late events of earlier submissions are left out."""
         found: list[Event] = []
         for event in events:
             if isinstance(event, JobEvent) and event.ours:
@@ -67,5 +67,5 @@ class QueueNames:
         return found
 
     def found(self, jobs: Iterable[str], known: Mapping[str, bool]) -> dict[str, bool]:
-        """Return the executor's answer about these jobs, with our ids as keys."""
+        """Return the executor's answer about these jobs, by our ids."""
         return {job: known[name] for job in jobs if (name := self.name(job)) in known}

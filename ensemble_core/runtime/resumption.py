@@ -1,7 +1,7 @@
-"""Resumption: reattaches to the jobs of an earlier controller.
+"""Reattaches to the jobs that an earlier controller has submitted.
 
-It asks the executor about jobs in its queue, continues to follow the output of these jobs, and
-reports unknown jobs as lost. The controller calls it before anything else.
+It asks the executor which of these jobs it knows, continues to follow their output, and reports
+unknown jobs as lost. A resumed controller does this first.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ __all__ = ["Resumption"]
 
 
 class Resumption:
-    """One resumption. Call :meth:`seek` first, then :meth:`report_lost`.
+    """Reattaches to the jobs of an earlier controller: first call :meth:`seek`, then
+    :meth:`report_lost`.
 
-    ``name`` is the executor's name."""
+    ``name`` is the name of the executor.
+    """
 
     def __init__(
         self,
@@ -42,17 +44,17 @@ class Resumption:
         self._clock = clock
         self._jobs = engine.in_queue()
         self._stopping = {name for name, record in self._jobs if record.stopping}
-        #: The time of the newest event of each job that was in the queue, or 0 without an event.
+        #: The time of the last event of each job that was in the queue, or 0 without an event.
         self._sought = {name: record.newest for name, record in self._jobs}
         self._found: Mapping[str, bool] = {}
         #: Jobs that waited in a queue that no longer exists.
         self.gone: tuple[str, ...] = ()
 
     def seek(self) -> tuple[str, ...]:
-        """Ask the executor for the jobs. Return the jobs that never reached its queue."""
+        """Ask the executor for the jobs. Return the jobs that have never reached its queue."""
         for _, record in self._jobs:
             self._names.learn(record.job)
-        # Do this before asking the queue, because events of starts may arrive immediately.
+        # Before asking the queue, because events of starts may arrive immediately.
         for _, record in self._jobs:
             self._tracker.resume(record.job, record.submitted, record.files, record.rows or {})
         self._found = self._reattach(self._sought)
@@ -71,11 +73,11 @@ class Resumption:
         )
 
     def unanswered(self) -> int:
-        """Return the number of jobs that the executor did not mention. They may be queued."""
+        """Return how many jobs the executor has not mentioned. They may be in its queue."""
         return len(self._sought.keys() - self._found.keys())
 
     def _reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
-        """Ask the executor for jobs. A job missing in the answer is not submitted again."""
+        """Ask the executor for jobs. A job that is missing in the answer is not submitted again."""
         if not jobs:
             return {}
         if "reattach" not in self._guard.executor.capabilities:
@@ -91,11 +93,12 @@ class Resumption:
         return self._names.found(jobs, self._guard.reattach(asked))
 
     def report_lost(self, cancelled: Sequence[str] = (), *, resumed: bool = True) -> None:
-        """Report the end of jobs that the executor no longer knows, and of those in ``cancelled``.
+        """Report the end of jobs that the executor no longer knows, and of the jobs in
+        ``cancelled``.
 
-        The jobs in ``cancelled`` never reached the queue and are not submitted now. Jobs of a queue
-        that no longer exists are submitted again if ``resumed`` is true; otherwise, they are also
-        lost.
+        The jobs in ``cancelled`` have never reached the queue and are not submitted now. Jobs that
+        waited in a queue that no longer exists are submitted again if ``resumed`` is true;
+        otherwise, they are lost too.
         """
         sought, found = self._sought, self._found
         again = set(self.gone if resumed else ())
@@ -105,7 +108,8 @@ class Resumption:
         for name in lost:
             if name not in records:
                 continue
-            # A job that a stop cancelled counts as cancelled, even if its queue no longer exists.
+            # A job that a stop has cancelled counts as cancelled, even if its queue no longer
+            # exists.
             gone = records[name].stopping and name in self._stopping
             kind = "lost"
             note = f"executor {self._name} no longer knows this job; its outcome is unknown"

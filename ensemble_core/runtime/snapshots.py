@@ -1,7 +1,4 @@
-"""Schedule of snapshots: decides when to write the engine's state to the journal.
-
-Used by the controller, on the engine's thread.
-"""
+"""Decides when a snapshot of the engine's state is written to the journal."""
 
 from __future__ import annotations
 
@@ -15,15 +12,15 @@ from ensemble_core.metrics.statistic_state import NoState
 __all__ = ["Snapshots"]
 
 #: A snapshot is due after ``_SNAPSHOT_EVERY`` events, but not before ``_SNAPSHOT_SHARE`` events for
-#: each job in the table. So snapshots cost a fixed share of the time that events take.
+#: each job in the table. Snapshots thus cost a bounded share of the time that events take.
 _SNAPSHOT_EVERY, _SNAPSHOT_SHARE = 15_000, 20
 
 
 class Snapshots:
-    """Writes the snapshots of one run.
+    """Writes the snapshots of a run.
 
-    ``maker`` has the versions of the programs that write them; only programs with the same versions
-    can read them. ``warn`` is called once if snapshots are impossible.
+    ``maker`` has the versions of the programs; only programs with the same versions can read the
+    snapshots. ``warn`` is called once if snapshots are impossible.
     """
 
     def __init__(
@@ -39,7 +36,7 @@ class Snapshots:
         self._next = _SNAPSHOT_EVERY
 
     def count(self) -> None:
-        """Count an appended event, and write a snapshot if one is due."""
+        """Count an event that was appended to the journal, and write a snapshot if one is due."""
         self._since += 1
         if self._since < self._next:
             return
@@ -51,7 +48,9 @@ class Snapshots:
         self._since, self._next = 0, _SNAPSHOT_EVERY
 
     def last(self) -> None:
-        """Write a last snapshot, so that a finished run can be shown without its events."""
+        """Write a last snapshot, so that a finished run can be shown without replaying its
+        events.
+        """
         # After an exception, the state may include an event that is not in the journal.
         if self._since and self._engine.state.events == self._journal.seq:
             self._write()

@@ -1,7 +1,6 @@
-"""Requests of other threads to a live run, which are answered between two events.
+"""Answers requests of other threads to a live run, between two events.
 
-The controller uses this module on behalf of the Python API, the keys of ``ensemble run`` and the
-service.
+The Python API, the keys of ``ensemble run`` and the service make such requests.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _T = TypeVar("_T")
 
 
 class StateQueries:
-    """Pending requests to one run. ``wake`` wakes the run's thread."""
+    """Pending requests to a run. The function ``wake`` wakes the run's thread."""
 
     def __init__(self, engine: Engine, tag: str, wake: Callable[[], None]) -> None:
         self._engine = engine
@@ -35,13 +34,14 @@ class StateQueries:
         self._wake = wake
         self._asked: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        #: True once the engine's thread has ended, so that callers read the state directly.
+        #: True once the engine's thread has ended. Callers then read the state directly.
         self._free = False
 
     def look(self, function: Callable[[Engine], _T]) -> _T:
-        """Call a function with the engine between two events, and return its result.
+        """Call a function with the engine, between two events, and return its result.
 
-        The function must be quick and change nothing. Safe from any thread except the run's.
+        The function must be quick and change nothing. Safe from any thread except the run's own
+        thread.
         """
         found: list[_T] = []
         raised: list[BaseException] = []
@@ -50,7 +50,7 @@ class StateQueries:
         def answer() -> None:
             try:
                 found.append(function(self._engine))
-            except BaseException as error:  # raised again in the requester's thread
+            except BaseException as error:  # raised again on the requester's thread
                 raised.append(error)
             done.set()
 
@@ -74,7 +74,7 @@ class StateQueries:
         clock: Callable[[], float],
         handle: Callable[[Requested], tuple[Decision, ...]],
     ) -> Future[tuple[Decision, ...]]:
-        """Request an action. The future gets the decisions or a :class:`UsageError`.
+        """Request an action. The future receives the decisions, or a :class:`UsageError`.
 
         ``handle`` is called on the run's thread. Safe from any thread.
         """
@@ -99,7 +99,7 @@ class StateQueries:
         def answer() -> None:
             try:
                 found.set_result(carry_out())
-            except BaseException as error:  # raised again in the requester's thread
+            except BaseException as error:  # raised again on the requester's thread
                 found.set_exception(error)
 
         with self._lock:
@@ -115,12 +115,12 @@ class StateQueries:
         return UsageError(f"run {self._tag} is not live", hint=hint, code="not-under-way")
 
     def answer(self) -> None:
-        """Answer pending requests. Called by the run's thread."""
+        """Answer pending requests. Called on the run's thread."""
         while not self._asked.empty():
             self._asked.get()()
 
     def close(self) -> None:
-        """Answer the last requests, because the run has ended or was left."""
+        """Answer the last requests, when the run has ended or its controller exits."""
         with self._lock:
             self._free = True
         self.answer()

@@ -1,7 +1,7 @@
-"""Watchers of a run, and its outcome.
+"""Interface of watchers, which observe a live run, and the outcome of a run.
 
-``display.feed`` implements the watcher for the console, the live table and ``--json``. The commands
-and the Python API read the outcome.
+The console, the live table and ``--json`` are watchers (see ``display.feed``). Commands and the
+Python API return the outcome.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ __all__ = ["Outcome", "Watcher"]
 
 
 class Watcher:
-    """Receives the events and decisions of a run, as the console and progress displays do.
+    """Receives the events and decisions of a run, for example to display them.
 
     The methods are called on the engine's thread, in order, and must be quick. If ``wants_ticks``
-    is set, ``tick`` is called at most every 0.2 s, and only after changes.
+    is set, ``tick`` is called after changes, but at most every 0.2 s.
     """
 
     wants_ticks = False
@@ -33,16 +33,16 @@ class Watcher:
         """Receive a decision before it is performed."""
 
     def tick(self, report: Report) -> None:
-        """Receive the state of the run."""
+        """Receive a report on the current state of the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Outcome(Value):
-    """How a controller ended or left a run. ``seconds`` is the duration.
+    """Outcome of a run when its controller exits. ``seconds`` is the duration.
 
     ``natural`` is true if the run ended because nothing more could happen, ``over`` if nothing is
-    left to do, and ``stopped`` if the run can be resumed. ``left`` is the number of jobs that are
-    still in the queue.
+    left to do, and ``stopped`` if the run was stopped and can be resumed. ``left`` is the number of
+    jobs that are still in the queue.
     """
 
     exit_code: int
@@ -57,7 +57,7 @@ class Outcome(Value):
 
     @property
     def state(self) -> Literal["ended", "stopped", "limited", "interrupted"]:
-        """The state as ``ensemble runs`` shows it."""
+        """The state of the run, as ``ensemble runs`` shows it."""
         if self.over or self.stopped:
             return "ended" if self.over else "stopped"
         if not self.natural:

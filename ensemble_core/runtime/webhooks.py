@@ -1,7 +1,4 @@
-"""URLs of webhooks, which are in environment variables and never in files.
-
-Used by the check before a run begins, and for the delivery of messages.
-"""
+"""Reads and checks the URLs of webhooks, which are in environment variables and never in files."""
 
 from __future__ import annotations
 
@@ -10,12 +7,12 @@ from urllib.parse import urlsplit
 
 __all__ = ["webhook_url"]
 
-#: Hosts for which plain http is safe.
+#: Hosts to which plain http is safe.
 _HERE = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def webhook_url(name: str, environment: Mapping[str, str]) -> str:
-    """Return the URL of the webhook that is in the variable ``name``.
+    """Return the URL of a webhook from the environment variable ``name``.
 
     Raises ``ValueError`` if the variable is not set or its URL is not safe. The message does not
     contain the URL.

@@ -1,8 +1,8 @@
-"""Tailing: follows files while jobs write them.
+"""Follows growing files: reads the output of jobs while the jobs write it.
 
-The output tracker creates one :class:`Follower`. The module ``follower`` has the thread that reads
-each file (module ``file``). ``change_detection`` finds files with new data, with ``inotify`` and by
-polling at a ``poll_interval``.
+The output tracker creates one :class:`Follower`, whose thread (``follower``) reads each followed
+file (``file``). ``change_detection`` finds the files that have new data: with ``inotify``, and by
+polling at the intervals in ``poll_interval``.
 """
 
 from ensemble_core.runtime.tail.follower import Follower

@@ -1,7 +1,7 @@
-"""Change detection: which followed files have new data, and when to poll next.
+"""Finds out which followed files have new data, and when to poll next.
 
 Each file is watched with inotify and is also polled. If other nodes may write to the file, it is
-polled every few seconds, because inotify does not report such writes; otherwise, it is polled
+polled every few seconds, because inotify does not report their writes; otherwise, it is polled
 rarely.
 """
 
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 __all__ = ["ChangeDetector"]
 
-#: Maximum time in seconds for which files are checked before those with new data are read.
+#: For how many seconds files are checked before those with new data are read.
 _SLICE = 0.02
 #: Polling intervals in seconds: if other nodes may write, and if inotify reports every write.
 _REMOTE, _NET = 2.0, 5.0
-#: Seconds during which no inotify watches are added after their limit was reached.
+#: For how many seconds no inotify watches are added after their limit was reached.
 _FULL = 10.0
-#: Maximum number of folders on the path to a file that may be created during one check.
+#: How many folders on the path to a file may be created during one check.
 _DEPTH = 64
 
 
 class ChangeDetector:
-    """Detects changed files, with inotify and by polling. Used by one thread.
+    """Finds changed files with inotify and by polling. Used by one thread.
 
     ``say`` is called once for each type of file system on which inotify misses writes of other
     nodes. Without ``inotify``, files are only polled.
@@ -57,7 +57,8 @@ class ChangeDetector:
         if not self._inotify:
             return
         try:
-            # Import this here: most runs follow no file, and other systems have no inotify.
+            # Imported only here, because most runs follow no file, and other systems have no
+            # inotify.
             from ensemble_core.runtime.tail.inotify import InotifyWatches
 
             self._watches = InotifyWatches()
@@ -75,11 +76,11 @@ class ChangeDetector:
             self._watches = None
 
     def fileno(self) -> int | None:
-        """Return inotify's descriptor, which becomes readable at a change, or ``None``."""
+        """Return inotify's file descriptor, which becomes readable after a change, or ``None``."""
         return None if self._watches is None else self._watches.fileno()
 
     def due(self) -> float:
-        """Return the time of the next poll, by ``time.monotonic``."""
+        """Return the time of the next poll, as in ``time.monotonic``."""
         return 0.0 if self._fresh else min(pace.due() for pace in self._paces)
 
     def add(self, files: Iterable[File]) -> None:
@@ -96,8 +97,10 @@ class ChangeDetector:
             self._watches.drop(file)
 
     def news(self) -> list[File]:
-        """Return the files that have something to read. This checks the files that inotify
-        reported, new files, and files whose poll is due."""
+        """Return the files that have something to read.
+
+        This checks files that inotify has reported, new files, and files whose poll is due.
+        """
         news: dict[File, None] = {}
         if self._watches is not None:
             told, lost = self._watches.changed()
@@ -115,7 +118,7 @@ class ChangeDetector:
         return list(news)
 
     def _look(self, file: File, *, told: bool = False) -> bool:
-        """Check and watch a file. Return True if the file has something to read."""
+        """Check a file, and watch it if necessary. Return True if it has something to read."""
         news = file.look()
         if file.dropped:
             self.remove(file)
@@ -183,7 +186,10 @@ class ChangeDetector:
                     return None
 
     def _kind(self, device: int, path: str) -> str:
-        """Return the type of a file system. Each file system is looked up and reported once."""
+        """Return the type of a file system.
+
+        Each file system is looked up and reported only once.
+        """
         kind = self._kinds.get(device)
         if kind is None:
             kind = self._kinds[device] = filesystem(path)

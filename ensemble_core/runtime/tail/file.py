@@ -1,4 +1,4 @@
-"""One followed file: its last known state, the read offset, and its observer.
+"""One followed file: its last known state, how far it has been read, and its observer.
 
 The follower decides when to check and read the file.
 """
@@ -21,37 +21,39 @@ from ensemble_core.runtime.tail.poll_interval import PollInterval
 
 __all__ = ["File", "Place"]
 
-#: Number of bytes that are read at a time, so that a fast-growing file does not delay the others.
+#: How many bytes are read at a time, so that a fast-growing file does not delay the others.
 _CHUNK = 64 * 1024
-#: If a job ran for at least this many seconds and had at least this many rows, all of them at its
-#: end, it has probably buffered its output.
+#: If a job has run for at least this many seconds and has at least this many rows, all of them at
+#: its end, it has probably buffered its output.
 _LATE, _LATE_ROWS = 30.0, 10
-#: Number of bytes before the read offset that are kept for comparison. If these bytes of the file
-#: change, the file was rewritten.
+#: How many bytes before the read position are stored for comparison. If they change, the file was
+#: rewritten.
 _REMEMBERED = 256
-#: How many of these bytes are kept for a later attempt of the job.
+#: How many of these bytes are stored for a later attempt of the job.
 _REMEMBERED_OF_OTHERS = 32
-#: The kernel's clock for files may be a tick (10 ms) behind.
+#: By how many seconds the kernel's clock for files may be behind (a tick is 10 ms).
 _TICK = 0.02
-#: Transient errors: no descriptors, no memory, a busy file server. After a job's end, reading is
-#: retried for ``_PATIENCE`` seconds, with pauses of ``_PAUSE`` seconds.
+#: Transient errors: no descriptors, no memory, a busy file server. After the end of a job, reading
+#: is retried for ``_PATIENCE`` seconds, every ``_PAUSE`` seconds.
 _TRANSIENT = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE, errno.ETIMEDOUT}
 )
 _PATIENCE, _PAUSE = 5.0, 0.01
 
 _Seen = tuple[int, int, int, int]
-#: The file that was read, the offset, and the bytes before the offset.
+#: Which file was read, up to which position, and the bytes before this position.
 Place = tuple[tuple[int, int], int, bytes]
 
 
 class _InvalidRow(Exception):
-    """Raised for a value from an observer that is not a row. In messages, its text follows the name
-    of the observer's method."""
+    """Raised if an observer returns something that is not a row.
+
+    In messages, the text follows the name of the observer's method.
+    """
 
 
 def _check(row: object) -> None:
-    """Raise :class:`_InvalidRow` for a value from an observer that is not a row."""
+    """Raise :class:`_InvalidRow` if an observer has returned something that is not a row."""
     if not isinstance(row, Row):
         raise _InvalidRow(f"returned {_shown(row)}, not a Row")
     values: Mapping[str, object] = row.values
@@ -68,10 +70,11 @@ def _shown(value: object) -> str:
 class File:
     """A file of a job, and the observer that reads it.
 
-    ``tell`` is called with the rows, as events with the time of ``clock``. ``warn`` is called once
-    with each problem. ``fail`` is called with an error of the observer. The first ``taken`` rows
-    are skipped. A file that was last written before ``since`` belongs to another job and is not
-    read until it changes.
+    - ``tell`` is called with the rows, as events with the time of ``clock``.
+    - ``warn`` is called once for each problem; ``fail`` is called with an error of the observer.
+    - The first ``taken`` rows are skipped.
+    - If the file was last written before ``since``, it belongs to another job, and is not read
+      until it changes.
     """
 
     def __init__(
@@ -97,14 +100,14 @@ class File:
         #: True if the file system caches the state of a file until the file is opened.
         self.cached = False
         # State of the change detector: the file's device, its polling interval, the device and
-        # inode watched by inotify, and whether its job is over.
+        # inode that inotify watches, and whether its job is over.
         self.device: int | None = None
         self.pace: PollInterval[File] | None = None
         self.watched: tuple[int, int] | None = None
         self.over = False
         self._observer = observer
         self._since = since
-        #: Number of rows to skip, because an earlier controller has handled them.
+        #: How many rows to skip, because an earlier controller has handled them.
         self._taken = taken
         #: True after the file was truncated or replaced, until the next row.
         self._anew = False
@@ -118,23 +121,23 @@ class File:
         self._read_of: tuple[int, int] | None = None
         self._offset = 0
         self._before = b""
-        #: The offset at which to stop, once the job has ended.
+        #: The position at which to stop reading, once the job has ended.
         self._end: int | None = None
         self._began = clock()
-        #: Numbers of rows before and after the job's end.
+        #: Number of rows before and after the end of the job.
         self._rows = [0, 0]
-        #: The time at which retries of reading to the end are given up.
+        #: The time at which to give up retries of reading to the end.
         self._give_up: float | None = None
 
     @property
     def place(self) -> Place | None:
-        """The place where reading stopped, for a later attempt of the job, or ``None``."""
+        """The position at which reading stopped, for a later attempt of the job, or ``None``."""
         if self._read_of is None:
             return None
         return self._read_of, self._offset, self._before[-_REMEMBERED_OF_OTHERS:]
 
     def resume(self, place: Place) -> None:
-        """Start reading at this place, unless the file was replaced or shrank."""
+        """Start reading at this position, unless the file has been replaced or truncated."""
         self._read_of, self._offset, self._before = place
 
     def look(self) -> bool:
@@ -159,7 +162,7 @@ class File:
         self.identity = (status.st_dev, status.st_ino)
         seen = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
         if self._seen is None and self._since is not None:
-            # Some file systems, such as Lustre, keep whole seconds only.
+            # Some file systems, such as Lustre, store whole seconds only.
             exact = status.st_mtime_ns % 10**9
             since = self._since - _TICK if exact else math.floor(self._since - _TICK)
             if status.st_mtime < since:
@@ -190,7 +193,7 @@ class File:
     def read_to_end(self) -> bool:
         """Read one piece, after the job is over. Return True if there is more to read."""
         if self._end is None:
-            # A short job may be over before the first check of its file.
+            # A short job may be over before its file is checked for the first time.
             self.look()
             if self.identity is None and self.cached:
                 self._list_folder()
@@ -200,11 +203,13 @@ class File:
         return self.read(ended=True)
 
     def finish(self) -> None:
-        """Handle a row that the end of the file completes."""
+        """Handle the rows that are complete at the end of the file."""
         self._observe(self._observer.finish, "finish")
 
     def unread(self) -> str | None:
-        """Explain why nothing of the file was read: it never appeared, or was not written."""
+        """Explain why nothing was read: the file does not exist, or the job has not written to
+        it.
+        """
         if self.dropped or self._warned:
             return None
         if self._seen is None:
@@ -217,12 +222,14 @@ class File:
         return None
 
     def complaint(self) -> str | None:
-        """Describe what the observer did not understand in the file, or why rows came late."""
+        """Describe what the observer could not parse, or why rows came late; otherwise return
+        ``None``.
+        """
         if self.dropped or self._seen is None or self._stale is not None:
             return None
         try:
             why = self._observer.complaint()
-        except Exception:  # an error in the plugin no longer matters
+        except Exception:  # errors of the plugin no longer matter
             return None
         if why is not None:
             return f"the observer {self.name!r} did not understand {self.path}: {why}"
@@ -250,7 +257,7 @@ class File:
             return status
         try:
             fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-        except PermissionError:  # this is reported when the file is read
+        except PermissionError:  # reported when the file is read
             return status
         try:
             return os.fstat(fd)
@@ -258,8 +265,11 @@ class File:
             os.close(fd)
 
     def _list_folder(self) -> None:
-        """List the folder, so that the file server is queried again. Otherwise, a missing file may
-        stay cached as missing."""
+        """List the folder of the file.
+
+        This makes NFS ask the server again. Otherwise, it may remember for some time that the file
+        is missing.
+        """
         # If the folder cannot be listed, the file does not exist either.
         with suppress(OSError, ValueError), os.scandir(os.path.dirname(self.path)) as entries:
             next(entries, None)
@@ -279,8 +289,8 @@ class File:
             if self._read_of is not None and (
                 self._read_of != identity
                 or status.st_size < self._offset
-                # The file was truncated and grew again between two checks, or a new file has this
-                # inode.
+                # The file was truncated and has grown again between two checks, or a new file has
+                # this inode.
                 or not data.startswith(self._before)
             ):
                 self._offset, self._before, self._end, self._taken = 0, b"", None, 0
@@ -296,8 +306,8 @@ class File:
             os.close(fd)
         got = len(data)
         if self._end is None and self._offset + got >= status.st_size:
-            # Zero bytes at the end are preallocated space, or data that has not yet arrived from
-            # another node.
+            # Zero bytes at the end are preallocated space, or data from another node that has not
+            # arrived yet.
             data = data.rstrip(b"\0")
         self._offset += len(data)
         self._before = (self._before + data[-_REMEMBERED:])[-_REMEMBERED:]

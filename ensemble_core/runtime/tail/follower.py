@@ -1,10 +1,11 @@
-"""Follower: one thread that reads all followed files of a run while jobs write them.
+"""Follower: the thread that reads all followed files of a run while jobs write to them.
 
 The output tracker calls :meth:`Follower.watch` when a job starts and :meth:`Follower.finish` when
-it has ended. Rows of observers become :class:`~ensemble_core.model.events.Observed` events.
+the job has ended. Each row that an observer reads becomes an event
+:class:`~ensemble_core.model.events.Observed`.
 
 Inotify reports writes on this machine, but not writes of other nodes to NFS or Lustre. Therefore,
-all files are also polled: every few seconds on such file systems, rarely on local ones. No file
+all files are also polled: every few seconds on such file systems, and rarely on local ones. No file
 stays open, so thousands can be followed.
 """
 
@@ -31,30 +32,30 @@ if TYPE_CHECKING:
 __all__ = ["Follower"]
 
 _BATCH = 1000
-#: Maximum time between two batches of rows while files are read, in seconds.
+#: While files are being read, rows are emitted after at most this many seconds.
 _FLUSH = 0.002
-#: Pause between rounds, to gather changes: the shortest pause in seconds, the pause as a multiple
-#: of the time of the last round (2 means a third of one core), and the longest pause in seconds.
+#: Pause between two rounds, in which changes are gathered: the shortest pause in seconds, the pause
+#: as a multiple of the last round's duration (2 means a third of one core), and the longest pause.
 _GATHER, _GATHER_PER_COST, _GATHER_LONGEST = 0.005, 2.0, 0.1
-#: Maximum time in seconds that a round spends on ended jobs, and on files that are far behind.
+#: How many seconds a round spends on ended jobs at most, and also on files that are far behind.
 _SLICE = 0.02
-#: Back-pressure: the size of the inbox above which files that are far behind wait, and the size
-#: above which all files wait.
+#: Back-pressure: with more events than this in the inbox, files that are far behind wait (first
+#: number), or all files wait (second number).
 _BACKLOG_BEHIND, _BACKLOG = 500, 20_000
-#: Seconds that a file that is far behind waits in that case.
+#: How many seconds a file that is far behind waits in that case.
 _BREATH = 0.005
 
 
 @dataclass(slots=True, eq=False)
 class _Ending:
-    """A job that is over, and its files that are not read to their ends yet."""
+    """A job that has ended, and those of its files that have not been read to their ends."""
 
     then: Callable[[], None]
     files: list[File]
     expected: bool
 
 
-#: Maximum number of read positions that are kept for later attempts of ended jobs.
+#: How many read positions are stored for later attempts of ended jobs at most.
 _PLACES = 10_000
 
 
@@ -67,30 +68,22 @@ def _index(job: str) -> str:
 class Follower:
     """Follows growing files in a thread, and emits the rows that their observers read.
 
-    Parameters
-    ----------
-    emit:
-        Takes batches of events, in the order of each file. Called on the follower's thread.
-    clock:
-        Returns the events' timestamps, in seconds since the epoch.
-    warn:
-        Takes warnings, once for each file and cause, such as a path that is not a regular file,
-        and once for each type of file system that is only polled. By default they are logged.
-    miss:
-        Takes a warning and a job's id, once for each group and observer, if a successful job did
-        not write what its observer reads. By default, ``warn`` takes the warning.
-    fail:
-        Takes an error of an observer, which is not called again. By default, ``warn`` takes the
-        error.
-    backlog:
-        Returns the number of events in the inbox, for back-pressure. Reading pauses while this
-        number is large, so that gigabytes of output do not become gigabytes of events. Files that
-        grow fast wait first.
-    inotify:
-        Whether to use inotify if available.
+    - ``emit`` receives batches of events, in the order of each file. It is called on the follower's
+      thread.
+    - ``clock`` returns the timestamps of events, in seconds since the epoch.
+    - ``warn`` receives warnings: once for each file and cause, such as a path that is not a regular
+      file, and once for each type of file system that is only polled. The default logs them.
+    - ``miss`` receives a warning and a job's id if a successful job has not written what its
+      observer reads, once for each group and observer. The default calls ``warn``.
+    - ``fail`` receives an error of an observer, which is not called again. The default calls
+      ``warn``.
+    - ``backlog`` returns the number of events in the inbox, for back-pressure. Reading pauses while
+      this number is large, so that gigabytes of output do not become gigabytes of events. Files
+      that grow fast wait first.
+    - ``inotify``: whether to use inotify if it is available.
 
-    A file need not exist yet. If it shrinks, or is replaced or rewritten, it is read from its
-    start, after ``observer.truncated()``. Only regular files are opened.
+    A file need not exist yet. If it is truncated, replaced or rewritten, it is read from its start,
+    after a call of ``observer.truncated()``. Only regular files are opened.
     """
 
     def __init__(
@@ -120,14 +113,14 @@ class Follower:
         self._abandoned = False
         self._thread: threading.Thread | None = None
         self._wakeup: Wakeup | None = None
-        # These belong to the follower's thread.
+        # Only the follower's thread uses the attributes below.
         self._changes = ChangeDetector(self._warn, inotify=inotify)
         #: Files that have more to read.
         self._behind: deque[File] = deque()
         self._ending: deque[_Ending] = deque()
         self._batch: list[Event] = []
         self._flushed = 0.0
-        #: Groups and observers for which missing output was reported.
+        #: Groups and observers for which missing output has been reported.
         self._missed: set[tuple[str, str]] = set()
 
     def watch(
@@ -140,12 +133,12 @@ class Follower:
         since: float | None = None,
         taken: int = 0,
     ) -> None:
-        """Follow this file of this job from its start. Returns at once.
+        """Follow this file of this job from its start. Returns immediately.
 
         ``since`` is a time (seconds since the epoch) before which the job cannot have written, such
         as its submission. A file that was last written before that time belongs to another job and
-        is not read until it changes. If ``since`` is ``None``, any file is read. The first
-        ``taken`` rows are skipped, because an earlier controller has handled them.
+        is not read until it changes. With ``None``, any file is read. The first ``taken`` rows are
+        skipped, because an earlier controller has handled them.
         """
         file = File(
             job_id, observer_name, observer, path, since=since, taken=taken,
@@ -170,12 +163,11 @@ class Follower:
     def finish(
         self, job_id: str, then: Callable[[], None] = lambda: None, *, expected: bool = False
     ) -> None:
-        """Read an ended job's files to their ends, emit the last rows, then call ``then``.
+        """Read the files of an ended job to their ends, emit the last rows, then call ``then``.
 
-        With ``expected``, the job succeeded, so its files should exist; a missing file causes a
-        warning, once for each group and observer. The method returns at once. ``then`` is always
-        called exactly once, on the follower's thread, or on this thread if no file of the job is
-        followed.
+        Returns immediately. ``then`` is always called exactly once, on the follower's thread, or on
+        this thread if no file of the job is followed. With ``expected``, the job was successful, so
+        its files should exist; a missing file causes a warning, once for each group and observer.
         """
         with self._lock:
             files = self._jobs.pop(job_id, None)
@@ -189,7 +181,7 @@ class Follower:
     def close(self, timeout: float = 10.0) -> None:
         """Complete all calls of :meth:`finish`, stop following files, and end the thread.
 
-        After ``timeout`` seconds, the remaining rows are lost and each ``then`` is called.
+        After ``timeout`` seconds, the remaining rows are lost, and each ``then`` is called.
         """
         with self._lock:
             self._closing = True
@@ -232,7 +224,7 @@ class Follower:
                 cost = (after - began) * _GATHER_PER_COST
                 gathered = after + min(max(_GATHER, cost), _GATHER_LONGEST)
                 self._wait_for_backlog()
-        except Exception as error:  # report the error, because rules may wait for rows
+        except Exception as error:  # rules may wait for rows
             _log().exception("the thread that follows files has ended")
             self._warn(
                 "jobs' output is no longer read, so rules that wait for it will not fire: "
@@ -242,7 +234,7 @@ class Follower:
             self._release(wakeup)
 
     def _next(self) -> float:
-        """Return the time of the next round, unless something wakes the thread earlier."""
+        """Return the time of the next round, unless something wakes the thread before."""
         if self._ending or self._closing:
             return 0.0
         due = self._changes.due()
@@ -281,7 +273,9 @@ class Follower:
                 return
 
     def _keep_place(self, file: File) -> None:
-        """Keep the read position of a file, because another attempt of the job may append to it."""
+        """Store the read position in a file, because another attempt of the job may append to
+        it.
+        """
         place = file.place
         if place is None:
             return
@@ -366,7 +360,7 @@ class Follower:
 
 @contextmanager
 def _logged(message: str, *args: object) -> Iterator[None]:
-    """Log exceptions of the caller's functions, so that the other files are still followed."""
+    """Log exceptions of the caller's functions, so that other files are still followed."""
     try:
         yield
     except Exception:

@@ -1,9 +1,10 @@
-"""Inotify watches of followed files; the only module that uses the library.
+"""Inotify watches for followed files.
 
-Each existing file has a separate watch, so other writes in the file's folder cost nothing. For a
-missing file, the nearest existing folder is watched until the next name of the path appears.
-Inotify alone is not reliable: it misses writes of other nodes, writes through memory mappings, and
-changed symbolic links. Therefore, files are also polled.
+Each existing file has its own watch, so writes to other files in the folder cost nothing. If a file
+does not exist, the nearest existing folder above it is watched until the next name in the path is
+created. Inotify alone is not reliable: it misses writes of other nodes, writes through memory
+mappings, and changes of symbolic links. Therefore, files are also polled. No other module uses the
+inotify library.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ _FOLDER = flags.CREATE | flags.MOVED_TO | flags.MOVE_SELF | flags.DELETE_SELF | 
 _GONE = flags.MOVE_SELF | flags.DELETE_SELF | flags.UNMOUNT | flags.IGNORED
 _FORGOTTEN = flags.IGNORED
 _LOST = flags.Q_OVERFLOW
-#: Errors if the user's limit of watches, or the kernel's memory for watches, is exhausted.
+#: Errors if the user's limit on watches or the kernel's memory for watches is exhausted.
 _LIMITS = frozenset({errno.ENOSPC, errno.ENOMEM})
 
 
 def _nearest(path: str) -> tuple[str, str]:
     """Return the nearest existing folder above a path, and the name that must be created in it.
 
-    Symbolic links are followed. If a link is broken, the name is that of its missing target.
+    Symbolic links are followed. For a broken link, the name is that of its missing target.
     """
     folder, name = os.path.split(os.path.realpath(path))
     while name and not os.path.isdir(folder):
@@ -40,14 +41,14 @@ def _nearest(path: str) -> tuple[str, str]:
 
 
 class InotifyWatches(Generic[T]):
-    """The watches of one follower. Each of its files (type ``T``) has one watch at a time.
+    """The watches of one follower. Each of its files (type ``T``) has at most one watch.
 
-    Raises ``OSError`` without inotify, or at the user's limit of instances.
+    Raises ``OSError`` if inotify is not available or the user's limit on instances is reached.
     """
 
     def __init__(self) -> None:
         self._inotify = INotify(nonblocking=True)
-        #: The files to report, by watch and awaited name (``None``: the watched file itself).
+        #: The files to report, by watch and expected name (``None``: the watched file itself).
         self._listeners: dict[int, dict[str | None, set[T]]] = {}
         self._places: dict[T, tuple[int, str | None]] = {}
 
@@ -70,14 +71,14 @@ class InotifyWatches(Generic[T]):
     def watch(self, who: T, path: str) -> bool:
         """Watch an existing file. Return True if it was not watched before.
 
-        Raises ``OSError`` at the user's limit of watches.
+        Raises ``OSError`` if the user's limit on watches is reached.
         """
         return self._add(who, path, _FILE, None)
 
     def expect(self, who: T, path: str) -> bool:
-        """Watch for the creation of a file, or of the next folder on its path.
+        """Watch for the creation of a file, or of the next folder in its path.
 
-        The return value and errors are those of :meth:`watch`.
+        The result and errors are those of :meth:`watch`.
         """
         folder, name = _nearest(path)
         return bool(name) and self._add(who, folder, _FOLDER, name)
@@ -97,7 +98,7 @@ class InotifyWatches(Generic[T]):
             self._remove(wd)
 
     def changed(self) -> tuple[set[T], bool]:
-        """Return the owners of changed files, and whether events were lost. Do not wait.
+        """Return the owners of changed files, and whether events were lost. Never waits.
 
         If a watched file or folder no longer exists, its watch is removed.
         """
@@ -126,7 +127,7 @@ class InotifyWatches(Generic[T]):
     def _remove(self, wd: int) -> None:
         try:
             self._inotify.rm_watch(wd)
-        except OSError:  # the kernel has already removed the watch
+        except OSError:  # the kernel has removed the watch already
             return
 
     def _add(self, who: T, path: str, mask: int, name: str | None) -> bool:
@@ -143,7 +144,7 @@ class InotifyWatches(Generic[T]):
         place = (wd, name)
         if self._places.get(who) == place:
             return False
-        # Drop the old place last, because both places may use the same watch, which must stay.
+        # Drop the old position last: if both positions use the same watch, it must stay.
         self._listeners.setdefault(wd, {}).setdefault(name, set()).add(who)
         self.drop(who)
         self._places[who] = place

@@ -1,7 +1,8 @@
-"""Poll intervals: how often followed files are polled, depending on cost and file system.
+"""Poll intervals: how often files are polled, depending on the cost of a poll and on the file
+system.
 
-If inotify reports every write, polling is a safety net. If other nodes write, polling is the only
-way to see their writes.
+If inotify reports every write, polling is only a safety net. If other nodes write, polling is the
+only way to see their writes.
 """
 
 from __future__ import annotations
@@ -21,13 +22,12 @@ LOCAL = frozenset(
         "xfs", "zfs",
     }
 )  # fmt: skip
-#: Types of file systems whose client caches the state of a file for up to a minute, or until the
-#: file is opened.
+#: Types of file systems that cache the state of a file for up to a minute, or until it is opened.
 CACHING = frozenset({"nfs", "nfs4"})
 
 
 class _Polled(Protocol):
-    """Protocol of a file that has a poll interval."""
+    """Any file that has a poll interval."""
 
     @property
     def pace(self) -> object: ...
@@ -37,11 +37,11 @@ _File = TypeVar("_File", bound=_Polled)
 
 
 class PollInterval(Generic[_File]):
-    """Files that are polled together, and the time of their next round.
+    """Files that are polled together, and the time of the next round.
 
-    After a round that found new data, the pause is ``shortest`` seconds. After any other round, it
-    is 1.5 times the last pause, up to ``idle``. The pause is at least ``per_cost`` times the
-    duration of the round, up to ``longest``.
+    After a round that has found new data, the pause is ``shortest`` seconds. After any other round,
+    the pause is 1.5 times the previous one, up to ``idle``. In any case, it is at least
+    ``per_cost`` times the duration of the round, up to ``longest``.
     """
 
     def __init__(self, shortest: float, idle: float, longest: float, per_cost: float) -> None:
@@ -67,13 +67,15 @@ class PollInterval(Generic[_File]):
         self._files.pop(file, None)
 
     def due(self) -> float:
-        """Return the time of the next poll (``time.monotonic``), or infinity without files."""
+        """Return the time of the next poll (as in ``time.monotonic``), or infinity without
+        files.
+        """
         if self._left:
             return 0.0
         return self._next if self._files else float("inf")
 
     def hurry(self) -> None:
-        """Poll every file now. Files that were already polled in this round are polled last."""
+        """Poll every file now. Files that have been polled in this round come last."""
         self._left = deque({**dict.fromkeys(self._left), **self._files})
 
     def turn(self, look: Callable[[_File], bool], slice_: float) -> list[_File]:

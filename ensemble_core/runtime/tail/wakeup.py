@@ -1,4 +1,6 @@
-"""Wakeup of the follower's thread: by other threads, by inotify, or by a timeout."""
+"""Wakes the follower's thread: because of another thread, because of inotify, or after a
+timeout.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ __all__ = ["Wakeup"]
 class Wakeup:
     """Wakes one sleeping thread. Any thread may call ``set``, until ``close`` is called.
 
-    If no file descriptor is free, the sleeping thread polls twenty times a second.
+    If no file descriptor is available, the sleeping thread polls twenty times a second.
     """
 
     _SHORT = 0.05
@@ -26,22 +28,24 @@ class Wakeup:
             self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def set(self) -> None:
-        """Wake the sleeping thread, or end its next sleep at once."""
+        """Wake the sleeping thread. If it does not sleep, end its next sleep immediately."""
         if not self._set.is_set():
             self._set.set()
             if self._fd is not None:
                 os.eventfd_write(self._fd, 1)
 
     def clear(self) -> None:
-        """Reset the wakeup. Call this after waking and before checking for work."""
+        """Reset the wakeup. Call this after waking up and before looking for work."""
         self._set.clear()
         if self._fd is not None:
             with contextlib.suppress(BlockingIOError):  # it was not set
                 os.eventfd_read(self._fd)
 
     def sleep(self, until: float, ear: int | None) -> None:
-        """Sleep until :meth:`set` is called, the descriptor ``ear`` is readable, or the time is
-        ``until`` (``time.monotonic``)."""
+        """Sleep until :meth:`set` is called, the descriptor ``ear`` is readable, or time is up.
+
+        ``until`` is a time as in ``time.monotonic``.
+        """
         poll = select.poll()
         for fd in (ear, self._fd):
             if fd is not None:
@@ -52,12 +56,12 @@ class Wakeup:
                 return
             if self._fd is None:
                 left = min(left, self._SHORT)
-            # The time is in milliseconds, rounded up, so that the sleep does not end too early.
+            # Milliseconds, rounded up, so that the sleep does not end too early.
             if poll.poll(None if left == float("inf") else left * 1000 + 1):
                 return
 
     def close(self) -> None:
-        """Release the descriptor. No thread may sleep or call ``set`` after this."""
+        """Release the descriptor. After that, no thread may sleep or call ``set``."""
         self._set.set()
         fd, self._fd = self._fd, None
         if fd is not None:
