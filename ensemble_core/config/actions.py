@@ -74,7 +74,7 @@ class MatchContext(NamedTuple):
 
 
 def bind_action(
-    context: Context, path: Path, spec: Mapping[str, Any], occasion: MatchContext
+    context: Context, path: Path, spec: Mapping[str, Any], matched: MatchContext
 ) -> BoundAction | None:
     """Return the checked action.
 
@@ -85,19 +85,19 @@ def bind_action(
         return None
     record = context.registry.actions[name]
     check_capabilities(context, (*path, "name"), name, record)
-    if occasion.ends and not record.options.get("x-ensemble-at-end"):
+    if matched.ends and not record.options.get("x-ensemble-at-end"):
         actions = context.registry.actions
         able = [each for each in actions if actions[each].options.get("x-ensemble-at-end")]
         context.report(
             (*path, "name"),
             f"{name!r} is not possible after the end of the run",
-            hint=f"actions possible with trigger {occasion.trigger!r}: {', '.join(sorted(able))}",
+            hint=f"actions possible with trigger {matched.trigger!r}: {', '.join(sorted(able))}",
             code="after-end",
         )
     given = {key: copy.deepcopy(value) for key, value in spec.items() if key not in ACTION_KEYS}
-    if not _check_job(context, path, name, record, spec, occasion):
-        occasion = occasion._replace(names=None)  # avoid follow-up errors
-    check = OptionCheck(context, record.options, _with_rows(context, record, given, occasion))
+    if not _check_job(context, path, name, record, spec, matched):
+        matched = matched._replace(names=None)  # avoid follow-up errors
+    check = OptionCheck(context, record.options, _with_rows(context, record, given, matched))
     options = check.options(path, given)
     _check_values(context, path, record, given, check.group)
     if not context.intact(path):
@@ -110,7 +110,7 @@ def bind_action(
         reads=frozenset(check.reads),
         submits=record.plan is None or name == "custom" or "submit" in record.needs,
         retries=record.options.get("x-ensemble-retries") is True,
-        varies=_varies(context, record, given, check.group, occasion),
+        varies=_varies(context, record, given, check.group, matched),
         nested=tuple(check.nested),
         messages=tuple(place[len(path) :] for place in check.messages),
         tolerated=spec.get("on_error") == "warn",
@@ -118,16 +118,16 @@ def bind_action(
 
 
 def _with_rows(
-    context: Context, record: ActionPlugin, given: Mapping[str, Any], occasion: MatchContext
+    context: Context, record: ActionPlugin, given: Mapping[str, Any], matched: MatchContext
 ) -> MatchContext:
     """Return the context extended by the columns of the table in the action's option ``rows``."""
     properties = record.options.get("properties", {})
     named = [value for key, value in given.items() if _annotation(properties.get(key)) == "rows"]
     if named == ["job"]:
-        return occasion._replace(names=None)
+        return matched._replace(names=None)
     text = named[0] if named and isinstance(named[0], str) else ""
     table = context.known.tables.get(text.partition("(")[0].removeprefix(ALL))
-    return occasion if table is None else occasion.knowing(table.row_names)
+    return matched if table is None else matched.knowing(table.row_names)
 
 
 def _varies(
@@ -135,14 +135,14 @@ def _varies(
     record: ActionPlugin,
     given: Mapping[str, Any],
     group: JobGroup | None,
-    occasion: MatchContext,
+    matched: MatchContext,
 ) -> frozenset[str]:
     """Return the groups for which the action submits new combinations of parameters."""
     if not _merges(record.options, given):
         return frozenset()
     if group is not None:
         return frozenset({group.name})
-    own = {name for name in occasion.over if name is not None}
+    own = {name for name in matched.over if name is not None}
     return frozenset(own or context.known.groups)
 
 
@@ -178,32 +178,32 @@ def _check_job(
     name: str,
     record: ActionPlugin,
     spec: Mapping[str, Any],
-    occasion: MatchContext,
+    matched: MatchContext,
 ) -> bool:
     """Return True if the action needs no job of an event, or has one. Otherwise report an error."""
     other = record.options.get("x-ensemble-job-unless")
-    if occasion.job or not isinstance(other, str) or other in spec:
+    if matched.job or not isinstance(other, str) or other in spec:
         return True
-    if occasion.slices and _merges(record.options, spec):
+    if matched.slices and _merges(record.options, spec):
         return True  # the action submits jobs like those of the slice, so the event needs no job
     without = f" without {other!r}" if other else ""
     hint = "use a trigger that concerns a job, such as job-clean or observed"
     if other:
         hint = f"add {other}: with a job group"
-    elif occasion.trigger == "idle" and _merges(record.options, spec):
+    elif matched.trigger == "idle" and _merges(record.options, spec):
         given = spec.get("parameters") or {}
         varied = set(given) - {name for each in given.values() for name in _names_in(each)}
-        swept = [name for one in occasion.over if one for name in _swept(context, one, varied)]
+        swept = [name for one in matched.over if one for name in _swept(context, one, varied)]
         if swept:
             hint = f"add each: [{', '.join(dict.fromkeys(swept))}] beside the trigger: "
             hint += "the rule then fires separately for each value"
         else:
-            label = next((one for one in occasion.over if one), "GROUP")
+            label = next((one for one in matched.over if one), "GROUP")
             hint = f"write {{name: submit, label: {label}, with: {{parameters: …}}}}, "
             hint += "which needs no job"
     context.report(
         (*path, "name"),
-        f"'{name}'{without} acts on the event's job, but the trigger {occasion.trigger!r} has no "
+        f"'{name}'{without} acts on the event's job, but the trigger {matched.trigger!r} has no "
         "job",
         hint=hint,
         code="no-job",
@@ -265,7 +265,7 @@ class OptionCheck:
     (``messages``).
     """
 
-    def __init__(self, context: Context, schema: Mapping[str, Any], occasion: MatchContext) -> None:
+    def __init__(self, context: Context, schema: Mapping[str, Any], matched: MatchContext) -> None:
         self.metrics: set[str] = set()
         self.reads: set[str] = set()
         self.nested: list[BoundAction] = []
@@ -274,7 +274,7 @@ class OptionCheck:
         self.group: JobGroup | None = None
         self._context = context
         self._schema = schema
-        self._occasion = occasion
+        self._matched = matched
 
     def options(self, path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the converted options, completed with defaults."""
@@ -328,8 +328,8 @@ class OptionCheck:
             self._fields(path[:-1], {"parameters": value}, around, properties)
             return value
         if kind == "action":
-            occasion = self._occasion.knowing(schema.get("x-ensemble-fields", ()))
-            return self._actions(path, value, occasion)
+            matched = self._matched.knowing(schema.get("x-ensemble-fields", ()))
+            return self._actions(path, value, matched)
         if kind == "expression":
             self._expressions(path, value)
         elif kind == "phase":
@@ -368,13 +368,13 @@ class OptionCheck:
             schema = {**definitions.get(target.removeprefix("#/$defs/"), {}), **own}
         return schema
 
-    def _actions(self, path: Path, value: Any, occasion: MatchContext) -> Any:
+    def _actions(self, path: Path, value: Any, matched: MatchContext) -> Any:
         """Bind an action, or a list of actions, that is part of the options."""
         if isinstance(value, list):
-            return [self._actions((*path, i), one, occasion) for i, one in enumerate(value)]
+            return [self._actions((*path, i), one, matched) for i, one in enumerate(value)]
         bound = None
         if isinstance(value, dict):
-            bound = bind_action(self._context, path, value, occasion)
+            bound = bind_action(self._context, path, value, matched)
         if bound is None:
             return value
         self.nested.append(bound)
@@ -383,7 +383,7 @@ class OptionCheck:
 
     def _expressions(self, path: Path, value: Any, *, texts: bool = False) -> None:
         """Parse every string in the value that begins with ``=``."""
-        context, occasion = self._context, self._occasion
+        context, matched = self._context, self._matched
         if isinstance(value, (dict, list)):
             items = value.items() if isinstance(value, dict) else enumerate(value)
             for key, item in items:
@@ -395,10 +395,10 @@ class OptionCheck:
                 if scoped is None:
                     return
                 plain = parsed.names - scoped
-                if not_asked_for(context, path, plain, occasion):
+                if not_asked_for(context, path, plain, matched):
                     return
-                if occasion.names is not None:
-                    check_names(parsed.text, plain, occasion.names)
+                if matched.names is not None:
+                    check_names(parsed.text, plain, matched.names)
             except EnsembleError as error:
                 context.attach(error, path)
                 return
@@ -410,9 +410,9 @@ class OptionCheck:
 
         Return ``None`` if one of them is invalid.
         """
-        occasion = self._occasion
+        matched = self._matched
         found = scoped_names(
-            self._context, path, names, occasion.names, occasion.over, occasion.slices
+            self._context, path, names, matched.names, matched.over, matched.slices
         )
         self.reads |= found or set()
         return found
@@ -432,7 +432,7 @@ class OptionCheck:
             of_job = self._of_job(path, spoken)
             scoped = self.scoped(path, spoken - of_job)
             if scoped is not None:
-                _check_message(context, path, name, self._occasion.knowing(scoped | of_job))
+                _check_message(context, path, name, self._matched.knowing(scoped | of_job))
         elif kind == "rows":
             self._rows(path, name)
         elif kind == "mail" and not _MAIL.fullmatch(name):
@@ -472,19 +472,19 @@ class OptionCheck:
 
     def _rows(self, path: Path, name: str) -> None:
         """Check the value of an option ``rows``: a table's name or ``job``."""
-        context, occasion = self._context, self._occasion
+        context, matched = self._context, self._matched
         if name != "job":
             check_rows(context, path, name)
-        elif not occasion.job:
+        elif not matched.job:
             context.report(
                 path,
-                f"'rows: job' needs the event's job, but the trigger {occasion.trigger!r} has no "
+                f"'rows: job' needs the event's job, but the trigger {matched.trigger!r} has no "
                 "job",
                 hint="use a trigger that concerns a job, such as job-done",
                 code="no-job",
             )
-        elif not context.prints_rows(occasion.group):
-            whose = "any job group" if occasion.group is None else repr(occasion.group)
+        elif not context.prints_rows(matched.group):
+            whose = "any job group" if matched.group is None else repr(matched.group)
             context.report(
                 path,
                 f"'rows: job' needs stored rows, but no observer of {whose} stores them",
@@ -519,7 +519,7 @@ class OptionCheck:
         """Return the groups that the action submits or changes, as far as they are known."""
         groups = self._context.known.groups
         named = [around.get(key) for key, of in properties.items() if _annotation(of) == "group"]
-        name = next((one for one in named if isinstance(one, str)), self._occasion.group)
+        name = next((one for one in named if isinstance(one, str)), self._matched.group)
         found = groups.values() if name is None else [groups.get(name)]
         return [group for group in found if group is not None]
 
@@ -527,7 +527,7 @@ class OptionCheck:
         """Check those names that have the form ``job.NAME``, and return them."""
         found = frozenset(name for name in names if name.startswith("job."))
         for name in sorted(found):
-            _check_job_field(self._context, path, name, self._occasion)
+            _check_job_field(self._context, path, name, self._matched)
         return found
 
     def _later(self, path: Path, text: str, pattern: re.Pattern[str]) -> None:
@@ -535,18 +535,18 @@ class OptionCheck:
         if text.startswith("="):
             self._expressions(path, text, texts=True)
             return
-        context, occasion = self._context, self._occasion
+        context, matched = self._context, self._matched
         names = {match[3] for match in pattern.finditer(text) if match[3]}
         bare = names - self._of_job(path, names)
         scoped = self.scoped(path, bare)
-        if scoped is None or not_asked_for(context, path, bare - scoped, occasion):
+        if scoped is None or not_asked_for(context, path, bare - scoped, matched):
             return
-        if occasion.names is not None:
-            for name in sorted(bare - scoped - {*occasion.names}):
-                meant = did_you_mean(name, occasion.names, "", form="did you mean {{{}}}? Or ")
+        if matched.names is not None:
+            for name in sorted(bare - scoped - {*matched.names}):
+                meant = did_you_mean(name, matched.names, "", form="did you mean {{{}}}? Or ")
                 context.report(
                     path,
-                    f"the event of trigger {occasion.trigger!r} has no field {name!r}",
+                    f"the event of trigger {matched.trigger!r} has no field {name!r}",
                     hint=f"{meant}write {{{{{name}}}}} for literal braces",
                     code="no-such-field",
                     where=context.document.at_text(path, f"{{{name}"),
@@ -554,35 +554,34 @@ class OptionCheck:
 
 
 def not_asked_for(
-    context: Context, path: Path, names: Collection[str], occasion: MatchContext
+    context: Context, path: Path, names: Collection[str], matched: MatchContext
 ) -> bool:
     """Report names of columns that the observers leave out because of their options.
 
     Return True if there were any.
     """
-    if not occasion.observed:
+    if not matched.observed:
         return False
-    asked = sorted(set(names) - {"value", *occasion.own, *EVENT_FIELDS})
+    asked = sorted(set(names) - {"value", *matched.own, *EVENT_FIELDS})
     return bool(
         [
             name
             for name in asked
             # A misspelt event field is not a column.
-            if not closest(name, occasion.own, 0.75)
-            and context.left_out(name, occasion.group, path)
+            if not closest(name, matched.own, 0.75) and context.left_out(name, matched.group, path)
         ]
     )
 
 
-def _check_job_field(context: Context, path: Path, name: str, occasion: MatchContext) -> None:
+def _check_job_field(context: Context, path: Path, name: str, matched: MatchContext) -> None:
     """Check that the field ``job.NAME`` exists and will have a value when the rule fires."""
     where = context.document.at_text(path, f"{{{name}")
     own = name.removeprefix("job.")
-    known = JOB_FIELDS | context.parameters(occasion.group)
-    if not occasion.job:
+    known = JOB_FIELDS | context.parameters(matched.group)
+    if not matched.job:
         context.report(
             path,
-            f"{{{name}}} needs the event's job, but the trigger {occasion.trigger!r} has no job",
+            f"{{{name}}} needs the event's job, but the trigger {matched.trigger!r} has no job",
             hint="use a trigger that concerns a job, such as job-fail or observed",
             code="no-job",
             where=where,
@@ -592,7 +591,7 @@ def _check_job_field(context: Context, path: Path, name: str, occasion: MatchCon
         context.unknown(path, "field", own, known, what=what, written="{job.NAME}", where=where)
     elif own in ("workdir", "stdout", "stderr"):
         executor, groups = context.executor, context.known.groups
-        mine = groups.values() if occasion.group is None else [groups.get(occasion.group)]
+        mine = groups.values() if matched.group is None else [groups.get(matched.group)]
         relative = [g for g in mine if g is not None and not (g.workdir or "").startswith("/")]
         if executor is not None and executor.members and relative:
             context.report(
@@ -624,10 +623,10 @@ def _strings(path: Path, value: Any) -> list[tuple[Path, str]]:
     return []
 
 
-def _check_message(context: Context, path: Path, text: str, occasion: MatchContext) -> None:
+def _check_message(context: Context, path: Path, text: str, matched: MatchContext) -> None:
     for match in FIELD_PLACEHOLDER.finditer(text):
         name, form = match[3] and normal_name(match[3]), match[4]
-        if form is not None and (occasion.names is None or name in occasion.names):
+        if form is not None and (matched.names is None or name in matched.names):
             if not any(_fits(value, form[1:]) for value in (1, 1.5, "text")):
                 context.report(
                     path,
@@ -639,20 +638,20 @@ def _check_message(context: Context, path: Path, text: str, occasion: MatchConte
             continue
         if name is None or form is not None:  # {other:.2f} is probably plain text
             continue
-        if not_asked_for(context, path, (name,), occasion):
+        if not_asked_for(context, path, (name,), matched):
             continue
-        if occasion.names is None or name in occasion.names:
+        if matched.names is None or name in matched.names:
             continue
-        near = closest(name, occasion.names)
+        near = closest(name, matched.names)
         if not near and not name.isidentifier():  # {x.y} is probably plain text
             continue
         if near:
             meant = f"did you mean {{{near}}}? Or"
         else:
-            meant = f"{_where_it_may_be(context, name, occasion)}; if it is not a field,"
+            meant = f"{_where_it_may_be(context, name, matched)}; if it is not a field,"
         context.report(
             path,
-            f"the event of trigger {occasion.trigger!r} has no field {name!r}",
+            f"the event of trigger {matched.trigger!r} has no field {name!r}",
             hint=f"{meant} write {{{{{name}}}}} for literal braces",
             code="no-such-field",
             where=context.document.at_text(path, f"{{{name}}}"),
@@ -667,15 +666,15 @@ def _fits(value: object, form: str) -> bool:
     return True
 
 
-def _where_it_may_be(context: Context, name: str, occasion: MatchContext) -> str:
+def _where_it_may_be(context: Context, name: str, matched: MatchContext) -> str:
     """Return a hint that says which triggers or observers provide a field that this event does not
     have.
     """
-    variables = context.variables(occasion.group)
-    if occasion.observed:
+    variables = context.variables(matched.group)
+    if matched.observed:
         if not variables:
             return "give the job group an observer that yields it ('observe:')"
         return f"its observers yield {', '.join(sorted(variables)[:15])}"
-    if occasion.job and variables and name in variables:
+    if matched.job and variables and name in variables:
         return f"only rows of output have {name!r} (trigger: observed)"
-    return f"its fields are {', '.join(sorted(occasion.names or ())[:15]) or 'none'}"
+    return f"its fields are {', '.join(sorted(matched.names or ())[:15]) or 'none'}"

@@ -34,9 +34,9 @@ def bind_rule(
     before = len(context.errors)
     bound = bind_trigger(context, path, spec)
     condition, scoped = bind_condition(context, path, spec, bound)
-    occasion = bound.occasion if bound else MatchContext()
+    matched = bound.matched if bound else MatchContext()
     found = [
-        bind_action(context, inner, one, occasion)
+        bind_action(context, inner, one, matched)
         for inner, one in listed_actions(path, spec)
         if isinstance(one, dict)
     ]
@@ -91,7 +91,7 @@ def _warn_of_columns(
 ) -> None:
     """Warn about a name that is both a column and a parameter."""
     group = bound.trigger.group
-    columns = bound.occasion.observed and context.variables(group)
+    columns = bound.matched.observed and context.variables(group)
     for both in sorted(context.parameters(group) & set(columns or ())):
         if both in words_of([spec.get("when"), spec.get("action")]):
             context.warnings.append(

@@ -35,22 +35,22 @@ def bind_condition(
     if "when" not in spec or not context.intact(place):
         return None, frozenset()
     when = spec["when"]
-    names = bound.occasion.names if bound else None
+    names = bound.matched.names if bound else None
     has_value = bound is None or bound.path is not None
     try:
         condition = conditions.parse(when, has_value=has_value)
         conditions.check_nan(condition, names or ())
         plain = condition.names
         if bound is not None:
-            occasion = bound.occasion
-            found = scoped_names(context, place, plain, names, occasion.over, occasion.slices)
+            matched = bound.matched
+            found = scoped_names(context, place, plain, names, matched.over, matched.slices)
             if found is None:
                 return None, frozenset()
             scoped = found
             plain -= scoped
-            if not_asked_for(context, place, plain, bound.occasion):
+            if not_asked_for(context, place, plain, bound.matched):
                 return None, frozenset()
-            if not bound.occasion.job:
+            if not bound.matched.job:
                 _check_of_jobs(context, condition.text, plain - {*(names or plain)}, bound)
         if names is not None:
             check_names(condition.text, plain, {*names, "value"} if has_value else names)
@@ -70,8 +70,8 @@ def bind_condition(
         context.metric(text, place)
     if bound is not None and bound.path is not None:
         _check_possible(context, place, condition, bound.path)
-    if bound is not None and not bound.occasion.observed:
-        check_causes(context, place, condition, bound.occasion.group)
+    if bound is not None and not bound.matched.observed:
+        check_causes(context, place, condition, bound.matched.group)
     if condition.tree is not None:
         impossible, certain = contradiction(condition.tree), tautology(condition.tree)
         if impossible is not None:
@@ -97,13 +97,13 @@ def _check_of_jobs(
     """Report names of job values or columns if the trigger's events have neither a job nor a
     row.
     """
-    occasion, tables = bound.occasion, context.known.tables
-    groups = occasion.over or tuple(context.known.groups)
+    matched, tables = bound.matched, context.known.tables
+    groups = matched.over or tuple(context.known.groups)
     for name in sorted(unknown):
         ways = []
         having = [one for one in groups if name in (context.scoped_variables(one) or ())]
         if having:
-            missing = "" if occasion.over else f" beside name: {having[0]}"
+            missing = "" if matched.over else f" beside name: {having[0]}"
             ways.append(f"mean.{name}{missing}, over the jobs")
         for table in tables.values():
             columns = [name] if name in table.row_names else [*table.columns] if having else []
@@ -111,7 +111,7 @@ def _check_of_jobs(
         if ways:
             raise EnsembleError(
                 f"{name!r} in {text!r} belongs to one job or row, but the trigger "
-                f"{occasion.trigger!r} has neither",
+                f"{matched.trigger!r} has neither",
                 hint=f"write {'; or '.join(ways[:2])}",
                 code="bad-condition",
             )

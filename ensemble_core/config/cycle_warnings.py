@@ -62,7 +62,7 @@ class _Edge(NamedTuple):
     """
 
     rule: str
-    occasion: str
+    event: str
     group: str
     submits: str
 
@@ -91,7 +91,7 @@ def _warn_of_circles(context: Context, rules: Sequence[BoundRule]) -> None:
             several = len({edge.rule for edge in circle}) > 1
             named = " and ".join(dict.fromkeys(repr(edge.rule) for edge in circle))
             steps = ", and ".join(
-                f"{edge.occasion} of {edge.group!r} submits {edge.submits!r}" for edge in circle
+                f"{edge.event} of {edge.group!r} submits {edge.submits!r}" for edge in circle
             )
             context.warnings.append(
                 f"rule{'s' * several} {named} submit{'s' * (not several)} jobs endlessly: {steps}; "
@@ -132,15 +132,15 @@ def _edges(context: Context, rule: BoundRule) -> Iterator[_Edge]:
     paced = rule.backoff or rule.backoff_seconds or rule.looks > 1
     if not on or not always or paced or trigger.match is not None:
         return
-    group, occasion = trigger.group, ""
+    group, event = trigger.group, ""
     if trigger.metric is not None:
         path = parse_path(trigger.metric, context.known.groups, context.known.statistics)
         sign, number = (rule.condition and rule.condition.comparison) or ("", 0.0)
         if path.kind == "count" and path.variable in _GROWING and (sign, number) in _FROM_FIRST:
-            group, occasion = path.group, path.text
+            group, event = path.group, path.text
     elif rule.condition is None and len(trigger.events) == 1 and trigger.events[0] in _EACH_JOB:
-        occasion = trigger.events[0]
-    for action in rule.actions if occasion else ():
+        event = trigger.events[0]
+    for action in rule.actions if event else ():
         if action.name != "submit" or action.options.keys() - {"label"}:
             continue
         label = action.options.get("label")
@@ -149,7 +149,7 @@ def _edges(context: Context, rule: BoundRule) -> Iterator[_Edge]:
         for one in labels:
             known = context.known.groups.get(one)
             if known is not None and known.size:
-                yield _Edge(rule.id, occasion, group or one, one)
+                yield _Edge(rule.id, event, group or one, one)
 
 
 def _submits(rule: BoundRule) -> bool:

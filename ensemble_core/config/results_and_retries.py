@@ -112,8 +112,8 @@ def bind_retry(context: Context, path: Path, spec: Mapping[str, Any], group: Job
         return group
     known = _known(context, group)
     over = (group.name,)
-    occasion = MatchContext("retry", True, known, own=known, group=group.name, over=over)
-    check = OptionCheck(context, _RETRY, occasion)
+    matched = MatchContext("retry", True, known, own=known, group=group.name, over=over)
+    check = OptionCheck(context, _RETRY, matched)
     before = len(context.errors)
     options = check.options(place, {key: given[key] for key in ("wait", "with") if key in given})
     condition: Condition | None = None

@@ -58,7 +58,7 @@ class BoundTrigger(NamedTuple):
     trigger: Trigger
     name: str | list[str] | None
     path: MetricPath | None
-    occasion: MatchContext
+    matched: MatchContext
     about: frozenset[str]
     each: Each
 
@@ -67,8 +67,8 @@ class BoundTrigger(NamedTuple):
         """The group that ``STAT.NAME`` covers, or ``None`` if such names cover an instance or a
         job.
         """
-        over = self.occasion.over
-        single = self.each is not None or (self.occasion.job and self.path is None)
+        over = self.matched.over
+        single = self.each is not None or (self.matched.job and self.path is None)
         return None if single or not over else over[0]
 
     @property
@@ -136,8 +136,8 @@ def bind_trigger(context: Context, path: Path, spec: Mapping[str, Any]) -> Bound
     each = read_each(context, path, spec, trigger, has_job)
     if "each" in spec and each is None:
         return None
-    occasion = _occasion(context, kind, record, trigger, metric, about, each)
-    return BoundTrigger(record, trigger, name, metric, occasion, about, each)
+    matched = _match_context(context, kind, record, trigger, metric, about, each)
+    return BoundTrigger(record, trigger, name, metric, matched, about, each)
 
 
 def _can_wake(
@@ -245,7 +245,7 @@ def _about(context: Context, trigger: Trigger) -> frozenset[str]:
     return frozenset(triggers[name].about if name in triggers else "job" for name in trigger.events)
 
 
-def _occasion(
+def _match_context(
     context: Context,
     kind: str,
     record: TriggerPlugin,

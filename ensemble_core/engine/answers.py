@@ -49,7 +49,7 @@ class Answers:
         """Finish the index that waited for this function, unless something else of it is
         pending.
         """
-        record = None if called is None else called.origin.occasion.record
+        record = None if called is None else called.origin.match.record
         if record is not None:
             record.index.calls -= 1
             return self._completion.settle_index(record.index, event)

@@ -51,8 +51,8 @@ class Effects:
             decision = self.submission.cancel(origin, decision)
             self.submission.cancelling(decision.jobs)
         elif isinstance(decision, Retry):
-            if origin.occasion.record is not None:
-                self.submission.retry(origin.occasion.record.index, decision)
+            if origin.match.record is not None:
+                self.submission.retry(origin.match.record.index, decision)
             return
         elif isinstance(decision, Call):
             link = origin.link if state.via is None else state.extend(origin.rule, state.via)
@@ -60,8 +60,8 @@ class Effects:
                 state.cut_chain(origin.rule_state, origin.rule_state, link)
                 return
             state.calls[decision.call] = Pending(origin, link, decision)
-            if origin.occasion.record is not None:
-                origin.occasion.record.index.calls += 1
+            if origin.match.record is not None:
+                origin.match.record.index.calls += 1
         elif isinstance(decision, Resize):
             state.resizes[decision.request] = Pending(origin, origin.link, decision)
         elif isinstance(decision, Notify):
@@ -297,7 +297,7 @@ def _drop_calls(state: State, instances: Iterable[str]) -> list[Index]:
             continue
         del state.calls[call]
         state.look_for_idle = True
-        if origin.occasion.record is not None:
-            origin.occasion.record.index.calls -= 1
-            dropped.append(origin.occasion.record.index)
+        if origin.match.record is not None:
+            origin.match.record.index.calls -= 1
+            dropped.append(origin.match.record.index)
     return dropped

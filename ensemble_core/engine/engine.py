@@ -66,7 +66,7 @@ from ensemble_core.engine.job_completion import JobCompletion
 from ensemble_core.engine.names import named_fields
 from ensemble_core.engine.progress import report_of
 from ensemble_core.engine.rate_limit import HeldJob
-from ensemble_core.engine.records import JobRecord, Occasion, Steps
+from ensemble_core.engine.records import JobRecord, Match, Steps
 from ensemble_core.engine.report import Report
 from ensemble_core.engine.requests import carry_out
 from ensemble_core.engine.rule_evaluation import RuleEvaluation, RuleObserver
@@ -296,7 +296,7 @@ class Engine:
         """Consider the rules on ``end``."""
         state, ended = self.state, self.state.ended
         state.end_due = False
-        if ended is None or "end" not in state.rules.index.occasions:
+        if ended is None or "end" not in state.rules.index.by_event:
             return
         how = "stopped" if ended.stopped or ended is state.ended_for_now else "ended"
         if ended is state.ended_for_now and ended.exit_code == 4:
@@ -327,8 +327,8 @@ class Engine:
             if not self._catching_up:
                 self._stopping.submit_requeued()
             return None
-        occasions = state.table.take(record, event)
-        if occasions is None:
+        trigger_events = state.table.take(record, event)
+        if trigger_events is None:
             return None
         if state.heeds and event.name in state.heeds:
             if state.silence.of:
@@ -337,7 +337,7 @@ class Engine:
                 self._compute_result(record, event)
         index = state.rules.index
         if state.ended is not None:
-            rules.report_occasions(occasions, record.job.group)
+            rules.report_trigger_events(trigger_events, record.job.group)
             index.touched.clear()
             if event.name == "clean":
                 return [(self._completion.settle_index, record.index)]
@@ -346,9 +346,9 @@ class Engine:
         if (
             index.touched
             or rules.observer is not None
-            or (event.name in index.heard and not index.occasions.keys().isdisjoint(occasions))
+            or (event.name in index.heard and not index.by_event.keys().isdisjoint(trigger_events))
         ):
-            rules.react(occasions, record.job.group, event, record)
+            rules.react(trigger_events, record.job.group, event, record)
             if index.touched or state.withdrawn or state.dropped:
                 return [(self._completion.cleaned, record)] if event.name == "clean" else ()
         return self._completion.cleaned(record, event) if event.name == "clean" else None
@@ -363,7 +363,7 @@ class Engine:
             known = named_fields(formula.spoken, state.ensemble, event, record)
             for spoken in formula.spoken if source.reads else ():
                 if spoken in source.reads:
-                    known[spoken] = state.read_scoped(spoken, None, Occasion(event, record))
+                    known[spoken] = state.read_scoped(spoken, None, Match(event, record))
             value = formula.result(known, state.metric)
             if value is not None:
                 found[name] = value
@@ -607,7 +607,7 @@ class Engine:
             return [(self._end_beat,)]
         if event.timer == "interval":
             rule_state = state.rules.states[event.key]
-            self._rules.consider(rule_state, Occasion(event))
+            self._rules.consider(rule_state, Match(event))
             state.look_for_end = True
             return [(self._keep_interval, rule_state)]
         if event.timer == "silent":

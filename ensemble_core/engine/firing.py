@@ -52,9 +52,9 @@ class EngineFiring:
         self._tolerated = tolerated
         self.origin = origin
         self.rule = origin.rule
-        self.event = origin.occasion.event
+        self.event = origin.match.event
         self.job = origin.job
-        record = origin.occasion.record
+        record = origin.match.record
         self.job_spec = None if record is None else record.job
         self.fields: Mapping[str, Any] = (
             origin.fields if record is None else JobFields(origin.fields, record)
@@ -70,7 +70,7 @@ class EngineFiring:
         return None if state is None else state.group
 
     def active(self, group: str | None = None) -> Sequence[str]:
-        return self._state.active(group, self.origin.occasion.scope)
+        return self._state.active(group, self.origin.match.scope)
 
     def submit(self, group: str, overrides: Mapping[str, Any] | None = None) -> Decision:
         source = source_of(self._state, group, overrides or {})
@@ -295,7 +295,7 @@ class EngineFiring:
         options: Mapping[str, Any],
     ) -> Decision:
         """Return the decision to call a function or a slow action outside the engine's thread."""
-        record, event = self.origin.occasion.record, self.event.to_dict()
+        record, event = self.origin.match.record, self.event.to_dict()
         job = None
         if record is not None:
             job = {**self.fields, **self._state.table.described(record)}

@@ -43,11 +43,11 @@ class ForeignJobs:
             job = self._jobs[event.job] = _ForeignJob()
         name, context = event.name, event.context
         step = TRANSITIONS.get(name) or transition_of(name)
-        occasions = list(step.occasions)
+        trigger_events = list(step.trigger_events)
         ended = job.state >= JobState.CLEANUP
         if step.state > job.state:
             job.state = step.state
-            occasions = list(step.moving)
+            trigger_events = list(step.moving)
         if name == "exception" and context.get("severity", 0) == 0 and job.exception is None:
             job.exception = str(context.get("type", ""))
             job.cause = said_cause(context)
@@ -58,10 +58,10 @@ class ForeignJobs:
                 job.cause = said_cause(context)
         if name in ("finish", "clean") and not ended:
             if job.exception == "cancel":
-                occasions.append("job-cancel")
+                trigger_events.append("job-cancel")
             else:
                 good = job.exception is None and job.status == 0
-                occasions.append("job-success" if good else "job-fail")
+                trigger_events.append("job-success" if good else "job-fail")
         if name == "clean":
             del self._jobs[event.job]
         fields: dict[str, Any] = {**context, "name": name, "job": event.job}
@@ -69,4 +69,4 @@ class ForeignJobs:
             fields.update(status=job.status, exit_code=exit_code(job.status))
         if ended or name in ("finish", "clean") or job.exception is not None:
             fields["cause"] = job.cause or cause_of(job.exception, job.status)
-        return tuple(dict.fromkeys(occasions)), fields
+        return tuple(dict.fromkeys(trigger_events)), fields

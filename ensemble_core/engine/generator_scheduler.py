@@ -13,7 +13,7 @@ from typing import Any
 from ensemble_core.engine.generator_state import Asking, GeneratorState
 from ensemble_core.engine.names import named_fields
 from ensemble_core.engine.points import PointJobs
-from ensemble_core.engine.records import Occasion, Steps
+from ensemble_core.engine.records import Match, Steps
 from ensemble_core.engine.rule_evaluation import RuleEvaluation
 from ensemble_core.model.decisions import Call, Log
 from ensemble_core.model.events import CallReturned, Event
@@ -136,12 +136,12 @@ class GeneratorScheduler:
     def _until(self, spec: GeneratorSpec, event: Event) -> bool:
         state, until = self.state, spec.until
         assert until is not None
-        occasion = Occasion(event)
-        known = named_fields(until.spoken, state.ensemble, *occasion) if until.spoken else {}
+        match = Match(event)
+        known = named_fields(until.spoken, state.ensemble, *match) if until.spoken else {}
         for name in spec.reads:
             value = state.metric(name)  # a gauge, or STAT.NAME over the generator's group
             if value is None:
-                value = state.read_scoped(name, spec.group, occasion)
+                value = state.read_scoped(name, spec.group, match)
             if value is not None:
                 known[name] = value
         return bool(until.verdict(None, known, state.metric))

@@ -11,7 +11,7 @@ from operator import attrgetter
 
 from ensemble_core.engine.names import JobFields
 from ensemble_core.engine.points import PointJobs
-from ensemble_core.engine.records import Index, JobRecord, Link, Occasion, Slice, Step, Steps
+from ensemble_core.engine.records import Index, JobRecord, Link, Match, Slice, Step, Steps
 from ensemble_core.engine.rule_evaluation import RuleEvaluation
 from ensemble_core.engine.rule_index import RuleState
 from ensemble_core.errors import EnsembleError
@@ -34,8 +34,8 @@ class JobCompletion:
     def gone(self, record: JobRecord, event: Event) -> Steps:
         """Handle a held job that a firing has cancelled."""
         self.state.link, group = record.link, record.job.group
-        self._rules.report_occasions(("job-cancel",), group)
-        self._rules.event_rules(("job-cancel",), group, Occasion(event, record))
+        self._rules.report_trigger_events(("job-cancel",), group)
+        self._rules.event_rules(("job-cancel",), group, Match(event, record))
         return self.cleaned(record, event)
 
     def cleaned(self, record: JobRecord, event: Event) -> Steps:
@@ -63,10 +63,10 @@ class JobCompletion:
         state, index = self.state, record.index
         if index.retry is not None or index.retried >= policy.times or state.ended is not None:
             return
-        occasion = Occasion(event, record)
-        fields = state.fields(occasion)
+        match = Match(event, record)
+        fields = state.fields(match)
         for name in policy.reads:
-            fields.setdefault(name, state.read_scoped(name, None, occasion))
+            fields.setdefault(name, state.read_scoped(name, None, match))
         if policy.when is not None and not policy.when.verdict(None, fields, state.metric):
             return
         index.retried += 1
@@ -124,13 +124,13 @@ class JobCompletion:
             state.table.record_result(index, state.now)
         state.link = record.link
         if self._rules.observer is not None:
-            self._rules.report_occasions((name,), group)
-        if name in rules.occasions:
+            self._rules.report_trigger_events((name,), group)
+        if name in rules.by_event:
             if index is None:
                 record.index.over = True  # a rule may have created the record's index only now
-            occasion = Occasion(event, record)
+            match = Match(event, record)
             for rule_state in rules.waiting((name,), group):
-                self._rules.consider(rule_state, occasion)
+                self._rules.consider(rule_state, match)
         if record.outcome == "failed" and not record.concern:
             return [(self._judge, record)]
         return () if rules.touched or state.withdrawn or state.dropped else None
@@ -190,7 +190,7 @@ class JobCompletion:
         index.new_idle = False
         if state.awaits_answers():
             return None
-        found = self._idle_now() if "idle" in index.occasions else []
+        found = self._idle_now() if "idle" in index.by_event else []
         if not found or state.ended is not None:
             state.table.emptied.clear()
             index.new_idle = state.ended is not None  # a resume may revoke the end
@@ -208,8 +208,8 @@ class JobCompletion:
             return
         one.filled = filled
         state.link = link
-        self._rules.report_occasions(("idle",), rule_state.rule.trigger.group)
-        self._rules.consider(rule_state, Occasion(event, scope=scope))
+        self._rules.report_trigger_events(("idle",), rule_state.rule.trigger.group)
+        self._rules.consider(rule_state, Match(event, scope=scope))
 
     def _idle_now(self) -> list[tuple[RuleState, Slice | None]]:
         """Return the rules on ``idle`` whose scope has become idle since the last check.

@@ -15,7 +15,7 @@ from ensemble_core.model.jobs import RFC21_EVENTS, JobState
 __all__ = [
     "ATTEMPT",
     "INDEX",
-    "OUTCOME_OCCASIONS",
+    "OUTCOME_EVENTS",
     "TRANSITIONS",
     "Outcome",
     "States",
@@ -86,7 +86,7 @@ def exit_code(status: int) -> int:
 
 #: Job states that are also names of trigger events. DEPEND and PRIORITY are missing, because RFC 21
 #: has events with these names.
-_STATE_OCCASION = {
+_STATE_EVENT = {
     JobState.SCHED: "job-sched",
     JobState.RUN: "job-run",
     JobState.CLEANUP: "job-cleanup",
@@ -99,14 +99,14 @@ class Transition(NamedTuple):
 
     ``once`` is a bit in a set of events, for events that a job has at most once. ``state`` is the
     new state (0: unchanged). ``changes`` is true if the event changes more of the job's record than
-    its state. ``moving`` has the trigger events for rules if the state changes; ``occasions`` has
-    those if it does not.
+    its state. ``moving`` has the trigger events for rules if the state changes, and
+    ``trigger_events`` those if it does not.
     """
 
     once: int
     changes: bool
     state: int
-    occasions: tuple[str, ...]
+    trigger_events: tuple[str, ...]
     moving: tuple[str, ...]
 
 
@@ -115,7 +115,7 @@ def transition_of(name: str) -> Transition:
     state = _STATE_AFTER.get(name, JobState.NEW)
     changes = name in ("submit", "start", "exception", "finish", "clean")
     own = (f"job-{name}",)
-    moving = (*own, _STATE_OCCASION[state]) if state in _STATE_OCCASION else own
+    moving = (*own, _STATE_EVENT[state]) if state in _STATE_EVENT else own
     once = 1 << _ONCE.index(name) if name in _ONCE else 0
     return Transition(once, changes, state.value, own, moving)
 
@@ -123,23 +123,23 @@ def transition_of(name: str) -> Transition:
 TRANSITIONS = {name: transition_of(name) for name in RFC21_EVENTS}
 
 #: The trigger event for each outcome. It occurs at the job's ``finish`` or ``clean``.
-OUTCOME_OCCASIONS: dict[Outcome, str] = {
+OUTCOME_EVENTS: dict[Outcome, str] = {
     "success": "job-success",
     "failed": "job-fail",
     "cancelled": "job-cancel",
 }
 
 
-def events_of(occasion: str) -> Iterator[str]:
+def events_of(trigger_event: str) -> Iterator[str]:
     """Yield the names of the job events that can cause this trigger event.
 
     >>> sorted(events_of("job-run")), sorted(events_of("job-fail"))
     (['alloc', 'run', 'start'], ['clean', 'fail', 'finish'])
     """
-    if occasion.startswith("job-"):
-        yield occasion.removeprefix("job-")
-    if occasion in OUTCOME_OCCASIONS.values():
+    if trigger_event.startswith("job-"):
+        yield trigger_event.removeprefix("job-")
+    if trigger_event in OUTCOME_EVENTS.values():
         yield from ("finish", "clean")
     for name, transition in TRANSITIONS.items():
-        if occasion in transition.moving:
+        if trigger_event in transition.moving:
             yield name

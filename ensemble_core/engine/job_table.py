@@ -14,7 +14,7 @@ from ensemble_core.engine.budget import JOBS, Budget, Usage
 from ensemble_core.engine.done_jobs import DoneJobs
 from ensemble_core.engine.gauges import OwnGauges
 from ensemble_core.engine.group_state import CHANGES, Change, GroupState, combination
-from ensemble_core.engine.job_states import OUTCOME_OCCASIONS, TRANSITIONS, Outcome
+from ensemble_core.engine.job_states import OUTCOME_EVENTS, TRANSITIONS, Outcome
 from ensemble_core.engine.rate_limit import HeldJob
 from ensemble_core.engine.records import Index, JobRecord, Link, Slice, SliceKey, SliceTable
 from ensemble_core.engine.rule_index import RuleIndex
@@ -38,8 +38,8 @@ __all__ = ["AT_ONCE", "JobTable"]
 AT_ONCE = "at_once"
 
 #: For each outcome, the variables for the duration of a job and for its time in the queue.
-_DURATIONS: dict[Outcome, str] = {outcome: f"duration.{outcome}" for outcome in OUTCOME_OCCASIONS}
-_PENDING: dict[Outcome, str] = {outcome: f"pending.{outcome}" for outcome in OUTCOME_OCCASIONS}
+_DURATIONS: dict[Outcome, str] = {outcome: f"duration.{outcome}" for outcome in OUTCOME_EVENTS}
+_PENDING: dict[Outcome, str] = {outcome: f"pending.{outcome}" for outcome in OUTCOME_EVENTS}
 
 #: Gauges of the costs of a run.
 _USED = tuple(USED + resource for resource in RESOURCES)
@@ -390,7 +390,7 @@ class JobTable:
         step = TRANSITIONS.get(name)
         if step is None:
             return (f"job-{name}",)
-        once, changes, state, occasions, moving = step
+        once, changes, state, trigger_events, moving = step
         if once:
             if record.seen & once:
                 return None
@@ -398,11 +398,11 @@ class JobTable:
         outcome = self._changes[name](self, record, event) if changes else None
         before = record.state
         if state > before:
-            occasions = moving
+            trigger_events = moving
             record.state = state
             if self.gauges.kept and record.reused is None:
                 self.gauges.move(before, state)
-        return occasions if outcome is None else (*occasions, outcome)
+        return trigger_events if outcome is None else (*trigger_events, outcome)
 
     # The methods below apply what an event changes in addition to the state. If the outcome is
     # known, they return its trigger event.
@@ -520,7 +520,7 @@ class JobTable:
                         self._sample_durations(
                             group, record, duration, record.finished, with_result=False
                         )
-        return OUTCOME_OCCASIONS[outcome]
+        return OUTCOME_EVENTS[outcome]
 
     def _count_reused(self, group: GroupState, record: JobRecord) -> None:
         """Count a reused job."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from ensemble_core.engine.job_states import exit_code
-from ensemble_core.engine.records import JobRecord, Occasion, Scope, Slice
+from ensemble_core.engine.records import JobRecord, Match, Scope, Slice
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import Event, JobEvent, Observed
@@ -30,12 +30,12 @@ def tag_of(ensemble: Ensemble) -> str:
     return "" if group is None else group.run
 
 
-def all_fields(ensemble: Ensemble, occasion: Occasion) -> dict[str, Any]:
+def all_fields(ensemble: Ensemble, match: Match) -> dict[str, Any]:
     """Return the fields of the event and its job, and the job's parameters, columns and result.
 
     If several of these have the same name, the one that comes first in this list takes precedence.
     """
-    event, record, own, scope = occasion
+    event, record, own, scope = match
     known: dict[str, Any] = {"run": tag_of(ensemble)}
     row = type(event) is Observed
     if record is not None:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ensemble_core.engine.generator_state import GeneratorState
-from ensemble_core.engine.records import JobRecord, Link, Occasion, Origin
+from ensemble_core.engine.records import JobRecord, Link, Match, Origin
 from ensemble_core.engine.variation import combinations
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.decisions import Cancel, Log, Submit
@@ -166,7 +166,7 @@ class PointJobs:
     def _origin(self, spec: GeneratorSpec, event: Event) -> Origin:
         name = f"generator {spec.name}"
         link = Link(name, None, 1, self.state.table.finishes)
-        return _GeneratorOrigin(None, 0, link, Occasion(event), {"generator": name})  # type: ignore[arg-type]
+        return _GeneratorOrigin(None, 0, link, Match(event), {"generator": name})  # type: ignore[arg-type]
 
 
 def _is_number(value: object) -> bool:

@@ -7,7 +7,7 @@ Records that outlast an event are part of the state. Some terms:
 - A *scope* is an index or a slice of a sweep, with its counts and statistics. A rule with ``each``
   has an instance for each scope, and ``STAT.NAME`` in such a rule is a statistic over the values in
   the scope. A statistic is kept only if a rule uses it, but a slice always counts its jobs.
-- An *occasion* is an event for which rules may wait, with the event's job.
+- A *match* is an event that fits the triggers of some rules, with the event's job.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
     "Index",
     "JobRecord",
     "Link",
-    "Occasion",
+    "Match",
     "Origin",
     "Pending",
     "Reads",
@@ -354,8 +354,8 @@ class Index(Scope):
             self.printed = [row for row in self.printed if row[:2] != (attempt, observer)]
 
 
-class Occasion(NamedTuple):
-    """A trigger event: an event for which rules may wait, its job if it is ours, and extra fields.
+class Match(NamedTuple):
+    """An event that fits the triggers of some rules, with its job if it is ours, and extra fields.
 
     For an instance of a rule with ``each``, ``scope`` is the instance's index or slice.
     """
@@ -377,7 +377,7 @@ class Origin:
     rule_state: RuleState
     number: int
     link: Link
-    occasion: Occasion
+    match: Match
     fields: Mapping[str, Any]
 
     @property
@@ -393,7 +393,7 @@ class Origin:
     @property
     def job(self) -> str | None:
         """Our id of the event's job, or ``None`` if the event has no job of this run."""
-        record = self.occasion.record
+        record = self.match.record
         return None if record is None else record.job.id
 
     def knowing(self, fields: Mapping[str, Any]) -> Origin:

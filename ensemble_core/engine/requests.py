@@ -12,7 +12,7 @@ from typing import Any
 
 from ensemble_core.engine.effects import Effects
 from ensemble_core.engine.firing import EngineFiring
-from ensemble_core.engine.records import Occasion, Origin
+from ensemble_core.engine.records import Match, Origin
 from ensemble_core.engine.state import State
 from ensemble_core.errors import EnsembleError, UsageError, did_you_mean
 from ensemble_core.model.decisions import Log
@@ -164,7 +164,7 @@ def carry_out(effects: Effects, event: Requested) -> None:
     state = effects.state
     link = state.extend(f"request of {event.by}", None)
     # A request has no rule. Calls and resizes, which need a firing, are not in ACTIONS.
-    origin = _RequestOrigin(None, 0, link, Occasion(event), {}, event.by)  # type: ignore[arg-type]
+    origin = _RequestOrigin(None, 0, link, Match(event), {}, event.by)  # type: ignore[arg-type]
     state.link = state.deepest = link
     refused = refusal(state, event.action)
     try:

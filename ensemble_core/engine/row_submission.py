@@ -30,12 +30,12 @@ def rows_of(state: State, origin: Origin, rows: str) -> list[Mapping[str, Any]]:
     """
     if rows != "job":
         name, condition = filtered(rows, "rows")
-        tables = state.tables(None if name.startswith(ALL) else origin.occasion.scope)
+        tables = state.tables(None if name.startswith(ALL) else origin.match.scope)
         name = name.removeprefix(ALL)
         if name not in tables:
             raise EnsembleError(f"there is no table {name!r}", code="no-such-table")
         return [*tables.passing(name, condition)]
-    record = origin.occasion.record
+    record = origin.match.record
     if record is None:
         raise EnsembleError("'rows: job' needs an event of a job", code="no-job")
     printed = (record.kept and record.kept.printed) or []

@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol
 
 from ensemble_core.engine.effects import Effects, switched
 from ensemble_core.engine.firing import EngineFiring
-from ensemble_core.engine.records import JobRecord, Occasion, Origin, Slice
+from ensemble_core.engine.records import JobRecord, Match, Origin, Slice
 from ensemble_core.engine.rule_index import Asleep, Instance, RuleState, Watch, in_order
 from ensemble_core.engine.state import State
 from ensemble_core.errors import EnsembleError, kind_of, raised_at, written_at
@@ -56,13 +56,13 @@ class RuleObserver(Protocol):
     def considered(
         self,
         state: RuleState,
-        occasion: Occasion,
+        match: Match,
         verdict: Verdict,
         known: Mapping[str, Any] | None,
     ) -> None:
         """Note that a rule was considered. ``known`` has the values in its condition.
 
-        This is called before the rule's actions. If the rule has ``each``, the occasion has the
+        This is called before the rule's actions. If the rule has ``each``, the match has the
         scope of the instance.
         """
 
@@ -106,12 +106,12 @@ class RuleEvaluation:
         if index.touched:
             satisfied = self.satisfied()
             if satisfied:
-                occasion = Occasion(event, record, fields)
+                match = Match(event, record, fields)
                 for rule_state in satisfied:
-                    self.consider(rule_state, occasion)
-        if index.occasions and not index.occasions.keys().isdisjoint(names):
-            occasion = Occasion(event, record, fields)
-            self.event_rules(names, group, occasion, foreign=foreign)
+                    self.consider(rule_state, match)
+        if index.by_event and not index.by_event.keys().isdisjoint(names):
+            match = Match(event, record, fields)
+            self.event_rules(names, group, match, foreign=foreign)
 
     def close(self, event: Event, fields: Mapping[str, Any]) -> None:
         """Consider the rules on ``end``, the only rules that can fire after the end."""
@@ -125,9 +125,9 @@ class RuleEvaluation:
     def look(self, event: Event) -> None:
         """Consider the rules whose metrics were updated since the last call."""
         for rule_state in self.satisfied():
-            self.consider(rule_state, Occasion(event))
+            self.consider(rule_state, Match(event))
 
-    def report_occasions(
+    def report_trigger_events(
         self, names: Sequence[str], group: str | None, *, foreign: bool = False
     ) -> None:
         """Report the names of these trigger events to the observer."""
@@ -162,27 +162,27 @@ class RuleEvaluation:
         self,
         names: tuple[str, ...],
         group: str | None,
-        occasion: Occasion,
+        match: Match,
         *,
         foreign: bool = False,
     ) -> None:
         """Consider the rules on trigger events with these names."""
         for rule_state in self.state.rules.index.waiting(names, group):
             if not foreign or rule_state.rule.queue_scope:
-                self.consider(rule_state, occasion)
+                self.consider(rule_state, match)
 
     def silent(self, record: JobRecord, seconds: float, event: Event) -> None:
         """Consider the rules on ``silent`` for a job that had no row for this number of seconds."""
         group = record.job.group
         self.state.link = record.link
-        self.report_occasions(("silent",), group)
+        self.report_trigger_events(("silent",), group)
         for rule_state in self.state.rules.index.waiting(("silent",), group):
             if rule_state.rule.trigger.after == seconds:
-                self.consider(rule_state, Occasion(event, record))
+                self.consider(rule_state, Match(event, record))
 
     # -- one rule ------------------------------------------------------------------------------
 
-    def consider(self, rule_state: RuleState, occasion: Occasion) -> None:
+    def consider(self, rule_state: RuleState, match: Match) -> None:
         """Fire the rule if its condition and its backoff allow it and the run has not ended."""
         state, rule = self.state, rule_state.rule
         if state.ended is not None and not self._closing:
@@ -190,12 +190,12 @@ class RuleEvaluation:
         rule_state.woken += 1
         if not rule_state.live:
             # An earlier rule has switched this rule off at the same event.
-            self._report(rule_state, occasion, rule_state.asleep, None)
+            self._report(rule_state, match, rule_state.asleep, None)
             return
         one: RuleState | Instance = rule_state
-        scope = occasion.scope
+        scope = match.scope
         if rule.each is not None:
-            record = occasion.record
+            record = match.record
             if scope is None and record is not None:
                 if rule_state.slices is None:
                     scope = record.index
@@ -206,31 +206,31 @@ class RuleEvaluation:
             if scope is None:  # the job lacks a parameter that is listed under ``each``
                 return
             if self.observer is not None:
-                occasion = occasion._replace(scope=scope)
+                match = match._replace(scope=scope)
             instances = scope.instances
             found = None if instances is None else instances.get(rule_state.key)
             one = scope.instance(rule_state.key) if found is None else found
             if one.fired >= rule.repetitions or one.cut == rule_state.edition:
                 cut = one.cut == rule_state.edition
                 rule_state.passed_over += not cut
-                self._report(rule_state, occasion, "cut" if cut else "exhausted", None)
+                self._report(rule_state, match, "cut" if cut else "exhausted", None)
                 return
-        if rule.retries and occasion.record is not None and occasion.record.retried:
-            self._report(rule_state, occasion, "retried", None)
+        if rule.retries and match.record is not None and match.record.retried:
+            self._report(rule_state, match, "retried", None)
             return
-        condition, match = rule.condition, rule.trigger.match
+        condition, predicate = rule.condition, rule.trigger.match
         value = None if rule_state.watch is None else rule_state.watch.last
         known: dict[str, Any] | None = None
-        if match is not None:
-            known = self._known(rule_state, occasion._replace(scope=scope))
+        if predicate is not None:
+            known = self._known(rule_state, match._replace(scope=scope))
         elif condition is not None and condition.comparison is None:
-            known = state.known(rule_state, occasion, scope)
+            known = state.known(rule_state, match, scope)
             if value is not None and "value" in condition.names:
                 known["value"] = value
         try:
-            if match is not None and not match(occasion.event, known or {}):
+            if predicate is not None and not predicate(match.event, known or {}):
                 rule_state.refused += 1
-                self._report(rule_state, occasion, "trigger", known)
+                self._report(rule_state, match, "trigger", known)
                 return
             if condition is not None:
                 if condition.comparison is not None:
@@ -247,7 +247,7 @@ class RuleEvaluation:
                         rule_state.seen = known if whole else state.spoken_of(condition, known)
                     if self.observer is not None:
                         verdict: Verdict = "no value" if holds is None else "condition"
-                        self.observer.considered(rule_state, occasion, verdict, known)
+                        self.observer.considered(rule_state, match, verdict, known)
                     return
         except Exception as error:  # an error in a plugin's match must not end the run
             place = raised_at(error)
@@ -256,40 +256,40 @@ class RuleEvaluation:
             state.rules.cut(rule_state, why)
             state.look_for_end = True
             state.error(f"rule {rule.id} is switched off: {why}")
-            self._report(rule_state, occasion, "cut", known)
+            self._report(rule_state, match, "cut", known)
             return
-        if rule.concerns_failure and occasion.record is not None:
-            occasion.record.concern = True
+        if rule.concerns_failure and match.record is not None:
+            match.record.concern = True
         one.holds += 1
         if one.holds < rule.looks:
-            self._report(rule_state, occasion, "looks", known)
+            self._report(rule_state, match, "looks", known)
         elif one.skip > 0:
             one.skip -= 1
-            self._report(rule_state, occasion, "backoff", known)
+            self._report(rule_state, match, "backoff", known)
         elif state.now < one.not_before:
-            self._report(rule_state, occasion, "backoff", known)
+            self._report(rule_state, match, "backoff", known)
         else:
-            occasion = occasion._replace(scope=scope)
+            match = match._replace(scope=scope)
             if known is not None:
-                known = self._known(rule_state, occasion)
-            self._fire(rule_state, one, occasion, known)
+                known = self._known(rule_state, match)
+            self._fire(rule_state, one, match, known)
 
     def _report(
         self,
         rule_state: RuleState,
-        occasion: Occasion,
+        match: Match,
         verdict: Verdict,
         known: Mapping[str, Any] | None,
     ) -> None:
         if self.observer is not None:
-            self.observer.considered(rule_state, occasion, verdict, known)
+            self.observer.considered(rule_state, match, verdict, known)
 
-    def _known(self, rule_state: RuleState, occasion: Occasion) -> dict[str, Any]:
-        known = self.state.fields(occasion)
+    def _known(self, rule_state: RuleState, match: Match) -> dict[str, Any]:
+        known = self.state.fields(match)
         if rule_state.value is not None:
             known["value"] = rule_state.value
         for name in sorted(rule_state.rule.of_tables):
-            value = self.state.tables(occasion.scope).statistic(name)
+            value = self.state.tables(match.scope).statistic(name)
             if name not in known and value is not None:
                 known[name] = value
         for name in sorted(rule_state.rule.of_gauges):
@@ -298,9 +298,7 @@ class RuleEvaluation:
                 known[name] = value
         for name in sorted(rule_state.rule.reads):
             if name not in known:  # a column with the name STAT.NAME takes precedence
-                value = self.state.read_scoped(
-                    name, rule_state.rule.reads_of, occasion, occasion.scope
-                )
+                value = self.state.read_scoped(name, rule_state.rule.reads_of, match, match.scope)
                 if value is not None:
                     known[name] = value
         return known
@@ -309,14 +307,14 @@ class RuleEvaluation:
         self,
         rule_state: RuleState,
         one: RuleState | Instance,
-        occasion: Occasion,
+        match: Match,
         known: dict[str, Any] | None,
     ) -> None:
         state, rule = self.state, rule_state.rule
         link = state.extend(rule.id, state.link)
         if link.depth > state.ensemble.limits.chain:
             state.cut_chain(rule_state, one, link)
-            self._report(rule_state, occasion, "cut", known)
+            self._report(rule_state, match, "cut", known)
             return
         if state.deepest is None or link.depth >= state.deepest.depth:
             state.deepest = link
@@ -324,9 +322,9 @@ class RuleEvaluation:
         state.look_for_end = True
         state.firings += 1
         if known is None:
-            known = self._known(rule_state, occasion)
-        self._report(rule_state, occasion, "fired", known)
-        origin = Origin(rule_state, state.firings, link, occasion, known)
+            known = self._known(rule_state, match)
+        self._report(rule_state, match, "fired", known)
+        origin = Origin(rule_state, state.firings, link, match, known)
         state.out.append(
             Fired(
                 **origin.mark,
@@ -334,7 +332,7 @@ class RuleEvaluation:
                 count=rule_state.fired,
                 job=origin.job,
                 value=rule_state.value,
-                each=occasion.scope.parameters if isinstance(occasion.scope, Slice) else NOTHING,
+                each=match.scope.parameters if isinstance(match.scope, Slice) else NOTHING,
             )
         )
         self._go_through(self._perform(origin, rule.actions))
@@ -384,13 +382,13 @@ class RuleEvaluation:
 
     def _switch(self, origin: Origin, decision: Switch) -> Iterator[None]:
         """Switch to other instances and fire their rules on ``start``."""
-        state, event = self.state, origin.occasion.event
+        state, event = self.state, origin.match.event
         state.out.append(decision)
         starting, dropped = switched(self.effects, decision)
         link, state.link = state.link, origin.link
-        self.report_occasions(("start",), None)
+        self.report_trigger_events(("start",), None)
         for rule_state in starting:
-            self.consider(rule_state, Occasion(event))
+            self.consider(rule_state, Match(event))
             yield  # if that rule fired, its actions come first
         state.link = link
         for index in dropped:  # these indices are handled after the firing

@@ -331,13 +331,13 @@ def _is_broad_idle(rule: BoundRule) -> bool:
 class RuleIndex:
     """All live rules, by what triggers them.
 
-    ``occasions`` has rules by the name of the trigger event and by group. ``heard`` lists the job
+    ``by_event`` has rules by the name of the trigger event and by group. ``heard`` lists the job
     events that can cause one of these trigger events. ``touched`` lists the watches whose metrics
     were updated since rules were last considered, in order.
     """
 
     _metrics: MetricStore
-    occasions: dict[str, dict[str | None, list[RuleState]]] = field(default_factory=dict)
+    by_event: dict[str, dict[str | None, list[RuleState]]] = field(default_factory=dict)
     heard: set[str] = field(default_factory=set)
     watches: dict[str, Watch] = field(default_factory=dict)
     counts: dict[str, dict[str, Watch]] = field(default_factory=dict)
@@ -377,10 +377,10 @@ class RuleIndex:
             self.broad_idle += 1
             self.new_idle = True
         for name in trigger.events:
-            if name not in self.occasions:
-                self.occasions[name] = {}
+            if name not in self.by_event:
+                self.by_event[name] = {}
                 self.heard.update(events_of(name))
-            by_group = self.occasions[name]
+            by_group = self.by_event[name]
             insort(by_group.setdefault(trigger.group, []), state, key=_order)
 
     def discard(self, state: RuleState) -> None:
@@ -392,13 +392,13 @@ class RuleIndex:
         self._found = {}
         self.broad_idle -= _is_broad_idle(state.rule)
         for name in trigger.events:
-            by_group = self.occasions[name]
+            by_group = self.by_event[name]
             by_group[trigger.group].remove(state)
             if not by_group[trigger.group]:
                 del by_group[trigger.group]
             if not by_group:
-                del self.occasions[name]
-                self.heard = {event for each in self.occasions for event in events_of(each)}
+                del self.by_event[name]
+                self.heard = {event for each in self.by_event for event in events_of(each)}
 
     def waiting(self, names: tuple[str, ...], group: str | None) -> Sequence[RuleState]:
         """Return the rules on these trigger events for this group, in order.
@@ -409,7 +409,7 @@ class RuleIndex:
         if found is None:
             found = []
             for name in names:
-                by_group = self.occasions.get(name, {})
+                by_group = self.by_event.get(name, {})
                 found += by_group.get(None, ())
                 if group is not None:
                     found += by_group.get(group, ())

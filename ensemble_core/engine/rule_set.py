@@ -239,7 +239,7 @@ class RuleSet:
 
     def idle(self) -> list[RuleState]:
         """Return the live rules on ``idle``, narrowest scope first, then in file order."""
-        found = [each for some in self.index.occasions.get("idle", {}).values() for each in some]
+        found = [each for some in self.index.by_event.get("idle", {}).values() for each in some]
         return sorted(found, key=lambda state: (_breadth(state.rule), state.order))
 
     def refresh(self, gauge: str) -> None:
@@ -277,9 +277,9 @@ class RuleSet:
             for state in self._failure_rules
         )
 
-    def waits(self, occasion: str) -> bool:
+    def waits(self, name: str) -> bool:
         """Return True if a live rule waits for this trigger event."""
-        return occasion in self.index.occasions
+        return name in self.index.by_event
 
     def waits_for_resize(self) -> bool:
         """Return True if the outcome of a resize, or the new nodes, can trigger a live rule."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 from ensemble_core.engine.engine import Engine
-from ensemble_core.engine.records import Occasion, Scope, Slice
+from ensemble_core.engine.records import Match, Scope, Slice
 from ensemble_core.engine.rule_evaluation import RuleObserver
 from ensemble_core.engine.rule_evaluation import Verdict as _Considered
 from ensemble_core.engine.rule_index import Asleep, Instance, RuleState, Watch, comparison
@@ -80,12 +80,12 @@ class _Several:
     def considered(
         self,
         state: RuleState,
-        occasion: Occasion,
+        match: Match,
         verdict: _Considered,
         known: Mapping[str, Any] | None,
     ) -> None:
         for each in self._observers:
-            each.considered(state, occasion, verdict, known)
+            each.considered(state, match, verdict, known)
 
     def handled(self, event: Event) -> None:
         for each in self._observers:
@@ -124,7 +124,7 @@ class RuleTracer:
         #: Data on the current event: the verdicts, the trigger events, and the updated value of the
         #: metric with the number of verdicts before the update.
         self._recorded: list[Verdict] = []
-        self._occasions: list[tuple[Sequence[str], str | None, bool]] = []
+        self._trigger_events: list[tuple[Sequence[str], str | None, bool]] = []
         self._update: tuple[float | None, int] | None = None
         self._wait_for_event()
         engine.observe(self)
@@ -140,7 +140,7 @@ class RuleTracer:
     def occurred(self, names: Sequence[str], group: str | None, *, foreign: bool) -> None:
         for name in names:
             self.happened[name, group] += 1
-        self._occasions.append((names, group, foreign))
+        self._trigger_events.append((names, group, foreign))
 
     def updated(self, watch: Watch) -> None:
         state = self.state.rules.states.get(self.traced)
@@ -155,13 +155,13 @@ class RuleTracer:
     def considered(
         self,
         state: RuleState,
-        occasion: Occasion,
+        match: Match,
         verdict: _Considered,
         known: Mapping[str, Any] | None,
     ) -> None:
         if state.rule.id != self.traced:
             return
-        record, scope = occasion.record, occasion.scope
+        record, scope = match.record, match.scope
         one: RuleState | Instance = state
         if scope is not None and state.rule.each is not None:
             one = (scope.instances or {}).get(state.key, state)
@@ -191,10 +191,10 @@ class RuleTracer:
         if state is not None and not self._recorded and (self._asleep or ended):
             after = self._metric()
             moved = self._asleep and after != self._before
-            if moved or any(_concerns(state, *occasion) for occasion in self._occasions):
+            if moved or any(_concerns(state, *match) for match in self._trigger_events):
                 self._add("ended" if ended else state.asleep, state, after)
         self.verdicts, self._recorded = self._recorded, []
-        self._occasions.clear()
+        self._trigger_events.clear()
         self._wait_for_event()
 
     def adopted(self) -> None:

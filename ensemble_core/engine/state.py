@@ -19,7 +19,7 @@ from ensemble_core.engine.records import (
     Index,
     JobRecord,
     Link,
-    Occasion,
+    Match,
     Origin,
     Pending,
     Scope,
@@ -319,13 +319,13 @@ class State:
         return ever - sum(counts[name]["done"] + counts[name]["lost"] for name in groups), ever
 
     def read_scoped(
-        self, name: str, group: str | None, occasion: Occasion, scope: Scope | None = None
+        self, name: str, group: str | None, match: Match, scope: Scope | None = None
     ) -> float | None:
         """Return ``STAT.NAME`` over the scope of the instance, or else over the event's job or
         group.
         """
         if name.startswith(ALL):
-            record = occasion.record
+            record = match.record
             if record is not None:
                 group = record.job.group
             elif isinstance(scope, Slice):
@@ -337,8 +337,8 @@ class State:
             if statistic == "variance" and series is not None and series.count < 2:
                 return None  # within a scope, a single value has no variance
             return self.metric(group_path(name, group))
-        if scope is None and occasion.record is not None:
-            scope = occasion.record.index
+        if scope is None and match.record is not None:
+            scope = match.record.index
         found = None if scope is None else scope.read(statistic, variable, self.now)
         return self.metric(name) if found is None and name in GAUGES else found
 
@@ -393,25 +393,23 @@ class State:
         found.update((path, self.metric(path)) for path in sorted(condition.metrics))
         return found
 
-    def fields(self, occasion: Occasion) -> dict[str, Any]:
+    def fields(self, match: Match) -> dict[str, Any]:
         """Return all fields that conditions can use, except ``STAT.NAME``, tables and gauges."""
-        return all_fields(self.ensemble, occasion)
+        return all_fields(self.ensemble, match)
 
-    def known(
-        self, rule_state: RuleState, occasion: Occasion, scope: Scope | None
-    ) -> dict[str, Any]:
+    def known(self, rule_state: RuleState, match: Match, scope: Scope | None) -> dict[str, Any]:
         """Return the values of all names in a rule's condition, for the instance with this
         scope.
         """
-        known = self._plain(rule_state, occasion, scope) if rule_state.plain else {}
-        event, record, own, _ = occasion
+        known = self._plain(rule_state, match, scope) if rule_state.plain else {}
+        event, record, own, _ = match
         # A column that is named like STAT.NAME or STAT.TABLE.COLUMN takes precedence.
         context = event.context if type(event) is JobEvent else NOTHING
         if rule_state.tabled:
             tables = self.tables(scope)
             for name in rule_state.tabled:
                 if name in own or name in context:
-                    known |= named_fields((name,), self.ensemble, *occasion)
+                    known |= named_fields((name,), self.ensemble, *match)
                 elif (value := tables.statistic(name)) is not None:
                     known[name] = value
         if rule_state.scoped:
@@ -420,27 +418,25 @@ class State:
                 scope = record.index
             for name, statistic, variable in rule_state.scoped:
                 if name in own or name in context:
-                    known |= named_fields((name,), self.ensemble, *occasion)
+                    known |= named_fields((name,), self.ensemble, *match)
                     continue
                 if group is not None:
-                    value = self.read_scoped(name, group, occasion)
+                    value = self.read_scoped(name, group, match)
                 else:
                     value = None if scope is None else scope.read(statistic, variable, self.now)
                 if value is not None:
                     known[name] = value
         return known
 
-    def _plain(
-        self, rule_state: RuleState, occasion: Occasion, scope: Scope | None
-    ) -> dict[str, Any]:
+    def _plain(self, rule_state: RuleState, match: Match, scope: Scope | None) -> dict[str, Any]:
         rule, names = rule_state.rule, rule_state.plain
-        known = named_fields(names, self.ensemble, *occasion)
+        known = named_fields(names, self.ensemble, *match)
         for name in names:
             if name in known:
                 continue
             value = self.metric(name) if name in rule.of_gauges else None
             if value is None and name in rule.reads:
-                value = self.read_scoped(name, rule.reads_of, occasion, scope)
+                value = self.read_scoped(name, rule.reads_of, match, scope)
             if value is not None:
                 known[name] = value
         return known

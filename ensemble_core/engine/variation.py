@@ -32,7 +32,7 @@ def varied(
 
     Raises :class:`EnsembleError` if the firing has no job or the group lacks a parameter.
     """
-    record, scope = origin.occasion.record, origin.occasion.scope
+    record, scope = origin.match.record, origin.match.scope
     if record is not None:
         job = record.job
         base: Mapping[str, object] = job.parameters

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from ensemble_testing import Story
 
-from ensemble_core.engine.job_states import OUTCOME_OCCASIONS, TRANSITIONS, events_of
+from ensemble_core.engine.job_states import OUTCOME_EVENTS, TRANSITIONS, events_of
 from ensemble_core.model.decisions import Call, Cancel, Decision, Log, SetGroup, Submit, Terminate
 from ensemble_core.model.events import CallReturned
 
@@ -233,7 +233,7 @@ def test_an_exhausted_rule_leaves_the_index() -> None:
     for number in range(4):
         told.play(f"lammps.{number}")
     assert told.fired().count("twice") == 2
-    assert "job-finish" not in told.engine.state.rules.index.occasions
+    assert "job-finish" not in told.engine.state.rules.index.by_event
 
 
 def test_backoff_skips_that_many_further_matches() -> None:
@@ -381,13 +381,13 @@ def test_a_rule_disabled_by_an_earlier_rule_on_the_same_event_does_not_fire() ->
     assert told.fired(told.play("lammps.1")) == ["again", "second"]
 
 
-def test_events_of_lists_every_event_that_can_cause_an_occasion() -> None:
+def test_events_of_lists_every_event_that_can_cause_a_trigger_event() -> None:
     """The engine skips all other events."""
     for name, step in TRANSITIONS.items():
-        for occasion in (*step.occasions, *step.moving):
-            assert name in events_of(occasion), (name, occasion)
-    for occasion in OUTCOME_OCCASIONS.values():
-        assert {"finish", "clean"} <= set(events_of(occasion))
+        for match in (*step.trigger_events, *step.moving):
+            assert name in events_of(match), (name, match)
+    for match in OUTCOME_EVENTS.values():
+        assert {"finish", "clean"} <= set(events_of(match))
     assert list(events_of("job-of-a-plugin")) == ["of-a-plugin"]
     assert not list(events_of("heartbeat"))
 

@@ -230,7 +230,7 @@ def test_an_exhausted_rule_is_no_longer_scanned() -> None:
     told = story("  - {id: it, trigger: job-start, action: {name: log, message: x}}")
     told.start()
     told.begin("sim.0")
-    assert "job-start" not in told.engine.state.rules.index.occasions
+    assert "job-start" not in told.engine.state.rules.index.by_event
 
 
 def test_fifty_heartbeats_of_three_waiting_jobs_are_three_samples() -> None:

@@ -146,7 +146,7 @@ rules:
     told.start()
     told.play("a.0")
     assert told.fired().count("end") == 1
-    assert not told.engine.state.rules.index.occasions
+    assert not told.engine.state.rules.index.by_event
 
 
 def test_a_slow_action_after_terminate_is_not_called() -> None:

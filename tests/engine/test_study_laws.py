@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from ensemble_core.engine.engine import Engine
 from ensemble_core.engine.names import all_fields, named_fields
-from ensemble_core.engine.records import Occasion, Slice
+from ensemble_core.engine.records import Match, Slice
 from ensemble_core.engine.rule_index import RuleState
 from ensemble_core.journal.codec import decisions_text
 from ensemble_core.journal.snapshot import dump, load
@@ -289,17 +289,17 @@ class Watched(Story):
                 found.append((job.parameters.get("T"), job.replica))
             add(job, *rest, **more)
 
-        def watched_consider(state: RuleState, occasion: Occasion) -> None:
+        def watched_consider(state: RuleState, match: Match) -> None:
             before = len(self.fired(self.engine.state.out))
-            every = all_fields(self.ensemble, occasion)
+            every = all_fields(self.ensemble, match)
             names = {*every, *EVENT_FIELDS, "x", "T"}
-            assert named_fields(names, self.ensemble, *occasion) == every
+            assert named_fields(names, self.ensemble, *match) == every
             if state.rule.trigger.events == ("idle",):
-                self.look_at_idle(state, occasion)
-            consider(state, occasion)
+                self.look_at_idle(state, match)
+            consider(state, match)
             if state.rule.each is not None:
                 fired = self.fired(self.engine.state.out)[before:]
-                self.count_instance(state, occasion, fired)
+                self.count_instance(state, match, fired)
 
         def watched_free(group: Any, now: float) -> Any:
             found = free(group, now)
@@ -314,9 +314,9 @@ class Watched(Story):
         table.add, table.free = watched_add, watched_free  # type: ignore[method-assign]
         rules.consider = watched_consider  # type: ignore[method-assign]
 
-    def look_at_idle(self, state: RuleState, occasion: Occasion) -> None:
+    def look_at_idle(self, state: RuleState, match: Match) -> None:
         """Check that a rule on idle is considered only once each time its jobs are all over."""
-        scope, engine = occasion.scope, self.engine.state
+        scope, engine = match.scope, self.engine.state
         assert not engine.calls
         if isinstance(scope, Slice):
             still_open, ever = scope.open, scope.ever
@@ -328,10 +328,10 @@ class Watched(Story):
         assert not still_open
         assert ever > self.emptied.get(key, 0), f"{key} was considered twice"
         self.emptied[key] = ever
-        self.looks.append((state.rule.id, occasion.event))
+        self.looks.append((state.rule.id, match.event))
 
-    def count_instance(self, state: RuleState, occasion: Occasion, fired: list[str]) -> None:
-        scope, record = occasion.scope, occasion.record
+    def count_instance(self, state: RuleState, match: Match, fired: list[str]) -> None:
+        scope, record = match.scope, match.record
         if state.rule.id not in fired:
             return
         if state.rule.each == "job":
@@ -351,7 +351,7 @@ class Watched(Story):
         state = self.engine.state
         unsettled = [*state.table.records.values()]
         unsettled += [index.record for index in state.attempts.values()]
-        asked = [each.origin.occasion.record for each in state.calls.values()]
+        asked = [each.origin.match.record for each in state.calls.values()]
         unsettled += [each.index.record for each in asked if each and not each.index.over]
         for name in state.metrics.counts:
             counts = {counter: state.metrics.count(name, counter) for counter in COUNTS}

@@ -76,14 +76,14 @@ class TriggerContract(RecordContract):
     def test_builds_a_trigger(self) -> None:
         trigger = self._build()
         assert isinstance(trigger, Trigger)
-        occasions: object = trigger.events
+        events: object = trigger.events
         ways = [bool(trigger.events), trigger.metric is not None, trigger.every is not None]
         assert sum(ways) == 1, "a trigger needs exactly one of 'events', 'metric' and 'every'"
         assert trigger.every is None or trigger.every > 0
-        assert isinstance(occasions, tuple)
-        for occasion in occasions:
-            assert isinstance(occasion, str)
-            assert occasion
+        assert isinstance(events, tuple)
+        for name in events:
+            assert isinstance(name, str)
+            assert name
 
     def test_waits_for_what_is_reported(self) -> None:
         own = {self.plugin.name}

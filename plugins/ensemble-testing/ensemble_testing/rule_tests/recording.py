@@ -16,7 +16,7 @@ from itertools import product, zip_longest
 from typing import Any
 
 from ensemble_core.cli.toolkit import KeptRun, Replay, printable
-from ensemble_core.engine.records import Occasion
+from ensemble_core.engine.records import Match
 from ensemble_core.engine.rule_evaluation import Verdict
 from ensemble_core.engine.rule_index import RuleState, Watch
 from ensemble_core.model.decisions import Call, Cancel, Decision, Fired, Terminate
@@ -67,7 +67,7 @@ class _TriggerRecorder:
     def considered(
         self,
         state: RuleState,
-        occasion: Occasion,
+        match: Match,
         verdict: Verdict,
         known: Mapping[str, Any] | None,
     ) -> None:
