@@ -134,6 +134,15 @@ BAD: dict[str, tuple[Object, str]] = {
         "containers[0].volumes.v.path: a claim or a hostPath needs a path",
     ),
     "a negative limit": (ensemble(member(spec={"backoffLimit": -1})), "must not be negative"),
+    "a claim's size": (ensemble(state={"size": "1GB"}), "spec.state.size"),
+    "a size of the service's claim": (
+        ensemble(sidecar={"storage": {"size": "one"}}),
+        "spec.sidecar.storage.size",
+    ),
+    "a volume's name": (
+        ensemble(member(spec={"containers": [{"image": "a", "volumes": {"My_data": {}}}]})),
+        "'My_data' is not a valid volume name",
+    ),
     "no image": (ensemble(member(spec={"containers": [{}]})), "must have an image"),
     "an autoscaler without its metrics": (
         ensemble(member(resize="HPA")),
