@@ -30,7 +30,7 @@ SAMPLE = [
 ELSEWHERE = {
     "minicluster.yaml": "is of a MiniCluster: the stand-in for one, or Kubernetes",
     "two-members.yaml": "is of two queues at once, behind a service: tests of ensemble-service",
-    "lammps-melt.yaml": "on Slurm and Flux: their suites of decisions, where LAMMPS is",
+    "lammps-melt.yaml": "watches LAMMPS' output, as lammps-sweep does",
     "lammps-sweep.yaml": "on Slurm and Flux: their suites of decisions, where LAMMPS is",
     "lammps-bisect.yaml": "cancels by the rows that were seen by then, which is chance",
     "lammps-converge.yaml": "cancels by the rows that were seen by then, which is chance",

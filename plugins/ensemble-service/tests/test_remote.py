@@ -213,6 +213,15 @@ class World:
         self.executors.append(controller.executor)
         return controller
 
+    def held(self, tag: str, *numbers: int) -> Controller:
+        """Start member ``a`` with a queue that holds jobs, and a run that has submitted these."""
+        self.agent()
+        self.queues["a"].held = True
+        controller = self.run(tag)
+        controller.executor.submit(jobs(*numbers))
+        controller.wait(lambda: controller.names(f"t.{numbers[-1]}"), "the submits")
+        return controller
+
     def close(self) -> None:
         for executor in self.executors:
             executor.close()
@@ -350,11 +359,7 @@ def test_constantly_ending_agents_lose_and_repeat_nothing(world: World) -> None:
 def test_rows_and_problems_of_a_killed_agent_arrive_once(
     world: World, monkeypatch: pytest.MonkeyPatch, arrived: bool
 ) -> None:
-    world.agent()
-    world.queues["a"].held = True
-    controller = world.run("run-rows")
-    controller.executor.submit(jobs(1))
-    controller.wait(lambda: controller.names("t.1"), "submit")
+    controller = world.held("run-rows", 1)
     monkeypatch.setattr(MemberProxy, "_acknowledge", lambda *_: None)
 
     def say(*numbers: int) -> None:
@@ -393,11 +398,7 @@ def test_rows_and_problems_of_a_killed_agent_arrive_once(
 
 
 def test_rows_of_a_finished_run_are_not_kept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.agent()
-    world.queues["a"].held = True
-    controller = world.run("run-over")
-    controller.executor.submit(jobs(1))
-    controller.wait(lambda: controller.names("t.1"), "submit")
+    controller = world.held("run-over", 1)
     monkeypatch.setattr(MemberProxy, "_acknowledge", lambda *_: None)
     world.queues["a"].listeners[-1].say(Observed(time.time(), "t.1", "o", {"x": 1.0}))
     kept = world.folder / "a" / "runs" / "run-over" / "unacknowledged"
@@ -407,12 +408,8 @@ def test_rows_of_a_finished_run_are_not_kept(world: World, monkeypatch: pytest.M
 
 
 def test_a_later_controller_gets_exactly_what_the_earlier_one_had_not_seen(world: World) -> None:
-    world.agent("a")
+    first = world.held("run-later", 1, 2)
     queue = world.queues["a"]
-    queue.held = True
-    first = world.run("run-later")
-    first.executor.submit(jobs(1, 2))
-    first.wait(lambda: first.names("t.2"), "submit")
     newest = {"t.1": 0.0, "t.2": queue.events["t.2"][-1].timestamp}
     # It saw no more, because it was killed; the member continues to send.
     first.die()
@@ -541,12 +538,8 @@ def test_events_beyond_the_limit_are_asked_for_again(
 
 
 def test_jobs_of_a_queue_that_lost_its_memory_are_lost_or_resubmitted(world: World) -> None:
-    world.agent("a")
+    controller = world.held("run-lost", 1)
     queue = world.queues["a"]
-    queue.held = True
-    controller = world.run("run-lost")
-    controller.executor.submit(jobs(1))
-    controller.wait(lambda: controller.names("t.1"), "submit")
     world.leave("a")
     controller.executor.submit(jobs(2))
     queue.forget_all()
@@ -583,11 +576,7 @@ def test_an_executor_that_cannot_reattach_gets_no_job_twice(
     world: World, later: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(QueueExecutor, "capabilities", frozenset({"submit", "cancel"}))
-    world.agent("a")
-    world.queues["a"].held = True
-    controller = world.run("run-blind")
-    controller.executor.submit(jobs(1))
-    controller.wait(lambda: controller.names("t.1"), "submit")
+    controller = world.held("run-blind", 1)
     if later:
         controller.die()
         assert world.run("run-blind").executor.reattach({"t.1": 0.0, "t.2": 0.0}) == {}
@@ -986,11 +975,7 @@ def test_the_status_of_a_member_counts_its_jobs(world: World) -> None:
 
 
 def test_a_person_cancels_a_runs_jobs_through_the_service(world: World) -> None:
-    world.agent("a")
-    world.queues["a"].held = True
-    controller = world.run("run-cancel")
-    controller.executor.submit(jobs(1, 2, 3))
-    controller.wait(lambda: controller.names("t.3"), "the submits")
+    controller = world.held("run-cancel", 1, 2, 3)
     with ServiceClient("127.0.0.1", world.port, token=world.controller) as client:
         client.cancel("a", "run-cancel", ["t.1"])
         controller.over("t.1")
