@@ -18,9 +18,8 @@ STOPS = Path(__file__).resolve().parents[3] / "tests" / "journal" / "crash" / "s
 @pytest.mark.checkout
 @pytest.mark.timeout(550)
 def test_a_randomly_stopped_run_has_the_tables_of_an_undisturbed_one(tmp_path: Path) -> None:
-    """In one round the stops cancel jobs, in the other they leave them."""
-    words = [sys.executable, str(STOPS), "--rounds", "2", "--on", "minicluster"]
+    words = [sys.executable, str(STOPS), "--rounds", "1", "--on", "minicluster"]
     words += ["--base", str(tmp_path), "--", "--mock", "-o", "compose=local"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [each["good"] for each in found] == [True, True], done.stdout + done.stderr
+    (found,) = map(json.loads, done.stdout.splitlines())
+    assert found["good"], done.stdout + done.stderr

@@ -17,6 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
+
+from ensemble_core.cli.main import main
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "simulate.md"
@@ -27,9 +30,8 @@ pytestmark = [pytest.mark.checkout, pytest.mark.timeout(600)]
 
 
 def _ensemble(folder: Path, *words: str) -> str:
-    command = [sys.executable, "-m", "ensemble_core.cli", *words, "--state", str(folder / "state")]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    done = CliRunner().invoke(main, [*words, "--state", str(folder / "state")])
+    assert done.exit_code == 0, done.stderr
     return done.stdout
 
 
@@ -38,8 +40,9 @@ def _threshold(value: float) -> tuple[str, str]:
 
 
 def _really(folder: Path, tag: str, *options: str) -> Mapping[str, Any]:
-    run = ("run", "-q", "--executor", "local", "--slots", "2", "--tag", tag)
-    _ensemble(folder, *run, *LESS_WORK, *options, str(STUDY))
+    run = [sys.executable, "-m", "ensemble_core.cli", "run", "-q", "--executor", "local"]
+    run += ["--slots", "2", "--tag", tag, "--state", str(folder / "state")]
+    subprocess.run([*run, *LESS_WORK, *options, str(STUDY)], cwd=folder, check=True)
     told: Mapping[str, Any] = json.loads(_ensemble(folder, "status", tag, "--json"))
     return told
 
