@@ -459,7 +459,7 @@ def test_journal_with_a_damaged_schema_is_reported(cut_off: Place, place: Place)
 
 @pytest.mark.parametrize(
     ("damage", "seed"),
-    [(damage, seed) for damage in DAMAGE for seed in range(2 if damage in (empty, text) else 8)],
+    [(damage, seed) for damage in DAMAGE for seed in range(2 if damage in (empty, text) else 4)],
 )
 def test_damaged_journal_file_is_reported(
     damage: Callable[[bytearray, random.Random], None],

@@ -8,7 +8,7 @@ from typing import Any
 
 import marked_places
 import pytest
-from marked_places import unmarked
+from marked_places import check_errors
 
 from ensemble_core import EnsembleError, GeneratorPlugin
 from ensemble_core.config import load_text
@@ -87,13 +87,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("text", "words"), WRONG)
 def test_mistake_is_reported_with_its_place(text: str, words: tuple[str, ...]) -> None:
-    text, place = unmarked(text)
-    with pytest.raises(FileErrors) as caught:
-        load_text(text, REGISTRY)
-    told = str(caught.value)
-    assert f"ensemble.yaml:{place}: " in told
-    for word in words:
-        assert word in told, told
+    check_errors(text, REGISTRY, words)
 
 
 def test_endless_generator_is_rejected_without_a_limit() -> None:
@@ -195,12 +189,7 @@ rules:
 def test_rule_on_generators_is_rejected_in_a_file_without_one(
     rule: str, told: str, section: str
 ) -> None:
-    text, place = unmarked(f"{NO_GENERATORS}  - {rule}\n{section}")
-    with pytest.raises(FileErrors) as caught:
-        load_text(text, REGISTRY)
-    assert f"ensemble.yaml:{place}: " in str(caught.value)
-    assert told in str(caught.value)
-    assert "hint: " in str(caught.value)
+    check_errors(f"{NO_GENERATORS}  - {rule}\n{section}", REGISTRY, (told, "hint: "))
     load_text(NO_GENERATORS, REGISTRY)  # and the rest is valid
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from marked_places import unmarked
+from marked_places import the_error, unmarked
 
 from ensemble_core import FileErrors
 from ensemble_core.config import load_text
@@ -19,14 +19,8 @@ results:
 """
 
 
-def the_error(tables: str) -> EnsembleError:
-    """Return the only error of these tables, which must be at the sign «."""
-    text, place = unmarked(_JOBS + tables)
-    with pytest.raises(FileErrors) as caught:
-        load_text(text, REGISTRY, file="study.yaml")
-    (error,) = caught.value.errors
-    assert str(error.where) == f"study.yaml:{place}"
-    return error
+def error_of(tables: str) -> EnsembleError:
+    return the_error(_JOBS + tables, REGISTRY)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +54,7 @@ def the_error(tables: str) -> EnsembleError:
 def test_wrong_table_is_one_error_with_its_place(
     table: str, said: str, hint: str, code: str
 ) -> None:
-    error = the_error(f"  {table}")
+    error = error_of(f"  {table}")
     assert said in error.what
     assert hint in (error.hint or "")
     assert error.code == code
@@ -82,7 +76,7 @@ def test_wrong_table_is_one_error_with_its_place(
 def test_unknown_name_in_a_table_is_an_error_with_a_suggestion(
     table: str, name: str, hint: str
 ) -> None:
-    error = the_error(f"  best: {{of: sim}}\n  a: {{of: sim, {table}}}")
+    error = error_of(f"  best: {{of: sim}}\n  a: {{of: sim, {table}}}")
     assert f"unknown name '{name}'" in error.what
     assert hint in (error.hint or "")
     assert error.code == "no-such-column"
@@ -90,20 +84,20 @@ def test_unknown_name_in_a_table_is_an_error_with_a_suggestion(
 
 def test_circular_tables_are_an_error() -> None:
     tables = "  «a: {of: sim, columns: {x: sum.b.y}}\n  b: {of: sim, columns: {y: sum.a.x}}"
-    error = the_error(tables)
+    error = error_of(tables)
     assert error.what.endswith("in a circle: a -> b -> a")
     assert "remove one of the references" in (error.hint or "")
 
 
 def test_unknown_column_of_another_table_is_an_error_with_a_suggestion() -> None:
-    error = the_error("  a: {of: sim}\n  b: {of: sim, where: T > «mean.a.durations}")
+    error = error_of("  a: {of: sim}\n  b: {of: sim, where: T > «mean.a.durations}")
     assert "the table 'a' has no column 'durations'" in error.what
     assert "'mean.a.duration'" in (error.hint or "")
     assert error.code == "no-such-column"
 
 
 def test_metric_in_a_table_is_an_error_with_a_hint() -> None:
-    error = the_error("  a: {of: sim, where: «'metric(\"count.sim.done\") > 1'}")
+    error = error_of("  a: {of: sim, where: «'metric(\"count.sim.done\") > 1'}")
     assert "a table can use only its rows" in error.what
     assert "STAT.TABLE.COLUMN" in (error.hint or "")
     assert error.code == "bad-condition"
@@ -166,18 +160,14 @@ def _ruled(rule: str) -> str:
 def test_wrong_filter_pivot_or_column_is_one_error_with_a_hint(
     table: str, said: str, hint: str
 ) -> None:
-    error = the_error(f"  a: {{{table}}}")
+    error = error_of(f"  a: {{{table}}}")
     assert said in error.what
     assert hint in (error.hint or "")
 
 
 def test_pivot_with_too_many_values_is_an_error() -> None:
     jobs = _JOBS.replace("T: [1, 2]", "T: {from: 1, to: 201}")
-    text, place = unmarked(jobs + "  a: {of: sim, by: [d], pivot: «T}\n")
-    with pytest.raises(FileErrors) as caught:
-        load_text(text, REGISTRY, file="study.yaml")
-    (error,) = caught.value.errors
-    assert str(error.where) == f"study.yaml:{place}"
+    error = the_error(jobs + "  a: {of: sim, by: [d], pivot: «T}\n", REGISTRY)
     assert "'T' has 201 values; 'pivot' allows at most 200" in error.what
     few = load_text(jobs + "  a: {of: sim(T < 100), by: [d], pivot: T}\n", REGISTRY)
     assert len(few.tables["a"].values) == 99
@@ -229,13 +219,9 @@ def test_wrong_filter_of_a_rule_is_one_error_with_a_hint(rule: str, said: str, h
 )
 def test_wrong_rows_are_one_error_with_a_hint(rows: str, said: str, hint: str) -> None:
     rule = f"  - {{trigger: idle, name: sim, action: {{name: submit, label: sim, rows: {rows}}}}}\n"
-    text, place = unmarked(_ruled(rule))
-    with pytest.raises(FileErrors) as caught:
-        load_text(text, REGISTRY, file="study.yaml")
-    (error,) = caught.value.errors
+    error = the_error(_ruled(rule), REGISTRY)
     assert said in error.what
     assert hint in (error.hint or "")
-    assert str(error.where) == f"study.yaml:{place}"
 
 
 @pytest.mark.parametrize(

@@ -541,7 +541,7 @@ def replaced(event: Event, now: float) -> Event:
     return Event.from_dict({**data, "timestamp": now})
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_a_run_stopped_anywhere_has_the_results_of_an_undisturbed_one(seed: int) -> None:
     undisturbed = Queue(random.Random(seed), 0.0).run()
     stopped = Queue(random.Random(seed), 0.05)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import pickle
+import re
 import subprocess
 import sys
 import threading
@@ -291,16 +291,13 @@ def test_with_a_damaged_snapshot_the_events_are_used() -> None:
 
 def test_the_product_never_unpickles() -> None:
     """No module of ours can read pickles."""
-    folders = [Path(ensemble_core.__file__).parent]
-    folders += [Path(__file__).parents[2] / "plugins"]
-    found = []
-    for path in (path for folder in folders for path in folder.rglob("*.py")):
-        if {"tests", ".venv", "build"} & set(path.parts):
-            continue
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            unsafe = {"pickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
-            found += [f"{path}: {name}" for name in names if name.partition(".")[0] in unsafe]
+    unsafe = re.compile(
+        r"^\s*(import|from)\s.*\b(_?pickle|marshal|shelve|dill|cloudpickle|joblib)\b", re.M
+    )
+    folders = [Path(ensemble_core.__file__).parent, Path(__file__).parents[2] / "plugins"]
+    files = [path for folder in folders for path in folder.rglob("*.py")]
+    product = [path for path in files if not {"tests", ".venv", "build"} & set(path.parts)]
+    assert len(product) > 100
+    found = [path for path in product if unsafe.search(path.read_text("utf-8"))]
     assert found == []
     assert "pickle" in sys.modules  # this test has it, and the product does not
