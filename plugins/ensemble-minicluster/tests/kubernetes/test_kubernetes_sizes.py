@@ -9,7 +9,17 @@ from typing import Any
 import pytest
 from kubernetes_stand_in import Cluster, Operator
 from kubernetes_stand_in.kinds import FLUX
-from resizer_checks import MEMBER, Build, Make, on_record, patches, seen, sizes, touch
+from resizer_checks import (
+    MEMBER,
+    Build,
+    Make,
+    on_record,
+    patches,
+    seen,
+    sizes,
+    touch,
+    without_waits,
+)
 
 from ensemble_core import UsageError
 
@@ -184,8 +194,9 @@ def test_without_a_maximum_only_the_option_limits(
     cluster: Cluster, build: Build, minicluster: Make
 ) -> None:
     minicluster(size=2)
-    assert build(timeout=2).resize(MEMBER, 3).granted == 5
-    assert build(timeout=2, max_size=6).resize(MEMBER, 3).granted == 6
+    for options, granted in (({}, 5), ({"max_size": 6}, 6)):
+        with without_waits(build(timeout=30, **options)) as resizer:
+            assert resizer.resize(MEMBER, 3).granted == granted
     answer = build().resize(MEMBER, 2**40)
     assert (answer.outcome, answer.code) == ("denied", "out-of-bounds")
     assert on_record(cluster) == 6
@@ -195,7 +206,8 @@ def test_a_size_without_an_operator_is_granted_as_unconfirmed(
     cluster: Cluster, build: Build, minicluster: Make
 ) -> None:
     minicluster(size=2, maxSize=8)
-    answer = build(timeout=3).resize(MEMBER, 2)
+    with without_waits(build(timeout=30)) as resizer:
+        answer = resizer.resize(MEMBER, 2)
     assert sizes(answer) == ("granted", 2, 4, 4, "unconfirmed")
     assert "has not acted" in answer.reason
     assert on_record(cluster) == 4
