@@ -8,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -112,9 +111,9 @@ def test_an_idle_connection_is_closed_and_blocks_no_other(
     monkeypatch.setattr(listening, "_SECONDS", 0.2)
     monkeypatch.setattr(listening, "_MOST", 5)
     idle = [socket.create_connection(("127.0.0.1", ear.listener.port), 10) for _ in range(5)]
-    time.sleep(0.3)
-    assert ear.say(line()) == b"ok\n"
     assert [connection.recv(1) for connection in idle] == [b""] * 5
+    monkeypatch.setattr(listening, "_SECONDS", 60.0)
+    assert ear.say(line()) == b"ok\n"
     for connection in idle:
         connection.close()
 
@@ -171,7 +170,7 @@ def test_a_wrapper_reports_to_the_current_controller(tmp_path: Path) -> None:
         assert [(each.kind, each.life, each.status) for each in ear.heard] == [
             ("start", 2, 0), ("end", 2, 3 << 8),
         ]  # fmt: skip
-        assert 0.2 < ear.heard[1].seconds < 5.0
+        assert ear.heard[1].seconds > 0.2
         assert list(spool.reports()) == []
     finally:
         ear.close()
@@ -188,7 +187,7 @@ def test_spool_files_are_private_and_the_token_persists(tmp_path: Path) -> None:
 def test_lines_written_while_the_files_are_read_are_read_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spooling, "_WHILE", 0.1)
+    monkeypatch.setattr(spooling, "_WHILE", 60.0)
     spool = ReportSpool(str(tmp_path / "spool"))
     folder = tmp_path / "spool" / "reports"
     path = folder / "sim.0.7"
@@ -199,7 +198,7 @@ def test_lines_written_while_the_files_are_read_are_read_too(
         late.write(b"d\n")
         assert sorted(set(spool.reports())) == [b"another", b"end", b"start"]
     assert list(spool.reports()) == []
-    time.sleep(0.15)
+    monkeypatch.setattr(spooling, "_WHILE", 0.0)
     assert list(spool.reports()) == []
     assert list(folder.iterdir()) == []
 

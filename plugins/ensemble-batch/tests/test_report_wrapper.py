@@ -134,13 +134,14 @@ def test_time_while_suspended_does_not_count(wrapped: Callable[..., Wrapped]) ->
 def test_a_stopped_command_uses_no_cpu_and_has_not_ended(
     wrapped: Callable[..., Wrapped],
 ) -> None:
-    job = wrapped("sh", "-c", "touch began; sleep 0.5; exit 3")
+    job = wrapped("sh", "-c", "touch began; until [ -e end ]; do sleep 0.1; done; exit 3")
     wait_until((job.folder / "began").exists)
     job.signal(signal.SIGSTOP, but=[job.process.pid])
     time.sleep(0.1)
     before = _ticks(job.process.pid)
     time.sleep(1.0)
     assert _ticks(job.process.pid) - before < os.sysconf("SC_CLK_TCK") // 4
+    (job.folder / "end").touch()
     assert [words[2] for words in job.told() if words[2] == "end"] == []
     job.signal(signal.SIGCONT)
     assert job.wait() == 3
