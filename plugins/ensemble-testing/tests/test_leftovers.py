@@ -56,12 +56,15 @@ class TestCannotCancel(Suite):
 
 
 class TestHangs(Suite):
-    timeout = 1.0
     make_executor = Sound
 
     def test_first(self, session):
         session.submit(*(session.job(*self.lasting) for _ in range(4)))
-        session.wait_for(session.job("true"), "start")
+        session.timeout = 1.0
+        try:
+            session.wait_for(session.job("true"), "start")
+        finally:
+            session.timeout = self.timeout
 """
 FOUND_AGAIN = (
     "jobs_are_found_again_after_the_executor_was_closed",
