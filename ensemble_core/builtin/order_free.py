@@ -76,49 +76,72 @@ class ExactMoments:
     The sums are exact, because they are kept as integers in units of ``2 ** -shift``.
     """
 
-    __slots__ = ("_count", "_moment", "_shift", "_squares", "_total")
+    __slots__ = ("_moment", "sums")
 
     def __init__(self, moment: Moment) -> None:
         self._moment = moment
-        self._count = self._shift = self._squares = self._total = 0
+        self.sums = _Sums(squares=moment in ("variance", "error"))
+
+    def share(self, other: object) -> bool:
+        """Use the sums of a reducer that gets the same values. Return False if it has none.
+
+        Both reducers must be new. From then on, values are added to the other one only.
+        """
+        if not isinstance(other, ExactMoments):
+            return False
+        other.sums.with_squares |= self.sums.with_squares
+        self.sums = other.sums
+        return True
 
     def add(self, value: float) -> None:
         """Add a value."""
-        self._put(value, 1)
+        self.sums.put(value, 1)
 
     def remove(self, value: float) -> None:
         """Remove a value that was added."""
-        self._put(value, -1)
-
-    def _put(self, value: float, sign: int) -> None:
-        units, denominator = value.as_integer_ratio()
-        shift = denominator.bit_length() - 1
-        more = shift - self._shift
-        if more > 0:
-            self._total <<= more
-            self._squares <<= 2 * more
-            self._shift = shift
-        else:
-            units <<= -more
-        self._count += sign
-        self._total += sign * units
-        if self._moment in ("variance", "error"):
-            self._squares += sign * units * units
+        self.sums.put(value, -1)
 
     def get(self) -> float | None:
         """Return the current result, or ``None`` with too few values or if the result is too large
         for a float."""
-        count, shift = self._count, self._shift
+        sums = self.sums
+        count, shift, total = sums.count, sums.shift, sums.total
         try:
-            if self._moment == "sum":
-                return self._total / (1 << shift) if count else None
             if self._moment == "mean":
-                return self._total / (count << shift) if count else None
+                return total / (count << shift) if count else None
+            if self._moment == "sum":
+                return total / (1 << shift) if count else None
             if count < 2:
                 return None
-            of_squares = count * self._squares - self._total * self._total
+            of_squares = count * sums.squares - total * total
             if self._moment == "variance":
                 return of_squares / (count * (count - 1) << 2 * shift)
             return math.sqrt(of_squares / (count * count * (count - 1) << 2 * shift))
         except OverflowError:
             return None
+
+
+class _Sums:
+    """Exact sums of values and, with ``with_squares``, of their squares."""
+
+    __slots__ = ("count", "shift", "squares", "total", "with_squares")
+
+    def __init__(self, *, squares: bool) -> None:
+        self.with_squares = squares
+        self.count = self.shift = self.squares = self.total = 0
+
+    def put(self, value: float, sign: int) -> None:
+        """Add a value ``sign`` times."""
+        units, denominator = value.as_integer_ratio()
+        shift = denominator.bit_length() - 1
+        more = shift - self.shift
+        if more > 0:
+            self.total <<= more
+            self.squares <<= 2 * more
+            self.shift = shift
+        elif more:
+            units <<= -more
+        self.count += sign
+        self.total += sign * units
+        if self.with_squares:
+            self.squares += sign * units * units

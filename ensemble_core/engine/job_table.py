@@ -570,7 +570,9 @@ class JobTable:
         text, verdicts = condition.condition.text, record.verdicts
         if verdicts is not None and text in verdicts:
             return verdicts[text]
-        known = attempt_fields(record.job)
+        known: Mapping[str, Any] = record.job.parameters
+        if not condition.condition.names <= known.keys():
+            known = attempt_fields(record.job)
         if condition.condition.names <= known.keys():
             if record.verdicts is None:
                 record.verdicts = {}

@@ -336,7 +336,9 @@ class State:
             series = self.metrics.series.get((group, variable))
             if statistic == "variance" and series is not None and series.count < 2:
                 return None  # within a scope, a single value has no variance
-            return self.metric(group_path(name, group))
+            if series is None or statistic not in self.metrics.statistics or self.beating:
+                return self.metric(group_path(name, group))
+            return series.get(statistic, self.now)
         if scope is None and match.record is not None:
             scope = match.record.index
         found = None if scope is None else scope.read(statistic, variable, self.now)

@@ -37,7 +37,7 @@ class Growing:
     There may be millions of these objects.
     """
 
-    __slots__ = ("_names", "_numbers", "_reducers", "_specs", "count")
+    __slots__ = ("_adders", "_names", "_numbers", "_reducers", "_specs", "count")
 
     def __init__(self, specs: Mapping[str, StatisticSpec], names: tuple[str, ...]) -> None:
         self._specs = specs
@@ -46,6 +46,13 @@ class Growing:
         self._reducers: tuple[OrderFree | None, ...] = tuple(
             specs[name].order_free(grows=True) if name in specs else None for name in names
         )
+        #: The reducers that get each number. The others share the sums of one of these.
+        adders: list[OrderFree] = []
+        for reducer in self._reducers:
+            share = getattr(reducer, "share", None)
+            if reducer is not None and not (share and any(map(share, adders))):
+                adders.append(reducer)
+        self._adders = tuple(adders)
         ordered = zip(names, self._reducers, strict=True)
         keep = any(reducer is None and name in specs for name, reducer in ordered)
         #: The numbers by position, or ``None`` if no statistic needs them.
@@ -56,9 +63,8 @@ class Growing:
         if not _is_number(value):
             return
         self.count += 1
-        for reducer in self._reducers:
-            if reducer is not None:
-                reducer.add(value)
+        for reducer in self._adders:
+            reducer.add(value)
         if self._numbers is not None:
             self._numbers[place] = value
 
@@ -93,7 +99,10 @@ class Values:
 
     def put(self, place: Any, value: object) -> None:
         """Set the value at a position. If it is not a number, remove the previous value."""
-        number, old = value if _is_number(value) else None, self._numbers.get(place)
+        old = self._numbers.get(place)
+        if value is old:
+            return
+        number = value if _is_number(value) else None
         if number is old:
             return
         for reducer in self._reducers.values():

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
-from ensemble_core.engine.done_jobs import TableRow
+from ensemble_core.engine.done_jobs import DoneJob, DoneJobs, TableRow
 from ensemble_core.engine.table_values import Growing, Values
 from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.metrics.store import split_filter
+from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.expressions import Expression, index_label
 from ensemble_core.model.filters import Filter, filter_of
 from ensemble_core.model.tables import MOST_PIVOT_VALUES, NOWHERE, Table, value_order
@@ -76,14 +78,15 @@ class TableWork(ABC):
         self.known: Mapping[str, Any] = {}
         self._statistics = statistics
         self._only = filter_of(table.only) if table.only else None
+        self._cut = table.top is not None or table.percent is not None
         self._chosen: list[TableRow] | None = None
-        #: Cache of statistics over rows that are limited by ``top`` or sorted by ``order``.
+        #: Cache of statistics, cleared when a row changes.
         self._answers: dict[tuple[str, str, str], float | None] = {}
         self._free: dict[str, bool] = {}
 
     @abstractmethod
-    def take(self, jobs: Iterable[TableRow], known: Mapping[str, Any]) -> None:
-        """Add jobs, each as a mapping of its values.
+    def take(self, done: DoneJobs, jobs: Iterable[DoneJob], known: Mapping[str, Any]) -> None:
+        """Add these jobs of ``done``.
 
         ``known`` has the current values of statistics over other tables.
         """
@@ -113,18 +116,20 @@ class TableWork(ABC):
 
     def statistic(self, statistic: str, column: str, condition: str) -> float | None:
         """Return a statistic over the numbers in a column, over the rows that pass the filter."""
-        table = self.table
-        cut = table.top is not None or table.percent is not None
-        if not cut and (table.order is None or self._order_free(statistic)):
-            return self._values(column, condition, statistic).statistic(statistic)
         key = statistic, column, condition
         if key not in self._answers:
-            values = Growing(self._statistics, (statistic,))
-            asked = _column(column, condition)
-            for place, row in enumerate(self.rows()):
-                values.put(place, asked.value(row))
-            self._answers[key] = values.statistic(statistic)
+            self._answers[key] = self._statistic(statistic, column, condition)
         return self._answers[key]
+
+    def _statistic(self, statistic: str, column: str, condition: str) -> float | None:
+        table = self.table
+        if not self._cut and (table.order is None or self._order_free(statistic)):
+            return self._values(column, condition, statistic).statistic(statistic)
+        values = Growing(self._statistics, (statistic,))
+        asked = _column(column, condition)
+        for place, row in enumerate(self.rows()):
+            values.put(place, asked.value(row))
+        return values.statistic(statistic)
 
     def _order_free(self, statistic: str) -> bool:
         if statistic not in self._free:
@@ -163,12 +168,12 @@ class JobWork(TableWork):
         #: The numbers of each column and filter, with their statistics.
         self._kept: dict[tuple[str, str], tuple[tuple[str, ...], _Column, Growing]] = {}
 
-    def take(self, jobs: Iterable[TableRow], known: Mapping[str, Any]) -> None:
+    def take(self, done: DoneJobs, jobs: Iterable[DoneJob], known: Mapping[str, Any]) -> None:
         if known != self.known:
             self.known = known
             self._kept.clear()
             self._changed()
-        for job in self._passing(jobs):
+        for job in self._passing(map(done.known, jobs)):
             self._changed()
             if self._kept:
                 row = self._row(job)
@@ -215,6 +220,19 @@ class _Cell:
         self.variables = tuple(variables)
         #: Cache of the columns that depend only on the cell. It is cleared when a job is added.
         self.columns: TableRow | None = None
+
+
+class _Line:
+    """The jobs of one row: its cells by pivot value (``None`` without a pivot), and its ``by``
+    values, as in its job with the lowest index.
+    """
+
+    __slots__ = ("by", "cells", "index", "n", "place", "reused")
+
+    def __init__(self, place: Place, index: int, by: tuple[Any, ...]) -> None:
+        self.place, self.index, self.by = place, index, by
+        self.n = self.reused = 0
+        self.cells: dict[Any, _Cell] = {}
 
 
 class _Variable(NamedTuple):
@@ -271,13 +289,15 @@ class GroupedWork(TableWork):
             not table.pivot or table.others or not self._of_row.keys().isdisjoint(table.own_names)
         )
         self._counts_reused = "reused" in table.own_names
-        #: The cells by row and pivot value (``None`` without a pivot).
-        self._cells: dict[Place, dict[Any, _Cell]] = {}
-        #: The ``by`` values of each row, as in its job with the lowest index.
-        self._named: dict[Place, tuple[int, tuple[Any, ...]]] = {}
+        self._filtered = any(each.passes is not None for each in self._variables)
+        #: For each layout of jobs, a function that returns the values that the table needs.
+        self._pickers: list[Callable[[DoneJob], tuple[Any, ...]]] = []
+        self._lines: dict[Place, _Line] = {}
+        #: The lines by values of ``by`` that were seen, to save the computation of their places.
+        self._known_lines: dict[tuple[Any, ...], _Line] = {}
         self._rows: dict[Place, TableRow | None] = {}
         self._order: list[Place] = []
-        self._dirty: dict[Place, None] = {}
+        self._dirty: dict[_Line, None] = {}
         self._pivots: dict[Any, None] = dict.fromkeys(table.values)
         #: The pivot values that have columns, in ascending order.
         self.values: list[Any] = list(table.values)
@@ -312,42 +332,75 @@ class GroupedWork(TableWork):
 
     # -- new jobs ------------------------------------------------------------------------------
 
-    def take(self, jobs: Iterable[TableRow], known: Mapping[str, Any]) -> None:
-        for job in self._passing(jobs):
-            self._add(job)
+    def take(self, done: DoneJobs, jobs: Iterable[DoneJob], known: Mapping[str, Any]) -> None:
+        while len(self._pickers) < len(done.layouts):
+            self._pickers.append(self._picker(done.layouts[len(self._pickers)]))
+        for job in jobs:
+            fields = done.known(job) if self._filtered or self._only is not None else NOTHING
+            if self._only is None or self._only.passes(fields):
+                self._add(job[0], fields, *self._pickers[job[1]]((*job, None, 1)))
         if known != self.known:
             self.known = known
-            self._dirty.update(dict.fromkeys(self._cells))
+            self._dirty.update(dict.fromkeys(self._lines.values()))
         if self._dirty:
             self._work()
 
-    def _add(self, job: TableRow) -> None:
-        table, index = self.table, job["index"]
-        values = tuple([job.get(name) for name in table.by])
-        place = tuple([value_order(value) for value in values])
-        cells = self._cells.get(place)
-        if cells is None:
-            cells = self._cells[place] = {}
-        named = self._named.get(place)
-        if named is None or index < named[0]:
-            self._named[place] = index, values
-        pivot = job.get(table.pivot) if table.pivot else None
-        cell = cells.get(pivot)
+    def _picker(self, layout: Sequence[str]) -> Callable[[DoneJob], tuple[Any, ...]]:
+        """Return a function that takes a job, followed by ``None`` and 1, and returns its pivot
+        value, the earlier job that it reuses, its ``by`` values, and its variables.
+        """
+        places = {"index": 0, "duration": 2, "attempt": 3}
+        places.update((name, number) for number, name in enumerate(layout, 4))
+        by = itemgetter(*(places.get(name, -2) for name in (*self.table.by, "index")))
+        # For count.done, each job counts as 1.
+        of = [places.get(each.name, -1 if each.name == "done" else -2) for each in self._variables]
+        variables = itemgetter(*of, 0, 0)
+        pivot = places.get(self.table.pivot, -2) if self.table.pivot else -2
+        reused = places.get("reused", -2)
+        return lambda job: (job[pivot], job[reused], by(job)[:-1], variables(job))
+
+    def _add(
+        self,
+        index: int,
+        fields: Mapping[str, Any],
+        pivot: Any,
+        reused: str | None,
+        by: tuple[Any, ...],
+        values: tuple[Any, ...],
+    ) -> None:
+        line = self._known_lines.get(by)
+        if line is None:
+            line = self._line(index, by)
+        if index < line.index:
+            line.index, line.by = index, by
+        cell = line.cells.get(pivot)
         if cell is None:
-            cell = cells[pivot] = self._cell()
+            cell = line.cells[pivot] = self._cell()
+        line.n += 1
         cell.n += 1
-        cell.reused += job.get("reused") is not None
-        for (name, passes, _, _), numbers in zip(self._variables, cell.variables, strict=True):
-            if passes is None or passes.passes(job):
-                # For count.done, each job counts as 1.
-                numbers.put(index, job.get(name, 1 if name == "done" else None))
+        if reused is not None:
+            line.reused += 1
+            cell.reused += 1
+        for variable, numbers, value in zip(self._variables, cell.variables, values, strict=False):
+            if variable.passes is None or variable.passes.passes(fields):
+                numbers.put(index, value)
         cell.columns = None
-        self._dirty[place] = None
-        if table.pivot and pivot is not None and pivot not in self._pivots:
+        self._dirty[line] = None
+        if pivot is not None and pivot not in self._pivots:
             self._pivots[pivot] = None
             self.values = sorted(self._pivots, key=value_order)[:MOST_PIVOT_VALUES]
             self._label()
-            self._dirty.update(dict.fromkeys(self._cells))
+            self._dirty.update(dict.fromkeys(self._lines.values()))
+
+    def _line(self, index: int, by: tuple[Any, ...]) -> _Line:
+        """Return the line of these ``by`` values."""
+        place = tuple([value_order(value) for value in by])
+        line = self._lines.get(place)
+        if line is None:
+            line = self._lines[place] = _Line(place, index, by)
+        if all(type(value) in (int, float, str) for value in by):
+            self._known_lines[by] = line
+        return line
 
     def _cell(self) -> _Cell:
         return _Cell(Growing(self._statistics, each.statistics) for each in self._variables)
@@ -365,27 +418,26 @@ class GroupedWork(TableWork):
     def _work(self) -> None:
         dirty, self._dirty = self._dirty, {}
         self._changed()
-        for place in dirty:
+        for line in dirty:
+            place = line.place
             if place not in self._rows:
                 self._order.clear()
-            row = self._rows[place] = self._row(place)
+            row = self._rows[place] = self._row(line)
             for column, values in self._kept.values():
                 values.put(place, column.value(row))
 
-    def _row(self, place: Place) -> TableRow | None:
-        """Return the row at a position, or ``None`` if ``where`` is not true for it."""
-        table, cells = self.table, self._cells[place]
-        row: TableRow = {"n": sum([cell.n for cell in cells.values()])}
+    def _row(self, line: _Line) -> TableRow | None:
+        """Return a row, or ``None`` if ``where`` is not true for it."""
+        table, cells = self.table, line.cells
+        row: TableRow = {"n": line.n}
         if self._counts_reused:
-            row["reused"] = sum([cell.reused for cell in cells.values()])
-        row.update(zip(table.by, self._named[place][1], strict=True))
+            row["reused"] = line.reused
+        row.update(zip(table.by, line.by, strict=True))
         seen = row
         if self._apart:
             seen = {**self.known, **({} if table.pivot else self._over(cells[None])), **row}
-        found: list[tuple[Any, str, _Cell]] = []
         for value, label in self._labels:
             cell = cells.get(value) or self._empty_cell(value)
-            found.append((value, label, cell))
             if cell.columns is None:
                 cell.columns = self._columns(cell, value, label)
             row.update(cell.columns)
@@ -397,7 +449,8 @@ class GroupedWork(TableWork):
                 if self._apart:
                     seen.setdefault(name, row[name])
                 continue
-            for value, label, cell in found:
+            for value, label in self._labels:
+                cell = cells.get(value) or self._empty_cell(value)
                 row[name + label] = self._in_cell(formula, value, label, cell, seen)
                 seen[name + label] = row[name + label]
         if table.where is not None and not table.where.holds(None, seen, _no_metric):

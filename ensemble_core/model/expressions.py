@@ -165,7 +165,7 @@ class Expression(Formula):
         except NO_VALUE:
             found = self.evaluate(fields.get("value"), fields, metric)
         if isinstance(found, float):
-            return tidy(found) if found - found == 0.0 else None
+            return float(_rounded(found)) + 0.0 if found - found == 0.0 else None
         return found if isinstance(found, (int, str)) and not isinstance(found, bool) else None
 
 
@@ -177,7 +177,11 @@ def tidy(number: int | float) -> int | float:
     >>> tidy(0.1 + 0.2), tidy(-0.0), tidy(10**20)
     (0.3, 0.0, 100000000000000000000)
     """
-    return number if isinstance(number, int) else float(f"{number:.12g}") + 0.0
+    return number if isinstance(number, int) else float(_rounded(number)) + 0.0
+
+
+#: Formats a number with 12 significant digits; faster than an f-string.
+_rounded: Callable[[float], str] = "%.12g".__mod__
 
 
 def worked_out(
