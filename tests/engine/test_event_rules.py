@@ -445,3 +445,10 @@ custom: |
 
 def calls(decisions: list[Decision]) -> list[Call]:
     return [each for each in decisions if isinstance(each, Call)]
+
+
+def test_an_exhausted_rule_is_no_longer_scanned() -> None:
+    told = story("  - {id: it, trigger: job-start, action: {name: log, message: x}}")
+    told.start()
+    told.begin("lammps.0")
+    assert "job-start" not in told.engine.state.rules.index.by_event

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 from ensemble_testing import Story
 
+from ensemble_core.engine.rule_evaluation import RuleObserver
 from ensemble_core.model.events import Resources
 
 
@@ -276,3 +279,14 @@ def test_a_statistic_that_raises_is_reported_without_affecting_others() -> None:
     assert any("statistic 'mean' raised" in getattr(one, "message", "") for one in decided)
     assert told.metric("count.sleep.success") == 1
     assert told.fired() == ["rule-1"]
+
+
+def test_rules_that_cannot_match_are_not_considered() -> None:
+    told = story("name: count.sleep.success, when: 1000")
+    told.start()
+    observer = Mock(spec=RuleObserver)
+    told.engine.observe(observer)
+    for number in range(3):
+        told.play(f"sleep.{number}")
+    assert observer.updated.called
+    assert not observer.considered.called
