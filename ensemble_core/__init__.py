@@ -1,7 +1,7 @@
-"""Ensemble: many jobs on HPC queues, steered by rules.
+"""Ensemble: runs many jobs on HPC queues and steers them by rules.
 
 This module exports the public names for programs, plugins and functions in ensemble files. Each
-name is imported on first use, so importing the package is cheap.
+name is imported when it is first used, so importing the package is fast.
 """
 
 from __future__ import annotations

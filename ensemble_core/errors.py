@@ -2,7 +2,8 @@
 
 Every error that Ensemble raises on purpose is an :class:`EnsembleError`; the command line prints it
 without a traceback. Error codes are defined where they are raised and listed in
-``docs/error-codes.md``. All modules use this module; it imports no other module of the package.
+``docs/error-codes.md``. All modules may use this module, which imports no other module of the
+package.
 """
 
 from __future__ import annotations
@@ -32,8 +33,10 @@ __all__ = [
 
 
 class Location(NamedTuple):
-    """A place in a file. ``line`` and ``column`` count from 1; 0 means the whole file. If
-    ``quoted`` is true, messages may quote the line, because the file is not confidential."""
+    """A position in a file. ``line`` and ``column`` count from 1; 0 means the whole file.
+
+    If ``quoted`` is true, messages may quote the line, because the file is not confidential.
+    """
 
     file: str
     line: int = 0
@@ -54,7 +57,7 @@ class EnsembleError(Exception):
     what:
         One sentence: what is wrong, with the offending value.
     where:
-        The place in the ensemble file, if known.
+        The position in the ensemble file, if known.
     cause:
         Why it is wrong, or the message of the program that rejected it.
     hint:
@@ -115,7 +118,7 @@ class UsageError(EnsembleError):
 
 
 class FileErrors(UsageError):
-    """All errors of an ensemble file, ordered by place."""
+    """All errors of an ensemble file, ordered by position."""
 
     def __init__(self, errors: Iterable[EnsembleError]) -> None:
         self.errors: tuple[EnsembleError, ...] = tuple(
@@ -139,11 +142,11 @@ class PluginError(UsageError):
 
 
 class ExecutorError(EnsembleError):
-    """A request that an executor rejected, or a queue that an executor lost."""
+    """An executor rejected a request, or lost its queue."""
 
 
 def interrupted(error: BaseException | None) -> bool:
-    """Return whether Ctrl-C caused this error.
+    """Return True if Ctrl-C caused this error.
 
     Before Python 3.12, a ``KeyboardInterrupt`` during the creation of a class becomes a
     ``RuntimeError``. Interrupted code may also raise another error while it cleans up.
@@ -160,15 +163,15 @@ def interrupted(error: BaseException | None) -> bool:
 def raised_at(error: BaseException) -> str:
     """Return where a plugin's code raised an error: ``ensemble_anneal/actions.py:17``.
 
-    The path begins at the package, so it does not depend on the place of installation. The result
-    is empty for an error that was never raised.
+    The path begins at the package, so it does not depend on where the package is installed. The
+    result is empty for an error that was never raised.
     """
     file, module, line = _culprit(error)
     return f"{_short(file, module)}:{line}" if file else ""
 
 
 def written_at(function: object) -> str:
-    """Return where a plugin's function is defined, in the format of :func:`raised_at`.
+    """Return where a plugin's function is defined, in the form of :func:`raised_at`.
 
     If the function is not written in Python, return the name of its module.
     """
@@ -177,9 +180,10 @@ def written_at(function: object) -> str:
 
 
 def to_author(culprit: object) -> str:
-    """Return a hint on whom to inform about a faulty plugin, given its error, function or class.
+    """Return a hint on whom to inform about a defect in a plugin.
 
-    If the plugin is the user's own file or checkout, the hint has its position.
+    ``culprit`` is an error, a function or a class of the plugin. If the plugin is the user's own
+    file or checkout, the hint has its position.
     """
     file, module, line = _culprit(culprit)
     theirs = module.partition(".")[0] != "ensemble_core" and "-packages/" not in file
@@ -190,7 +194,7 @@ def to_author(culprit: object) -> str:
 
 _S = TypeVar("_S", bound="str | None")
 
-#: Synonyms from other tools and everyday language, with the name that Ensemble uses.
+#: Synonyms from other tools and everyday language, each with the name that Ensemble uses.
 _SYNONYMS = {
     "args": "parameters", "params": "parameters", "sweep": "parameters", "script": "command",
     "run": "command", "exec": "command", "cores": "cores_per_task", "cpus": "cores_per_task",
@@ -213,7 +217,7 @@ _SYNONYMS = {
 
 
 def closest(name: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """Return the name that ``name`` is a synonym of, or else the most similar one, or ``None``.
+    """Return the name of which ``name`` is a synonym, or else the most similar name, or ``None``.
 
     >>> closest("walltime", ["command", "duration"])
     'duration'
@@ -233,8 +237,9 @@ def did_you_mean(
     cutoff: float = 0.6,
     form: str = "did you mean {!r}?",
 ) -> str | _S:
-    """Return the hint for an unknown name: the closest one of ``names`` in ``form``, or else
-    ``otherwise``.
+    """Return the hint for an unknown name: the closest of ``names``, in the format ``form``.
+
+    If no name is close, return ``otherwise``.
 
     >>> did_you_mean("sumbit", ["submit", "cancel"], "known: submit, cancel")
     "did you mean 'submit'?"
@@ -244,7 +249,10 @@ def did_you_mean(
 
 
 def no_such(whose: str, noun: str, name: str, known: Collection[str], if_empty: str) -> UsageError:
-    """Return the error for a name that ``whose`` does not have; it has only the names ``known``."""
+    """Return the error for an unknown name.
+
+    ``whose`` is the thing that has only the names ``known``.
+    """
     listed = f"it has {', '.join(known)}" if known else if_empty
     hint = did_you_mean(name, known, listed, cutoff=0.5)
     return UsageError(f"{whose} has no {noun} {name!r}", hint=hint, code=f"no-such-{noun}")
@@ -259,10 +267,10 @@ def call_plugin(
     failed: str = "",
     expected: str = "",
 ) -> Any:
-    """Call a function of a plugin's record and check the type of the result.
+    """Call a function in a plugin's record, and check the type of the result.
 
     Raises :class:`PluginError` if the result is not an instance of ``returns``, which the message
-    describes as ``expected``. Leave ``whose`` empty if the surrounding message names the plugin. An
+    calls ``expected``. Leave ``whose`` empty if the surrounding message names the plugin. An
     unexpected exception becomes a :class:`PluginError` with the text ``failed``; if ``failed`` is
     empty, the exception propagates.
     """
@@ -290,8 +298,10 @@ def plugin_raised(what: str, error: BaseException) -> PluginError:
 def returned_wrong(
     whose: str, method: str, given: object, expected: str, function: object
 ) -> PluginError:
-    """Return the error for a wrong return value of a plugin's function. ``whose`` is empty if the
-    surrounding message names the plugin."""
+    """Return the error for a wrong return value of a plugin's function.
+
+    Leave ``whose`` empty if the surrounding message names the plugin.
+    """
     begin = f"{whose}: its" if whose else "its"
     return PluginError(
         f"{begin} {method} returned {kind_of(given)}, expected {expected} ({written_at(function)})",
@@ -316,8 +326,8 @@ def _with_article(name: str) -> str:
 def _culprit(culprit: object) -> tuple[str, str, int]:
     """Return the file, the module and the line of an error, a function or a class.
 
-    For an error, these are taken from the last frame of the first package outside Ensemble, because
-    later frames may belong to libraries that the plugin called.
+    For an error, these come from the last frame of the first package outside Ensemble, because
+    later frames may belong to libraries that the plugin has called.
     """
     if isinstance(culprit, BaseException):
         frames = []
@@ -340,7 +350,9 @@ def _culprit(culprit: object) -> tuple[str, str, int]:
 
 
 def _short(file: str, module: str) -> str:
-    """Return the file's path beginning with its package, or only its name without a package."""
+    """Return the path of a file from its package on, or only the file's name if it has no
+    package.
+    """
     for tail in (f"{module.replace('.', '/')}.py", f"{module.replace('.', '/')}/__init__.py"):
         if file.endswith(f"/{tail}"):
             return tail

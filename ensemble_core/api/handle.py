@@ -1,7 +1,8 @@
-"""Handle of a run, which is live in this process, live in another process, or over.
+"""Handle of a run for Python programs.
 
-``run`` and ``open_run`` return an :class:`EnsembleRun`. If the run is live in this process, the
-handle reads the engine between two events; otherwise it reads the journal.
+``run`` and ``open_run`` return an :class:`EnsembleRun`. The run may be live in this process, live
+in another process, or over. If it is live in this process, the handle queries the engine between
+two events; otherwise, it reads the journal.
 """
 
 from __future__ import annotations
@@ -38,15 +39,15 @@ _LOG = logging.getLogger("ensemble")
 
 _T = TypeVar("_T")
 
-#: Seconds between polls of a run in another process, and between frames in a notebook.
+#: Seconds between polls of a run in another process, and between updates in a notebook.
 _LOOK, _FRAME = 0.5, 0.25
 
 
 class EnsembleRun:
     """A run of an ensemble.
 
-    ``tag`` is the run's name; ``folder`` is the folder with its journal, or ``None`` without one.
-    In asyncio, use ``await run`` instead of :meth:`wait`.
+    ``tag`` is the run's name; ``folder`` is the folder with its journal, or ``None`` if it has
+    none. In asyncio, use ``await run`` instead of :meth:`wait`.
     """
 
     def __init__(
@@ -57,8 +58,8 @@ class EnsembleRun:
         self._task = task
         self._program = program
         self._over: Engine | None = None
-        #: Cache of the run's plugins, so that plugin files are not loaded for each reading of the
-        #: journal.
+        #: Cache of the run's plugins, so that plugin files are not loaded each time the journal is
+        #: read.
         self._find_plugins: FindPlugins = lru_cache(maxsize=1)(find_plugins)
 
     def __repr__(self) -> str:
@@ -78,9 +79,11 @@ class EnsembleRun:
 
     @property
     def state(self) -> str:
-        """The state, as in ``ensemble runs``: ``running``, ``ended``, ``stopped``, ``limited``,
-        ``interrupted``, or ``failed`` if the run could not start. Stopped, limited and interrupted
-        runs can be resumed."""
+        """The state, as in ``ensemble runs``.
+
+        ``running``, ``ended``, ``stopped``, ``limited``, ``interrupted``, or ``failed`` if the run
+        could not start. Stopped, limited and interrupted runs can be resumed.
+        """
         task = self._task
         if task is not None and not task.done.is_set():
             return "running"
@@ -104,15 +107,17 @@ class EnsembleRun:
 
     @property
     def reason(self) -> str:
-        """Why the run ended. Empty while it is live, or if the run ended because all work was
-        done."""
+        """The reason why the run ended.
+
+        Empty while it is live, and if it ended because all work was done.
+        """
         if self._task is not None:
             outcome = self._task.outcome
             return "" if outcome is None else outcome.reason
         return self._info().reason
 
     def report(self) -> Report:
-        """Return the state of the run's groups and rules."""
+        """Return a report on the run's groups and rules."""
         return self._ask(lambda engine: engine.report())
 
     def watch(self, every: float = 1.0) -> Iterator[Report]:
@@ -128,7 +133,9 @@ class EnsembleRun:
     # -- results ---------------------------------------------------------------------------------
 
     def results(self, table: str | None = None) -> Rows:
-        """Return a table of the ensemble's ``results``; without a name, the same as :meth:`jobs`.
+        """Return a table of the ensemble's ``results``.
+
+        Without a name, return the same as :meth:`jobs`.
 
         While the run is live, the table is incomplete. Raises :class:`UsageError` if the ensemble
         does not define the table.
@@ -147,7 +154,8 @@ class EnsembleRun:
         return self._ask(found)
 
     def jobs(self, *, attempts: bool = False) -> Rows:
-        """Return a row for each job, or with ``attempts`` for each attempt, including retried ones.
+        """Return a row for each job or, with ``attempts``, for each attempt, including retried
+        ones.
 
         A row contains the outcome, the times (seconds since the epoch), core-hours, parameters,
         result, and the last value of each variable that the job printed.
@@ -160,8 +168,11 @@ class EnsembleRun:
                 history.close()
 
     def metric(self, path: str) -> float | None:
-        """Return the value of a metric (``mean.sim-energy``, ``count.sim.success``), or ``None`` if
-        the metric has no value yet. Raises :class:`UsageError` for an invalid path."""
+        """Return the value of a metric, such as ``mean.sim-energy`` or ``count.sim.success``.
+
+        Return ``None`` if the metric has no value yet. Raises :class:`UsageError` for an invalid
+        path.
+        """
         from ensemble_core.metrics.store import parse_path
 
         def found(engine: Engine) -> tuple[float | None, Ensemble]:
@@ -172,7 +183,7 @@ class EnsembleRun:
         value, ensemble = self._ask(found)
         if value is not None or self.folder is None:
             return value
-        # The engine keeps a variable of jobs' output only if a rule uses it.
+        # The engine computes statistics of job output only if a rule uses them.
         from ensemble_core.journal.metric_history import metric_of_rows
 
         with self._kept() as kept:
@@ -183,7 +194,8 @@ class EnsembleRun:
         return self._ask(lambda engine: dict(engine.snapshot()))
 
     def inspect(self) -> Inspection:
-        """Return the data of reports and dashboards: failures by cause, firings, jobs' logs.
+        """Return the data of reports and dashboards: failures by cause, firings, logs of jobs, and
+        more.
 
         Use the result in a ``with`` statement. Damaged runs can be inspected too. Raises
         :class:`UsageError` if the run has no journal.
@@ -195,10 +207,10 @@ class EnsembleRun:
     # -- waiting and steering --------------------------------------------------------------------
 
     def wait(self, timeout: float | None = None) -> EnsembleRun:
-        """Wait until the run is over, at most ``timeout`` seconds, and return the run.
+        """Wait until the run is over, but at most ``timeout`` seconds, and return the run.
 
-        If an error ended the run, raise it. Ctrl-C stops the run and then raises
-        :class:`KeyboardInterrupt`; a second Ctrl-C returns at once and leaves the jobs alone.
+        If an error ended the run, raise this error. Ctrl-C stops the run and then raises
+        :class:`KeyboardInterrupt`; a second Ctrl-C returns immediately and leaves the jobs alone.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         if self._task is None:
@@ -209,7 +221,7 @@ class EnsembleRun:
         return self
 
     def begin(self, *, wait: bool, show: bool) -> None:
-        """Start the run unless it is over, and optionally wait for it and show its progress."""
+        """Start the run unless it is over. Optionally wait for it and show its progress."""
         task = self._task
         if task is None:
             return
@@ -295,9 +307,11 @@ class EnsembleRun:
         return self
 
     def stop(self, reason: str = "stopped by the program") -> None:
-        """Ask the run to stop, like ``ensemble stop``, and return at once. The run may be live in
-        another process. ``ensemble resume`` can resume it. If the run is live in this process, a
-        second call makes it exit without waiting for its jobs."""
+        """Request that the run stops, like ``ensemble stop``. Returns immediately.
+
+        ``ensemble resume`` can resume the run. The run may be live in another process. If it is
+        live in this process, a second call makes it exit without waiting for its jobs.
+        """
         task = self._task
         if task is not None:
             if not task.done.is_set():
@@ -313,13 +327,13 @@ class EnsembleRun:
     def submit(
         self, group: str, parameters: Mapping[str, Any] | None = None, **fields: Any
     ) -> list[str]:
-        """Submit jobs of a group, in addition to those of the rules. Return the ids of the jobs
-        that were submitted at once.
+        """Submit jobs of a group, in addition to those that rules submit.
 
-        ``parameters`` replaces values of the group's parameters (a list is a sweep); ``fields``
-        replaces other fields (``count=2, nodes=4``). Raises :class:`UsageError` if the run is not
-        live, or if the same request by a rule would be invalid. The journal records who called this
-        method or one of the methods below; ``ensemble why`` shows the caller.
+        Return the ids of the jobs that were submitted immediately. ``parameters`` replaces values
+        of the group's parameters (a list is a sweep); ``fields`` replaces other fields (``count=2,
+        nodes=4``). Raises :class:`UsageError` if the run is not live, or if a rule could not make
+        the same request. The journal records who made this or one of the requests below; ``ensemble
+        why`` shows it.
         """
         if parameters is not None:
             fields = {**fields, "parameters": dict(parameters)}
@@ -333,7 +347,7 @@ class EnsembleRun:
         return [job for each in decided if each["type"] == "cancel" for job in each["jobs"]]
 
     def set(self, group: str, **fields: Any) -> None:
-        """Change fields of a group for later submissions."""
+        """Change fields of a group. The change applies to later submits."""
         self._request({"name": "set", "label": group, "with": fields})
 
     def enable(self, *rules: str) -> None:
@@ -347,7 +361,9 @@ class EnsembleRun:
     # -- internals -------------------------------------------------------------------------------
 
     def _ask(self, function: Callable[[Engine], _T]) -> _T:
-        """Return ``function`` of the live engine, or of one that is recovered from the journal."""
+        """Return the result of ``function`` for the live engine, or for one recovered from the
+        journal.
+        """
         task = self._task
         if task is not None:
             if task.done.is_set():

@@ -1,4 +1,4 @@
-"""Display of runs in a notebook: a table below the cell, updated while the run is live."""
+"""Shows a run in a notebook: a table below the cell that is updated while the run is live."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _Run(Protocol):
 
 
 def in_notebook() -> bool:
-    """Return whether this code runs in a notebook's cell, in an IPython with a kernel."""
+    """Return True if this code runs in the cell of a notebook (in an IPython with a kernel)."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return getattr(shell, "kernel", None) is not None
@@ -57,7 +57,7 @@ def progress(run: _Run) -> Callable[[], None]:
 
 
 def as_html(run: _Run, elapsed: float | None = None) -> str:
-    """Return a run's state, with a row for each group, as HTML."""
+    """Return the state of a run as HTML, with a row for each group."""
     state, code = run.state, run.exit_code
     said = [f"<b>{html.escape(run.tag)}</b>", state]
     if code is not None:

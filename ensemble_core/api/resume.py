@@ -1,6 +1,6 @@
-"""Implementation of ``run(…, tag=…, or_resume=True)``: resumes an existing run.
+"""Implements ``run(…, tag=…, or_resume=True)``, which resumes the run with this tag if it exists.
 
-It works like ``ensemble run --or-resume``, but with the program's callables. Called by ``start``.
+It works like ``ensemble run --or-resume``, but with the callables of the program.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _LOG = logging.getLogger("ensemble")
 def resume_by_tag(
     tag: str, home: Path, source: Source, overrides: Sequence[str]
 ) -> EnsembleRun | None:
-    """Return the run with this tag, ready to resume if it is not over, or ``None`` if none exists.
+    """Return the run with this tag, ready to be resumed if it is not over, or ``None`` if none
+    exists.
 
     Raises :class:`UsageError` if the run belongs to another file, the file has changed, or the run
     was started in another folder.
@@ -81,14 +82,18 @@ def resume_by_tag(
 
 
 def _data(text: str) -> str:
-    """Return the data in a file's text as a comparable string, in which 1, 1.0 and true differ."""
+    """Return the data in a file's text as a string for comparison, in which 1, 1.0 and true
+    differ.
+    """
     return json.dumps(read_text(text, "").data)
 
 
 def _unchanged(past: KeptRun, source: Source, overrides: Sequence[str]) -> None:
-    """Raise :class:`UsageError` if the file has changed or the run was started elsewhere."""
+    """Raise :class:`UsageError` if the file has changed or the run was started in another
+    folder.
+    """
     text = past.journal.texts()[-1]
-    # Compare data, because the text of a mapping depends on PyYAML's version and on libyaml.
+    # Compare the data, because the text of a mapping depends on PyYAML's version and on libyaml.
     same = text.text == source.text or (not source.file and _data(text.text) == _data(source.text))
     if not same or text.overrides != tuple(overrides):
         raise UsageError(

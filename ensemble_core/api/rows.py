@@ -1,4 +1,4 @@
-"""Rows of a table for a Python program: a list of dictionaries with conversions to data frames."""
+"""Rows of a table for Python programs: a list of dictionaries that converts to data frames."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Rows"]
 
-#: Number of rows that a notebook shows.
+#: How many rows a notebook shows.
 _SHOWN = 30
 
 
 class Rows(list[dict[str, Any]]):
-    """A table as a list of rows, each a dictionary.
+    """A table as a list of rows, each of which is a dictionary.
 
     ``names`` lists the columns in order. ``times`` lists those columns whose values are seconds
     since the epoch; a notebook shows them as dates.
@@ -44,8 +44,10 @@ class Rows(list[dict[str, Any]]):
         super().__init__({name: row.get(name) for name in self.names} for row in rows)
 
     def column(self, name: str) -> list[Any]:
-        """Return the values of a column, with ``None`` for missing values. Raises
-        :class:`UsageError` if the table has no such column."""
+        """Return the values of a column, with ``None`` for missing values.
+
+        Raises :class:`UsageError` if the table has no such column.
+        """
         if name not in self.names:
             raise UsageError(
                 f"the table has no column {name!r}",
@@ -64,8 +66,10 @@ class Rows(list[dict[str, Any]]):
         return found
 
     def to_pandas(self) -> pd.DataFrame:
-        """Convert to a pandas data frame; missing numbers become nan. Raises :class:`UsageError` if
-        pandas is not installed."""
+        """Convert to a pandas data frame. Missing numbers become nan.
+
+        Raises :class:`UsageError` if pandas is not installed.
+        """
         pandas = imported("pandas", "to_pandas()")
         found: pd.DataFrame = pandas.DataFrame(self._columns()[0], columns=list(self.names))
         return found

@@ -1,4 +1,4 @@
-"""Source of a run: the text of an ensemble file or an equivalent mapping, plus callables.
+"""Source of a run: an ensemble file, or an equivalent mapping that may contain callables.
 
 A mapping may contain :class:`JobGroup`, :class:`Rule` and :class:`Action` objects, and callables in
 place of the names of functions, actions, triggers and statistics. The mapping is converted to the
@@ -26,9 +26,9 @@ __all__ = ["Source", "source_of"]
 _DEEPEST = 64
 #: Fields of a :class:`JobGroup` that are not keys of an ensemble file.
 _INNER = {"reads", "text", "here", "run", "cwd", "replicated"}
-#: Fields of a :class:`JobGroup` that cannot be converted back to keys of an ensemble file.
+#: Fields of a :class:`JobGroup` that cannot be converted to keys of an ensemble file.
 _ONLY_IN_FILES = {"points", "retry", "more"}
-#: Keys whose value may be a callable, mapped to the kind of that callable.
+#: Keys whose value may be a callable, with the kind of the callable.
 _KINDS = {
     "label": "functions",
     "action": "functions",
@@ -40,7 +40,10 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """An ensemble as the ``text`` of a file; ``file`` is its path, or empty for a mapping."""
+    """An ensemble as the ``text`` of a file.
+
+    ``file`` is the path of the file, or empty for a mapping.
+    """
 
     text: str
     file: str
@@ -48,8 +51,11 @@ class Source:
 
 
 def source_of(given: str | os.PathLike[str] | Mapping[str, Any], program: Program) -> Source:
-    """Return the source for a file or mapping. Raises :class:`UsageError` if ``given`` is neither a
-    path nor a mapping of plain data and callables."""
+    """Return the source for a file or a mapping.
+
+    Raises :class:`UsageError` if ``given`` is neither a path nor a mapping of plain data and
+    callables.
+    """
     if isinstance(given, (str, os.PathLike)):
         return Source(read(given), os.fspath(given), program)
     if not isinstance(given, Mapping):
@@ -77,7 +83,7 @@ def _dumped(data: Mapping[str, Any]) -> str:
 
     try:
         return _dumped_by(getattr(yaml, "CSafeDumper", yaml.SafeDumper), data)
-    except UnicodeEncodeError:  # a lone surrogate in the text: the reader reports it
+    except UnicodeEncodeError:  # a lone surrogate: the reader reports it
         return _dumped_by(yaml.SafeDumper, data)
 
 
@@ -101,14 +107,15 @@ def _dumped_by(base: Any, data: Mapping[str, Any]) -> str:
 
 @dataclass(slots=True)
 class _Callables:
-    """Collects the callables found in a mapping, each under a unique name."""
+    """Collects the callables in a mapping, each under a unique name."""
 
     given: Program
     found: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def custom(self, value: Any) -> None:
-        """Add the functions under ``custom``: one function, a list of functions, or a mapping of
-        names to functions."""
+        """Add the functions under ``custom``: a function, a list of functions, or a mapping from
+        names.
+        """
         if isinstance(value, Mapping):
             for name, function in value.items():
                 self.add("functions", function, ("custom", name), str(name))
@@ -117,7 +124,7 @@ class _Callables:
                 self.add("functions", function, ("custom",))
 
     def add(self, kind: str, value: Any, path: Path, name: str = "") -> str:
-        """Add a callable and return the name that stands for it in the file."""
+        """Add a callable, and return the name that replaces it in the file."""
         where = Location(spelled(path))
         if not callable(value):
             raise UsageError(
@@ -157,7 +164,7 @@ class _Callables:
 
 @dataclass(slots=True)
 class _Plain:
-    """Converts values to plain data and replaces callables by their names."""
+    """Converts values to plain data, and replaces callables by their names."""
 
     callables: _Callables
 
@@ -190,7 +197,7 @@ class _Plain:
         ):
             items = sorted(value, key=repr) if isinstance(value, (set, frozenset)) else value
             return [self.copy(each, (*path, at)) for at, each in enumerate(items)]
-        for convert in ("tolist", "item"):  # arrays and scalars of numpy, columns of pandas
+        for convert in ("tolist", "item"):  # numpy arrays and scalars, pandas columns
             method: Callable[[], Any] | None = getattr(value, convert, None)
             if callable(method):
                 return self.copy(method(), path)
@@ -223,7 +230,7 @@ class _Plain:
 
 
 def _group(group: JobGroup, path: Path) -> dict[str, Any]:
-    """Return a job group in the format of an ensemble file."""
+    """Return a job group as in an ensemble file."""
     spec: dict[str, Any] = {}
     for each in fields(JobGroup):
         value = getattr(group, each.name)

@@ -1,4 +1,4 @@
-"""``run``, ``load`` and ``open_run``: start, check and open runs from a Python program."""
+"""Starts, checks and opens runs from a Python program: ``run``, ``load`` and ``open_run``."""
 
 from __future__ import annotations
 
@@ -84,25 +84,27 @@ def run(
 ) -> EnsembleRun:
     """Run an ensemble, given as a file or as an equivalent mapping.
 
-    ``executor`` names the queue (default: the best available one); ``options`` are its options.
-    ``functions``, ``actions``, ``triggers`` and ``statistics`` provide the callables that the
-    ensemble refers to by name. If ``source`` is a mapping, it may also contain the callables
-    themselves. ``plugins`` lists plugin files. ``overrides`` changes values of the file
-    (``{"jobs.sim.count": 3}``).
-
-    The run's folder is ``tag`` below ``state`` (default: ``$ENSEMBLE_STATE``, or the user's state
-    folder). With ``or_resume``, an existing run with this tag is resumed, or returned if it is
-    over. With ``keep=False``, the run has no folder and no journal. Jobs' output goes to
-    ``output``. ``allow_idle`` accepts an ensemble in which no rule can fire first, for a run that
-    only steers other jobs. ``reuse`` lists earlier runs by tag or folder. Jobs that one of them has
-    already done are not run again; their earlier results are used.
-
-    By default, the call returns when the run is over. With ``wait=False``, it returns at once, and
-    the run continues in a thread. In a notebook, the progress is shown unless ``show`` is false.
+    - ``executor`` names the queue (default: the best available one); ``options`` are its options.
+    - ``functions``, ``actions``, ``triggers`` and ``statistics`` provide the callables that the
+      ensemble names. If ``source`` is a mapping, it may also contain the callables themselves.
+    - ``plugins`` lists plugin files. ``overrides`` changes values of the file (``{"jobs.sim.count":
+      3}``).
+    - ``tag`` is the name of the run, and of its folder below ``state`` (default:
+      ``$ENSEMBLE_STATE``, or the user's state folder). With ``or_resume``, an existing run with
+      this tag is resumed, or returned if it is over. With ``keep=False``, the run has no folder and
+      no journal.
+    - ``output`` is the folder for the output of jobs.
+    - ``allow_idle`` accepts an ensemble in which no rule can fire first, for a run that only steers
+      jobs of others.
+    - ``reuse`` lists earlier runs by tag or folder. Jobs that one of them has already done are not
+      run again; their earlier results are used.
+    - ``wait``: by default, the call returns when the run is over. With ``wait=False``, it returns
+      immediately, and the run continues in a thread.
+    - ``show``: in a notebook, the progress is shown unless ``show`` is false.
 
     Raises :class:`FileErrors` for an invalid file, :class:`UsageError` for invalid arguments and
     :class:`ExecutorError` if the queue cannot be used. After any of these errors, nothing was
-    submitted. Failed jobs do not raise an error: see ``exit_code``.
+    submitted. Failed jobs do not raise an error; they are reflected in ``exit_code``.
     """
     if wait is None:
         wait = _may_block()
@@ -189,8 +191,8 @@ def open_run(
 ) -> EnsembleRun:
     """Open a run by its tag, an unambiguous beginning or end of the tag, its folder, or ``last``.
 
-    The run may be live, in this process or another. If the run was started with callables and the
-    program needs them, for example to read the run's tables, pass them again. Raises
+    The run may be live, in this process or another one. If the run was started with callables and
+    the program needs them, for example to read the run's tables, pass them again. Raises
     :class:`UsageError` if the run does not exist, and :class:`EnsembleError` if its journal is
     damaged.
     """
@@ -210,7 +212,7 @@ def open_run(
 
 
 def _may_block() -> bool:
-    """Return whether ``run`` may block by default. Raises :class:`UsageError` inside asyncio."""
+    """Return True if ``run`` may block by default. Raises :class:`UsageError` inside asyncio."""
     asyncio = sys.modules.get("asyncio")
     if asyncio is None or in_notebook():
         return True
@@ -247,5 +249,5 @@ def _checked(
 
 
 def _overrides(given: Mapping[str, Any]) -> list[str]:
-    """Convert overrides to the format of ``--set``."""
+    """Convert overrides to the form of ``--set``."""
     return [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in given.items()]

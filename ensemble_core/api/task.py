@@ -1,7 +1,8 @@
-"""A live run of this process: its thread and log, and methods to stop it and to wait for it.
+"""A live run in this process: its thread, its log, and how to stop it and wait for it.
 
-What the command line would print goes to the logger ``ensemble``. Event lines have level INFO.
-Problems have level WARNING, so Python prints them even if logging is not configured.
+The logger ``ensemble`` receives what the command line would print. Lines about events have the
+level INFO. Problems have the level WARNING, so Python prints them even if logging is not
+configured.
 """
 
 from __future__ import annotations
@@ -51,15 +52,15 @@ class _Logged:
         return len(text)
 
     def flush(self) -> None:
-        """Do nothing: each line is logged at once."""
+        """Do nothing, because each line is logged immediately."""
 
 
 class Task:
-    """A live run in a separate thread.
+    """A live run in its own thread.
 
     For a resumed run, ``engine`` is the engine that was recovered from the journal. ``earlier`` has
     the jobs of the runs that this run reuses. Raises :class:`UsageError` if functions of the file
-    cannot be loaded; in that case nothing was submitted.
+    cannot be loaded; in that case, nothing was submitted.
     """
 
     def __init__(
@@ -118,19 +119,21 @@ class Task:
         self._thread = threading.Thread(target=self._main, name=f"ensemble run {tag}")
 
     def start(self) -> None:
-        """Start the run's thread, which is no daemon: the run continues if the main thread ends."""
+        """Start the run's thread. It is no daemon: the run continues if the main thread ends."""
         for text in self.ensemble.warnings:
             _LOG.warning("%s", text)
         self._thread.start()
 
     def stop(self, reason: str, exit_code: int = STOPPED, how: How = "stop") -> None:
-        """Request that the run stops, ends, or (``leave``) exits without waiting for its jobs."""
+        """Request that the run stops, ends or, with ``leave``, exits without waiting for its
+        jobs.
+        """
         ended = self.runtime.ended
         if how == "leave" or ended is None or (how == "end" and ended.stopped):
             self.runtime.stop(reason, exit_code, end=how == "end")
 
     def tell_when_done(self, function: Callable[[], None]) -> None:
-        """Call ``function`` in the run's thread when the run ends, or now if it is over already."""
+        """Call ``function`` on the run's thread when the run ends, or immediately if it is over."""
         with self._lock:
             if not self.done.is_set():
                 self._waiting.append(function)

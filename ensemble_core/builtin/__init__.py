@@ -1,1 +1,1 @@
-"""The built-in triggers, actions, statistics and observers, as plugins."""
+"""The built-in triggers, actions, statistics, observers, generators and algorithms, as plugins."""

@@ -1,4 +1,4 @@
-"""The built-in actions, registered through the same hook as a plugin's.
+"""The built-in actions, which are registered through the same hook as those of plugins.
 
 The plan of an action reads the firing and the checked options, and yields decisions. Annotations in
 the option schemas tell the check of the file what an option means; plugins can use them too. These
@@ -7,45 +7,45 @@ are the values of ``x-ensemble``:
 ``group``, ``rule``, ``instance``, ``function``, ``metric``
     The option is the name of an existing group, rule, instance … or a list of such names.
 ``fields``
-    Fields of a job group. They are checked for the group that the property with the annotation
-    ``group`` names.
+    Fields of a job group. They are checked for the group in the property with the annotation
+    ``group``.
 ``message``
-    Text with placeholders for the event's fields. They are filled in before the action gets the
-    text. With ``x-ensemble-fills: true``, the action gets the text unchanged and fills it in
-    itself.
+    Text with placeholders for fields of the event. They are filled in before the action receives
+    the text. With ``x-ensemble-fills: true``, the action receives the unchanged text and fills it
+    in itself.
 ``rows``
-    The source of rows: a table of ``results:``, ``TABLE(CONDITION)``, ``all.TABLE``, or ``job`` for
-    the rows that the event's job printed.
+    The source of rows: a table under ``results:`` (``TABLE``, ``TABLE(CONDITION)`` or
+    ``all.TABLE``), or ``job`` for the rows that the event's job has printed.
 ``action``
-    An action or a list of actions, checked like those of a rule. ``x-ensemble-fields: [NAME, …]``
-    lists additional fields that these actions may use.
+    An action or a list of actions, which are checked like those of a rule. ``x-ensemble-fields:
+    [NAME, …]`` lists additional fields that these actions may use.
 ``parameters``
-    New values for parameters of the group that ``group`` names, or of the event's job.
+    New values for parameters of the group in the property ``group``, or of the event's job.
 ``expression``
     A string that begins with ``=``, anywhere in the option, is an expression over the event's
     fields and metrics.
 ``duration``
-    A duration in seconds or as text (``"1h30m"``); the action gets seconds.
+    A duration in seconds or as text (``"1h30m"``). The action receives seconds.
 ``variable``
     The name of an environment variable that contains a URL.
 ``mail``
     A mail address.
 
 With ``x-ensemble-expression: true``, an expression may replace a number or duration. The action
-gets the expression unevaluated. The action itself evaluates ``fields`` and ``parameters``, with
-``worked_out`` and ``changed_fields``.
+receives the expression unevaluated. The action itself also evaluates ``fields`` and ``parameters``,
+with ``worked_out`` and ``changed_fields``.
 
 Annotations at the top of a schema:
 
 ``x-ensemble-job-unless: PROPERTY``
-    The action acts on the event's job unless this property is given. If no property is named, it
-    always does. A trigger without a job then cannot have this action.
+    The action acts on the event's job unless this property is given (empty: in any case). Triggers
+    without a job cannot have this action.
 ``x-ensemble-retries: true``
     The action submits the event's job again (``firing.retry``).
 ``x-ensemble-varies: true``
     The action submits new combinations of a group's parameters (``firing.vary``). If the value of
-    this or the previous annotation is a property's name instead of ``true``, the annotation applies
-    only if that property is given.
+    this or the previous annotation is the name of a property instead of ``true``, the annotation
+    applies only if that property is given.
 ``x-ensemble-at-end: true``
     A rule with the trigger ``end`` may have this action.
 """
@@ -87,7 +87,7 @@ def _changes(firing: Firing, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _any_jobs(fields: Mapping[str, Any] | None) -> bool:
-    """Return whether the fields request at least one job: a computed count may be 0."""
+    """Return True if the fields request at least one job. (A computed count may be 0.)"""
     return all((fields or {}).get(name, 1) > 0 for name in ("count", "replicas"))
 
 
@@ -108,7 +108,7 @@ def _vary(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
 
 
 def _nodes_of(firing: Firing, options: Mapping[str, Any]) -> int:
-    """Return the number of nodes to request; 0 if the value is negative."""
+    """Return the number of nodes to request, or 0 if the computed value is negative."""
     given = options.get("value", 1)
     found = given
     if isinstance(given, str) and given.startswith("="):

@@ -1,7 +1,8 @@
-"""The built-in algorithms for ``use:``, registered through the hook that plugins use.
+"""The built-in algorithms for ``use:``, which are registered through the same hook as those of
+plugins.
 
-An algorithm only turns its options into rules, which ``ensemble algorithms show NAME --with
-KEY=VALUE`` prints. Algorithms that learn which jobs are best are in ``learning_algorithms``.
+An algorithm only turns its options into rules. ``ensemble algorithms show NAME --with KEY=VALUE``
+prints these rules. Algorithms that learn which jobs are best are in ``learning_algorithms``.
 """
 
 from __future__ import annotations

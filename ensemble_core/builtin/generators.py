@@ -1,6 +1,6 @@
-"""The built-in generators, registered through the hook that plugins use.
+"""The built-in generators, which are registered through the same hook as those of plugins.
 
-Only ``nelder-mead`` uses results; the points of the other generators do not depend on them.
+Only ``nelder-mead`` uses results. The points of the other generators do not depend on results.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ _SEED = {
 
 
 def _lazy(module: str, function: str) -> Callable[..., Any]:
-    """Return a function of a built-in module that is imported on the first call."""
+    """Return a function of a built-in module.
+
+    The module is imported when the function is first called.
+    """
 
     def called(*given: Any) -> Any:
         return getattr(import_module(f"ensemble_core.builtin.{module}"), function)(*given)

@@ -1,6 +1,6 @@
 """Built-in algorithms that learn which job group is best, by the run time or cost of its jobs.
 
-They consist of rules with the action ``submit-best``. Registered by ``algorithms``.
+They consist of rules with the action ``submit-best``. The module ``algorithms`` registers them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SAMPLES = {
 
 
 def after_each(groups: Sequence[str], action: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return rules that run this action at the end of each job of these groups."""
+    """Return rules that perform this action at the end of each job of these groups."""
     return [
         {
             "id": f"next-{group}",
@@ -49,7 +49,9 @@ def after_each(groups: Sequence[str], action: Mapping[str, Any]) -> list[dict[st
 
 
 def _repeat(groups: Sequence[str], action: Mapping[str, Any]) -> Fragment:
-    """Return rules that run this action at the start and after the end of each job."""
+    """Return rules that perform this action at the start of the run and after the end of each
+    job.
+    """
     begin = {"id": "begin", "trigger": "start", "repetitions": "unlimited", "action": action}
     return Fragment(rules=[begin, *after_each(groups, action)])
 
@@ -105,7 +107,7 @@ def _cheapest(options: Mapping[str, Any], view: AlgorithmView) -> Fragment:
         }
         for group in groups
     ]
-    presence = [  # when a member disconnects or returns
+    presence = [  # when a member disconnects or reconnects
         {
             "id": f"away-{group}",
             "trigger": "metric",

@@ -1,7 +1,7 @@
 """Observers that read a job's output line by line: JSON objects, ``name=value`` pairs, patterns.
 
-Registered by ``observers``. Each observer buffers at most one line, and records lines and fields
-that it could not use, so that misspelt names in the ensemble file are reported.
+Each observer buffers at most one line. It counts lines and fields that it could not use, so that
+misspelt names in the ensemble file are reported. The module ``observers`` registers them.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from ensemble_core.plugin.observer import Observer, Row
 
 __all__ = ["LONGEST_LINE", "MOST_FIELDS", "JsonLines", "KeyValue", "Patterns"]
 
-#: Longest line in bytes; longer ones are skipped.
+#: Maximum length of a line in bytes. Longer ones are skipped.
 LONGEST_LINE = 1 << 20
-#: Maximum number of fields per output file if the ensemble file does not list the fields. Each
+#: Maximum number of fields in an output file if the ensemble file does not list the fields. Each
 #: field costs memory, and a job may print any number of names.
 MOST_FIELDS = 200
 #: Largest number that is stored as an integer, because floats represent larger ones inexactly.
 _MOST_EXACT = 2**53
-#: Number of unused field names that a complaint lists.
+#: How many names of unused fields a complaint lists.
 _MOST_TOLD = 5
 
 #: A number as programs print it.
@@ -38,9 +38,9 @@ _PAIR = re.compile(
 
 
 class _Lines(Observer):
-    """Base of observers that read lines; subclasses parse them."""
+    """Base of observers that read lines. Subclasses parse the lines."""
 
-    #: Description of the expected lines, for complaints.
+    #: What the expected lines are called in complaints.
     _noun = "lines"
 
     def __init__(
@@ -111,7 +111,7 @@ class _Lines(Observer):
 
     @abstractmethod
     def _parse(self, line: bytes) -> Mapping[str, float] | None:
-        """Return the numbers of a line by name, or ``None`` if it cannot be parsed."""
+        """Return the numbers in a line by name, or ``None`` if it cannot be parsed."""
 
     def _takes(self, name: str) -> bool:
         if self._fields is not None:
@@ -146,11 +146,11 @@ class _Lines(Observer):
 
 
 class JsonLines(_Lines):
-    """Observer of JSON objects, one per line: the numeric fields of an object make a row.
+    """Observer of JSON objects, one per line: the numeric fields of an object form a row.
 
     NaN and Infinity count as numbers, because many programs print them. Lines that are not JSON
     objects are skipped, and so are nested values, booleans and the reserved names ``duration`` and
-    ``pending``. The option ``clock`` names the field with the row's time or step.
+    ``pending``. The option ``clock`` names the field with the time or step of the row.
     """
 
     _noun = "a JSON object"
@@ -173,7 +173,7 @@ class JsonLines(_Lines):
 class KeyValue(_Lines):
     """Observer of ``name=value`` and ``name: value`` pairs with numeric values.
 
-    The pairs of a line make a row; if a name occurs twice, the last value counts. Numbers that are
+    The pairs in a line form a row. If a name occurs twice, the last value counts. Numbers that are
     part of a longer word (``10ms``, ``12:30``) are skipped.
     """
 
@@ -189,7 +189,7 @@ class KeyValue(_Lines):
 
 
 class Patterns(_Lines):
-    """Observer of regular expressions: each line that matches any of them makes a row.
+    """Observer of regular expressions: each line that matches at least one of them forms a row.
 
     The value of a pattern is the number in its first group, or 1 if it has no group. If the group
     does not contain a number, the value is missing. RE2 matches in linear time, so no pattern can
@@ -217,8 +217,8 @@ class Patterns(_Lines):
         return found if matched else None
 
     def complaint(self) -> str | None:
-        # A pattern without a group may look for an error message, so it is not suspicious if it
-        # never matches.
+        # A pattern without a group may search for an error message, so it is normal if it never
+        # matches.
         numbers = sorted(name for name, pattern in self._patterns.items() if pattern.groups)
         if self._lines and (not numbers or self._found.intersection(numbers)):
             return None
@@ -259,7 +259,10 @@ def _number(value: object) -> float | None:
 
 
 def _read(text: str) -> float | None:
-    """Parse a number, an integer as an integer. Return ``None`` if it is too large for a float."""
+    """Parse a number; an integer stays an integer.
+
+    Return ``None`` if it is too large for a float.
+    """
     text = text.strip()
     try:
         return _number(int(text)) if len(text) < 400 else None

@@ -1,7 +1,7 @@
-"""The simplex method of Nelder and Mead as a generator: local minimization without derivatives.
+"""Generator with the simplex method of Nelder and Mead: local minimization without derivatives.
 
-This module is imported only if a file uses the method. Variables are scaled to the interval from 0
-to 1, so that all ranges have equal weight, whatever their size and even if they are logarithmic.
+Variables are scaled to the interval from 0 to 1. All ranges thus have equal weight, whatever their
+size and even if they are logarithmic. This module is imported only if a file uses the method.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _Moves = Iterator[list[_Place]]
 class NelderMead(Generator):
     """Generator that suggests the points of one simplex move after another.
 
-    A lost or infeasible point counts as infinitely bad."""
+    A lost or infeasible point counts as infinitely bad.
+    """
 
     def __init__(self, vocs: Vocs, options: Mapping[str, Any]) -> None:
         ((self._objective, goal),) = vocs.objectives.items()
@@ -44,14 +45,14 @@ class NelderMead(Generator):
         self._begin([])
 
     def _begin(self, places: list[_Place]) -> None:
-        #: The current move: its places, the parameters of the places suggested so far, and the
+        #: The current move: its places, the parameters that were suggested for them so far, and the
         #: value of each place (``None`` until it is known).
         self._places = places
         self._given: list[Mapping[str, Any]] = []
         self._values: list[float | None] = [None] * len(places)
 
     def suggest(self, count: int) -> Sequence[Mapping[str, Any]]:
-        """Return up to ``count`` places of the current move that were not suggested yet."""
+        """Return up to ``count`` places of the current move that have not been suggested yet."""
         if self._moves is None:
             self._moves = _moves(self._start, self._options["step"], self._options["tolerance"])
             self._begin(next(self._moves))
@@ -63,11 +64,12 @@ class NelderMead(Generator):
         return found
 
     def ingest(self, points: Sequence[Point]) -> None:
-        """Record the values of points, and begin the next move once all values of the current one
-        are known.
+        """Record the values of points.
 
-        Other points, such as those of another generator, belong to no move. The best of them
-        becomes the start.
+        When all values of the current move are known, begin the next one.
+
+        Points that belong to no move, such as those of another generator, are used as well: the
+        best of them becomes the start.
         """
         for point in points:
             value = self._value(point)
@@ -88,8 +90,8 @@ class NelderMead(Generator):
     def _place(self, point: Point) -> int | None:
         """Return the index of a point in the current move, or ``None``.
 
-        Parameters are compared rather than point numbers, because recorded points may have other
-        numbers after a change of the file.
+        Parameters are compared, not point numbers, because recorded points may have other numbers
+        after a change of the file.
         """
         for place, parameters in enumerate(self._given):
             if self._values[place] is None and parameters == point.parameters:
@@ -102,8 +104,11 @@ class NelderMead(Generator):
         return self._sign * point.values[self._objective]
 
     def resume(self, exchanges: Sequence[Exchange]) -> None:
-        """Repeat the recorded moves. If they lead to other places because the file has changed,
-        start a new simplex at the best recorded point."""
+        """Repeat the recorded moves.
+
+        If they lead to other places because the file has changed, start a new simplex at the best
+        recorded point.
+        """
         if self._repeats(exchanges):
             return
         self._restart()
@@ -120,8 +125,10 @@ class NelderMead(Generator):
 
 
 def _moves(start: _Place, step: float, tolerance: float) -> Any:
-    """Yield the moves of a simplex that begins at ``start``, until it is smaller than
-    ``tolerance``."""
+    """Yield the moves of a simplex that begins at ``start``.
+
+    They end when the simplex is smaller than ``tolerance``.
+    """
     corners = [start]
     for axis, share in enumerate(start):
         away = share + step if share + step <= 1 else share - step
@@ -155,14 +162,18 @@ def _moves(start: _Place, step: float, tolerance: float) -> Any:
 
 
 def _between(origin: _Place, place: _Place, part: float) -> _Place:
-    """Return the place at the fraction ``part`` of the way from ``origin`` to ``place``, clipped to
-    the ranges."""
+    """Return the place at the fraction ``part`` of the way from ``origin`` to ``place``.
+
+    The result is clipped to the ranges.
+    """
     pairs = zip(origin, place, strict=True)
     return tuple(min(max(a + part * (b - a), 0.0), 1.0) for a, b in pairs)
 
 
 def check_start(vocs: Vocs, options: Mapping[str, Any]) -> None:
-    """Check for a single objective, variables that are ranges, and a start within them."""
+    """Check that there is a single objective, that all variables are ranges, and that the start is
+    valid.
+    """
     if len(vocs.objectives) > 1:
         several = known_provider("generator", "optuna")
         raise EnsembleError(

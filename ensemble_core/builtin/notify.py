@@ -1,4 +1,5 @@
-"""The built-in action ``notify``: sends a message to the bell, the desktop, a mailbox or a webhook.
+"""The built-in action ``notify``, which sends a message to the terminal bell, desktop, mail or
+webhook.
 
 The action only makes the decision; ``ensemble_core.runtime.notifications`` delivers the message.
 """

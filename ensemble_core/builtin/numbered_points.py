@@ -1,4 +1,5 @@
-"""Built-in generators that calculate a point from the seed and the point's number only.
+"""Built-in generators whose points depend only on the options (such as a seed) and the point's
+number.
 
 A resumed run therefore gets the same points as an uninterrupted one. This module is imported only
 if a file uses one of these generators.
@@ -45,8 +46,10 @@ class _Numbered(Generator):
 
 
 class _Grid(Generator):
-    """Generates all combinations of values, in order. After a resume, it skips the recorded
-    combinations, even if the file has changed."""
+    """Generates all combinations of values, in order.
+
+    After a resume, it skips the recorded combinations, even if the file has changed.
+    """
 
     def __init__(self, names: Sequence[str], values: Sequence[Sequence[Any]]) -> None:
         self._names = names
@@ -67,7 +70,7 @@ class _Grid(Generator):
 
 
 def _combination(values: Sequence[Sequence[Any]], number: int) -> tuple[Any, ...]:
-    """Return combination ``number``; the last value varies fastest."""
+    """Return combination ``number``. The last value varies fastest."""
     found: list[Any] = []
     for axis in reversed(values):
         number, at = divmod(number, len(axis))
@@ -76,12 +79,12 @@ def _combination(values: Sequence[Sequence[Any]], number: int) -> tuple[Any, ...
 
 
 def _alike(values: Iterable[Any]) -> tuple[Any, ...]:
-    """Return a key that compares equal for equal values. 1 equals 1.0, but not "1" or true."""
+    """Return a key that is equal for equal values. 1 equals 1.0, but not "1" or true."""
     return tuple((isinstance(each, bool), each) for each in values)
 
 
 def grid(vocs: Vocs, options: Mapping[str, Any]) -> Generator:
-    """Return a generator of all combinations; the last variable varies fastest."""
+    """Return a generator of all combinations. The last variable varies fastest."""
     return _Grid(vocs.names, [_on_axis(each, options) for each in vocs.variables])
 
 
@@ -119,7 +122,7 @@ def random_points(vocs: Vocs, options: Mapping[str, Any]) -> Generator:
     return _Numbered(of)
 
 
-#: Number of points of a sequence that are calculated at a time.
+#: How many points of a sequence are calculated at a time.
 _BLOCK = 256
 
 
@@ -160,8 +163,11 @@ def _of_shares(
 
 
 def latin_hypercube(vocs: Vocs, options: Mapping[str, Any]) -> Generator:
-    """Return a generator of a Latin hypercube. It divides the range of every variable into
-    ``points`` equal parts; each part has one point."""
+    """Return a generator of a Latin hypercube.
+
+    It divides the range of every variable into ``points`` equal parts, and each part contains one
+    point.
+    """
     check_scipy()
     from scipy.stats import qmc
 

@@ -1,4 +1,4 @@
-"""The built-in observers, registered through the same hook as a plugin's.
+"""The built-in observers, which are registered through the same hook as those of plugins.
 
 They read numbers from JSON objects, ``name=value`` pairs, or text that matches a pattern.
 """
@@ -22,8 +22,10 @@ _FIELD = {"type": "string", "pattern": f"^{_NAME.pattern}$", "not": {"enum": lis
 
 
 class _Unasked(Mapping[str, str]):
-    """Maps each name that is not a configured field to the hint to add it to the fields. Names
-    similar to a configured field have no hint, because they are probably misspelt."""
+    """Mapping from any name that is not a configured field to a hint: add the name to the fields.
+
+    A name that is similar to a configured field has no hint, because it is probably misspelt.
+    """
 
     def __init__(self, observer: str, fields: Collection[str]) -> None:
         self._observer = observer

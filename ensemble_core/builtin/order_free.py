@@ -1,7 +1,7 @@
-"""Reducers whose result does not depend on the order of the values, to the last bit.
+"""Statistics whose result does not depend on the order of the values, bit for bit.
 
-Values can also be removed. Tables use these reducers for their statistics, so that the cost of
-adding a job does not grow with the number of jobs and rows.
+Values can also be removed. Tables use these statistics so that adding a job costs the same however
+many jobs and rows exist.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _Key = tuple[float, int]
 
 
 class Extreme:
-    """Smallest (``sign`` 1) or largest (``sign`` -1) value, in a heap.
+    """Smallest (``sign`` 1) or largest (``sign`` -1) value, stored in a heap.
 
     A removed value leaves the heap when it reaches the top. With ``grows``, values are only added,
-    so only the extreme is kept.
+    so only the extreme value is stored.
     """
 
     __slots__ = ("_grows", "_heap", "_live", "_sign")
@@ -32,7 +32,7 @@ class Extreme:
         self._sign = sign
         self._grows = grows
         self._heap: list[_Key] = []
-        #: How many times each value is present (added and not removed).
+        #: How often each value has been added and not removed.
         self._live: dict[_Key, int] = {}
 
     def _key(self, value: float) -> _Key:
@@ -71,9 +71,9 @@ class Extreme:
 
 
 class ExactMoments:
-    """Sum, mean, sample variance or standard error of the mean, rounded only once, at the end.
+    """Sum, mean, sample variance or standard error of the mean, rounded only once at the end.
 
-    The sums are exact, because they are kept as integers in units of ``2 ** -shift``.
+    The sums are exact, because they are integers in units of ``2 ** -shift``.
     """
 
     __slots__ = ("_moment", "sums")
@@ -102,8 +102,10 @@ class ExactMoments:
         self.sums.put(value, -1)
 
     def get(self) -> float | None:
-        """Return the current result, or ``None`` with too few values or if the result is too large
-        for a float."""
+        """Return the current result, or ``None``.
+
+        It is ``None`` if there are too few values or the result is too large for a float.
+        """
         sums = self.sums
         count, shift, total = sums.count, sums.shift, sums.total
         try:

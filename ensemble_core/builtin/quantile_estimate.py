@@ -1,10 +1,9 @@
-"""Estimate of a quantile in constant memory: the P² algorithm of Jain and Chlamtac (1985).
+"""Estimates a quantile in constant memory: the P² algorithm of Jain and Chlamtac (1985).
 
 Five markers are placed at the smallest value, the quantile, the largest value, and halfway between
 these. Each new value moves a marker along the parabola through the marker and its neighbours. The
-order of operations is that of river's ``Quantile``, so the results of both agree to the last bit (a
-test checks this). river itself is not used, because it would add scipy to every installation. Used
-by ``reducers``.
+order of operations is that of river's ``Quantile``, so both give the same results bit for bit (a
+test checks this). river itself is not used, because it would add scipy to every installation.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ class QuantileEstimate:
 
     def __init__(self, q: float) -> None:
         self._q = q
-        #: The value at each marker. With fewer than five values: the sorted values.
+        #: The value at each marker. As long as there are fewer than five values: the sorted values.
         self._heights: list[float] = []
         #: ``_places``: the number of values up to each marker except the first. ``_wanted``: the
         #: ideal number for each of the three inner markers.
@@ -35,7 +34,7 @@ class QuantileEstimate:
         self.follow(values)
 
     def follow(self, values: Sequence[float]) -> list[float]:
-        """Add values and return the estimate after each of them."""
+        """Add values, and return the estimate after each of them."""
         found: list[float] = []
         begun = len(self._heights)
         for value in values[: 5 - begun] if begun < 5 else ():
@@ -47,7 +46,7 @@ class QuantileEstimate:
         return found
 
     def _move_markers(self, values: Sequence[float], found: list[float]) -> None:
-        # This is unrolled, because loops over the markers would take twice as long.
+        # Unrolled, because loops over the markers would take twice as long.
         h0, h1, h2, h3, h4 = self._heights
         n1, n2, n3, n4 = self._places
         w1, w2, w3 = self._wanted
@@ -110,10 +109,10 @@ class QuantileEstimate:
 def _moved(
     low: float, height: float, high: float, before: float, place: float, after: float, step: float
 ) -> float:
-    """Return the height of a marker after a move by ``step`` (1 or -1).
+    """Return the height of a marker after it moves by ``step`` (1 or -1).
 
     The move follows a parabola, or a line if the parabola would pass a neighbour. ``low`` and
-    ``high`` are the neighbours' heights; ``before`` and ``after`` are their places.
+    ``high`` are the heights of the neighbours; ``before`` and ``after`` are their places.
     """
     left = (place - before + step) * (high - height) / (after - place)
     right = (after - place - step) * (height - low) / (place - before)
@@ -145,8 +144,11 @@ class Interquartile:
 
 
 class MedianDeviation:
-    """Estimate of the median absolute deviation: the median of the distances between each value and
-    the median at the time of its arrival."""
+    """Estimate of the median absolute deviation.
+
+    It is the median of the distances of the values from the median at the time when each one
+    arrived.
+    """
 
     __slots__ = ("_distance", "_median")
 

@@ -1,6 +1,6 @@
-"""The reducers of the built-in statistics, over all values, the first values, or a window.
+"""Computes the built-in statistics over all values, over the first values, or over a window.
 
-The module ``statistics`` creates them and defines their names and options.
+The module ``statistics`` defines the names and options of the statistics and creates these objects.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ __all__ = [
     "quantile", "smoothed", "variance",
 ]  # fmt: skip
 
-#: Number of values up to which quantiles without a window are exact.
+#: Up to this number of values, quantiles without a window are exact.
 EXACT = 1000
 #: Maximum number of values in a window.
 LONGEST = 10_000
-#: Number of parts into which the window of ``rate`` is divided; it limits the precision.
+#: Into how many parts the window of ``rate`` is divided. This number limits the precision.
 _BUCKETS = 60
 
 Reduce = Callable[[Sequence[float]], float | None]
@@ -63,8 +63,11 @@ def in_turn(values: Sequence[float]) -> float:
 
 
 def smoothed(alpha: float, values: Sequence[float]) -> float | None:
-    """Return the exponentially weighted moving average. The first of ``values`` is the previous
-    average, or ``None``. With ``alpha`` 1, the result is the latest value."""
+    """Return the exponentially weighted moving average.
+
+    The first of the ``values`` is the previous average, or ``None``. With ``alpha`` 1, the result
+    is the last value.
+    """
     mean, rest = None, 1.0 - alpha
     for value in values:
         mean = value if mean is None else alpha * value + rest * mean
@@ -72,7 +75,10 @@ def smoothed(alpha: float, values: Sequence[float]) -> float | None:
 
 
 def in_order(reduce: Reduce, values: Sequence[float]) -> float | None:
-    """Sort the values and return ``reduce`` of them, for reductions that need sorted values."""
+    """Return the result of ``reduce`` for the sorted values.
+
+    For functions that need sorted values.
+    """
     return reduce(sorted(values))
 
 
@@ -97,8 +103,10 @@ def mad(ordered: Sequence[float]) -> float:
 
 
 def _reduced(values: Sequence[float], reduce: Reduce) -> float | None:
-    """Return ``reduce`` of the values, or ``None`` without values or if it is too large for a
-    float."""
+    """Return the result of ``reduce`` for the values.
+
+    Return ``None`` without values, or if the result is too large for a float.
+    """
     if not values:
         return None
     try:
@@ -109,8 +117,10 @@ def _reduced(values: Sequence[float], reduce: Reduce) -> float | None:
 
 
 class Fold:
-    """Reducer over all values (sum, maximum, minimum, moving average) that calculates each result
-    from the previous result and new values."""
+    """Statistic over all values (sum, maximum, minimum, moving average).
+
+    It computes each result from the previous result and the new values.
+    """
 
     __slots__ = ("_function", "_result")
 
@@ -167,8 +177,10 @@ class Moments:
 
 
 class StandardError(Moments):
-    """Standard error of the mean of all values: the square root of variance / count. ``None`` for
-    fewer than two values."""
+    """Standard error of the mean of all values: the square root of variance / count.
+
+    ``None`` for fewer than two values.
+    """
 
     __slots__ = ()
 
@@ -183,7 +195,7 @@ class StandardError(Moments):
 
 
 class ExactFirst:
-    """Reducer whose result is exact for the first values and an estimate after that."""
+    """Statistic that is exact for the first values, and an estimate after that."""
 
     __slots__ = ("_estimate", "_kept", "_model", "_ordered", "_reduce")
 
@@ -191,8 +203,8 @@ class ExactFirst:
         self._estimate = estimate
         self._reduce = reduce
         self._model: Any = None
-        #: ``_kept``: the values in order of arrival, which the estimate needs. ``_sorted``: a
-        #: sorted copy of the values up to the last reading.
+        #: ``_kept``: the values in the order of arrival, which the estimate needs. ``_sorted``: a
+        #: sorted copy of the values up to the last read.
         self._kept: list[float] = []
         self._ordered: list[float] = []
 
@@ -241,7 +253,7 @@ class ExactFirst:
 
 
 class CountWindow:
-    """Exact reducer over the last values, whose number is fixed."""
+    """Exact statistic over the last values. Their number is fixed."""
 
     __slots__ = ("_reduce", "_values")
 
@@ -262,10 +274,10 @@ class CountWindow:
 
 
 class TimeWindow:
-    """Exact reducer over the values of the last ``seconds``, at most ``LONGEST`` of them.
+    """Exact statistic over the values of the last ``seconds``, at most ``LONGEST`` of them.
 
-    If a value is late, which means that its timestamp is earlier than the previous value's, it gets
-    the timestamp of the previous value.
+    A value that is late, which means that its timestamp is earlier than that of the previous value,
+    gets the timestamp of the previous value.
     """
 
     __slots__ = ("_reduce", "_seconds", "_stamps", "_values")
@@ -302,8 +314,8 @@ class Rate:
     """Values per second over the last ``window`` seconds, to within a sixtieth of the window.
 
     The first value starts the clock and is not counted. The rate is ``None`` until a tenth of the
-    window has passed, because it would not be meaningful yet. After that, and until the window is
-    full, it is the rate over the elapsed time. At most ``_BUCKETS`` + 1 counts are stored.
+    window has passed, because it would not be meaningful yet. From then until the window is full,
+    it is the rate over the elapsed time. At most ``_BUCKETS`` + 1 counts are stored.
     """
 
     __slots__ = ("_buckets", "_first", "_width", "_window")
@@ -322,7 +334,7 @@ class Rate:
         part = math.ceil((timestamp - self._first) / self._width - 1e-9) - 1
         buckets = self._buckets
         if buckets and part <= buckets[-1][0]:
-            buckets[-1][1] += 1  # a late value goes into the latest part
+            buckets[-1][1] += 1  # a late value counts in the latest part
         else:
             buckets.append([max(part, 0), 1])
             while buckets[0][0] < part - _BUCKETS:
@@ -337,6 +349,6 @@ class Rate:
         begin = (passed - self._window) / self._width
         count = 0.0
         for part, values in self._buckets:
-            # If the window begins within a part, the values of that part count proportionally.
+            # If the window begins within a part, the values in that part count proportionally.
             count += values * min(1.0, max(0.0, part + 1 - begin))
         return count / min(passed, self._window)

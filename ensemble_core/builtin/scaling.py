@@ -1,4 +1,7 @@
-"""Rules that scale a cluster with the length of its queue, for several built-in algorithms."""
+"""Rules that scale a cluster with the length of its queue.
+
+Several built-in algorithms share them.
+"""
 
 from __future__ import annotations
 
@@ -50,8 +53,10 @@ SCALING_OPTIONS: Mapping[str, Any] = {
 
 
 def scaling(options: Mapping[str, Any]) -> Fragment:
-    """Return rules that grow the cluster while jobs wait, and shrink it when nodes are free. They
-    make one request at a time."""
+    """Return rules that grow the cluster while jobs wait, and shrink it when nodes are free.
+
+    They make one request at a time.
+    """
     checks, grow_by, most = options["checks"], options["grow_by"], options.get("max")
     waits = "waiting.jobs > 0 and metric('fell.waiting.jobs') >= 0"
     by = str(grow_by)

@@ -1,18 +1,20 @@
-"""The built-in statistics: streaming reducers of a variable's values, registered like a plugin's.
+"""The built-in statistics of a variable's values, registered through the same hook as those of
+plugins.
 
 Without ``window``, the statistics ``variance``, ``mean``, ``max``, ``min``, ``sum`` and ``ewma``
 match river's classes of the same names bit for bit. Quantiles (``median``, ``p90``, ``iqr``,
-``mad`` …) are exact for the first ``EXACT`` values, for which an estimate would be poor: the
+``mad`` …) are exact for the first ``EXACT`` values, because estimates from few values are poor: the
 estimated 99th percentile of six values may be smaller than five of them. After that, they are
 river's estimates, in constant memory.
 
 With the option ``window``, a statistic covers only the last values. It is exact, because it is
-recalculated from the values in the window. (Adding new values and subtracting old values would
+recalculated from the values in the window. (Adding new values and subtracting old ones would
 accumulate rounding errors.) ``window: 50`` means the last 50 values; ``window: 60s`` means the
-values of the last minute. A window keeps at most ``LONGEST`` values.
+values of the last minute. A window stores at most ``LONGEST`` values.
 
-``change`` is the latest value minus the previous one. With ``window: 50``, it is the latest value
-minus the value 50 before it; with ``window: 60s``, minus the first value of the last minute.
+``change`` is the last value minus the previous one. With ``window: 50``, it is the last value minus
+the value 50 before it; with ``window: 60s``, it is the last value minus the first value of the last
+minute.
 
 All values are finite, because the metric store drops others. Nothing here reads a clock. The module
 ``reducers`` does the arithmetic.
@@ -158,9 +160,9 @@ def _windowed(
 ) -> StatisticPlugin:
     """Return a statistic with the option ``window``.
 
-    ``streaming`` creates the reducer over all values; ``reduce`` is a function of stored values.
+    ``streaming`` creates the statistic over all values; ``reduce`` is a function of stored values.
     With ``exact``, values are stored and reduced until there are too many; then the streaming
-    reducer takes over.
+    statistic takes over.
     """
 
     return StatisticPlugin(

@@ -1,6 +1,6 @@
-"""The built-in action ``submit-best``: submits the next job of the group with the best value.
+"""The built-in action ``submit-best``, which submits the next job of the group with the best value.
 
-The learning algorithms are built on this action. Registered by ``actions``.
+The learning algorithms are built on this action. The module ``actions`` registers it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _submit_best(firing: Firing, options: Mapping[str, Any]) -> Iterator[Decisio
         )
     total = options.get("total", math.inf)
     submitted = sum(_count(firing, group, "submitted") for group in groups)
-    # The jobs of a disconnected member do not count against 'at_once'.
+    # Jobs of a disconnected member do not count towards 'at_once'.
     away = {group for group in groups if firing.metric(f"away.{group}")}
     active = sum(_count(firing, group, "active") for group in groups if group not in away)
     waits = _waits(firing, groups, options)
@@ -51,7 +51,7 @@ def _submit_best(firing: Firing, options: Mapping[str, Any]) -> Iterator[Decisio
 
 
 def _waits(firing: Firing, groups: list[str], options: Mapping[str, Any]) -> set[str]:
-    """Return the groups whose expression under ``waits`` is positive."""
+    """Return the groups for which the expression under ``waits`` is positive."""
     found = zip(groups, options.get("waits", ()), strict=False)
     return {group for group, text in found if (_value(firing, text) or 0) > 0}
 

@@ -1,5 +1,7 @@
-"""The built-in action ``submit-next``: submits the next jobs of groups' sweeps. Registered by
-``actions``."""
+"""The built-in action ``submit-next``, which submits the next jobs of groups' sweeps.
+
+The module ``actions`` registers it.
+"""
 
 from __future__ import annotations
 

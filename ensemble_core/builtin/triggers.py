@@ -1,4 +1,4 @@
-"""The built-in triggers, registered through the same hook as a plugin's.
+"""The built-in triggers, which are registered through the same hook as those of plugins.
 
 The record of a trigger has a JSON Schema of its options, and a function that builds the
 :class:`~ensemble_core.model.rules.Trigger` for the engine.
@@ -35,7 +35,7 @@ _RESIZES = {
     "denied": "a request for more or fewer nodes was denied",
     "timeout": "nodes were granted but never arrived",
 }
-#: For each job event, the stage that the job has reached (``TriggerPlugin.about``).
+#: For each job event, the stage that the job has reached (see ``TriggerPlugin.about``).
 _ABOUT: Mapping[str, Any] = {
     **dict.fromkeys(
         ("submit", "validate", "depend", "priority", "sched", "alloc", "start", "run"), "job-begun"

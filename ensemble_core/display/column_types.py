@@ -1,8 +1,7 @@
-"""Types of tables' columns, and conversion of values to these types.
+"""Determines the type of a table's column, and converts values to it.
 
 Parquet, Arrow and data frames need one type per column. If a column has integers and floats, all
-become floats; if it has numbers and text, all become text. Used by table files and by the Python
-API.
+values become floats; if it has numbers and text, all become text.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ __all__ = ["Batch", "as_kind", "column_kind", "imported", "in_64_bits", "in_colu
 #: Values by column, in the order of the columns.
 Batch = Sequence[Sequence[Any]]
 
-#: For each optional library, what to use instead. This is for hints.
+#: For each optional library, what to do without it. Used in hints.
 _WITHOUT = {"pyarrow": "CSV and JSON do not need it"}
 
 
 def column_kind(found: Iterable[type]) -> type:
-    """Return the type of a column, given the types of its values (without ``NoneType``).
+    """Return the type of a column, from the types of its values (without ``NoneType``).
 
     >>> column_kind({int, float}), column_kind({int, str}), column_kind(set())
     (<class 'float'>, <class 'str'>, <class 'str'>)
@@ -36,12 +35,12 @@ def column_kind(found: Iterable[type]) -> type:
 
 
 def in_64_bits(value: int) -> bool:
-    """Return whether an integer fits into a column of integers."""
+    """Return True if an integer fits into an integer column."""
     return -(1 << 63) <= value < 1 << 63
 
 
 def as_kind(value: Any, kind: type) -> Any:
-    """Convert a value to the type of its column. Return ``None`` if that is not possible."""
+    """Convert a value to the type of its column. Return ``None`` if that is impossible."""
     if value is None or type(value) is kind:
         return value
     try:
@@ -53,8 +52,10 @@ def as_kind(value: Any, kind: type) -> Any:
 def in_columns(
     names: Sequence[str], rows: Sequence[Mapping[str, Any]]
 ) -> tuple[dict[str, list[Any]], dict[str, type], list[str]]:
-    """Return the rows as columns, the type of each column, and the names of columns that have both
-    numbers and text."""
+    """Return rows as columns.
+
+    Also return the type of each column, and the names of the columns with both numbers and text.
+    """
     columns: dict[str, list[Any]] = {}
     kinds: dict[str, type] = {}
     mixed: list[str] = []

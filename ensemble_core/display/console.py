@@ -1,7 +1,6 @@
-"""Printer of a run's events and decisions as lines, in ensemble-python's format.
+"""Formats the events and decisions of a run as lines of text, like those of ensemble-python.
 
-The output thread calls a :class:`Narrator`, which turns events and decisions into lines. The
-narrator keeps some data of active jobs.
+The output thread calls a :class:`Narrator`, which stores some data about active jobs.
 """
 
 from __future__ import annotations
@@ -57,17 +56,17 @@ from ensemble_core.model.rules import UNLIMITED
 
 __all__ = ["FAILURES_SHOWN", "Narrator", "OutputLine", "describe_status", "interesting"]
 
-#: Number of failed jobs that are printed per group. The summary counts all.
+#: How many failed jobs are printed for each group. The summary counts all of them.
 FAILURES_SHOWN = 10
 
 _LONGEST_TEXT = 400
-#: Seconds after which the time of day is printed again.
+#: After this many seconds, the time of day is printed again.
 _STAMP_EVERY = 60.0
 _JOB_EVENTS = frozenset({"submit", "start", "exception", "finish", "clean"})
 
 
 class OutputLine(NamedTuple):
-    """A line to print. If ``error`` is true, it is printed on stderr, even with --quiet."""
+    """A line to print. If ``error`` is true, it goes to stderr, even with --quiet."""
 
     text: str
     error: bool = False
@@ -105,7 +104,7 @@ def _short_status(status: object) -> str:
 
 @dataclass(slots=True)
 class _Active:
-    """An unfinished job."""
+    """A job that is not over."""
 
     job: Job | None
     stderr: str | None = None
@@ -115,7 +114,7 @@ class _Active:
 
 
 class Narrator:
-    """Formats a run's events and decisions as lines. With ``debug``, every event is printed."""
+    """Formats the events and decisions of a run as lines. With ``debug``, it prints every event."""
 
     def __init__(
         self,
@@ -130,14 +129,15 @@ class Narrator:
         self._err = out if err is None else err
         self.debug = debug
         self._began: float | None = None
-        #: Time of the current event, and the time that was printed last.
+        #: The time of the current event, and the time that was printed last.
         self._now = 0.0
         self._stamped = 0.0
-        #: For each group, the last line that was printed for a submit.
+        #: For each group, the line that was printed for its last submit.
         self._submitted: dict[str, dict[str, object]] = {}
         self._firing = 0
         self._active: dict[str, _Active] = {}
-        #: The job whose ``clean`` came last, for a ``retry`` by its group, which follows ``clean``.
+        #: The job whose ``clean`` came last. The group's ``retry`` refers to it, because it follows
+        #: ``clean``.
         self._cleaned: tuple[str, _Active | None] = ("", None)
         #: Jobs that will be retried, by group and index, each with the reason.
         self._retried: dict[tuple[str, int], str] = {}
@@ -197,7 +197,7 @@ class Narrator:
             yield from self._resized(item)
 
     def at(self, timestamp: float) -> None:
-        """Set the time of the event from which the next decisions follow."""
+        """Set the time of the event that leads to the next decisions."""
         if self._began is None:
             self._began = self._stamped = timestamp
         self._now = max(self._now, timestamp)
@@ -212,8 +212,10 @@ class Narrator:
     # Decisions
 
     def _heading(self, decision: Decision) -> Iterator[OutputLine]:
-        """Yield a heading for decisions that a function returned, if other rules have fired since
-        the function was called."""
+        """Yield a heading above decisions that a function has returned.
+
+        It is needed only if other rules have fired since the function was called.
+        """
         call, self._returned = self._returned, None
         if call is None or decision.firing != call.firing or decision.firing == self._firing:
             return
@@ -246,7 +248,7 @@ class Narrator:
         for job in submit.jobs:
             self._active[job.id] = _Active(job)
         if self._pacing and not self.debug:
-            return  # the rest of a rate-limited submit, which was printed when its rule fired
+            return  # the rest of a rate-limited submit, which has been printed
         group = self._ensemble.groups.get(submit.group)
         count = str(len(submit.jobs))
         if not self._pacing and group is not None and len(submit.jobs) < group.size and self._paced:
@@ -269,7 +271,7 @@ class Narrator:
             for name, values in self._sweep(submit).items():
                 fields[name] = shorten(", ".join(map(_value, values)), 60, self._out)
         before = self._submitted.get(submit.group)
-        retried = bool(submit.jobs) and submit.jobs[0].attempt > 0  # a submit has only one retry
+        retried = bool(submit.jobs) and submit.jobs[0].attempt > 0  # a submit has at most one retry
         if not retried:
             self._submitted[submit.group] = {**fields}
         if before is not None and submit.jobs:
@@ -288,7 +290,7 @@ class Narrator:
         yield OutputLine(told + self._out.paint(spelled, "fields"))
 
     def _retry(self, retry: Retry) -> Iterator[OutputLine]:
-        """Keep the reason why the job failed, until its next attempt is submitted."""
+        """Remember why the job failed, until its next attempt is submitted."""
         cleaned, active = self._cleaned
         if cleaned != retry.job:
             active = self._active.get(retry.job)
@@ -302,13 +304,16 @@ class Narrator:
         return f"retry {job.group}.{job.index} ({notes})"
 
     def _sweep(self, submit: Submit) -> Mapping[str, Iterable[object]]:
-        """Return the values of each parameter in the jobs, which may differ from the file."""
+        """Return the values of each parameter in these jobs.
+
+        They may differ from those in the file.
+        """
         values: dict[str, Iterable[object]] = {}
         group = self._ensemble.groups.get(submit.group)
         for name in submit.jobs[0].parameters:
             own = dict.fromkeys(job.parameters.get(name) for job in submit.jobs)
             usual = group.parameters.get(name, ()) if group is not None else ()
-            # A rate-limited submit has only its first jobs here.
+            # Of a rate-limited submit, only the first jobs are here.
             values[name] = usual if self._paced and own.keys() <= set(usual) else own
         return values
 
@@ -317,7 +322,9 @@ class Narrator:
         return self._ensemble.limits.submits_per_second is not None
 
     def _command(self, job: Job) -> str:
-        """Return the command as written in the file, or the job's command if a rule changed it."""
+        """Return the command as written in the file, or the job's command if a rule has changed
+        it.
+        """
         group = self._ensemble.groups.get(job.group)
         text = ""
         if group is not None and group.text:
@@ -363,7 +370,7 @@ class Narrator:
 
     def _switch_instances(self, switch: Switch) -> Iterator[OutputLine]:
         off = ", ".join(switch.off)
-        if not switch.on:  # the switch concerns only generators
+        if not switch.on:  # the switch is only about generators
             yield self._action(f"switch off {off}")
             return
         away = f" from {off}" if off else ""
@@ -411,7 +418,7 @@ class Narrator:
 
     def _terminate(self, end: Terminate) -> Iterator[OutputLine]:
         if end.natural or not end.firing:
-            return  # the summary says how the run ended, and a signal has printed a line already
+            return  # the summary says how the run ended, and a signal has printed a line
         notes = [f"exit code {end.exit_code}"] if end.exit_code else []
         if end.cancel:
             notes.append(f"cancelling {count_of(len(end.cancel), 'job')}")
@@ -441,8 +448,10 @@ class Narrator:
         return OutputLine(self._out.paint(told, "dim"))
 
     def know(self, job: Job, start: Mapping[str, Any] | None) -> None:
-        """Register a job that an earlier controller submitted. ``start`` is the context of the
-        job's start event."""
+        """Register a job that an earlier controller has submitted.
+
+        ``start`` is the context of the job's start event.
+        """
         self._active[job.id] = active = _Active(job)
         if start is not None:
             path = start.get("stderr") or start.get("stdout")
@@ -514,7 +523,7 @@ class Narrator:
 
     def _resized(self, outcome: ResizeOutcome) -> Iterator[OutputLine]:
         delta = self._resizes.get(outcome.request, 0)
-        if outcome.outcome != "undelivered":  # such a request will be repeated under the same name
+        if outcome.outcome != "undelivered":  # the request will be repeated
             self._resizes.pop(outcome.request, None)
         word = "grow" if delta > 0 else "shrink" if delta < 0 else "resize"
         told = f"{word} {abs(delta)} {outcome.outcome}" if delta else f"{word} {outcome.outcome}"
@@ -537,13 +546,13 @@ class Narrator:
 
 
 def _value(value: object) -> str:
-    """Format a parameter's value with at most six digits."""
+    """Format the value of a parameter with at most six digits."""
     text = str(value)
     return f"{value:.6g}" if isinstance(value, float) and len(text) > 8 else text
 
 
 def _short(value: object) -> object:
-    """Format an option's value on one line. Actions are shown by name."""
+    """Format the value of an option on one line. An action is shown by its name."""
     if isinstance(value, Mapping) and isinstance(value.get("name"), str):
         return value["name"]
     if isinstance(value, (list, tuple)) and value:
@@ -556,8 +565,10 @@ def _plain(value: object) -> object:
 
 
 def _last_words(path: str) -> str:
-    """Return the last line of an output file, from its last 4 KiB. The line is empty if it is not a
-    regular file."""
+    """Return the last line of an output file, from its last 4 KiB.
+
+    The line is empty if the path is not a regular file.
+    """
     try:
         file = Path(path)
         if not file.is_file():  # a pipe or device would block the console

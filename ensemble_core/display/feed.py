@@ -1,4 +1,4 @@
-"""Watcher that passes a run's events and decisions to the output thread."""
+"""Watcher of a run that passes events and decisions to the output thread."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ __all__ = ["Feed"]
 
 
 class Feed(Watcher):
-    """Watcher that passes events and decisions on, at minimal cost to the engine's thread."""
+    """Passes events and decisions to the output thread, at minimal cost to the engine's thread."""
 
     def __init__(self, output: Output, *, everything: bool) -> None:
         self._output = output
         self._everything = everything
         self.wants_ticks = output.block is not None
-        #: Function that returns the lines of a results table, to show them below the live table.
+        #: Function that returns the lines of a results table, which are shown below the live table.
         self.table: Callable[[], list[str] | None] | None = None
         #: Ids of jobs that were submitted and are not over.
         self.active: set[str] = set()
         #: Function that is called once when the run stops, with True if jobs are left to the queue.
         self.announce: Callable[[bool], None] | None = None
-        #: The last event that was not shown. If a decision follows from it, the event is passed on
-        #: first, because the decision's line needs the event's time.
+        #: The last event that was not shown. If it leads to a decision, it is passed on before the
+        #: decision, whose line needs the time of the event.
         self._skipped: Event | None = None
 
     def event(self, event: Event) -> None:

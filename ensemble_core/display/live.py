@@ -1,9 +1,9 @@
-"""The live table at the bottom of a terminal, below the lines of the run.
+"""The live table at the bottom of a terminal, below the lines about the run.
 
 A :class:`LiveTable` only returns text: the escape sequence that erases the last frame, and the next
-frame. The module ``summary`` formats the rows. The output thread writes the text together with the
-lines above, in one piece, so nothing flickers. The cursor stays at the start of the line below the
-table.
+frame. The output thread writes this text together with the lines above it in one piece, so nothing
+flickers. The cursor stays at the start of the line below the table. The module ``summary`` formats
+the rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ensemble_core.engine.report import Report
 __all__ = ["LiveTable", "can_be_live"]
 
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
-#: Minimum number of rows: on a smaller terminal, the table would leave no room for other lines.
+#: Minimum height in rows: on a smaller terminal, the table would leave no room for other lines.
 _FEWEST_ROWS = 5
 _FEWEST_COLUMNS = 20
 
@@ -46,19 +46,19 @@ class LiveTable:
         self._size = size
         self._clock = clock
         self._began = clock()
-        #: False for xterm, which cuts lines if its window becomes narrower. Other terminals wrap
-        #: lines again.
+        #: False for xterm, which cuts off lines when its window becomes narrower. Other terminals
+        #: wrap them.
         self._rewraps = "XTERM_VERSION" not in environ
         self._lengths: list[int] = []
         self._columns = 0
         self.report: Report | None = None
-        #: The lines of a results table that is shown below, with the headings first.
+        #: The lines of a results table that is shown below, beginning with the headings.
         self.table: list[str] = []
-        #: A permanent last line, for example after a first Ctrl-C.
+        #: A last line that stays, for example after a first Ctrl-C.
         self.note = ""
 
     def begin(self) -> None:
-        """Start the run's clock, after plugins and the file are loaded."""
+        """Start the clock of the run, after plugins and the file have been loaded."""
         self._began = self._clock()
 
     def erase(self) -> str:
@@ -68,7 +68,7 @@ class LiveTable:
         return f"\r\x1b[{height}A\x1b[J" if height else ""
 
     def draw(self) -> str:
-        """Return the next frame if no frame is on the screen."""
+        """Return the next frame, if no frame is on the screen."""
         lines = self._frame()
         return "".join(f"{line}\n" for line in lines)
 
@@ -82,7 +82,7 @@ class LiveTable:
         return f"\r\x1b[{height}A" + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J"
 
     def _height(self, columns: int) -> int:
-        """Return the number of rows that the last frame occupies now."""
+        """Return how many rows the last frame occupies now."""
         if columns >= self._columns or not self._rewraps:
             return len(self._lengths)
         return sum(max(1, -(-length // max(1, columns))) for length in self._lengths)

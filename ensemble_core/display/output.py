@@ -1,7 +1,7 @@
-"""Output thread, which prints a run's output.
+"""Output thread: formats and prints everything that a run prints.
 
-The engine's thread queues events and decisions. The output thread formats and writes them, with the
-live table below. It also writes the output of users' functions, so that lines stay whole. If the
+The engine's thread queues events and decisions. The output thread writes them as lines, with the
+live table below. It also writes what users' functions print, so that lines stay whole. If the
 reader of a pipe exits (``| head``), the run ends. If the terminal is closed, the run continues.
 """
 
@@ -35,9 +35,11 @@ class Output:
     """Context manager with a thread that writes lines in order.
 
     ``tell`` formats events and decisions as lines. ``block`` is the live table, if any. If the
-    reader is too slow, debug lines are dropped. With ``as_json``, the run waits instead, and text
-    that users' functions print goes to stderr, because stdout contains only JSON. If the reader of
-    stdout exits, nothing more is written to stdout. Without ``redirects``, ``print`` is unchanged.
+    reader is too slow, debug lines are dropped. Without ``redirects``, ``print`` is unchanged.
+
+    With ``as_json``, the run waits for a slow reader instead of dropping lines. Text that users'
+    functions print goes to stderr, because stdout contains only JSON. If the reader of stdout
+    exits, nothing more is written to stdout.
     """
 
     def __init__(
@@ -66,7 +68,7 @@ class Output:
         self._redirected: tuple[TextIO, TextIO] | None = None
 
     def put(self, item: Event | Decision) -> None:
-        """Queue an event or a decision. Any thread may call it."""
+        """Queue an event or a decision. Any thread may call this."""
         if self._queue.qsize() >= LIMIT:
             if not self._as_json and isinstance(item, Event) and not interesting(item):
                 self._left_out += 1
@@ -76,7 +78,7 @@ class Output:
         self._queue.put(item)
 
     def say(self, text: str, *, error: bool = False) -> None:
-        """Queue a line of text. Any thread or signal handler may call it."""
+        """Queue a line of text. Any thread or signal handler may call this."""
         self._queue.put(OutputLine(text, error))
 
     def __enter__(self) -> Output:
@@ -94,7 +96,7 @@ class Output:
     def close(self, last: Sequence[str] = (), patience: float | None = None) -> None:
         """Write all queued lines, remove the live table, write the ``last`` lines, and stop.
 
-        ``patience`` is the number of seconds to wait for a slow reader (``None``: no limit).
+        ``patience`` is how many seconds to wait for a slow reader (``None``: no limit).
         """
         if self._redirected is not None:
             for stream in (sys.stdout, sys.stderr):
@@ -191,7 +193,7 @@ class Output:
 
 
 def _flushed(stream: TextIO) -> bool:
-    """Return True if everything is written, False if a non-blocking pipe is full."""
+    """Return True if everything is written, and False if a non-blocking pipe is full."""
     try:
         stream.flush()
     except BlockingIOError:
@@ -200,7 +202,9 @@ def _flushed(stream: TextIO) -> bool:
 
 
 class _Redirected:
-    """Replacement for ``sys.stdout`` or ``sys.stderr`` that passes whole lines to the output."""
+    """Replacement for ``sys.stdout`` or ``sys.stderr`` that passes whole lines to the output
+    thread.
+    """
 
     def __init__(self, output: Output, stream: TextIO, error: bool) -> None:
         self._output = output
@@ -224,10 +228,10 @@ class _Redirected:
             self.write(line)
 
     def flush(self) -> None:
-        """Do nothing, because a line is written once it is complete."""
+        """Do nothing, because a line is written when it is complete."""
 
     def finish_lines(self) -> None:
-        """Write incomplete lines."""
+        """Write lines that are not complete."""
         parts, self._parts = self._parts, {}
         for part in parts.values():
             self._output.say(part, error=self._error)

@@ -1,6 +1,6 @@
 """Summary of a run: the table of groups, the rules, and why a rule never fired.
 
-These are pure functions of a report, used by the live table and at the end of ``ensemble run``.
+All functions are pure. The live table and the end of ``ensemble run`` use them.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ _COLUMNS = (
     ("mean time", "t-run", 5),
     ("mean wait", "t-wait", 6),
 )
-#: The counters of a group, which are shown in the columns between its name and its times.
+#: The counters of a group, in the columns between its name and its times.
 _COUNTS = ("submitted", "waiting", "running", "success", "failed", "cancelled", "reused")
 _NARROWEST_NAME = 6
 _NARROWEST = 30
 _RULES_SHOWN = 50
-#: If a run has no limit on core-hours, they are shown only from this number on.
+#: If a run has no limit on core-hours, they are shown only from this amount on.
 _LEAST_SHOWN = 0.005
 _INDENT = " " * 8  # indent of reasons on separate lines
 _NUMBER = re.compile(r"[+-]?[\d.]+(?:[eE][+-]?\d+)?")
@@ -147,7 +147,7 @@ def why_not_fired(rule: RuleReport) -> str:
 
 
 def rule_lines(rules: Sequence[RuleReport], look: TextStyle, width: int | None = None) -> list[str]:
-    """Return a line for each rule, which says how often it fired, or why it never fired.
+    """Return a line for each rule: how often it fired, or why it never fired.
 
     If a line would exceed ``width``, the reason is on separate lines.
     """
@@ -180,7 +180,9 @@ def rule_lines(rules: Sequence[RuleReport], look: TextStyle, width: int | None =
 
 
 def instance_cells(instance: InstanceReport) -> tuple[str, ...]:
-    """Return the cells for an instance under ``use:``: whether it is on, and its rules' firings."""
+    """Return the cells for an instance under ``use:``: whether it is on, and how often its rules
+    fired.
+    """
     times = len(instance.switched)
     switched = f"switched {format_times(times)}" if times else ""
     return (
@@ -201,14 +203,16 @@ def _state_now(rule: RuleReport) -> str:
         return f"matched {format_times(rule.passed_over)} more after firing {often} (each: {of})"
     if not rule.enabled:
         return "then disabled"
-    # The rule fired for other jobs. Explain why the next job did not trigger it.
+    # The rule has fired for other jobs. Explain why the next job did not trigger it.
     if str(rule.spec.get("trigger")).startswith("job-") and rule.fired == rule.repetitions:
         return f"reached its limit (repetitions: {rule.repetitions})"
     return ""
 
 
 def progress_text(progress: Progress) -> str:
-    """Describe a run's progress: ``jobs 12 of 40, 3m 20s to go``, or ``jobs 12 of 40 so far``."""
+    """Describe the progress of a run: ``jobs 12 of 40, 3m 20s to go``, or ``jobs 12 of 40 so
+    far``.
+    """
     if not progress.planned:
         return "no jobs yet"
     told = f"jobs {progress.done} of {progress.planned}"
@@ -250,7 +254,7 @@ def _failure_lines(groups: Sequence[GroupReport]) -> list[str]:
 
 
 def report_lines(report: Report, look: TextStyle, width: int | None = None) -> list[str]:
-    """Return the table of groups, the lines of rules and the warnings."""
+    """Return the table of groups, the lines about rules, and the warnings."""
     lines: list[str] = []
     if report.groups:
         total = report.groups if len(report.groups) > 1 else None
@@ -271,7 +275,10 @@ def report_lines(report: Report, look: TextStyle, width: int | None = None) -> l
 
 
 def resume_command(tag: str, engine: Engine, *, limited: bool) -> str:
-    """Return the command that resumes a run. If limits ended the run, the command raises them."""
+    """Return the command that resumes a run.
+
+    If limits ended the run, the command raises these limits.
+    """
     command = f"ensemble resume {in_one_line(tag)}"
     budget = engine.state.table.budget
     if limited and budget is not None:
@@ -293,9 +300,11 @@ def summary(
     at: float | None = None,
     how: str = "ended",
 ) -> list[str]:
-    """Return the final lines of a run. ``how`` says how it ended, and ``at`` is the time.
+    """Return the last lines about a run.
 
-    ``kept`` is the folder with the jobs' output.
+    ``how`` says how it ended, and ``at`` is the time of the end.
+
+    ``kept`` is the folder with the output of the jobs.
     """
     if width is not None:
         width = max(width, _NARROWEST)

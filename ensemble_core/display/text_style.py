@@ -1,6 +1,6 @@
-"""Formatting of text output: colors, times, sizes, aligned tables, and what a stream can show.
+"""Formats text output: colors, times, sizes and aligned tables, within what a stream can show.
 
-Used by all parts of the command line that print, and by plugins' commands through ``toolkit``.
+All code that prints uses it; commands of plugins use it through ``toolkit``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 _STYLES = {
-    "trigger": "94",  # ensemble-python prints in this blue, cyan and purple
+    "trigger": "94",  # the blue, cyan and purple of ensemble-python
     "action": "96",
     "fields": "95",
     "good": "92",
@@ -58,7 +58,7 @@ class TextStyle(NamedTuple):
     unicode: bool = False
 
     def paint(self, text: str, style: str) -> str:
-        """Return the text in a style if the stream shows colors."""
+        """Return the text in a style, if the stream shows colors."""
         return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if self.color and text else text
 
     def warning(self, text: str) -> str:
@@ -71,8 +71,10 @@ class TextStyle(NamedTuple):
 
 
 def style_of(stream: TextIO, environ: Mapping[str, str] = os.environ) -> TextStyle:
-    """Return the style of a stream. ``NO_COLOR`` takes precedence over ``FORCE_COLOR``, and that
-    over ``TERM=dumb``."""
+    """Return the style of a stream.
+
+    ``NO_COLOR`` takes precedence over ``FORCE_COLOR``, which takes precedence over ``TERM=dumb``.
+    """
     encoding = (getattr(stream, "encoding", None) or "").lower().replace("_", "-")
     if environ.get("NO_COLOR"):
         color = False
@@ -94,18 +96,20 @@ def is_terminal(stream: Any) -> bool:
 
 
 def printable(text: str) -> str:
-    """Return the text with control characters escaped, so that job output cannot control the
-    terminal."""
+    """Return the text with control characters escaped.
+
+    Otherwise, the output of a job could control the terminal.
+    """
     return text if text.isprintable() else text.translate(_CONTROL)
 
 
 def in_one_line(text: str) -> str:
-    """Return the text as by :func:`printable`, with line breaks also escaped."""
+    """Return the text as by :func:`printable`, with line breaks escaped too."""
     return printable(text).replace("\n", "\\x0a")
 
 
 def shorten(text: str, width: int, look: TextStyle) -> str:
-    """Cut the text to ``width`` characters and mark the cut."""
+    """Cut the text to ``width`` characters, and mark the cut."""
     if len(text) <= width:
         return text
     mark = look.ellipsis
@@ -113,8 +117,10 @@ def shorten(text: str, width: int, look: TextStyle) -> str:
 
 
 def format_clock(timestamp: float, since: float | None = None) -> str:
-    """Return the local time of day, such as ``14:03:27``. If the date differs from that of
-    ``since``, it is included."""
+    """Return the local time of day, such as ``14:03:27``.
+
+    If the date differs from that of ``since``, include the date.
+    """
     then = time.localtime(timestamp)
     day = None if since is None else time.localtime(since)[:3]
     clock = time.strftime("%H:%M:%S", then)
@@ -154,8 +160,10 @@ def format_times(count: int) -> str:
 
 
 def format_fields(fields: Mapping[str, Any]) -> str:
-    """Return fields of a job group as text: ``tasks=2, duration=90``. Expressions may give whole
-    floats for sizes, which are shown as integers."""
+    """Return fields of a job group as text: ``tasks=2, duration=90``.
+
+    Whole floats, which expressions may give for sizes, are shown as integers.
+    """
     return ", ".join(
         f"{name}={int(value) if isinstance(value, float) and value.is_integer() else value}"
         for name, value in fields.items()
@@ -227,8 +235,10 @@ def print_table(lines: Sequence[str], look: TextStyle) -> None:
 
 
 def close_quietly(stream: TextIO) -> None:
-    """Redirect a stream whose reader has exited to ``/dev/null``. Otherwise, Python would print an
-    error about buffered text at exit."""
+    """Redirect a stream whose reader has exited to ``/dev/null``.
+
+    Otherwise, Python would print an error about buffered text at exit.
+    """
     with contextlib.suppress(OSError, ValueError):
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, stream.fileno())

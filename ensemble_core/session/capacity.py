@@ -1,7 +1,8 @@
-"""Capacity of a queue: the hours for which its cores, nodes and GPUs were up, and were free.
+"""Capacity of a queue: for how many hours its cores, nodes and GPUs were up, and how many were
+free.
 
-Only the time during which the run had a controller counts. The share of free hours is the idle
-share of an allocation. Used by ``inspection``.
+Only time in which the run had a controller counts. The ratio of free hours to hours that were up
+shows how much of an allocation was idle.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ _KINDS = ("cores", "nodes", "gpus")
 
 
 class Capacity:
-    """Sums over the queue's gauges. A value is used until the next report of the same gauge."""
+    """Sums of the queue's gauges over time.
+
+    A value counts until the next report of the same gauge.
+    """
 
     def __init__(self) -> None:
         self._hours: dict[str, dict[str, float]] = {}
@@ -28,15 +32,16 @@ class Capacity:
         self._at = now
 
     def pause(self, now: float | None) -> None:
-        """Stop counting until the next report, because the run's controller left at the time
-        ``now``. If ``now`` is ``None``, the controller was killed; then count only until its last
-        report."""
+        """Stop counting until the next report, because the controller exited at the time ``now``.
+
+        If ``now`` is ``None``, the controller was killed, so count only until its last report.
+        """
         if now is not None:
             self._hours = self.until(now)
         self._values.clear()
 
     def until(self, now: float) -> dict[str, dict[str, float]]:
-        """Return the hours ``up`` and ``free`` for each resource that the queue reported."""
+        """Return the hours ``up`` and ``free`` for each resource that the queue has reported."""
         hours = max(0.0, now - self._at) / 3600
         found = {kind: dict(sums) for kind, sums in self._hours.items()}
         for kind in _KINDS:

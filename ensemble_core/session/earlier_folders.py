@@ -1,6 +1,6 @@
-"""Warnings about a new run that would write to the folders of an earlier run.
+"""Warns if a new run would write to the same folders as an earlier run.
 
-Used by ``new_run``, which records each run's folders in its journal.
+To make this possible, the journal of each run records its folders.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from ensemble_core.model.placeholders import PLACEHOLDER, fill
 
 __all__ = ["folders_of", "reused"]
 
-#: Number of runs that are compared, beginning with the newest.
+#: How many runs are compared, beginning with the newest.
 _MOST = 50
 
 
 def folders_of(ensemble: Ensemble) -> dict[str, str]:
-    """Return the folders to which jobs of several runs would write, each with the field for it.
+    """Return the folders to which the jobs of several runs would write, each with the field that
+    names it.
 
-    Paths are absolute and contain placeholders of jobs.
+    Paths are absolute and may contain placeholders of jobs.
     """
     found: dict[str, str] = {}
     for first in ensemble.groups.values():
@@ -49,7 +50,7 @@ def _shared(group: JobGroup, path: str) -> str:
 
 
 def reused(state: Path, used: Mapping[str, str]) -> Iterator[str]:
-    """Yield a warning for each of these folders to which an earlier kept run wrote."""
+    """Yield a warning for each of these folders to which an earlier run has written."""
     left = {path: whose for path, whose in used.items() if os.path.isdir(_fixed_parent(path))}
     for folder in reversed(folders(state)[-_MOST:] if left else []):
         try:

@@ -1,4 +1,4 @@
-"""Choice of a run's executor (or resizer), and its options from the command line.
+"""Chooses the executor (or resizer) of a run, and parses its options from the command line.
 
 ``--executor`` names the executor. Without it, the available executor with the highest priority is
 used. Options are parsed according to the executor's JSON Schema.
@@ -53,23 +53,26 @@ class ExecutorChoice(Value):
     options: Mapping[str, object] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        # Options override the environment, which the record describes.
+        # Options take precedence over the environment, which the record describes.
         options = ", ".join(f"{name}={value}" for name, value in self.options.items())
         detail = f" ({options or self.detail})" if options or self.detail else ""
         return f"executor {self.name}{detail}: {self.why}"
 
 
 def choose_executor(registry: Registry, name: str | None) -> ExecutorChoice:
-    """Return the executor to use. Raises :class:`UsageError` with reasons if it is unavailable."""
+    """Return the executor to use.
+
+    Raises :class:`UsageError` with the reasons if none is available.
+    """
     if name is not None:
         record = registry.lookup("executor", name)
         works, detail = probe(record)
-        # Use it even if ``available`` returns false, because options may make it work. If they do
+        # Use it even if ``available`` returned false, because options may make it work. If they do
         # not, ``open`` fails.
         return ExecutorChoice(name, record, detail if works else "", "chosen with --executor")
     probed: dict[str, tuple[ExecutorPlugin, bool, str]] = {}
     for each, record in registry.executors.items():
-        # A record may have several names, of which the shortest comes first.
+        # A record may have several names; the shortest comes first.
         if all(record is not other for other, _, _ in probed.values()):
             probed[each] = (record, *probe(record))
     able = [each for each, (_, works, _) in probed.items() if works]
@@ -87,7 +90,7 @@ def choose_executor(registry: Registry, name: str | None) -> ExecutorChoice:
         others = ", ".join(
             f"{each}: {reason or 'not available'}"
             for each, (_, works, reason) in probed.items()
-            # Leave out executors that work only if they are named.
+            # Leave out executors that work only if the user names them.
             if not works and f"--executor {each}" not in reason
         )
         why = f"the only one available here ({others})" if others else "the only one installed"
@@ -100,7 +103,7 @@ def choose_executor(registry: Registry, name: str | None) -> ExecutorChoice:
 def build_executor(
     registry: Registry, record: ExecutorPlugin, options: Mapping[str, Any]
 ) -> Executor:
-    """Build the executor with these options and its schema's defaults.
+    """Build the executor with these options and with the defaults in its schema.
 
     Raises :class:`UsageError` if the executor rejects the options.
     """
@@ -140,7 +143,9 @@ def _shown(registry: Registry, kind: str, record: ExecutorPlugin | ResizerPlugin
 def _options_of(
     registry: Registry, kind: str, record: ExecutorPlugin | ResizerPlugin
 ) -> Iterator[None]:
-    """Convert exceptions of a plugin's ``build`` into errors about its options or the plugin."""
+    """Convert exceptions of a plugin's ``build`` to errors about its options or about the
+    plugin.
+    """
     try:
         yield
     except EnsembleError:
@@ -157,8 +162,10 @@ def _options_of(
 
 
 def rendered(record: ExecutorPlugin, job: Job, options: Mapping[str, Any]) -> Rendered:
-    """Return what the executor would submit for a job. Raises :class:`PluginError` if its
-    ``render`` fails."""
+    """Return what the executor would submit for a job.
+
+    Raises :class:`PluginError` if the executor's ``render`` fails.
+    """
     from ensemble_core.plugin.rendering import Rendered
 
     assert record.render is not None
@@ -230,7 +237,7 @@ def _offer(name: str, properties: Mapping[str, Any]) -> str:
 
 
 def _read(text: str, schema: Any) -> object:
-    """Return the first interpretation of a text that the schema allows, or else the text."""
+    """Return the first interpretation of a text that the schema allows, or the text itself."""
     if not schema or not isinstance(schema, Mapping):
         return text
     import jsonschema_rs
@@ -248,7 +255,7 @@ def _read(text: str, schema: Any) -> object:
             continue
         if not wrong:
             return value
-        if "type" not in wrong:  # the type is right, but the value is out of range or not allowed
+        if "type" not in wrong:  # the type is right, but the value is not allowed
             near.append(value)
     return near[0] if near else text
 
@@ -277,7 +284,7 @@ def _check(whose: str, schema: Any, options: dict[str, Any]) -> None:
 
 
 def webhook_errors(ensemble: Ensemble) -> list[UsageError]:
-    """Return an error for each webhook whose variable is not set, or does not have a safe URL."""
+    """Return an error for each webhook whose environment variable is not set or has no safe URL."""
     from ensemble_core.model.notification_addresses import addresses, webhook_of
     from ensemble_core.runtime.webhooks import webhook_url
 
@@ -298,9 +305,10 @@ def webhook_errors(ensemble: Ensemble) -> list[UsageError]:
 
 
 def check_environment(ensemble: Ensemble, warn: Callable[[str], None] | None = None) -> None:
-    """Raise :class:`UsageError` if a variable that jobs inherit or a webhook's variable is not set.
+    """Raise :class:`UsageError` if an environment variable is missing that jobs inherit or webhooks
+    need.
 
-    With ``warn``, a missing webhook only causes a warning.
+    With ``warn``, a missing variable for a webhook causes only a warning.
     """
     for error in webhook_errors(ensemble):
         if warn is None:

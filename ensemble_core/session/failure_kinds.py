@@ -1,7 +1,4 @@
-"""Kinds of failures: failed jobs by group, cause and exit code, with examples.
-
-Used by ``inspection``.
-"""
+"""Kinds of failures: groups failed jobs by job group, cause and exit code, and picks examples."""
 
 from __future__ import annotations
 
@@ -31,8 +28,8 @@ def failure_kinds(
 ) -> list[dict[str, Any]]:
     """Return the kinds of failures, the most frequent first.
 
-    :func:`count_ends` adds further counts to a kind. ``parameters_of`` returns the names of a
-    group's parameters.
+    ``parameters_of`` returns the names of a group's parameters. :func:`count_ends` adds more to a
+    kind.
     """
     found: list[dict[str, Any]] = []
     for group, own in jobs.ranges.items():
@@ -63,10 +60,10 @@ def failure_kinds(
 
 
 def count_ends(kind: dict[str, Any]) -> None:
-    """Count the last lines and the nodes of the first examples of a kind. Add the counts to the
-    kind.
+    """Count the last lines of output and the nodes among the first examples of a kind.
 
-    Sort these examples by how many have the same last line, so that the first one is typical.
+    The counts are added to the kind. The examples are sorted by how many have the same last line,
+    so that the first one is typical.
     """
     looked = kind["examples"][:LOOKED]
     often = Counter(_NUMBER.sub("0", each["line"]) for each in looked)
@@ -77,7 +74,7 @@ def count_ends(kind: dict[str, Any]) -> None:
 
 
 def _example(jobs: JobColumns, at: int) -> dict[str, Any]:
-    """Return the name of the job at a position, and the name of its newest attempt."""
+    """Return the name of the job at this position, and the name of its newest attempt."""
     row = dict(zip(jobs.names, jobs.row(at), strict=True))
     name = f"{row['group']}.{row['index']}"
     attempts = row["attempts"]
@@ -85,18 +82,22 @@ def _example(jobs: JobColumns, at: int) -> dict[str, Any]:
 
 
 def _sample(places: Sequence[int]) -> list[int]:
-    """Return a sample of at most ``_EXAMPLES`` of these places. Its first ``LOOKED`` are also a
-    sample.
+    """Return a sample of at most ``_EXAMPLES`` of these positions.
 
-    Places are chosen by their checksums. So new places hardly change the sample, and a periodicity
-    of parameters or nodes does not affect it.
+    Its first ``LOOKED`` are a sample too.
+
+    Positions are chosen by their checksums. New positions thus hardly change the sample, and
+    periodic parameters or nodes do not bias it.
     """
     chosen = nsmallest(_EXAMPLES, places, key=lambda at: crc32(b"%d" % at))
     return [*sorted(chosen[:LOOKED]), *sorted(chosen[LOOKED:])]
 
 
 def _counted(name: str, texts: Iterable[str]) -> list[dict[str, Any]]:
-    """Count equal texts, the most frequent first. Differences in numbers do not matter."""
+    """Count equal texts, the most frequent first.
+
+    Texts that differ only in numbers count as equal.
+    """
     kinds: dict[str, list[str]] = {}
     for text in texts:
         kinds.setdefault(text if name == "node" else _NUMBER.sub("0", text), []).append(text)

@@ -1,8 +1,8 @@
-"""Inspection of a kept run: data for web pages, reports and notebooks.
+"""Inspection of a stored run: the data for web pages, reports and notebooks.
 
-An :class:`Inspection` reads a run's journal once; after :meth:`~Inspection.refresh`, it reads only
-new events. It returns plain data (``dict``, ``list``, text, numbers, ``None``) for JSON. Times are
-seconds since the epoch.
+An :class:`Inspection` reads a run's journal once. After that, :meth:`~Inspection.refresh` reads
+only new events. All data is plain (``dict``, ``list``, text, numbers, ``None``), for JSON. Times
+are in seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ if TYPE_CHECKING:
 
 __all__ = ["Inspection"]
 
-#: Maximum number of jobs of a run whose nodes are returned. Charts of larger runs do not have a bar
-#: for each job.
+#: For a run with more jobs than this, no nodes are returned, because charts of larger runs do not
+#: have a bar for each job.
 _PLACED = 2000
 #: Maximum size of the part of a log that is returned, and maximum length of a line, in bytes.
 _LOG, _LINE = 65_536, 500
-#: Maximum number of points of a curve, and of curves of a variable.
+#: Maximum number of points in a curve, and of curves of a variable.
 _POINTS, _CURVES = 400, 60
-#: Fields of a job's events that locate its output.
+#: Fields of a job's events that say where its output is.
 _PLACES = ("workdir", "stdout", "stderr", "host", "nodes")
 #: Size of the cache of these fields, in jobs.
 _REMEMBERED = 1000
-#: If the run has fewer events than this for each job that is searched, all events are scanned.
+#: If a run has fewer events than this for each job to be searched, all its events are scanned.
 _ONE_BY_ONE = 5000
-#: The newest time is searched among this number of events at the end.
+#: The time of the last event is searched among this many events at the end.
 _LAST = 20
 #: Maximum number of firings. If there are more, only every second, fourth … firing of frequent
 #: rules is kept.
@@ -58,9 +58,9 @@ _REPORTED = ("groups", "rules", "progress", "warnings")
 
 
 class Inspection:
-    """A kept run, read for display. Use it in a ``with`` statement.
+    """A stored run that is read in order to be shown. Use it in a ``with`` statement.
 
-    Of a damaged run, the readable part is shown, and ``problem`` describes the damage. Groups,
+    If the run is damaged, the readable part is shown, and ``problem`` describes the damage. Groups,
     rules and tables are then shown as they were at the last event before the damage.
     """
 
@@ -70,18 +70,18 @@ class Inspection:
         self._columns: JobColumns | None = None
         self._stale = False
         self._firings: list[dict[str, Any]] = []
-        #: N for each rule of which only every Nth firing is kept.
+        #: For each rule of which only every Nth firing is kept: N.
         self._every: dict[str, int] = {}
         self._fired_until = 0
-        #: Values that jobs reported, by group and variable, and then by job.
+        #: Values that jobs have reported, by group and variable, then by job.
         self._points: dict[tuple[str, str], dict[str, list[list[float]]]] = {}
         self._observed_until = 0
         self._nodes: dict[str, str] = {}
         self._placed_until = 0
         self._capacity = Capacity()
         self._reported_until = 0
-        #: For each attempt, the number of the last event that was checked, and the context of the
-        #: attempt's start event.
+        #: For each attempt, the number of the last event that was checked, and the context of its
+        #: start event.
         self._started: dict[str, tuple[int, dict[str, Any]]] = {}
         self._began: float | None = None
         self._newest: float | None = None
@@ -120,7 +120,7 @@ class Inspection:
         try:
             if self._began is None:
                 self._began = next((row.time for row in journal.rows(until=1)), None)
-            # Events of several jobs that arrived together are not in the order of their times.
+            # Events of several jobs that arrived together are not ordered by time.
             times = [row.time for row in journal.rows(max(last - _LAST, 0))]
             self._newest = max(times, default=self._newest)
         except EnsembleError as error:
@@ -207,7 +207,9 @@ class Inspection:
         return found | {key: plain.get(key, found[key]) for key in _REPORTED}
 
     def _until(self) -> float | None:
-        """Return the end of the known time: now if the run is live, or else its last event."""
+        """Return the time up to which the run is known: now if it is live, or else that of its last
+        event.
+        """
         from ensemble_core.journal.run_store import look
 
         return time.time() if look(self._kept.folder).state == "running" else self._newest
@@ -235,7 +237,7 @@ class Inspection:
         return self._columns
 
     def _stored(self, over: Iterable[JobRecord] = (), *, check: bool = True) -> StoredJobs | None:
-        """Return the jobs from job rows, or ``None`` if the journal has no job rows, or is damaged.
+        """Return the jobs from job rows, or ``None`` if the journal has no job rows or is damaged.
 
         The rows of active jobs and of jobs in ``over`` come from the engine.
         """
@@ -250,7 +252,7 @@ class Inspection:
         return StoredJobs(self._kept.journal, groups, [*known], check=check)
 
     def _row(self, group: str, index: int) -> tuple[dict[str, Any], int | None] | None:
-        """Return the row of a job, and the number of the event that ended the job, if known."""
+        """Return the row of a job, and the number of the event that ended it, if known."""
         try:
             stored = self._stored(check=False)
             if stored is not None:
@@ -263,7 +265,7 @@ class Inspection:
     def _events_of_job(self, name: str, until: int | None) -> list[Any]:
         """Return the events of a job from its first submit to the event ``until``.
 
-        These include events with decisions that concern the job. The newest events are read first.
+        This includes events that led to a decision about the job. The last events are read first.
         """
         found: list[Any] = []
         journal = self._kept.journal
@@ -297,7 +299,8 @@ class Inspection:
         The page has the ``names`` of columns, ``rows`` (lists of values) and ``total``, the number
         of matching jobs. ``where`` maps columns to values. ``text`` is searched in the job's name
         and in all values except times and costs. Jobs without a value in the column ``sort`` come
-        last. Raises :class:`UsageError` for unknown columns.
+        last. Raises
+        :class:`UsageError` for unknown columns.
         """
         if self._columns is None and limit is not None and not (where or text or sort):
             first = self._first_jobs(offset, limit)
@@ -322,7 +325,8 @@ class Inspection:
     def _first_jobs(self, offset: int, limit: int) -> dict[str, Any] | None:
         """Return a page of the table of jobs in its default order, without reading the whole table.
 
-        Return ``None`` if the journal does not have a row for each job, or is damaged."""
+        Return ``None`` if the journal does not have a row for each job, or is damaged.
+        """
         try:
             stored = self._stored(check=False)
             if stored is None or self._engine is None:
@@ -340,8 +344,11 @@ class Inspection:
         return {"names": list(stored.names), "rows": page, "total": total, "offset": offset}
 
     def job(self, group: str, index: int) -> dict[str, Any]:
-        """Return one job: its row, submitted attempts, events and reported values, and the rules
-        that affected the job. Raises :class:`UsageError` if the job does not exist."""
+        """Return one job: its row, attempts, events and reported values, and the rules that
+        affected it.
+
+        Raises :class:`UsageError` if the job does not exist.
+        """
         found = self._row(group, index)
         if found is None:
             raise UsageError(f"the run has no job {group}.{index}", code="no-such-job")
@@ -351,7 +358,7 @@ class Inspection:
         events: list[dict[str, Any]] = []
         values: list[list[Any]] = []
         rules: list[dict[str, Any]] = []
-        # The ids of further attempts are GROUP.INDEX-NUMBER.
+        # Later attempts have the ids GROUP.INDEX-NUMBER.
         for each in self._events_of_job(name, end):
             own = _is_of(each.job, name)
             if own and each.type == "observed":
@@ -392,11 +399,10 @@ class Inspection:
         }
 
     def log(self, job: str, stream: str = "stdout", most: int = _LOG) -> dict[str, Any]:
-        """Return the last ``most`` bytes of a job's log as ``text``, and the file's ``size``.
+        """Return the last ``most`` bytes of a job's log as ``text``, and the ``size`` of the file.
 
         If the log cannot be read, ``problem`` says why. ``job`` is ``sim.3``, or ``sim.3-1`` for a
-        further attempt. Raises :class:`UsageError` for a stream other than ``stdout`` and
-        ``stderr``.
+        later attempt. Raises :class:`UsageError` for a stream other than ``stdout`` and ``stderr``.
         """
         if stream not in ("stdout", "stderr"):
             raise UsageError(f"a job has no stream {stream!r}", code="no-such-stream")
@@ -411,13 +417,14 @@ class Inspection:
     # -- failures ----------------------------------------------------------------------------------
 
     def failures(self) -> list[dict[str, Any]]:
-        """Return failed and cancelled jobs by group, cause and exit code, the most frequent first.
+        """Return failed and cancelled jobs by group, cause and exit code, the most frequent kind
+        first.
 
-        ``parameters`` lists values with significantly more failures than others: ``failed`` of
-        ``total`` jobs of the group. ``examples`` lists jobs. The first ``looked`` of them are a
-        sample of the whole run, and have their node and last line of output. ``lines`` and
-        ``nodes`` count the lines and nodes of this sample; lines that differ only in numbers count
-        as one.
+        In each kind, ``parameters`` lists values with significantly more failures than others:
+        ``failed`` of ``total`` jobs of the group. ``examples`` lists jobs; the first ``looked`` of
+        them are a sample of the whole run and have their node and last line of output. ``lines``
+        and ``nodes`` count the lines and nodes in this sample; lines that differ only in numbers
+        count as one.
         """
         found = failure_kinds(self._jobs(), self._parameters)
         read = {one["attempt"]: one for kind in found for one in kind["examples"][:LOOKED]}
@@ -436,7 +443,7 @@ class Inspection:
         return [n for n in engine.state.ensemble.groups[group].names if n in names]
 
     def _end_of_job(self, job: str, start: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the node of a job's attempt, and the last line that the attempt wrote."""
+        """Return the node of an attempt, and the last line that the attempt has written."""
         node = _node(start)
         for stream in ("stderr", "stdout"):
             lines = log_tail(start, stream, 4096)["text"].strip().splitlines()
@@ -445,7 +452,8 @@ class Inspection:
         return {"node": node, "line": "", "stream": ""}
 
     def _starts(self, jobs: Collection[str]) -> dict[str, dict[str, Any]]:
-        """Return the contexts of attempts' start events, with the paths of their output.
+        """Return the contexts of the start events of these attempts, with the paths of their
+        output.
 
         The events of a job are read once; later calls read only new events.
         """
@@ -470,7 +478,7 @@ class Inspection:
         return found
 
     def _events_of_attempt(self, job: str) -> list[Any]:
-        """Return the events of an attempt's job, or an empty list for an unknown id."""
+        """Return the events of the attempt's job, or an empty list for an unknown id."""
         group, _, number = job.rpartition(".")
         index = number.partition("-")[0]
         row = self._row(group, int(index)) if index.isascii() and index.isdigit() else None
@@ -479,8 +487,11 @@ class Inspection:
     # -- costs -------------------------------------------------------------------------------------
 
     def costs(self) -> list[dict[str, Any]]:
-        """Return the costs of each group: core-hours by outcome, the ``median`` and ``longest``
-        duration and waiting time (in seconds), and the time limit."""
+        """Return the costs of each group.
+
+        These are the core-hours by outcome, the ``median`` and ``longest`` duration and waiting
+        time (in seconds), and the time limit.
+        """
         engine = self._engine
         limits = {} if engine is None else engine.state.ensemble.groups
         jobs = self._jobs()
@@ -507,10 +518,10 @@ class Inspection:
         return found
 
     def capacity(self) -> dict[str, dict[str, float]]:
-        """Return the hours for which the queue's ``cores``, ``nodes`` and ``gpus`` were ``up``, and
-        for which they were ``free``, since the run began.
+        """Return for how many hours the queue's ``cores``, ``nodes`` and ``gpus`` were ``up`` and
+        ``free``.
 
-        Only resources that the queue reported are included. Times without a controller do not
+        Only resources that the queue has reported are included. Time without a controller does not
         count.
         """
         sessions = self._kept.journal.sessions()
@@ -529,10 +540,10 @@ class Inspection:
     # -- results -----------------------------------------------------------------------------------
 
     def tables(self) -> list[dict[str, Any]]:
-        """Return all tables of results and all generators' points.
+        """Return all tables of results, and the points of all generators.
 
-        Each table has a ``name``, the ``names`` of its columns, ``rows`` (lists), and ``plot`` from
-        the ensemble file. The table of a generator also has ``objectives``, each ``minimize`` or
+        Each table has a ``name``, the ``names`` of its columns, ``rows`` (lists), and ``plot`` as
+        in the ensemble file. The table of a generator also has ``objectives``, each ``minimize`` or
         ``maximize``.
         """
         engine = self._engine
@@ -556,9 +567,9 @@ class Inspection:
         return found
 
     def curves(self) -> list[dict[str, Any]]:
-        """Return values that jobs reported while they ran, by group and variable.
+        """Return the values that jobs reported while they ran, by group and variable.
 
-        Times are in seconds since a job's first value. The number of jobs is limited, and long
+        Times are in seconds since the job's first value. The number of jobs is limited, and long
         curves are thinned out.
         """
         points = self._points
@@ -587,7 +598,7 @@ class Inspection:
     # -- rules -------------------------------------------------------------------------------------
 
     def firings(self, after: int = 0) -> list[dict[str, Any]]:
-        """Return the firings of rules after event ``after``.
+        """Return the firings of rules after the event ``after``.
 
         Each firing has the ``rule``, the ``seq`` and ``time`` of the event, the event in words, the
         ``value`` in the condition, and the ``decisions``. If there are more than 10,000 firings,
@@ -624,7 +635,7 @@ class Inspection:
                 self._every[often] = 2 * self._every.get(often, 1)
                 kept = [each for each in self._firings if self._is_kept(each)]
                 fewer = len(kept) < len(self._firings)
-                # If all rules fired once, keep the newest firings.
+                # If all rules fired once, keep the latest firings.
                 self._firings = kept if fewer else kept[-_FIRINGS:]
         self._fired_until = self.seq
         return [each for each in self._firings if each["seq"] > after]
@@ -639,7 +650,8 @@ class Inspection:
             self._note(error)
 
     def timeline(self, bins: int = 300) -> dict[str, Any]:
-        """Return how many jobs of each group waited and ran, in ``bins`` equal parts of the run.
+        """Return how many jobs of each group were waiting and running, in ``bins`` equal parts of
+        the run.
 
         ``began`` and the ``width`` of a part are in seconds. For each group, ``running`` and
         ``waiting`` list the mean number of jobs in each part.
@@ -648,8 +660,11 @@ class Inspection:
         return running_and_waiting(self._jobs(), began, self._until() or began, bins)
 
     def nodes(self) -> dict[str, str]:
-        """Return the node of each job's last attempt, if the queue reported the node, by the job's
-        name (``sim.3``). The result is empty for a run of more than 2,000 jobs."""
+        """Return the node of each job's last attempt, by the job's name (``sim.3``).
+
+        Jobs for which the queue has reported no node are left out. The result is empty for a run
+        with more than 2,000 jobs.
+        """
         if len(self._jobs()) > _PLACED:
             return {}
         for kind in ("placed", "hosted"):
@@ -663,7 +678,7 @@ class Inspection:
 
 
 def _node(reported: Mapping[str, Any]) -> str:
-    """Return the node or nodes that a queue reported for a job, or an empty text."""
+    """Return the node or nodes that the queue has reported for a job, or an empty text."""
     nodes = reported.get("host") or reported.get("nodes") or ""
     return ",".join(map(str, nodes)) if isinstance(nodes, list) else str(nodes)
 

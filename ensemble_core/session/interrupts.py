@@ -1,9 +1,9 @@
-"""Interrupts of a run: Ctrl-C, signals of terminals and queues, ``ensemble cancel`` and ``stop``.
+"""Interrupts of a run: Ctrl-C and other signals, ``ensemble cancel`` and ``ensemble stop``.
 
-Only a controller installs the signal handlers. After the first signal, the run stops so that it can
-be resumed; after a second signal, the controller exits at once. ``ensemble cancel`` ends the run. A
-separate thread receives signals through Python's wakeup pipe, because Python runs handlers only on
-the main thread, which may wait for hours.
+After the first signal, the run stops so that it can be resumed; after a second one, the controller
+exits immediately. ``ensemble cancel`` ends the run. Only a controller installs the signal handlers.
+Signals are received on a separate thread through Python's wakeup pipe, because Python runs handlers
+only on the main thread, which may wait for hours.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ensemble_core.runtime.controller import STOPPED
 
 __all__ = ["How", "Interrupts"]
 
-#: ``stop``: stop the run, so that it can be resumed. ``end``: cancel the jobs and end the run.
+#: ``stop``: stop the run so that it can be resumed. ``end``: cancel the jobs and end the run.
 #: ``leave``: exit without waiting.
 How = Literal["stop", "end", "leave"]
 
@@ -36,18 +36,18 @@ _WORDS = {
 }
 #: Seconds between checks for requests of other processes.
 _LOOK = 0.5
-#: Seconds within which two signals count as one, because a key press may arrive twice: from the
+#: Two signals within this many seconds count as one, because a key press may arrive twice: from the
 #: terminal, and from a parent process that passes it on.
 _ECHO = 0.3
 
 
 class Interrupts:
-    """Context manager in which signals and requests lead to calls of ``stop``.
+    """Context manager within which signals and requests lead to calls of ``stop``.
 
-    The requests are those of ``ensemble cancel`` and ``ensemble stop`` in the run's ``folder``.
-    ``stop`` takes the reason, the exit code and the way to stop. ``desk`` is called periodically
-    and answers users' requests. Both are called on this object's thread. The previous signal
-    handlers are restored at the end.
+    Requests are those that ``ensemble cancel`` and ``ensemble stop`` leave in the run's ``folder``.
+    ``stop`` receives the reason, the exit code and how to stop. ``desk`` is called periodically and
+    answers other requests of users. Both are called on the thread of this object. At the end, the
+    previous signal handlers are restored.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Interrupts:
     def __enter__(self) -> Interrupts:
         self._thread.start()
         if threading.current_thread() is not threading.main_thread():
-            return self  # the main thread's owner handles signals: only it may do so
+            return self  # only the main thread may handle signals: its owner does so
         os.set_blocking(self._waking, False)
         self._wakeup_fd_before = signal.set_wakeup_fd(self._waking, warn_on_full_buffer=False)
         for number in _WORDS:
@@ -108,7 +108,7 @@ class Interrupts:
                 self._desk()
 
     def _look(self, folder: Path) -> None:
-        """Pass on requests of other processes to cancel, stop or leave the run."""
+        """Pass on requests of other processes to cancel or stop the run, or to exit."""
         if self._cancelled_by is None:
             self._cancelled_by = stop_asked(folder)
             if self._cancelled_by is not None:
@@ -131,4 +131,7 @@ class Interrupts:
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:
-    """Do nothing: the thread handles the signal, which would otherwise end the process."""
+    """Do nothing, because the thread handles the signal.
+
+    Without a handler, it would end the process.
+    """

@@ -1,7 +1,4 @@
-"""Table of a run's jobs in memory, by column. A million jobs take about 150 MB.
-
-Used by ``inspection``.
-"""
+"""Table of a run's jobs in memory, stored by column: a million jobs take about 150 MB."""
 
 from __future__ import annotations
 
@@ -24,15 +21,17 @@ __all__ = ["JobColumns"]
 #: Columns in which text is not searched: times, costs, and the group and index, which are part of
 #: the job's name.
 _NOT_SEARCHED = {*TIMES, "duration", "core_hours", "group", "index"}
-#: If a column has at most this many distinct values, they are searched one by one. If at most this
-#: many jobs are requested in order, they are selected without sorting all jobs.
+#: A column with at most this many distinct values is searched value by value. If at most this many
+#: jobs are requested in order, they are selected without sorting all jobs.
 _FEW = 2000
 _NAN = math.nan
 
 
 class JobColumns:
-    """The jobs of a run by group and index. ``ranges`` has the positions of each group's jobs.
-    Without ``jobs``, the table is empty."""
+    """The jobs of a run by group and index.
+
+    ``ranges`` has the positions of the jobs of each group. Without ``jobs``, the table is empty.
+    """
 
     def __init__(self, jobs: Jobs | None) -> None:
         self.names = FIELDS if jobs is None else jobs.names
@@ -58,7 +57,7 @@ class JobColumns:
     def _kept(self, name: str, values: Sequence[Any]) -> Iterable[Any]:
         """Convert values to the form in which their column stores them."""
         if isinstance(self._columns[name], array):
-            with suppress(TypeError):  # this fails for the few columns with None
+            with suppress(TypeError):  # fails for the few columns with None
                 return array("d", values)
             return array("d", (_NAN if value is None else value for value in values))
         if name in self._only_text:
@@ -66,10 +65,10 @@ class JobColumns:
         return values
 
     def update(self, jobs: StoredJobs) -> bool:
-        """Update the rows of active jobs from a later state of the run.
+        """Update the rows of active jobs to a later state of the run.
 
-        Return False if the table must be read again, because there are new columns, new groups, or
-        new jobs before existing ones.
+        Return False if the table has to be read again, because there are new columns, new groups,
+        or new jobs before existing ones.
         """
         of_numbers = {n for n, column in self._columns.items() if isinstance(column, array)}
         if jobs.names != self.names or any(not jobs.kinds[n] <= {"f", "n"} for n in of_numbers):
@@ -123,7 +122,7 @@ class JobColumns:
         return dict(zip(self.names, self.row(at), strict=True))
 
     def row(self, at: int) -> list[Any]:
-        """Return the values of the job at a position, in the order of ``names``."""
+        """Return the values of the job at this position, in the order of ``names``."""
         values = (self._columns[name][at] for name in self.names)
         return [None if value != value else value for value in values]
 
@@ -135,7 +134,7 @@ class JobColumns:
         descending: bool,
         until: int | None = None,
     ) -> tuple[Sequence[int], int]:
-        """Return the positions of matching jobs in order, and their number.
+        """Return the positions of matching jobs in order, and how many jobs match.
 
         With ``until``, only the first ``until`` positions are in order, which is faster.
         """
@@ -181,7 +180,7 @@ class JobColumns:
         return having
 
     def _holding(self, text: str, among: Sequence[int]) -> list[int]:
-        """Return the positions of jobs whose name or a value contains a text."""
+        """Return the positions of those jobs whose name or values contain a text."""
         marks = bytearray(len(self))
         # Numbers contain no letters except e, as in 1e-05.
         with_numbers = not text.strip("0123456789.+-e")
@@ -200,10 +199,10 @@ class JobColumns:
         return [at for at in among if marks[at]]
 
     def _searched(self, name: str) -> str | Collection[Any]:
-        """Return the data in which a text is searched for a column.
+        """Return the data of a column in the form in which text is searched.
 
-        They are the column's distinct values if there are few, or else a text with a line for each
-        job. The column ``""`` has the jobs' names.
+        If the column has few distinct values, these are the values. Otherwise, it is one text with
+        a line for each job. The column ``""`` has the names of the jobs.
         """
         if name not in self._texts:
             column: Iterable[Any]
@@ -214,7 +213,7 @@ class JobColumns:
                 column = self._columns[name]
                 with suppress(TypeError):  # for lists and mappings
                     values = {v for v in set(column) if v is not None and v == v}
-                    # True equals 1, but their texts differ.
+                    # True equals 1, but as texts they differ.
                     if len(values) <= _FEW and not any(isinstance(v, bool) for v in values):
                         self._texts[name] = values
                         return values
@@ -223,7 +222,7 @@ class JobColumns:
 
 
 def _wanted(value: object) -> tuple[object, ...]:
-    """Return the values that match a wanted value, because numbers are texts in URLs."""
+    """Return the values that match a requested value. In URLs, numbers are texts."""
     if not isinstance(value, str):
         return (value,)
     try:
@@ -248,5 +247,5 @@ def _lines_with(lines: str, text: str) -> Iterator[int]:
 
 
 def _order(value: object) -> tuple[int, Any]:
-    """Return the sort key of a value: numbers come before texts."""
+    """Return a sort key for a value. Numbers come before texts."""
     return (0, value) if isinstance(value, (int, float)) else (1, str(value))

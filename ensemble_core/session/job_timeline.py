@@ -1,6 +1,5 @@
-"""Timeline of a run: the numbers of running and waiting jobs in equal parts of its time.
-
-Used by ``inspection``.
+"""Timeline of a run: how many jobs were running and waiting in each of many equal parts of its
+time.
 """
 
 from __future__ import annotations
@@ -17,8 +16,10 @@ __all__ = ["running_and_waiting"]
 
 
 def running_and_waiting(jobs: JobColumns, began: float, end: float, bins: int) -> dict[str, Any]:
-    """Return each group's mean number of running and of waiting jobs, in each of ``bins`` equal
-    parts of the time from ``began`` to ``end``."""
+    """Return the mean numbers of running and waiting jobs of each group, in each part of the time.
+
+    The parts are ``bins`` equal parts of the time from ``began`` to ``end``.
+    """
     end = max(end, began + 1e-6)
     width = (end - began) / bins
     groups: dict[str, dict[str, list[float]]] = {}
@@ -27,7 +28,7 @@ def running_and_waiting(jobs: JobColumns, began: float, end: float, bins: int) -
         values = zip(*(jobs.column(name, group) for name in columns), strict=True)
         begins, starts, stops = array("d"), array("d"), array("d")
         for submitted, start, stop, outcome in values:
-            # The waiting time of a job that was cancelled before its start is unknown.
+            # For a job that was cancelled before its start, the waiting time is unknown.
             if start is not None or outcome == "active":
                 first = end if start is None else start
                 begins.append(min(submitted, first) - began)
@@ -62,7 +63,10 @@ def _elapsed(moments: Iterable[float], width: float, bins: int) -> list[float]:
 
 
 def _means(starts: Sequence[float], stops: Sequence[float], width: float) -> list[float]:
-    """Return the mean number of intervals in each part of the time. ``starts`` and ``stops`` are
-    the results of :func:`_elapsed` for the intervals' starts and stops."""
+    """Return the mean number of intervals in each part of the time.
+
+    ``starts`` and ``stops`` are the results of :func:`_elapsed` for the starts and stops of the
+    intervals.
+    """
     covered = [start - stop for start, stop in zip(starts, stops, strict=True)]
     return [round((b - a) / width, 6) for a, b in pairwise(covered)]

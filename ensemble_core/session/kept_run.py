@@ -1,8 +1,8 @@
-"""A kept run, opened for reading: its journal, plugins, executor and ensemble.
+"""A stored run that is open for reading: its journal, plugins, executor and ensemble.
 
 The journal names the plugins and the executor. The ensemble is created from the text in the
-journal, because the file may have changed. If the run belongs to another user, its plugin files,
-which can run code, and its snapshots are not loaded.
+journal, because the file may have changed. If the run belongs to another user, its snapshots are
+not loaded, nor its plugin files, which could run any code.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ _Kept = TypeVar("_Kept", bound="KeptRun")
 
 
 def versions(registry: Registry) -> dict[str, str]:
-    """Return the versions of Ensemble, Python and plugins, which the engine's behaviour depends
-    on."""
+    """Return the versions of Ensemble, Python and plugins, on which the engine's behaviour
+    depends.
+    """
     import platform
 
     from ensemble_core.plugin.entry_points import version_of
@@ -42,14 +43,18 @@ def versions(registry: Registry) -> dict[str, str]:
 
 
 class KeptRun:
-    """One kept run, opened for reading. Use it in a ``with`` statement.
+    """A stored run that is open for reading. Use it in a ``with`` statement.
 
-    Raises :class:`EnsembleError` if the run does not exist, or its journal cannot be read. At the
-    end of the ``with`` statement, any damage raises an error, even if the requested part could be
-    read. With ``salvage``, a damaged journal is opened as far as possible and no error is raised;
-    call :meth:`damage` instead. With ``whole``, all records of a small journal are checked.
-    ``program`` has the objects that a Python program gave the run; other programs have only their
-    names. ``warn`` is called with each warning.
+    Raises :class:`EnsembleError` if the run does not exist or its journal cannot be read. Any
+    damage raises an error at the end of the ``with`` statement, even if the requested part could be
+    read.
+
+    - ``salvage``: open a damaged journal as far as possible and raise no error. Call :meth:`damage`
+      instead.
+    - ``whole``: check all records of a small journal.
+    - ``program``: the objects that a Python program passed to the run. Other programs have only
+      their names.
+    - ``warn``: called with each warning.
     """
 
     def __init__(
@@ -129,7 +134,7 @@ class KeptRun:
 
     @property
     def registry(self) -> Registry:
-        """The installed plugins, and the plugin files of the run."""
+        """The installed plugins and the plugin files of the run."""
         if self._registry is None:
             from ensemble_core.plugin.named_code import is_loaded
 
@@ -146,7 +151,10 @@ class KeptRun:
 
     @property
     def program(self) -> Program:
-        """The objects that a Python program gave the run, or their names in another program."""
+        """The objects that a Python program passed to the run.
+
+        In another program, only their names.
+        """
         from ensemble_core.plugin.program import Program
 
         if self._program is None:
@@ -191,7 +199,7 @@ class KeptRun:
 
     @property
     def maker(self) -> str | None:
-        """The installed versions, whose snapshots may be read, or ``None`` to read no snapshot."""
+        """The versions of the installed programs, or ``None`` if no snapshot may be read."""
         from ensemble_core.journal.replay import maker_of
 
         return maker_of(versions(self.registry)) if self._own else None

@@ -1,4 +1,4 @@
-"""Leftover jobs of a run whose journal is lost or damaged, as reported by the executors."""
+"""Asks executors for jobs of a run whose journal is lost or damaged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ __all__ = ["check_not_lost", "leftover_jobs"]
 
 
 def leftover_jobs(folder: Path, find_plugins: FindPlugins, *, end: bool = False) -> int:
-    """Return how many jobs of a run may be alive, according to the executors. ``end`` ends them."""
+    """Return how many jobs of a run may still be alive, according to the executors.
+
+    With ``end``, also end these jobs.
+    """
     kept = folder / EXECUTOR
     if not kept.is_dir() or not is_own(folder):
         return 0

@@ -1,4 +1,4 @@
-"""The end of a job's log file. Used by ``inspection``."""
+"""Reads the end of a job's log file."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ __all__ = ["log_tail"]
 
 
 def log_tail(start: Mapping[str, Any], stream: str, most: int) -> dict[str, Any]:
-    """Return the last ``most`` bytes of a job's stream as ``text``, and the file's ``size`` or
-    ``None``.
+    """Return the last ``most`` bytes of a job's stream as ``text``, and the ``size`` of the file.
 
-    If the file cannot be read, ``problem`` says why. ``start`` is the context of the job's start
-    event.
+    ``start`` is the context of the job's start event. If the file cannot be read, ``problem`` says
+    why, and ``size`` may be ``None``.
     """
     found: dict[str, Any] = {"text": "", "size": None, "problem": ""}
     if not start.get(stream):

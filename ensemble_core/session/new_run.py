@@ -1,6 +1,6 @@
-"""Start of a run: its name, executor, folders and journal.
+"""Prepares a new run after its file has been checked: its name, executor, folders and journal.
 
-Used by ``ensemble run`` and ``ensemble_core.run`` after they have checked the file.
+``ensemble run`` and ``ensemble_core.run`` use it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ __all__ = ["NewRun", "new_run"]
 
 
 class NewRun(NamedTuple):
-    """Everything that a controller needs. ``kept`` is ``None`` for a run without a journal."""
+    """Everything that the controller of a new run needs.
+
+    ``kept`` is ``None`` for a run without a journal.
+    """
 
     ensemble: Ensemble
     executor: Executor
@@ -55,7 +58,7 @@ def new_run(
     more: Mapping[str, Any] = NOTHING,
     reuse: Sequence[str] = (),
 ) -> NewRun:
-    """Build the executor, which prepares itself in the background, and create the run's journal.
+    """Build the executor, which starts its preparations, and create the run's journal.
 
     ``more`` is added to the description in the journal. ``reuse`` lists earlier runs. Raises
     :class:`EnsembleError`; in that case, no files are left behind.
@@ -70,7 +73,7 @@ def new_run(
         ensemble = replace(ensemble, warnings=(*ensemble.warnings, *warnings))
     options = dict(options)
     if choice.record.members:
-        # The name is empty for groups that name no member.
+        # The name is empty for groups without a member.
         named = {group.executor or "" for group in ensemble.groups.values()}
         options.setdefault("members", sorted(named))
     executor = build_executor(registry, choice.record, options)

@@ -1,7 +1,7 @@
-"""Preparation of a resume: the run's lock, checks, engine, executor and journal.
+"""Prepares a resume: takes the run's lock, checks the run, and recovers its engine.
 
-Callers of :func:`prepare_resume` are ``ensemble resume``, ``ensemble cancel``, ``ensemble stop
---cancel-jobs`` and ``ensemble_core.run(…, or_resume=True)``.
+``ensemble resume``, ``ensemble cancel``, ``ensemble stop --cancel-jobs`` and ``ensemble_core.run(…,
+or_resume=True)`` use it.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _Options = dict[str, Any]
 
 
 class PreparedResume(NamedTuple):
-    """All a controller needs to resume a run. The field ``kept`` holds the lock and the journal.
+    """Everything that a controller needs to resume a run.
 
-    The field ``reopened`` says whether the run had ended.
+    ``kept`` holds the lock and the journal. ``reopened`` is true if the run had ended.
     """
 
     ensemble: Ensemble
@@ -64,11 +64,14 @@ def prepare_resume(
 ) -> PreparedResume:
     """Lock the run in this folder, check that it can be resumed, and recover its engine.
 
-    ``open_kept`` opens the run. ``changed`` returns the ensemble file if it has changed, or
-    ``None``; it also checks or enters the folder where the run was started. ``with_flags`` changes
-    the executor's options. A run that has ended is resumed only if ``may_reopen`` is true and the
-    changed file adds work, or to cancel its remaining jobs with ``stop_first``. With ``take_over``,
-    a lock whose owner cannot be checked is ignored.
+    - ``open_kept`` opens the run.
+    - ``changed`` returns the ensemble file if it has changed, or ``None``. It also checks the
+      folder where the run was started, or changes to it.
+    - ``with_flags`` changes the executor's options.
+    - ``may_reopen``: a run that has ended may be resumed if the changed file adds work.
+    - ``take_over``: ignore a lock whose owner cannot be checked.
+    - ``stop_first``: resume the run only to stop it, for example to cancel its remaining jobs. The
+      run may have ended.
 
     Raises :class:`EnsembleError` and releases the lock if the run belongs to another user, was
     simulated, has ended, or needs functions of the program that started it.
@@ -77,7 +80,7 @@ def prepare_resume(
     lock = Lock(folder)
     lock.acquire(take_over=take_over)
     try:
-        # Remove requests to earlier controllers at once. Later requests are for this controller,
+        # Remove requests to earlier controllers first. Later ones are meant for this controller,
         # and reading a long journal takes a while.
         for request in (STOP, HALT, LEAVE):
             with contextlib.suppress(OSError):
@@ -168,7 +171,7 @@ def _prepared(
 
 
 def _outcome(past: KeptRun) -> Mapping[str, Any]:
-    """Return how the last controller left the run, or an empty mapping if it was killed."""
+    """Return how the last controller ended, or an empty mapping if it was killed."""
     sessions = past.journal.sessions()
     return (sessions[-1].outcome if sessions else None) or {}
 
@@ -189,7 +192,10 @@ def _ended(past: KeptRun) -> UsageError:
 
 
 def _has_work(past: KeptRun, ensemble: Ensemble) -> bool:
-    """Test on another engine whether an ended run has work to do with this file."""
+    """Return True if an ended run has work to do with this file.
+
+    This is tried on a separate engine.
+    """
     trial = past.recover(compare=False, pending=False).engine
     trial.adopt(ensemble)
     trial.handle(Resumed(trial.state.now, reopened=True))
@@ -197,7 +203,7 @@ def _has_work(past: KeptRun, ensemble: Ensemble) -> bool:
 
 
 def _adopt(engine: Engine, ensemble: Ensemble, warn: Callable[[str], None]) -> None:
-    """Apply a changed file. Warn about rules that can no longer have an effect."""
+    """Apply a changed file. Warn about rules that no longer have an effect."""
     for rule in engine.adopt(ensemble):
         warn(
             f"rule {rule} was added during the run and refers to names that the changed file "

@@ -1,4 +1,6 @@
-"""Reuse of earlier runs: opens the runs of ``--reuse``, and explains why a job is reused or not."""
+"""Reuse of jobs of earlier runs (``--reuse``): opens the runs, and explains why a job is not
+reused.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ __all__ = ["EarlierIdentities", "Preview", "Reason", "explain", "open_earlier", 
 def open_earlier(
     state: Path, runs: Sequence[str], ensemble: Ensemble, warn: Callable[[str], None]
 ) -> tuple[tuple[str, ...], EarlierJobs]:
-    """Return the folders and the jobs of these runs.
+    """Return the folders of these runs, and their jobs.
 
     Raises :class:`EnsembleError` for a run that is unknown, damaged, live, simulated, owned by
     another user, or written by a newer version.
@@ -80,7 +82,7 @@ class Reason(NamedTuple):
 
 
 class EarlierIdentities:
-    """The identities of earlier runs' jobs, to explain why a job is not reused."""
+    """The identities of the jobs of earlier runs, to explain why a job is not reused."""
 
     def __init__(self, folders: Iterable[Path]) -> None:
         self._nearest: dict[bytes, tuple[str, Mapping[str, Any]]] = {}
@@ -94,7 +96,9 @@ class EarlierIdentities:
                     self._same.setdefault(found.identity, name)
 
     def reason(self, identity: str, parts: Mapping[str, Any]) -> Reason:
-        """Return why no earlier job is reused for a job with this identity and these parts."""
+        """Return the reason why no earlier job is reused for a job with this identity and these
+        parts.
+        """
         same = self._same.get(identity)
         if same is not None:
             text = (
@@ -147,9 +151,10 @@ def _command_change(before: Sequence[str], now: Sequence[str]) -> str:
 
 
 class Preview(NamedTuple):
-    """Preview of one group: how many of its ``jobs`` can be reused, and how many cannot.
+    """Preview of a group: how many of its ``jobs`` can be ``reused``.
 
-    ``missing`` counts the latter by the part of the identity that differs."""
+    ``missing`` counts those that cannot, by the part of the identity that differs.
+    """
 
     group: str
     jobs: int
@@ -160,7 +165,7 @@ class Preview(NamedTuple):
 def preview(
     ensemble: Ensemble, state: Path, runs: Sequence[str], warn: Callable[[str], None]
 ) -> list[Preview]:
-    """Look up the jobs of one submit of each group, as a run does.
+    """Look up the jobs of one submit of each group, as a run would do.
 
     Raises the errors of :func:`open_earlier`.
     """
@@ -186,9 +191,11 @@ def preview(
 
 
 def explain(journal: Journal, job: str | None) -> Iterator[tuple[str, str | None, Reason | None]]:
-    """Yield the jobs of a run, or one job, with the earlier job or the reason why none is reused.
+    """Yield the jobs of a run, each with the earlier job that is reused, or with the reason why
+    none is.
 
-    Raises :class:`EnsembleError` if the run was started without ``--reuse``, or has no such job.
+    If ``job`` is given, yield only this job. Raises :class:`EnsembleError` if the run was started
+    without ``--reuse`` or has no such job.
     """
     folders = [Path(folder) for folder in journal.about.get("reuse", ())]
     if not folders:

@@ -1,4 +1,4 @@
-"""A run that this process controls: its folder, lock and journal writer."""
+"""A run that this process controls: its folder, its lock, and the writer of its journal."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:  # these are loaded while the executor prepares itself
 
 __all__ = ["ControlledRun"]
 
-#: The executor's folder within the run's folder.
+#: Name of the executor's folder in the run's folder.
 EXECUTOR = "executor"
 
 
 class ControlledRun:
-    """A run that this process controls: its folder, its lock and its journal's writer.
+    """A run that this process controls: its folder, its lock, and the writer of its journal.
 
     Use it in a ``with`` statement, which always releases the lock.
     """
@@ -45,9 +45,9 @@ class ControlledRun:
         self._is_empty = False
         self._versions = versions(registry)
         self.maker = maker_of(self._versions)
-        #: Folder in which the executor stores data to find its jobs again.
+        #: Folder in which the executor stores what it needs to find its jobs again.
         self.executor_folder = folder / EXECUTOR
-        #: Type of the network file system with the journal, or ``None`` for a local disk.
+        #: Type of the file system if the journal is on a network file system, or ``None``.
         self.storage = shared_storage(folder)
 
     @classmethod
@@ -61,7 +61,8 @@ class ControlledRun:
         executor: Executor,
         attached: Mapping[str, str] | None = None,
     ) -> ControlledRun:
-        """Create the folder and journal of a new run, while its executor prepares itself.
+        """Create the folder and the journal of a new run, while the executor makes its
+        preparations.
 
         Raises :class:`JournalError`; in that case, no files are left behind.
         """
@@ -69,7 +70,7 @@ class ControlledRun:
         lock = Lock(folder)
         try:
             lock.acquire()
-            # The executor prepares itself during imports and during the first writes of the
+            # The executor makes its preparations during imports and the first writes of the
             # journal.
             executor.prepare(folder.name, folder / EXECUTOR)
             from ensemble_core.journal.writer import JournalWriter
@@ -81,7 +82,7 @@ class ControlledRun:
                 kept = cls(folder, lock, journal, registry)
                 kept._is_new = True
                 kept.begin()
-                with contextlib.suppress(OSError):  # only for speed: the journal also has the time
+                with contextlib.suppress(OSError):  # only for speed: the journal has the time too
                     write_began(folder, time.time())
             except BaseException:
                 journal.close()
@@ -97,7 +98,7 @@ class ControlledRun:
         self.journal.begin(time.time(), self._versions)
 
     def end(self, outcome: Outcome | None) -> str | None:
-        """Record how the run was left. Return an error message if that fails."""
+        """Record in the journal how the controller ended. Return an error message if that fails."""
         if outcome is None and not self.journal.seq:
             # The executor could not be opened, so the run has no events.
             self._is_empty = self._is_new

@@ -1,7 +1,4 @@
-"""Suspects: parameter values whose jobs failed more often than chance explains.
-
-Used by ``inspection``.
-"""
+"""Suspects: parameter values whose jobs failed more often than chance explains."""
 
 from __future__ import annotations
 
@@ -13,8 +10,8 @@ from typing import Any
 
 __all__ = ["suspects"]
 
-#: ``_VALUES``: parameters with more distinct values are skipped. ``_NAMED``: maximum number of
-#: suspects.
+#: ``_VALUES``: parameters with more distinct values than this are skipped. ``_NAMED``: maximum
+#: number of suspects.
 _VALUES, _NAMED = 2000, 3
 #: A value is a suspect if chance alone would produce such a value in at most one of ten runs.
 _EVIDENCE = math.log(10)
@@ -23,9 +20,9 @@ _EVIDENCE = math.log(10)
 def suspects(
     parameters: Mapping[str, Sequence[Any]], failed: Sequence[int]
 ) -> list[dict[str, Any]]:
-    """Return values of parameters whose jobs failed more often than chance explains.
+    """Return the parameter values whose jobs failed more often than chance explains.
 
-    If the two strongest suspects together explain more than each alone, the first entry has the
+    If the two strongest suspects together explain more than each alone, the first one has the
     second one in ``with``.
     """
     share = len(failed) / max(map(len, parameters.values()), default=1)
@@ -53,8 +50,11 @@ def _pair(
     found: Sequence[tuple[float, dict[str, Any]]],
     share: float,
 ) -> tuple[float, dict[str, Any]] | None:
-    """Return the strongest suspect, combined with the strongest suspect of another parameter, if
-    the pair is stronger evidence than each of them alone."""
+    """Return the strongest suspect combined with the strongest suspect of another parameter, or
+    ``None``.
+
+    Return ``None`` unless the pair is stronger evidence than each of the two alone.
+    """
     first = found[0][1] if found else {}
     other = next((one for _, one in found if one["name"] != first["name"]), None)
     if other is None:
@@ -74,8 +74,11 @@ def _pair(
 
 
 def _evidence(failed: int, total: int, share: float) -> float:
-    """Return the negative logarithm of the Chernoff bound on the probability that ``failed`` of
-    ``total`` jobs fail if each fails with the probability ``share``."""
+    """Return the negative logarithm of a bound on a probability (the Chernoff bound).
+
+    The probability is that of ``failed`` failures among ``total`` jobs, if each job fails with the
+    probability ``share``.
+    """
     part = failed / total
     if part <= share:
         return 0.0
@@ -84,10 +87,10 @@ def _evidence(failed: int, total: int, share: float) -> float:
 
 
 def _counted(values: Sequence[Any]) -> dict[str, tuple[Any, int]]:
-    """Map the text of each value to the value and its count. ``None`` is left out."""
+    """Map each value's text to the value and its count. ``None`` is left out."""
     try:
         counts = Counter(values)
-    except TypeError:  # for lists and mappings
+    except TypeError:  # lists and mappings
         counts = Counter(json.dumps(value) for value in values if value is not None)
         return {text: (json.loads(text), count) for text, count in counts.items()}
     return {str(v): (v, count) for v, count in counts.items() if v is not None}

@@ -1,4 +1,4 @@
-"""Tags of runs: checks whether a tag is valid and unused."""
+"""Checks whether the tag of a run is valid and unused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TAG = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 
 
 def check_tag(tag: str, state: str | None, *, new: bool) -> None:
-    """Raise :class:`UsageError` if a tag is invalid, or if it is for a ``new`` run and in use."""
+    """Raise :class:`UsageError` if a tag is invalid or, for a ``new`` run, already in use."""
     if not _TAG.fullmatch(tag) or tag == "last":
         raise UsageError(
             f"{tag!r} cannot be the tag of a run",
@@ -69,4 +69,4 @@ def _has_begun(path: Path) -> bool:
     except JournalError as error:
         if error.code != "never-began":
             raise
-        return False  # the run was killed between the creation of the file and that of its tables
+        return False  # killed between creating the file and its tables
