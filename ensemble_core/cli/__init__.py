@@ -1,4 +1,4 @@
-"""The command line."""
+"""The command line of Ensemble."""
 
 import os
 
@@ -6,10 +6,10 @@ __all__ = ["end_at_ctrl_c"]
 
 
 def end_at_ctrl_c(*_: object) -> None:
-    """End the process on SIGINT while the command line is being imported.
+    """Signal handler that ends the process on Ctrl-C while the command line is being imported.
 
-    Nothing has started or been printed by then. Installed by ``entry``, removed by
-    ``command_group``.
+    Nothing has been started or printed by then. ``entry`` installs the handler; ``command_group``
+    removes it.
     """
     os.write(2, b"interrupted\n")
     os._exit(130)

@@ -1,4 +1,4 @@
-"""``python -m ensemble_core.cli``: the command line without the installed script."""
+"""Runs the command line as ``python -m ensemble_core.cli``, without the installed script."""
 
 from ensemble_core.cli.entry import main
 

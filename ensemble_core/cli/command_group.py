@@ -1,9 +1,9 @@
-"""Command group of ``ensemble`` and of plugins' own programs.
+"""Command group with Ensemble's error messages and exit codes, for ``ensemble`` and plugins'
+programs.
 
-It turns errors into messages and exit codes. The exit code is 0 for success, 1 if the run or its
-jobs failed, 2 for an invalid command line or file, 70 for an internal error in Ensemble or a
-plugin, and 128 + N if signal N ended the command. Any other exit code comes from a rule's
-``terminate``.
+The exit code is 0 for success, 1 if the run or its jobs failed, 2 for an invalid command line or
+file, 70 for an internal error in Ensemble or a plugin, and 128 + N if signal N ended the command.
+Any other exit code comes from an action ``terminate`` of a rule.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ensemble_core.errors import EnsembleError, did_you_mean, interrupted
 
 __all__ = ["FAULT", "CommandGroup"]
 
-#: Exit code of an internal error (``EX_SOFTWARE`` of sysexits.h).
+#: Exit code for an internal error (``EX_SOFTWARE`` in sysexits.h).
 FAULT = 70
 
 
@@ -62,7 +62,7 @@ class CommandGroup(click.Group):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run the command and, by default, exit with its exit code."""
+        """Run the command. By default, exit with its exit code."""
         run = super().main
         if not standalone_mode:
             return run(args, prog_name, complete_var, standalone_mode=False, **extra)
@@ -94,7 +94,7 @@ class CommandGroup(click.Group):
                 code = 141
             else:
                 fault = error
-        except Exception as error:  # as a last resort, print a message instead of a traceback
+        except Exception as error:  # as a last resort: a message instead of a traceback
             fault = error
         finally:
             CommandGroup.is_program = False
@@ -109,11 +109,11 @@ class CommandGroup(click.Group):
 
 
 def _end_at_ctrl_c(ctx: click.Context) -> None:
-    """Let Ctrl-C end the process at once while ``ctx`` is open.
+    """Make Ctrl-C end the process immediately while the context ``ctx`` is open.
 
-    Python may drop a ``KeyboardInterrupt`` that is raised during an import, and leave the import
-    lock held. The command would then continue, and its first thread that imports a module would
-    block forever.
+    Otherwise, Python may drop a ``KeyboardInterrupt`` that is raised during an import, and leave
+    the import lock held. The command would then continue, and its first thread that imports a
+    module would block forever.
     """
     before = signal.getsignal(signal.SIGINT)
     in_main_thread = threading.current_thread() is threading.main_thread()
@@ -125,13 +125,14 @@ def _end_at_ctrl_c(ctx: click.Context) -> None:
 def _open_closed_streams() -> None:
     """Open standard streams that were closed (``>&-``).
 
-    Otherwise, the files that are opened next, such as a job's output, would get their descriptors.
+    Otherwise, the files that are opened next, such as the output of a job, would get their file
+    descriptors.
     """
     for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # this takes the lowest free descriptor
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free descriptor
         if getattr(sys, name) is None:
             mode = "w" if descriptor else "r"
             stream = open(descriptor, mode, closefd=False, encoding="utf-8")  # noqa: SIM115
@@ -139,7 +140,7 @@ def _open_closed_streams() -> None:
 
 
 def _tell_fault(error: Exception, *, silent: bool) -> None:
-    """Report an internal error and save its traceback to a file. If ``silent``, only save it."""
+    """Report an internal error, and save its traceback to a file. With ``silent``, only save it."""
     import tempfile
     import traceback
 

@@ -1,6 +1,6 @@
 """Sends control requests (submit, set, enable, disable, stop, cancel) to a live run.
 
-Requests go through the run's folder, because the controller may be on another machine.
+The requests are files in the run's folder, because the controller may be on another machine.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ __all__ = [
     "wait_for_controller_exit",
 ]
 
-#: Exit code if the same command may succeed later (EX_TEMPFAIL).
+#: Exit code if the same command may succeed later (EX_TEMPFAIL in sysexits.h).
 AGAIN = 75
-#: Seconds between checks for the controller's exit.
+#: Seconds between checks whether the controller has exited.
 _LOOK = 0.2
 
 
 def request(run: str, state: str | None, as_json: bool, action: Mapping[str, Any]) -> int:
-    """Send an action to the run and print its decisions. Return 1 if there are no decisions."""
+    """Request an action from the run and print its decisions. Return 1 if there are none."""
     from ensemble_core.journal.request_files import ask, requester
     from ensemble_core.journal.run_store import find, state_folder
 
@@ -71,9 +71,9 @@ def wait_for_controller_exit(lock: Lock) -> None:
 
 
 def given_values(texts: Sequence[str], example: str, origin: str = "") -> dict[str, Any]:
-    """Return the values of ``NAME=VALUE`` texts, parsed as in a file.
+    """Return the values in texts ``NAME=VALUE``, parsed as in a file.
 
-    ``origin`` is the option with which the texts were given. Raises :class:`UsageError`.
+    ``origin`` is the option that has the texts. Raises :class:`UsageError`.
     """
     from ensemble_core.config.reader import read_value
 
@@ -112,5 +112,5 @@ def switch_command(word: str) -> click.Command:
 
 
 def say(as_json: bool, told: Mapping[str, Any], text: str) -> None:
-    """Print the outcome of a request, as a text for people or as ``told`` in JSON."""
+    """Print the outcome of a request: ``text``, or ``told`` as JSON."""
     click.echo(to_json(told) if as_json else text)

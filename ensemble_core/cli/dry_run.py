@@ -1,7 +1,7 @@
-"""``ensemble run --dry-run``: prints what a run would submit at its start.
+"""Implements ``ensemble run --dry-run``, which prints what a run would submit at its start.
 
-Nothing is submitted or kept. The preview shows the first jobs as the queue would receive them, and
-how many jobs and core-hours there would be if every group ran once.
+Nothing is submitted or stored. The preview shows the first jobs as the queue would receive them,
+and how many jobs and core-hours there would be if every group ran once.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ if TYPE_CHECKING:
 
 __all__ = ["dry_run"]
 
-#: Number of groups whose first job is shown.
+#: For how many groups the first job is shown.
 _SHOWN = 3
 
 
 def dry_run(
     ensemble: Ensemble, choice: ExecutorChoice, *, as_json: bool, every: bool = False
 ) -> int:
-    """Print the preview and return the exit code. With ``every``, show all jobs, not only the first
-    of each group."""
+    """Print the preview and return the exit code.
+
+    With ``every``, show all jobs, not only the first one of each group.
+    """
     from ensemble_core.engine.engine import Engine
     from ensemble_core.model.decisions import Call, Submit
     from ensemble_core.model.events import Started
@@ -56,8 +58,10 @@ def dry_run(
 
 
 def _show_all_groups(ensemble: Ensemble, as_json: bool) -> None:
-    """Print the jobs and core-hours if every group ran once. If jobs have time limits, this is an
-    upper bound."""
+    """Print how many jobs and core-hours there would be if every group ran once.
+
+    If jobs have time limits, the core-hours are an upper bound.
+    """
     groups = ensemble.groups.values()
     parts = [part for group in groups for part in (group, *group.more)]
     known = [part for part in parts if part.duration]

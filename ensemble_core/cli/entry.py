@@ -1,7 +1,8 @@
-"""Entry point of the installed ``ensemble`` script, which itself imports almost nothing.
+"""Entry point of the installed script ``ensemble``.
 
-While the command line is being imported, Ctrl-C ends the process with exit code 130 and one line.
-Otherwise, a ``KeyboardInterrupt`` would print a traceback, or the interpreter would drop it.
+It imports almost nothing at first, and makes Ctrl-C end the process with exit code 130 and one line
+while the command line is being imported. Otherwise, a ``KeyboardInterrupt`` would print a
+traceback, or the interpreter would drop it.
 """
 
 import _signal  # type: ignore[import-not-found]  # ``signal`` imports ``enum``

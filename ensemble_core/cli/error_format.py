@@ -1,7 +1,7 @@
 """Formats errors and warnings as text or as JSON.
 
-The text says what is wrong, and where, shows the source line with a caret, and ends with the cause
-and the hint.
+The text of an error says what is wrong and where, shows the line in the file with a caret, and ends
+with the cause and the hint.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _LARGEST = 4_000_000
 
 
 def flatten(error: EnsembleError) -> tuple[EnsembleError, ...]:
-    """Return the single errors of which this error consists."""
+    """Return the single errors of which an error consists."""
     return error.errors or (error,) if isinstance(error, FileErrors) else (error,)
 
 
 def print_error(error: EnsembleError, stream: TextIO | None = None) -> None:
-    """Print an error, or every error of a file, on stderr."""
+    """Print an error on stderr, or all errors of a file."""
     out = stream or sys.stderr
     look = style_of(out)
     errors = flatten(error)
@@ -49,7 +49,7 @@ def print_error(error: EnsembleError, stream: TextIO | None = None) -> None:
 def format_error(
     error: EnsembleError, look: TextStyle, sources: dict[str, list[str]] | None = None
 ) -> str:
-    """Return one error as a few lines. ``sources`` caches the lines of files between calls."""
+    """Return one error as a few lines. ``sources`` caches the content of files between calls."""
     where = f"{printable(str(error.where))}: " if error.where else ""
     head = "" if error.where and error.where.line else look.paint("error: ", "bad")
     parts = [f"{look.paint(where, 'bold')}{head}{printable(error.what)}"]
@@ -63,7 +63,9 @@ def format_error(
 
 
 def _excerpt(where: Location, look: TextStyle, sources: dict[str, list[str]]) -> list[str]:
-    """Return the offending line and a caret below its column. Empty if the file is unreadable."""
+    """Return the offending line and a caret below its column, or nothing if the file is
+    unreadable.
+    """
     if where.line < 1 or not where.quoted:
         return []
     if where.file not in sources:
@@ -95,7 +97,7 @@ def _lines(path: Path) -> list[str]:
 
 @contextlib.contextmanager
 def errors_as_json(as_json: bool) -> Iterator[None]:
-    """Context manager that prints errors as JSON if the command prints JSON."""
+    """Print errors within the ``with`` block as JSON, if the command prints JSON."""
     try:
         yield
     except EnsembleError as error:
@@ -104,13 +106,15 @@ def errors_as_json(as_json: bool) -> Iterator[None]:
 
             for each in flatten(error):
                 print_line(to_json({**each.to_dict(), "exit_code": error.exit_code}))
-        sys.stdout.flush()  # print earlier output before the error
+        sys.stdout.flush()  # earlier output comes before the error
         raise
 
 
 @contextlib.contextmanager
 def usage_errors() -> Iterator[None]:
-    """Context manager in which errors get exit code 2, because they come from the command line."""
+    """Give errors within the ``with`` block exit code 2, because they come from the command
+    line.
+    """
     try:
         yield
     except EnsembleError as error:

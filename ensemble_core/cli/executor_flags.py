@@ -1,8 +1,8 @@
 """Flags of ``run``, ``resume`` and ``cancel`` that set options of executors.
 
 The schema of such an option has ``x-ensemble-flag`` (see ``plugin.hookspecs``). If several
-executors have the flag, the chosen executor gets its value. Plugins are loaded only if the command
-line has an unknown flag, for shell completion, and for ``--help``.
+executors have the same flag, the chosen executor gets its value. Plugins are loaded only if the
+command line has an unknown flag, for shell completion, and for ``--help``.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 __all__ = ["CommandWithFlags", "given_flags"]
 
-#: Keys in a context's ``meta`` for the arguments, the available flags, and the given flags.
+#: Keys in a click context's ``meta``: for the arguments, the available flags, and the given flags.
 _ARGUMENTS, _FLAGS, _GIVEN = (f"ensemble.flags.{name}" for name in ("arguments", "all", "given"))
 _TYPES = {"integer": int, "number": float}
 
 
 class CommandWithFlags(click.Command):
-    """A command that accepts the flags of the installed executors."""
+    """A command that accepts the flags of installed executors."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[_ARGUMENTS] = list(args)
@@ -58,7 +58,7 @@ class CommandWithFlags(click.Command):
                 formatter.write_dl(rows)
 
     def _load(self, ctx: click.Context, own: set[str] | None = None) -> None:
-        """Collect the flags of the installed executors and of ``--plugin`` files."""
+        """Collect the flags of installed executors and of ``--plugin`` files."""
         if _FLAGS in ctx.meta:
             return
         from ensemble_core.cli.options import load_plugins
@@ -69,13 +69,13 @@ class CommandWithFlags(click.Command):
             registry = load_plugins(_plugin_files(ctx.meta.get(_ARGUMENTS, [])), warn=False)
         except EnsembleError:  # broken: the command reports that when it loads the file
             registry = load_plugins((), warn=False)
-        # The command's own option takes precedence; -o sets the executor's.
+        # An option of the command itself takes precedence; -o sets that of the executor.
         flags = _flags(registry, str(self.name))
         ctx.meta[_FLAGS] = [flag for flag in flags if not own & set(flag.opts)]
 
 
 class _Flag(click.Option):
-    """A flag, with the schema of the option in each executor."""
+    """A flag, with the schema of the option in each executor that has it."""
 
     def __init__(self, option: str, schemas: Mapping[str, Mapping[str, Any]]) -> None:
         marks = {name: _mark(schema) for name, schema in schemas.items()}
@@ -90,7 +90,7 @@ class _Flag(click.Option):
         super().__init__(
             [f"--{option.replace('_', '-')}"],
             is_flag=boolean,
-            # If the executors' schemas differ, the chosen executor's schema parses the text.
+            # If the schemas of the executors differ, the chosen executor's schema parses the text.
             type=None if boolean else _TYPES.get(" ".join(kinds), str),
             metavar=next((mark["metavar"] for mark in marks.values() if "metavar" in mark), None),
             help=text,
@@ -113,7 +113,7 @@ def _keep(ctx: click.Context, flag: click.Parameter, value: Any) -> None:
         return
     assert isinstance(flag, _Flag)
     if flag.path:
-        if not value.strip():  # probably an unset shell variable: reject it instead of guessing
+        if not value.strip():  # probably an unset shell variable: reject it
             raise click.BadParameter("the file name is empty", ctx, flag)
         # Make the path absolute, because a run may be resumed from another folder.
         value = os.path.abspath(os.path.expanduser(value))
@@ -123,8 +123,8 @@ def _keep(ctx: click.Context, flag: click.Parameter, value: Any) -> None:
 def given_flags(record: ExecutorPlugin, before: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the flags on the command line as options of this executor.
 
-    The flags replace options that the run had ``before``. Raises :class:`UsageError` for a flag
-    that only other executors have.
+    They replace options that the run had ``before``. Raises :class:`UsageError` for a flag that
+    only other executors have.
     """
     ctx = click.get_current_context()
     given: dict[str, Any] = ctx.meta.get(_GIVEN, {})
@@ -141,7 +141,7 @@ def given_flags(record: ExecutorPlugin, before: Mapping[str, Any] | None = None)
 
 
 def _flags(registry: Registry, command: str) -> Iterator[_Flag]:
-    """Yield the flags that a command accepts, grouped by executor."""
+    """Yield the flags that a command accepts, each with the executors that have it."""
     found: dict[str, dict[str, Mapping[str, Any]]] = {}
     for name in registry.executors.names:
         for option, schema in registry.executors[name].options.get("properties", {}).items():

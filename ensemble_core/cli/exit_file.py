@@ -1,7 +1,7 @@
-"""File with the exit code, for a pod or batch job that restarts a run with the same command.
+"""Writes the exit code to a file, for a caller that restarts a run with the same command.
 
-From an exit code alone, the caller cannot tell whether a run has finished or should be restarted.
-Used by ``run``.
+A pod or batch job cannot tell from the exit code alone whether the run has finished or should be
+restarted. The file exists for this purpose: it has content only if the exit code is final.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ __all__ = ["record_exit_code"]
 def record_exit_code(
     file: str | None, tag: str | None, state: str | None, *, or_resume: bool
 ) -> Iterator[Callable[[int], None]]:
-    """Context manager that yields a function that writes the exit code to ``file``.
+    """Return a context manager that yields a function, which writes the exit code to ``file``.
 
-    The function writes only if the exit code is final: the run has ended, was stopped by something
-    other than a signal, or has an invalid file or command line. The context manager first empties
+    The function writes only a final exit code: the run has ended, was stopped by something other
+    than a signal, or has an invalid file or command line. The context manager first empties
     ``file``. If ``file`` is ``None``, nothing is written.
     """
     if file is None:

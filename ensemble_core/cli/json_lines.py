@@ -1,7 +1,7 @@
-"""Encoder of ``--json`` lines: one JSON object per line.
+"""Encodes the output of ``--json``: one JSON object per line.
 
 Values that JSON cannot express are converted, never dropped: numbers that are not finite become
-``null``, and other objects become text. Called by the output thread.
+``null``, and other objects become text.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The ``ensemble`` command: subcommands of the core and of plugins.
+"""The ``ensemble`` command with its subcommands, which come from the core and from plugins.
 
-The installed script calls :data:`main` through ``entry``. Subcommands are imported only when used,
-so that ``ensemble --help`` stays fast. ``command_group`` defines exit codes and error output.
+The installed script calls :data:`main` through ``entry``. Subcommands are imported only when they
+are used, so that ``ensemble --help`` stays fast. The module ``command_group`` defines exit codes
+and error output.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ensemble_core.cli.command_group import CommandGroup
 
 __all__ = ["COMMANDS", "main"]
 
-#: Subcommands, each with its help text. A module and its function have the subcommand's name.
+#: Subcommands, each with its help text. Each is a function in a module of the same name.
 COMMANDS: dict[str, str] = {
     "init": "Create a small commented study: study.yaml and a program.",
     "run": "Run an ensemble file.",
@@ -48,13 +49,17 @@ COMMANDS: dict[str, str] = {
 
 
 class EnsembleGroup(CommandGroup):
-    """Group of the core's commands, which are imported when called, and of plugins' commands."""
+    """Group of the core's commands, which are imported when they are called, and of plugins'
+    commands.
+    """
 
     handle_signals = frozenset({"run", "resume"})
 
     def commands_of_plugins(self) -> dict[str, str]:
-        """Return the commands of plugins with their help texts. For an ambiguous name, the text
-        says who claims it."""
+        """Return the commands of plugins with their help texts.
+
+        For an ambiguous name, the text says which plugins claim it.
+        """
         from ensemble_core.cli.plugin_commands import find_commands, summary_of
 
         found = find_commands(COMMANDS)

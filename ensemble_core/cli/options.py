@@ -1,7 +1,4 @@
-"""Options and arguments that several commands share.
-
-The module also has functions that load plugins and stored runs.
-"""
+"""Options and arguments that several commands share, and functions that load plugins and runs."""
 
 from __future__ import annotations
 
@@ -55,7 +52,7 @@ def plugin_option(function: _F) -> _F:
 
 
 class Display(NamedTuple):
-    """How a run is displayed.
+    """Options for how to display a run.
 
     ``progress`` is ``None`` if the option is not given. ``show`` is a results table that stays in
     view. With ``metrics``, all metrics are printed at the end.
@@ -72,7 +69,8 @@ class Display(NamedTuple):
 def display_options(function: Callable[..., int]) -> Callable[..., int]:
     """Add ``--debug``, ``--quiet``, ``--json``, ``--progress``, ``--show`` and ``--metrics``.
 
-    The command gets these options as ``display``. With ``--json``, errors are also printed as JSON.
+    The command receives these options as ``display``. With ``--json``, errors are printed as JSON
+    too.
     """
 
     @wraps(function)
@@ -130,7 +128,7 @@ def allow_idle_option(function: _F) -> _F:
 
 
 def wall_option(function: _F) -> _F:
-    """Add ``--wall DURATION``. The command gets seconds."""
+    """Add ``--wall DURATION``. The command receives seconds."""
 
     def read(ctx: click.Context, parameter: click.Parameter, given: str | None) -> float | None:
         from ensemble_core.errors import EnsembleError
@@ -211,7 +209,7 @@ run_argument = click.argument("run", metavar="RUN", shell_complete=complete_runs
 def kept_run_options(*, salvage: bool = False) -> Callable[[_F], _F]:
     """Add RUN, ``--state`` and ``--json`` to a command that reads a stored run.
 
-    The command gets the arguments ``kept`` (the opened run) and ``as_json``. With ``salvage``, a
+    The command receives the arguments ``kept`` (the open run) and ``as_json``. With ``salvage``, a
     damaged run is opened as far as possible.
     """
 

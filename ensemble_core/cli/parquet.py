@@ -1,4 +1,4 @@
-"""Writes tables to Parquet files, in batches. This needs pyarrow."""
+"""Writes a table to a Parquet file, in batches. Needs pyarrow."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from ensemble_core.display.column_types import Batch, as_kind, column_kind, impo
 
 __all__ = ["write_parquet"]
 
-#: Types by kind of value in job rows.
+#: Python types for the kinds of values in job rows.
 _TYPES: dict[str, type] = {"i": int, "f": float, "b": bool, "s": str}
 
 
 class _WiderType(Exception):
-    """Raised if a value does not fit its column's type."""
+    """Raised if a value does not fit the type of its column."""
 
 
 def write_parquet(
@@ -24,7 +24,7 @@ def write_parquet(
     known: Mapping[str, Collection[str]],
     warn: Callable[[str], None],
 ) -> None:
-    """Write a table as Parquet.
+    """Write a table as a Parquet file.
 
     ``known`` has the types of some columns; the other types are inferred from the first rows. If a
     later row does not fit, the file is written again. Raises :class:`UsageError` if pyarrow is
@@ -54,7 +54,10 @@ def write_parquet(
 
 
 def _fitting(values: Sequence[Any], kind: type, seen: set[type]) -> Sequence[Any]:
-    """Convert values to the column's type. Raises :class:`_WiderType` if they need another type."""
+    """Convert values to the type of their column.
+
+    Raises :class:`_WiderType` if they need another type.
+    """
     there = set(map(type, values))
     there.discard(type(None))
     if int in there and not all(type(v) is not int or in_64_bits(v) for v in values):

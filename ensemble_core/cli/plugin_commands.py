@@ -1,6 +1,6 @@
-"""Commands of plugins: entry points of the group ``ensemble.commands``.
+"""Finds the commands of plugins: entry points of the group ``ensemble.commands``.
 
-Names are resolved as in ``plugin.registry``: the core's commands take precedence, and if two
+Names are looked up as in ``plugin.registry``: the core's commands take precedence, and if two
 distributions claim a name, ``ensemble DISTRIBUTION:NAME`` selects one. Listing the commands imports
 nothing: for ``ensemble --help``, the first line of a docstring is read from the module's source.
 """
@@ -21,11 +21,11 @@ from ensemble_core.plugin.registry import BUILTIN, LoadedPlugin, PluginRecords
 
 __all__ = ["GROUP", "find_commands", "listed_commands", "load_command", "summary_of"]
 
-#: The entry-point group.
+#: Name of the entry-point group.
 GROUP = "ensemble.commands"
 
 _DOCSTRING = re.compile(r"""(?:\s*#[^\n]*\n)*\s*[rRuU]?(\"""|'''|"|')\s*(.*?)\s*(?:\1|\n|$)""")
-#: Number of characters that are read to find a module's docstring.
+#: How many characters are read to find the docstring of a module.
 _HEAD = 4096
 
 
@@ -72,7 +72,7 @@ def load_command(point: EntryPoint) -> click.Command:
             command: object = point.load()
         if not isinstance(command, click.Command):
             raise PluginError(f"{point.value!r} is not a click command")
-    except BaseException as error:  # whatever a plugin's code can raise
+    except BaseException as error:  # a plugin's code can raise anything
         if interrupted(error):
             raise KeyboardInterrupt from error
         from ensemble_core.plugin.discovery import explain_failure

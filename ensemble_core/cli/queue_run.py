@@ -1,6 +1,7 @@
-"""A displayed run on a queue: the second part of ``ensemble run``, given the text and executor.
+"""Runs the text of an ensemble file on a queue and displays the run.
 
-Also used by plugins' commands that generate an ensemble file.
+This is the second part of ``ensemble run``. Plugins' commands that generate an ensemble file use it
+too.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def resume_instead(
     state: str | None = None,
     wall: float | None = None,
 ) -> int | None:
-    """Resume an existing run if ``--tag TAG --or-resume`` names one, and return its exit code.
+    """If ``--tag TAG --or-resume`` names an existing run, resume it and return its exit code.
 
     Return ``None`` if the run does not exist. Raises :class:`UsageError` for an unusable tag.
     """
@@ -70,15 +71,19 @@ def run_text(
     ended: Callable[[str], None] | None = None,
     reuse: Sequence[str] = (),
 ) -> int:
-    """Run an ensemble file's text on the chosen executor and return the exit code.
+    """Run the text of an ensemble file on the chosen executor, and return the exit code.
 
-    ``file`` is the file from which the text comes; its folder is ``{here}``. ``folder`` is for the
-    jobs' output. With ``wall``, the run is stopped after this number of seconds. Without ``tag``, a
-    tag is generated. If ``made`` is true, the text was generated from ``file``, so a resume uses
-    the text and does not compare it with the file. ``allow_idle`` accepts a file in which no rule
-    can fire first. ``ended`` is called with the tag after the run. ``reuse`` lists earlier runs
-    whose jobs are reused. Raises :class:`EnsembleError` for problems that are found before the run
-    begins.
+    - ``file``: the file from which the text comes; its folder is ``{here}``.
+    - ``folder``: the folder for the output of jobs.
+    - ``wall``: the number of seconds after which the run is stopped.
+    - ``tag``: the name of the run; by default, a tag is generated.
+    - ``made``: whether the text was generated from ``file``. A resume then uses the text and does
+      not compare it with the file.
+    - ``allow_idle``: accept a file in which no rule can fire first.
+    - ``ended``: called with the tag after the run.
+    - ``reuse``: earlier runs whose jobs are reused.
+
+    Raises :class:`EnsembleError` for problems that are found before the run begins.
     """
     ensemble = config.load_text(
         text,

@@ -1,4 +1,6 @@
-"""Tables that a run shows: a results table while it is active, and all metrics at its end."""
+"""Formats the tables that a run displays: a results table while it is live, and all metrics at its
+end.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from ensemble_core.model.ensemble import Ensemble
 
 __all__ = ["ResultsTable", "check_table", "metric_lines", "table_lines"]
 
-#: Largest share of the engine's time that a table may use.
+#: Maximum share of the engine's time that a table may use.
 _SHARE = 0.02
 
 
@@ -36,7 +38,10 @@ def metric_lines(engine: Engine) -> list[str]:
 
 
 class ResultsTable:
-    """A results table, which is refreshed on the engine's thread, less often if that takes long."""
+    """A results table that is refreshed on the engine's thread.
+
+    If that takes long, it happens less often.
+    """
 
     def __init__(
         self, engine: Engine, name: str, clock: Callable[[], float] = time.monotonic

@@ -1,7 +1,8 @@
-"""``ensemble run --or-resume --tag TAG``: resumes the run with this tag if it exists.
+"""Implements ``ensemble run --or-resume --tag TAG``, which resumes the run with this tag if it
+exists.
 
 This is for callers that are restarted with the same command, such as a pod's container or a
-requeued batch job. Called by the command ``run``.
+requeued batch job.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def resume_or_none(
 ) -> int | None:
     """Resume the run with this tag and return its exit code, or ``None`` if it does not exist.
 
-    If the run has ended, its exit code is returned. A run that was killed before its first event is
+    If the run has ended, only return its exit code. A run that was killed before its first event is
     removed. Raises :class:`UsageError` for a run of another file, and the errors of ``ensemble
     resume``.
     """

@@ -1,4 +1,4 @@
-"""A run with its display: console, live table, JSON lines, summary.
+"""Runs an ensemble and displays it: lines about events, live table, JSON lines, summary.
 
 Shared by ``ensemble run`` and ``ensemble resume``.
 """
@@ -44,14 +44,14 @@ _USUAL_SIZE = os.terminal_size((80, 24))
 
 
 class RunSession:
-    """One run with its display."""
+    """A run and its display."""
 
     def __init__(self, ensemble: Ensemble, choice: ExecutorChoice, display: Display) -> None:
         self._ensemble = ensemble
         self._choice = choice
         self._quiet = display.quiet
         self._as_json = display.as_json
-        #: Time of the event to which the decisions respond.
+        #: Time of the event that led to the current decisions.
         self._now = 0.0
         self._out: TextIO = sys.stdout
         self._err: TextIO = sys.stderr
@@ -107,11 +107,12 @@ class RunSession:
     ) -> int:
         """Run to the end, or resume with ``engine``. Return the exit code.
 
-        ``folder`` is for the output of jobs that name no file. ``stop_first`` is a stop that is
-        made at once, if the run is resumed only to cancel its jobs. With ``wall``, the run is
-        stopped after this number of seconds. ``make`` builds the runtime; if it is not the default
-        runtime, the run cannot be resumed. ``earlier`` has the jobs of the runs that this run
-        reuses.
+        - ``folder``: the folder for the output of jobs for which no file is given.
+        - ``stop_first``: a stop that is made immediately, if the run is resumed only to cancel its
+          jobs.
+        - ``wall``: the number of seconds after which the run is stopped.
+        - ``make``: builds the runtime. If it is not the default runtime, the run cannot be resumed.
+        - ``earlier``: the jobs of the runs that this run reuses.
         """
         output = Output(
             self._tell,
@@ -207,7 +208,7 @@ class RunSession:
         return outcome.exit_code
 
     def _asked(self, engine: Engine) -> list[str]:
-        """Return the requested tables and metrics, to print them with the summary."""
+        """Return the lines of requested tables and metrics, to be printed with the summary."""
         lines: list[str] = []
         if self._show is None and not self._metrics:
             return lines

@@ -1,6 +1,6 @@
 """Writes tables as CSV, JSON, Markdown, Parquet or aligned text.
 
-Rows are written in batches, so memory use does not grow with the number of rows.
+Rows are written in batches, so that memory does not grow with the number of rows.
 """
 
 from __future__ import annotations
@@ -36,18 +36,19 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 #: Formats by file suffix.
 FORMATS = {"csv": "csv", "json": "json", "md": "markdown", "parquet": "parquet"}
-#: Maximum number of rows on a terminal. The remaining rows are only counted.
+#: How many rows are printed on a terminal. The others are only counted.
 _SHOWN = 1000
-#: Rows per batch.
+#: Number of rows in a batch.
 _BATCH = 20_000
-#: Beginnings of texts that a spreadsheet treats as formulas. Formulas may run programs (OWASP).
+#: First characters of texts that a spreadsheet treats as formulas. Formulas may run programs
+#: (OWASP).
 _FORMULA = (*"=+-@\t\r\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
 def output_options(function: _F) -> _F:
     """Add ``--csv``, ``--csv-safe``, ``--json``, ``--markdown``, ``--parquet`` and ``-o FILE``.
 
-    The command gets the arguments ``form`` and ``output``.
+    The command receives the arguments ``form`` and ``output``.
     """
     options = [
         click.option("--csv", "form", flag_value="csv", help="Comma-separated values."),
@@ -96,12 +97,15 @@ def write_table(
     kinds: Mapping[str, Collection[str]] | None = None,
     missing: str = "",
 ) -> None:
-    """Write a table in a format, to a file or to stdout.
+    """Write a table in one of the formats, to a file or to stdout.
 
-    ``batches`` returns a new iterator over batches, which have values by column. ``times`` lists
-    columns whose values are seconds since the epoch; on a terminal, they are shown as dates.
-    ``kinds`` gives the kinds of columns' values (see ``journal.job_rows``). ``missing`` replaces
-    missing values in aligned text. Raises :class:`EnsembleError` if the table cannot be written.
+    - ``batches`` returns a new iterator over batches, which contain values by column.
+    - ``times`` lists columns whose values are seconds since the epoch. On a terminal, they are
+      shown as dates.
+    - ``kinds`` has the kinds of the values in columns (see ``journal.job_rows``).
+    - ``missing`` replaces missing values in aligned text.
+
+    Raises :class:`EnsembleError` if the table cannot be written.
     """
     if output == "-":
         output = None
@@ -146,7 +150,7 @@ def _rows(batches: Callable[[], Iterator[Batch]]) -> Iterator[Sequence[Any]]:
 
 @contextmanager
 def _placed(output: str) -> Iterator[str]:
-    """Yield a temporary file that replaces the requested file when it is complete."""
+    """Yield a temporary file, which replaces the requested file when it is complete."""
     path = Path(output)
     name = path.with_name(f".{path.name[:40]}.{os.getpid()}")
     try:
@@ -183,10 +187,10 @@ def _unwritable(output: str, error: OSError) -> EnsembleError:
 
 
 class _Lines:
-    """A stream for ``csv`` whose lines end with a line feed only.
+    """Stream for the ``csv`` module that ends lines with LF instead of CR LF.
 
-    The writer's line end is CR LF, so that the writer quotes carriage returns, at which some
-    readers end a line.
+    The ``csv`` writer itself uses CR LF, because it then puts carriage returns in quotation marks.
+    Some readers would otherwise end a line there.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -199,7 +203,7 @@ class _Lines:
 def _write_csv(
     names: Sequence[str], batches: Callable[[], Iterator[Batch]], stream: TextIO, *, safe: bool
 ) -> None:
-    """Write CSV. Escape control characters on a terminal, and formulas if ``safe``."""
+    """Write CSV. Escape control characters on a terminal and, with ``safe``, formulas."""
     cleaned = safe or is_terminal(stream)
 
     def cell(value: Any) -> Any:

@@ -1,12 +1,13 @@
-"""Public toolkit for plugins' commands: the building blocks of ``ensemble``'s own commands.
+"""Public toolkit for plugins' commands: the functions of which ``ensemble``'s own commands consist.
 
 A plugin adds a command with an entry point of the group ``ensemble.commands`` that names a click
-command (``bell = "ensemble_bell.command:bell"``). It may import public names of ``ensemble_core``
-and the names below. Importing this module is fast: functions import heavy modules when called.
+command (``bell = "ensemble_bell.command:bell"``). The command may import the public names of
+``ensemble_core`` and the names below. Importing this module is fast: functions import heavy modules
+when they are called.
 
 - **Options**: use ``executor_option``, ``key_value_option``, ``plugin_option``, ``state_option``,
   ``json_option``, ``wall_option`` and ``run_argument`` (with ``complete_runs`` for shells).
-  ``load_plugins`` finds the plugins. ``choose_executor`` and ``read_options`` turn options into
+  ``load_plugins`` finds the plugins. ``choose_executor`` and ``read_options`` convert options to
   arguments of ``build_executor`` and ``build_resizer``. ``rendered`` returns a job as its executor
   would submit it.
 - **A stored run**: ``KeptRun`` opens a run by its tag, with its folder, journal, ensemble and
@@ -14,26 +15,26 @@ and the names below. Importing this module is fast: functions import heavy modul
   decision. ``state_folder`` is the folder of all runs. A damaged journal raises ``JournalError``.
 - **Why a rule fired**: a ``RuleStory`` follows one rule through a run; a ``RuleSpan`` is a series
   of events with the same verdict. ``describe_rule``, ``describe_span`` and ``conclude`` describe
-  rules, spans and stories as text; ``conclusions`` does so for several rules. ``Replay`` replays a
-  stored run's events.
-- **An ensemble file**: ``load_file`` and ``load_text`` return an ``Ensemble`` or raise all errors
-  with their places. ``write_yaml`` writes a file, and ``read_file`` returns its text. For other
-  files, ``read_document`` returns YAML as plain data with positions; a ``Context`` (created from
-  ``Validators`` and the ``Known`` names) collects errors with their places (``DocumentPath``), and
-  ``shown`` quotes a value for messages. ``option_defaults`` completes options by their schema.
-  ``parse_duration`` parses a duration. ``is_private`` tells whether only the user can write to a
-  file.
+  rules, spans and stories as text; ``conclusions`` does so for several rules. ``Replay`` replays
+  the events of a stored run.
+- **An ensemble file**: ``load_file`` and ``load_text`` return an ``Ensemble``, or raise all errors
+  with their positions. ``write_yaml`` writes a file, and ``read_file`` returns the text of one. For
+  other files, ``read_document`` returns YAML as plain data with positions; a ``Context`` (created
+  from ``Validators`` and the ``Known`` names) collects errors with their positions
+  (``DocumentPath``), and ``shown`` quotes a value in messages. ``option_defaults`` completes
+  options by their schema. ``parse_duration`` parses a duration. ``is_private`` tells whether only
+  the user can write to a file.
 - **A run**: ``run_text`` runs a generated ensemble file like ``ensemble run``; ``resume_instead``
   implements ``--or-resume``.
 - **Another runtime**: ``RunSession`` displays a run of this runtime, and ``ControlledRun`` stores
   the run under a ``new_tag`` (``fit_tag`` turns a name into a valid tag). A ``Watcher`` receives
-  the run's events. Code to which the file refers is loaded only for the ``Purpose`` 'rehearse':
-  pass that if the user allowed the code (``--run-code``). ``require_code`` rejects a file that
-  needs its code.
+  the events of the run. Code that the file names is loaded only for the ``Purpose`` 'rehearse';
+  pass this purpose if the user has allowed the code (``--run-code``). ``require_code`` rejects a
+  file that needs such code.
 - **Output**: use ``print_line``, ``to_json``, ``format_table``, ``format_time``,
   ``format_duration``, ``format_times``, ``format_size``, ``count_of`` and ``shorten``. Use
-  ``printable`` for text from a job, ``style_of`` for the colors of a stream, and
-  ``terminal_width`` for its width.
+  ``printable`` for text from a job, ``style_of`` for the colors of a stream, and ``terminal_width``
+  for its width.
 - **Errors**: raise ``ensemble_core.EnsembleError`` or its subclass ``UsageError``. ``CommandGroup``
   gives a plugin's own program the errors, exit codes and suggestions of ``ensemble``.
   ``errors_as_json`` also prints errors as JSON. ``print_error`` and ``print_warning`` print a
@@ -136,8 +137,8 @@ if TYPE_CHECKING:
     find_run, run_folders = find, folders
     parse_duration, read_document, read_file = seconds, read_text, read
 else:
-    #: Names that are imported on first use, because journals need SQLite and decisions need the
-    #: whole model. ``NAME=ORIGINAL`` means that the home module calls this name ORIGINAL.
+    #: Names that are imported when they are first used, because journals need SQLite and decisions
+    #: need the whole model. ``NAME=ORIGINAL`` means that the module calls this name ORIGINAL.
     _HOMES = {
         "ensemble_core.cli.queue_run": "resume_instead run_text",
         "ensemble_core.session.run_control": "ControlledRun",

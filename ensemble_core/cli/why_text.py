@@ -1,4 +1,4 @@
-"""Text of ``ensemble why``: descriptions of a rule and its history."""
+"""Describes a rule and its history as text, for ``ensemble why``."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Span", "Story", "conclude", "conclusions", "describe_rule", "describe_span"]
 
-#: Number of events that are named if a rule was never triggered.
+#: How many events are named if a rule was never triggered.
 _NAMED = 6
 
 
 @dataclass(slots=True)
 class Span:
-    """Consecutive verdicts of one kind: the last of them, and a summary of all."""
+    """Consecutive verdicts of the same kind: the last of them, and a summary of all."""
 
     verdict: Verdict
     first: int
@@ -39,12 +39,12 @@ class Span:
         self.last, self.lowest, self.highest = self.first, self.verdict.value, self.verdict.value
 
     def take(self, verdict: Verdict, seq: int) -> None:
-        """Add the verdict on the event with this number."""
+        """Add the verdict for the event with this number."""
         self.verdict, self.last, self.count = verdict, seq, self.count + 1
         value = verdict.value
         if value is None:
             return
-        # This is inlined, because it runs for every verdict, and a call would double its cost.
+        # Inlined, because this runs for every verdict, and a call would double its cost.
         if self.lowest is None or value < self.lowest:
             self.lowest = value
         if self.highest is None or value > self.highest:
@@ -77,10 +77,10 @@ class Span:
 class Story:
     """History of one rule over a whole run.
 
-    ``totals`` has all verdicts of each kind as one span. ``latest`` is the last verdict of any
-    kind. ``rule`` is the rule in its last form, or ``None`` if it never existed. ``switched`` says
-    how the rule was last enabled or disabled: at which event, and by whom. ``ended`` says when and
-    why the run ended.
+    - ``totals``: all verdicts of each kind as one span. ``latest``: the last verdict of any kind.
+    - ``rule``: the rule in its last form, or ``None`` if it never existed.
+    - ``switched``: at which event, and by whom, the rule was last enabled or disabled.
+    - ``ended``: at which event, and why, the run ended.
     """
 
     tracer: RuleTracer
@@ -94,7 +94,7 @@ class Story:
         self.find_rule()
 
     def find_rule(self) -> None:
-        """Look up the rule in its present form."""
+        """Look up the rule in its current form."""
         state = self.tracer.state.rules.states.get(self.tracer.traced)
         self.rule = self.rule if state is None else state.rule
 
@@ -121,7 +121,7 @@ class Story:
         return isinstance(decision, Switch) and instance in (*decision.off, *decision.on)
 
     def take(self, verdict: Verdict, seq: int, time: float) -> None:
-        """Add the verdict on the event with this number and time."""
+        """Add the verdict for the event with this number and time."""
         self.latest = verdict
         total = self.totals.get(verdict.kind)
         if total is None:
@@ -304,7 +304,7 @@ def _waiting(rule: BoundRule, story: Story) -> str:
 
 
 def _nothing(rule: BoundRule, tracer: RuleTracer) -> str:
-    """Describe what happened instead of the rule's trigger."""
+    """Describe what happened instead of an event that would have triggered the rule."""
     trigger = rule.trigger
     if trigger.metric is not None:
         return f"metric {trigger.metric} was never updated"

@@ -1,1 +1,1 @@
-"""The subcommands of ``ensemble``. Each is a module, which is imported on its first use."""
+"""The subcommands of ``ensemble``. Each is a module that is imported when it is first used."""

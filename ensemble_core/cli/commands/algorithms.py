@@ -99,7 +99,7 @@ def show(
 
 
 def _made(registry: Any, name: str, given: tuple[str, ...], instance: str | None) -> dict[str, Any]:
-    """Return the entry under ``use:`` with all its rules, for the groups that the options name."""
+    """Return the entry under ``use:`` with all its rules, for the groups that its options name."""
     from ensemble_core import config
     from ensemble_core.cli.control_requests import given_values
     from ensemble_core.config.writer import write_yaml

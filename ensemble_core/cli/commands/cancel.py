@@ -1,4 +1,4 @@
-"""``ensemble cancel RUN``: ends a run, whether or not it has a controller."""
+"""``ensemble cancel RUN``: ends a run, with or without a controller."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ __all__ = ["clean"]
 
 
 def _age(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
-    """Return an age in seconds from ``12h``, ``30d`` or ``2w``."""
+    """Parse an age such as ``12h``, ``30d`` or ``2w``, and return it in seconds."""
     try:
         return None if value is None else seconds(value)
     except EnsembleError as error:
@@ -47,7 +47,7 @@ class _Case:
     size: int
     #: Number of jobs that may still be in the queue.
     jobs: int = 0
-    #: Why the run is kept, or empty if it may be removed.
+    #: Why the run is kept; empty if it may be removed.
     kept: str = ""
 
 
@@ -129,8 +129,10 @@ def clean(
 
 
 def _stays(info: RunInfo, named: bool, everything: bool, age: float | None) -> str | None:
-    """Return why a run is kept. The result is empty if the run may be removed, and ``None`` if it
-    is not selected."""
+    """Return the reason why a run is kept.
+
+    It is empty if the run may be removed, and ``None`` if the run is not selected.
+    """
     if not named and not everything and info.state != "ended":
         return None
     if age is not None and time.time() - _newest(info) < age:
@@ -151,13 +153,13 @@ def _newest(info: RunInfo) -> float:
     for name in (NAME, f"{NAME}-wal"):
         with contextlib.suppress(OSError):
             stat = (info.folder / name).stat()
-            if stat.st_size:  # to read a journal creates an empty -wal file
+            if stat.st_size:  # reading a journal creates an empty -wal file
                 newest = max(newest, stat.st_mtime)
     return newest
 
 
 def _size(folder: Path) -> int:
-    """Return the number of bytes that a folder uses on disk."""
+    """Return how many bytes a folder uses on disk."""
     total = 0
     for where, _, files in os.walk(folder):
         for name in files:
@@ -184,7 +186,7 @@ def _queued(info: RunInfo) -> int:
 def _agreed(going: list[_Case], yes: bool, as_json: bool) -> bool:
     """Return True if the runs may be removed.
 
-    On a terminal, the user is asked. Otherwise, an error is raised if jobs may still be in a queue.
+    On a terminal, ask the user. Otherwise, raise an error if jobs may still be in a queue.
     """
     if yes or not going:
         return True
@@ -222,10 +224,10 @@ def _agreed(going: list[_Case], yes: bool, as_json: bool) -> bool:
 
 
 def _remove(folder: Path) -> str:
-    """Remove a run's folder. Return why that failed, or an empty text."""
+    """Remove the folder of a run. Return an empty text, or the reason if that fails."""
     lock = Lock(folder)
     try:
-        lock.acquire()  # the lock prevents a resume during the removal
+        lock.acquire()  # prevents a resume during the removal
     except EnsembleError as error:
         return error.what
     try:

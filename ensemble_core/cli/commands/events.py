@@ -28,7 +28,8 @@ __all__ = ["events"]
 
 #: Seconds between polls for new events.
 _LOOK = 0.3
-#: A damaged journal of unknown length is read until this many consecutive rows are unreadable.
+#: If a damaged journal has an unknown length, reading ends after this many unreadable rows in a
+#: row.
 _GIVEN_UP = 10_000
 
 
@@ -71,7 +72,7 @@ def events(
 
 
 class _Telling:
-    """Prints the events and decisions of one journal."""
+    """Prints the events and decisions in one journal."""
 
     def __init__(self, kept: KeptRun, job: str | None, decisions: bool, as_json: bool) -> None:
         self._kept = kept
@@ -90,11 +91,11 @@ class _Telling:
             for row in self._kept.journal.rows(0, 1):
                 list(narrator.tell(row.event()))
         except (ValueError, TypeError, KeyError, JournalError):
-            pass  # this row is reported as unreadable when its turn comes
+            pass  # reported as unreadable when its turn comes
         return narrator
 
     def _ensemble(self) -> Ensemble:
-        """Return the run's ensemble, or a minimal one if the ensemble file cannot be read."""
+        """Return the ensemble of the run, or a minimal one if the ensemble file cannot be read."""
         try:
             return self._kept.loading(self._kept.journal.texts()[-1])
         except (EnsembleError, IndexError) as error:
@@ -111,7 +112,7 @@ class _Telling:
         lock = Lock(self._kept.folder)
         at = since - 1
         while True:
-            # Check for a controller before reading, so that its last events are also read.
+            # Check for a controller before reading, so that its last events are read too.
             going = follow and lock.controller() is not None
             for row in _readable(self._kept.journal, at, self._cannot):
                 at = row.seq
@@ -135,7 +136,7 @@ class _Telling:
         return 1
 
     def _cannot(self, seq: int, why: str, until: int | None) -> None:
-        """Record that the events ``seq`` to ``until`` (``None``: unknown) cannot be read."""
+        """Note that the events from ``seq`` to ``until`` (``None``: unknown) cannot be read."""
         if not self._unreadable and self._lost_from is None:
             print_warning(f"event {seq} cannot be read: {why}")
         if until is None:
@@ -144,7 +145,7 @@ class _Telling:
             self._unreadable += 1
 
     def _row(self, row: JournalRow) -> None:
-        """Print one event and its decisions, if selected."""
+        """Print one event and its decisions, as far as they are selected."""
         about = self._job is None or row.job == self._job
         found: list[Decision] = []
         try:
@@ -177,7 +178,7 @@ class _Telling:
         return json.dumps(self._job) in decisions
 
     def _part(self, decision: Decision) -> Decision | None:
-        """Return the part of a decision that concerns the selected job."""
+        """Return the part of a decision that is about the selected job."""
         if isinstance(decision, Submit):
             jobs = tuple(job for job in decision.jobs if job.id == self._job)
             return replace(decision, jobs=jobs) if jobs else None

@@ -1,4 +1,4 @@
-"""``ensemble init``: creates a small study that can be run without changes."""
+"""``ensemble init``: creates a small study that runs without changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``ensemble logs RUN [JOB]``: prints jobs' output files."""
+"""``ensemble logs RUN [JOB]``: prints the output files of jobs."""
 
 from __future__ import annotations
 
@@ -27,35 +27,36 @@ from ensemble_core.errors import UsageError, did_you_mean
 
 __all__ = ["logs"]
 
-#: Maximum number of files, and of bytes, that are printed. If there are more, the files are listed.
+#: How many files and how many bytes are printed at most. If there are more, the files are listed.
 _MOST_FILES, _MOST_BYTES = 24, 64_000
 _CHUNK = 1 << 16
 _STREAMS = ("stdout", "stderr")
-#: Maximum number of characters of one file in JSON. Of a longer file, only the end is printed.
+#: How many characters of one file are printed as JSON. Of a longer file, only the end is printed.
 _MOST_JSON = 1 << 20
 
 
 @dataclass(slots=True)
 class _Job:
-    """The output of a job, according to the journal."""
+    """A job and where its output is, according to the journal."""
 
     id: str
     queue_id: object = None
     started: bool = False
     over: bool = False
     workdir: str = ""
-    #: ``named``: the job's output files in the ensemble file. ``paths``: those in its start event.
+    #: ``named``: the job's output files as in the ensemble file. ``paths``: those in its start
+    #: event.
     named: Mapping[str, Any] = field(default_factory=dict)
     paths: Mapping[str, str | None] = field(default_factory=dict)
     trouble: str = ""
-    #: Path of the output on the machine of the job's member, as the member reported it.
+    #: Path of the output on another machine, as reported by the job's member.
     at_member: str = ""
 
     def files(self) -> Iterator[tuple[str, Path]]:
-        """Yield the file of each stream, or only one if both streams share it."""
+        """Yield each stream with its file, or only one if both streams share the file."""
         out, err = self.paths.get("stdout"), self.paths.get("stderr")
         if err is None and out is not None and out.endswith(f"{self.id}.out"):
-            beside = Path(self.workdir, out[:-3] + "err")  # default, if the job names no file
+            beside = Path(self.workdir, out[:-3] + "err")  # the default, if the job names no file
             err = str(beside) if beside.exists() else None
         if out is not None:
             yield ("stdout" if out != err else "output"), Path(self.workdir, out)
@@ -65,7 +66,7 @@ class _Job:
 
 @dataclass(slots=True)
 class _Output:
-    """The output file of a job, or why the job has none."""
+    """The output file of a job, or the reason why it has none."""
 
     job: _Job
     stream: str | None = None
@@ -80,7 +81,7 @@ class _Output:
         return printable(f"{self.job.id}{where}")
 
     def fail(self, error: OSError) -> None:
-        """Record that the file exists but cannot be read."""
+        """Note that the file exists but cannot be read."""
         self.note, self.missed = str(error.strerror), True
 
 
@@ -107,7 +108,7 @@ def logs(kept: KeptRun, job: str | None, tail: int | None, as_json: bool) -> int
         _as_json(outputs, tail, whole)
     elif whole:
         empty = [each for each in outputs if each.note and each.path and not each.missed]
-        if len(empty) < len(outputs):  # omit an empty stream if the other has output
+        if len(empty) < len(outputs):  # omit an empty stream if the other one has output
             outputs = [each for each in outputs if each not in empty]
         _show(outputs, tail, alone)
     else:
@@ -117,7 +118,7 @@ def logs(kept: KeptRun, job: str | None, tail: int | None, as_json: bool) -> int
 
 
 def _jobs(kept: KeptRun, wanted: str | None) -> list[_Job]:
-    """Return the jobs of a run, or only the requested job, in order of submission."""
+    """Return the jobs of a run in the order of submission, or only the requested job."""
     jobs: dict[str, _Job] = {}
     for row in kept.journal.rows():
         for job in _submitted(row.decisions):
@@ -205,7 +206,7 @@ def _missing(path: Path, job: _Job) -> str:
 def _outputs(kept: KeptRun, job: _Job, alone: bool) -> Iterator[_Output]:
     files = list(job.files())
     if not files:
-        # A job that never ran has no output. Report this only for a requested job.
+        # A job that never ran has no output. Report this only if the user has asked for this job.
         yield _Output(job, note=_absent(kept, job), missed=alone or job.started)
     for stream, path in files:
         size = _size(path)
@@ -230,7 +231,7 @@ def _list(outputs: list[_Output], tag: str) -> None:
 
 
 def _show(outputs: list[_Output], tail: int | None, alone: bool) -> None:
-    """Print each output under its name, or a single output without a name."""
+    """Print each output under its name. A single output is printed without a name."""
     for place, each in enumerate(outputs):
         if each.path is not None and not each.note:
             if not alone or len(outputs) > 1:
@@ -243,7 +244,7 @@ def _show(outputs: list[_Output], tail: int | None, alone: bool) -> None:
                     raise  # the reader of the pipe has closed it
                 each.fail(error)
         if each.note and (alone or each.missed or each.path is None):
-            sys.stdout.flush()  # flush earlier output first
+            sys.stdout.flush()  # earlier output comes first
             click.echo(f"{each}: {each.note}", err=True)
 
 
@@ -280,7 +281,7 @@ def _as_json(outputs: list[_Output], tail: int | None, whole: bool) -> None:
 
 
 def _text(path: Path, tail: int | None) -> str:
-    """Return the end of a file, short enough for one line of JSON."""
+    """Return the end of a file that fits into one line of JSON."""
     with path.open("rb") as file:
         if tail is not None:
             text = b"".join(deque(file, tail))

@@ -77,7 +77,7 @@ def list_plugins(plugins: tuple[str, ...], as_json: bool) -> None:
 
 
 def _wrapped(texts: list[str]) -> list[str]:
-    """Wrap each text to the width of a table's last column."""
+    """Wrap each text to the width of the last column of a table."""
     import shutil
     import textwrap
 
@@ -109,7 +109,7 @@ def show(words: tuple[str, ...], plugins: tuple[str, ...], as_json: bool) -> Non
             raise click.UsageError(f"unknown kind {words[0]!r}; kinds: {', '.join(kinds)}")
         kinds = [kind]
     found = [
-        (kind, registry.records(kind)[name])  # this raises an error if two plugins claim the name
+        (kind, registry.records(kind)[name])  # raises an error if two plugins claim the name
         for kind in KINDS
         if kind in kinds
         and (name in registry.records(kind) or name in registry.records(kind).clashes)
@@ -129,8 +129,10 @@ def show(words: tuple[str, ...], plugins: tuple[str, ...], as_json: bool) -> Non
 
 
 def _missing(registry: Any, kinds: list[str], name: str) -> Exception:
-    """Return the error for an unknown name. If it is a plugin's name, list what the plugin
-    registers."""
+    """Return the error for an unknown name.
+
+    If it is the name of a plugin, list what that registers.
+    """
     for plugin in registry.plugins:
         if name in (plugin.name, plugin.distribution):
             if plugin.error is not None:
@@ -175,7 +177,7 @@ def _describe(registry: Any, kind: str, record: Any) -> dict[str, Any]:
 
 
 def describe(document: Mapping[str, Any], look: TextStyle) -> Iterator[str]:
-    """Yield the lines that describe a record, which is given as plain data."""
+    """Yield the lines that describe a record. The record is given as plain data."""
     yield look.paint(f"{document['kind']} {document['name']}", "bold")
     yield f"  {printable(document['summary'])}"
     if document.get("objective"):
@@ -209,7 +211,7 @@ def describe(document: Mapping[str, Any], look: TextStyle) -> Iterator[str]:
 
 
 def _option_lines(schema: Any, look: TextStyle) -> Iterator[str]:
-    """Yield a description of the options in a schema."""
+    """Yield the lines that describe the options in a schema."""
     properties = schema.get("properties") if isinstance(schema, Mapping) else None
     if not properties:
         yield "  no options"

@@ -1,4 +1,4 @@
-"""``ensemble replay RUN``: re-runs the engine on a journal and compares its decisions."""
+"""``ensemble replay RUN``: runs the engine on a journal again and compares its decisions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ensemble_core.journal.snapshot import load
 
 __all__ = ["replay"]
 
-#: Number of events after each snapshot that are also replayed from the snapshot.
+#: How many events after each snapshot are also replayed from the snapshot.
 _AFTER = 5_000
 
 
@@ -53,7 +53,7 @@ def replay(kept: KeptRun, until: int | None, as_json: bool) -> int:
 
 
 class _Check:
-    """The replay of one run."""
+    """The replay of one run, and what it found."""
 
     def __init__(self, kept: KeptRun, until: int | None) -> None:
         journal = kept.journal
@@ -64,8 +64,8 @@ class _Check:
         self.events = 0
         self.decisions = 0
         self.difference: Difference | None = None
-        #: The events after which a snapshot was compared, the events of snapshots that other
-        #: versions wrote, and problems of snapshots.
+        #: The events after which a snapshot was compared, the events of snapshots by other
+        #: versions, and problems with snapshots.
         self.snapshots: list[int] = []
         self.foreign: list[int] = []
         self.wrong: list[str] = []
@@ -86,7 +86,10 @@ class _Check:
         self.report = replay.engine.report()
 
     def _compare(self, snapshot: Snapshot, engine: Engine) -> None:
-        """Compare a snapshot with the replayed state, and later decisions with the journal."""
+        """Compare a snapshot with the replayed state.
+
+        Then replay from it, and compare later decisions.
+        """
         kept, seq = self._kept, snapshot.seq
         if kept.maker is None or snapshot.maker != kept.maker:
             self.foreign.append(seq)
@@ -186,7 +189,7 @@ def _jobs(engine: Engine) -> list[tuple[object, ...]]:
 
 
 def _first_difference(here: object, there: object) -> str:
-    """Describe where two values of the same shape differ."""
+    """Describe the first difference between two values of the same shape."""
     if isinstance(here, dict) and isinstance(there, dict):
         for key in dict.fromkeys([*here, *there]):
             if repr(here.get(key)) != repr(there.get(key)):

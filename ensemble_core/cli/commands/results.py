@@ -1,4 +1,4 @@
-"""``ensemble results RUN [TABLE]``: prints a results table."""
+"""``ensemble results RUN [TABLE]``: prints a table of results."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def results(
 
 
 def _mention_tables(kept: KeptRun, run: str) -> None:
-    """Say on stderr which tables the run has besides the table of its jobs."""
+    """Say on stderr which other tables the run has."""
     ensemble = kept.loading(kept.journal.texts()[-1])
     tables = [*ensemble.tables, *ensemble.generators]
     if tables:

@@ -98,7 +98,7 @@ def resume_run(
     stop_first: StopRequested | None = None,
     wall: float | None = None,
 ) -> int:
-    """Resume a run with its display. Return the run's exit code.
+    """Resume a run and display it. Return the run's exit code.
 
     With ``stop_first``, only cancel the remaining jobs, even if the run has ended.
     """
@@ -138,7 +138,9 @@ def _with_flags(record: ExecutorPlugin, options: dict[str, Any]) -> dict[str, An
 
 
 def _go_to(folder: str, tag: str) -> None:
-    """Change to the folder where the run was started, to which relative paths of jobs refer."""
+    """Change to the folder where the run was started, because relative paths of jobs start
+    there.
+    """
     try:
         os.chdir(folder)
     except OSError as error:
@@ -151,7 +153,7 @@ def _go_to(folder: str, tag: str) -> None:
 
 
 def _changed(past: kept_run.KeptRun, accept: bool, overrides: Sequence[str]) -> Text | None:
-    """Return the current ensemble file, with the overrides of the run and these, if it has changed.
+    """Return the current ensemble file with all overrides if it has changed, or ``None``.
 
     Raises :class:`UsageError` with the differences if changes are not accepted.
     """

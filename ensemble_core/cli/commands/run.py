@@ -1,4 +1,4 @@
-"""``ensemble run FILE``: runs an ensemble, displays it, and exits with the run's exit code."""
+"""``ensemble run FILE``: runs an ensemble, displays it, and exits with the exit code of the run."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def run(
 
 
 def _page_writer(page: str, state: str | None, unkept: bool) -> Callable[[str], None]:
-    """Return a function that writes a run's report to a file with the command ``report``.
+    """Return a function that writes the report of a run to a file, using the command ``report``.
 
     Raises :class:`UsageError` if no plugin provides that command.
     """
@@ -181,7 +181,7 @@ def _page_writer(page: str, state: str | None, unkept: bool) -> Callable[[str], 
     words = ["-o", page, *(["--state", state] if state else [])]
 
     def write(tag: str) -> None:
-        # The run has ended. If the report fails, this does not change the exit code.
+        # The run has ended, so a failed report does not change the exit code.
         try:
             command.main([tag, *words], "ensemble report", standalone_mode=False)
         except EnsembleError as error:

@@ -76,7 +76,7 @@ def runs(everything: bool, state: str | None, as_json: bool) -> int:
 
 
 def format_length(info: RunInfo) -> str:
-    """Return the duration of a run so far, or a dash if unknown."""
+    """Return how long a run has lasted so far, or a dash if unknown."""
     if info.began is None:
         return "-"
     if info.state == "running":
@@ -85,7 +85,7 @@ def format_length(info: RunInfo) -> str:
 
 
 def style_of_state(info: RunInfo) -> str:
-    """Return the style for a run's state."""
+    """Return the style for the state of a run."""
     return _STYLES.get(info.state) or ("bad" if info.exit_code else "good")
 
 
@@ -125,7 +125,7 @@ def _table(infos: list[RunInfo], style: TextStyle, width: int | None) -> list[st
 
 
 def _short(file: str) -> str:
-    """Return a short path of a file, relative if possible."""
+    """Return the shorter of a file's relative and absolute path."""
     if not file:
         return ""
     near = os.path.relpath(file)
@@ -133,5 +133,5 @@ def _short(file: str) -> str:
 
 
 def _ends(tag: str, width: int, style: TextStyle) -> str:
-    """Return the end of a tag, which distinguishes runs."""
+    """Return the end of a tag, which is the part that distinguishes runs."""
     return tag if len(tag) <= width else style.ellipsis + tag[len(tag) - width + 1 :]

@@ -33,7 +33,7 @@ from ensemble_core.journal.run_store import RunInfo, look
 
 __all__ = ["status"]
 
-#: Maximum number of controllers that are shown. If there are more, the first and the last are
+#: How many controllers are shown. If there are more, only the first ones and the last ones are
 #: shown.
 _SESSIONS_SHOWN = 6
 
@@ -52,7 +52,7 @@ def status(kept: KeptRun, as_json: bool) -> int:
     trouble: EnsembleError | None = None
     try:
         engine = kept.recover(compare=False).engine
-    except EnsembleError as error:  # show at least the data for which no engine is needed
+    except EnsembleError as error:  # show at least what needs no engine
         trouble = error
     damage = kept.damage()
     trouble = trouble or damage
@@ -69,7 +69,7 @@ def status(kept: KeptRun, as_json: bool) -> int:
 
 
 def _last_event(kept: KeptRun) -> float | None:
-    """Return the time of the newest event."""
+    """Return the time of the last event."""
     last = kept.journal.last()
     return next((row.time for row in kept.journal.rows(last - 1, last)), None) if last else None
 
@@ -162,7 +162,7 @@ def _age(kept: KeptRun, info: RunInfo) -> str:
 
 
 def _sessions(sessions: list[Session], info: RunInfo, style: TextStyle) -> list[str]:
-    """Return lines about the run's controllers if it had several or was interrupted."""
+    """Return lines about the controllers of the run, if it had several or was interrupted."""
     if len(sessions) < 2 and info.state == "ended":
         return []
     shown = sessions

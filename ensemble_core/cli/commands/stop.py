@@ -64,7 +64,7 @@ def stop(run: str, wait: bool, cancel_jobs: bool, state: str | None, as_json: bo
 
 
 def _none_left(info: RunInfo) -> bool:
-    """Return True if the queue has no jobs of a run without a controller."""
+    """Return True if the queue has no jobs of a run that has no controller."""
     return info.state == "new" or (info.state in LEFT and not info.left)
 
 

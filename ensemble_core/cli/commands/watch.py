@@ -38,7 +38,7 @@ from ensemble_core.session.executor_choice import build_executor, choose_executo
 
 __all__ = ["watch"]
 
-#: Seconds between checks for the end.
+#: Seconds between checks whether to end.
 _LOOK = 0.5
 
 
@@ -95,7 +95,7 @@ class _Watch:
         self._lost = False
 
     def show(self, left: float | None) -> int:
-        """Show the queue for a number of seconds. Return the exit code."""
+        """Show the queue for ``left`` seconds (``None``: without a limit). Return the exit code."""
         end = None if left is None else time.monotonic() + left
         with tempfile.TemporaryDirectory(prefix="ensemble-watch-") as folder:
             run = Run(tag=new_tag("watch"), folder=Path(folder), clock=time.time)

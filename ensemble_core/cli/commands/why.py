@@ -1,4 +1,6 @@
-"""``ensemble why RUN [RULE]``: explains why a rule fired or not, each time it was considered."""
+"""``ensemble why RUN [RULE]``: explains, each time a rule was considered, why it fired or did
+not.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ from ensemble_core.model.rules import BoundRule
 
 __all__ = ["why"]
 
-#: Number of spans that are shown from the start and from the end, and number kept in memory.
+#: How many spans are shown from the start and from the end, and how many are kept in memory.
 _SHOWN, _REMEMBERED = 12, 1000
 
 
@@ -89,7 +91,7 @@ def why(
 
 
 def _tell_of_reuse(kept: KeptRun, job: str | None, as_json: bool) -> int:
-    """Print which jobs are reused, and why the other jobs are not."""
+    """Print which jobs are reused, and why the others are not."""
     from ensemble_core.session.reuse import explain
 
     for name, reused, reason in explain(kept.journal, job):
@@ -115,7 +117,7 @@ def _list_rules(kept: KeptRun, as_json: bool) -> int:
 
 
 def _instance_of(kept: KeptRun, name: str) -> str | None:
-    """Return the name if it is an instance under ``use:``, or else ``None``."""
+    """Return the name if it is that of an instance under ``use:``, or else ``None``."""
     texts = kept.journal.texts()
     return name if texts and name in kept.loading(texts[-1]).instances else None
 
@@ -142,7 +144,7 @@ def _tell_of_instance(kept: KeptRun, name: str, as_json: bool) -> int:
 
 
 def _when_on(instance: InstanceReport, began: float, look: TextStyle) -> str:
-    """Return the times at which an instance was switched on or off."""
+    """Return the times at which an instance was switched on or off, as text."""
     told = ["on from the start"] if instance.first else ["off at the start"]
     told += [
         f"{'on' if on else 'off'} at {max(0.0, time - began):.3f} s"
@@ -154,14 +156,16 @@ def _when_on(instance: InstanceReport, began: float, look: TextStyle) -> str:
 
 
 class _About(NamedTuple):
-    """Selection of verdicts by job, by index (with all its attempts), or by parameter values."""
+    """Selection of verdicts by job, by index (with all its attempts), or by values of
+    parameters.
+    """
 
     job: str | None = None
     parameters: Mapping[str, str] = {}
 
     @classmethod
     def read(cls, job: str | None, each: Sequence[str]) -> _About | None:
-        """Parse the selection on the command line. ``None`` selects everything."""
+        """Parse the selection on the command line. Return ``None`` if everything is selected."""
         parameters = {}
         for text in each:
             name, equals, value = text.partition("=")
@@ -175,7 +179,7 @@ class _About(NamedTuple):
         return cls(job, parameters) if job or parameters else None
 
     def concerns(self, verdict: Verdict) -> bool:
-        """Return True if a verdict is selected."""
+        """Return True if this verdict is selected."""
         group, dot, number = verdict.job.rpartition(".")
         index = group + dot + number.partition("-")[0]
         return (self.job is None or self.job in (verdict.job, index)) and all(
@@ -198,7 +202,7 @@ def _same(value: object, written: str) -> bool:
 
 
 class _Answer:
-    """Explanation for one rule."""
+    """The explanation for one rule."""
 
     def __init__(
         self, kept: KeptRun, rule: str, everything: bool, about: _About | None = None
@@ -220,7 +224,7 @@ class _Answer:
         self._bound = bound
 
     def _find(self, name: str) -> str:
-        """Return the rule's id, which is ``name`` or the id of the only rule with this label."""
+        """Return the id of the rule. ``name`` is the id, or the label of only one rule."""
         ids: dict[str, None] = {}
         labels: dict[str, set[str]] = {}
         may_join = False
@@ -251,7 +255,7 @@ class _Answer:
         )
 
     def _replay(self, replay: Replay) -> BoundRule | None:
-        """Replay the events. Return the rule in its last form, or ``None`` if it never existed."""
+        """Replay the events. Return the last form of the rule, or ``None`` if it never existed."""
         story = self._story
         try:
             for row, event, decisions in replay.steps(self._kept.journal.last()):
@@ -329,7 +333,7 @@ class _Answer:
             if width is None or len(before) + len(said) <= width:
                 lines.append(look.paint(before, "dim") + look.paint(said, style))
                 continue
-            # This is the format of the summary for a rule that never fired.
+            # The format of the summary for a rule that never fired.
             parts = textwrap.wrap(said, max(24, width - 8))
             lines.append(look.paint(before.rstrip(), "dim"))
             lines += [" " * 8 + look.paint(part, style) for part in parts]
