@@ -19,6 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
+
+from ensemble_core.cli.main import main
 
 COMMAND = [sys.executable, "-m", "ensemble_core.cli"]
 
@@ -61,10 +64,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def ensemble(*args: str) -> subprocess.CompletedProcess[str]:
+def piped(*args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*COMMAND, *args], capture_output=True, text=True, timeout=150, stdin=subprocess.DEVNULL
     )
+
+
+def ensemble(*args: str) -> Result:
+    return CliRunner().invoke(main, args)
 
 
 def lines_of(text: str) -> list[dict[str, Any]]:
@@ -101,7 +108,7 @@ def left_over(folder: Path) -> list[str]:
 
 
 def test_hello_world_in_a_pipe_is_plain_with_a_summary(folder: Path) -> None:
-    result = ensemble("run", "hello.yaml")
+    result = piped("run", "hello.yaml")
     assert result.returncode == 0
     assert result.stderr == ""
     lines = result.stdout.splitlines()
@@ -135,14 +142,14 @@ def test_default_output_of_jobs_is_kept_and_shown(folder: Path) -> None:
 def test_folder_that_cannot_be_created_is_an_error(folder: Path) -> None:
     (folder / "file").write_text("")
     result = ensemble("run", "hello.yaml", "--output", "file/below")
-    assert result.returncode == 1
+    assert result.exit_code == 1
     assert "--output" in result.stderr
     assert "submit" not in result.stdout
     assert "Traceback" not in result.stderr
 
 
 def test_json_has_every_event_and_decision_and_a_summary(folder: Path) -> None:
-    result = ensemble("run", "hello.yaml", "--json")
+    result = piped("run", "hello.yaml", "--json")
     assert result.returncode == 0
     items = lines_of(result.stdout)
     assert items[0]["type"] == "run"
@@ -163,17 +170,17 @@ def test_output_of_custom_functions_is_not_in_the_json(folder: Path) -> None:
         )
         + "custom: |\n  def talk(**kwargs):\n      print('words')\n"
     )
-    result = ensemble("run", "talk.yaml", "--json")
+    result = piped("run", "talk.yaml", "--json")
     assert lines_of(result.stdout)[-1]["type"] == "summary"
     assert "words" in result.stderr.splitlines()
-    assert "words" in ensemble("run", "talk.yaml").stdout.splitlines()
+    assert "words" in piped("run", "talk.yaml").stdout.splitlines()
 
 
 def test_quiet_prints_failures_only(folder: Path) -> None:
     assert ensemble("run", "hello.yaml", "--quiet").stdout == ""
     Path("bad.yaml").write_text(HELLO.replace("echo hello", "sh -c 'echo no >&2; exit 3'"))
     result = ensemble("run", "bad.yaml", "--quiet")
-    assert result.returncode == 1
+    assert result.exit_code == 1
     assert result.stdout == ""
     assert result.stderr.count("failed hello.") == 2
     assert "exit code 3: no" in result.stderr
@@ -182,7 +189,7 @@ def test_quiet_prints_failures_only(folder: Path) -> None:
 def test_exit_code_has_its_reason(folder: Path) -> None:
     Path("bad.yaml").write_text(HELLO.replace("echo hello", "/bin/false"))
     result = ensemble("run", "bad.yaml")
-    assert result.returncode == 1
+    assert result.exit_code == 1
     assert result.stdout.splitlines()[-1] == " exit code 1: 2 jobs failed and no rule handled them"
 
 
@@ -199,7 +206,7 @@ def test_set_overrides_the_file(folder: Path) -> None:
     result = ensemble("run", "hello.yaml", "--set", "jobs.hello.count=3")
     assert "(count:3)" in result.stdout
     wrong = ensemble("run", "hello.yaml", "--set", "jobs.helo.count=3")
-    assert wrong.returncode == 2
+    assert wrong.exit_code == 2
     assert wrong.stdout == ""
 
 
@@ -208,7 +215,7 @@ def test_invalid_file_shows_all_errors_and_runs_nothing(folder: Path) -> None:
         HELLO.replace("count: 2", "cuont: 2").replace("job-fail", "job-fial")
     )
     result = ensemble("run", "bad.yaml")
-    assert result.returncode == 2
+    assert result.exit_code == 2
     assert result.stdout == ""
     assert "bad.yaml:5:5: " in result.stderr
     assert "did you mean 'count'?" in result.stderr
@@ -222,7 +229,7 @@ def test_invalid_file_shows_all_errors_and_runs_nothing(folder: Path) -> None:
 
 def test_validate_checks_every_file_and_counts(folder: Path) -> None:
     result = ensemble("validate", "hello.yaml", "sleeper.yaml")
-    assert result.returncode == 0
+    assert result.exit_code == 0
     assert result.stdout.splitlines() == [
         "hello.yaml: valid: 2 job groups, 3 rules",
         "  each submit of hello creates 2 jobs",
@@ -231,7 +238,7 @@ def test_validate_checks_every_file_and_counts(folder: Path) -> None:
     ]
     Path("bad.yaml").write_text("jobs: 3\n")
     mixed = ensemble("validate", "bad.yaml", "hello.yaml", "absent.yaml")
-    assert mixed.returncode == 2
+    assert mixed.exit_code == 2
     assert mixed.stdout.splitlines()[0] == "hello.yaml: valid: 2 job groups, 3 rules"
     assert "bad.yaml:1:7: " in mixed.stderr
     assert "absent.yaml" in mixed.stderr
@@ -241,7 +248,7 @@ def test_validate_checks_every_file_and_counts(folder: Path) -> None:
 def test_validate_as_json_is_one_document(folder: Path) -> None:
     Path("bad.yaml").write_text("jobs: 3\n")
     result = ensemble("validate", "--json", "bad.yaml", "hello.yaml")
-    assert result.returncode == 2
+    assert result.exit_code == 2
     document = json.loads(result.stdout)
     assert [file["valid"] for file in document["files"]] == [False, True]
     assert document["files"][0]["errors"][0]["line"] == 1
@@ -411,7 +418,7 @@ def test_output_folder_of_another_run_causes_a_warning(sweep: Path) -> None:
     (sweep / "same.yaml").write_text(SWEEP.replace("WORKDIR", "same"))
     for name, warned in (("own", 0), ("same", 0), ("own", 0), ("same", 1)):
         result = ensemble("run", f"{name}.yaml")
-        assert result.returncode == 0, result.stderr
+        assert result.exit_code == 0, result.stderr
         assert result.stderr.count("was used by the run") == warned
     assert "same/{index} was used by the run same-" in result.stderr
     assert "with {run} in workdir of 'sim'" in result.stderr
@@ -421,14 +428,14 @@ def test_output_folder_of_another_run_causes_a_warning(sweep: Path) -> None:
 
 def test_resume_uses_the_stored_attached_files(sweep: Path) -> None:
     (sweep / "own.yaml").write_text(SWEEP.replace("WORKDIR", "own/{run}"))
-    assert ensemble("run", "own.yaml").returncode == 0
+    assert ensemble("run", "own.yaml").exit_code == 0
     (sweep / "points.csv").unlink()
     (sweep / "study.py").write_text("def (")
     again = ensemble("replay", "last")
-    assert again.returncode == 0, again.stderr
+    assert again.exit_code == 0, again.stderr
     assert "byte for byte" in again.stdout
     broken = ensemble("validate", "own.yaml")
-    assert broken.returncode == 2
+    assert broken.exit_code == 2
     assert "study.py:1:5: 'custom' is not valid Python" in broken.stderr
 
 
@@ -441,7 +448,7 @@ def test_observer_that_parses_nothing_causes_a_warning(
         "rules:\n  - {trigger: start, action: {name: submit, label: sim}}\n"
     )
     result = ensemble("run", "slip.yaml")
-    assert result.returncode == 0, result.stderr
+    assert result.exit_code == 0, result.stderr
     assert result.stderr.count("no field 'los'; found 'loss'") == 1
     for shown in (result.stdout, ensemble("status", "last").stdout):
         assert " warnings" in shown
@@ -459,8 +466,8 @@ def test_run_without_values_for_its_results_ends_with_1(folder: Path) -> None:
     )
     (folder / "slip.yaml").write_text(text.replace("RESULT", "min.los"))
     result = ensemble("run", "slip.yaml")
-    assert result.returncode == 1, result.stderr
+    assert result.exit_code == 1, result.stderr
     assert result.stderr.count("(min.los) has no value, because its output was not understood") == 1
     assert "exit code 1: 1 error" in result.stdout
     (folder / "other.yaml").write_text(text.replace("RESULT", "duration"))
-    assert ensemble("run", "other.yaml").returncode == 0
+    assert ensemble("run", "other.yaml").exit_code == 0
