@@ -22,7 +22,8 @@ _FIELD = {"type": "string", "pattern": f"^{_NAME.pattern}$", "not": {"enum": lis
 
 
 class _Unasked(Mapping[str, str]):
-    """Mapping from any name that is not a configured field to a hint: add the name to the fields.
+    """Hints for names that are not configured fields: each name maps to the hint to add it to the
+    fields.
 
     A name that is similar to a configured field has no hint, because it is probably misspelt.
     """

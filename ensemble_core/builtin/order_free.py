@@ -1,7 +1,7 @@
 """Statistics whose result does not depend on the order of the values, bit for bit.
 
-Values can also be removed. Tables use these statistics so that adding a job costs the same however
-many jobs and rows exist.
+Values can also be removed. Tables use these statistics so that the cost of adding a job does not
+grow with the number of jobs and rows.
 """
 
 from __future__ import annotations

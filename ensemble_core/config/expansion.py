@@ -1,9 +1,8 @@
-"""Expansion: replaces entries that plugins generate from by the generated parts of an ensemble
-file.
+"""Replaces entries of sources by the parts of an ensemble file that plugins generate from them.
 
-The loader calls this module before all checks. It expands entries of sources; ``instances`` expands
-those of algorithms. The generated parts are stored with the run as JSON, so that a resume or replay
-needs neither the original files nor the plugins. Each part keeps its position for error messages.
+The loader calls this module before all checks. The module ``instances`` does the same for entries
+of algorithms. The generated parts are stored with the run as JSON, so that a resume or replay needs
+neither the original files nor the plugins. Each part keeps its position for error messages.
 """
 
 from __future__ import annotations

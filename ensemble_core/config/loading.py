@@ -1,8 +1,8 @@
 """Loads an ensemble file: checks it and turns it into an immutable :class:`Ensemble`.
 
 All errors are reported at once. The structure is checked first, with a JSON Schema, and then the
-references, section by section. During the run, the same checks are applied to rules, actions and
-groups that arrive.
+references, section by section. The same checks are used during the run, for rules, actions and
+groups that arrive then.
 """
 
 from __future__ import annotations

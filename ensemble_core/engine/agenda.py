@@ -1,8 +1,8 @@
-"""Agenda: the loop that works off everything that follows from an event.
+"""Agenda: the loop that processes everything that follows from an event.
 
-The unit of work is a *step*: a method with its arguments. The loop calls it with the event, and the
-method returns the steps that follow. Steps are on a stack, so a long chain of firings needs no
-recursion; the steps that a step returns run before any older ones.
+The unit of work is a *step*: a method with its arguments. The loop calls the method with the event,
+and the method returns the steps that follow. Steps are on a stack, so a long chain of firings needs
+no recursion. The steps that a step returns run before older steps.
 
 Before each step, the loop considers metric rules whose metric has changed, then held jobs that were
 cancelled, then retries that were dropped. When the stack is empty, the loop asks for a step that

@@ -28,8 +28,8 @@ DoneJob = tuple[Any, ...]
 class DoneJobs:
     """The done jobs of one group, by index.
 
-    ``slices`` finds jobs by the parameters that a rule has under ``each``: for each such list of
-    parameters, it maps their values to the indices of the jobs with these values.
+    ``slices`` is an index for rules with ``each``: for each list of parameters that a rule has
+    there, it maps the values of these parameters to the indices of the jobs with these values.
     """
 
     jobs: dict[int, DoneJob] = field(default_factory=dict)

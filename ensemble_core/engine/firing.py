@@ -1,4 +1,4 @@
-"""One firing of a rule, as the plan of an action sees it.
+"""One firing of a rule, as the method ``plan`` of an action sees it.
 
 A decision takes effect when the plan yields it. The only exception: creating a ``Submit`` reserves
 the indices of its jobs. The interface is ``model.rules.Firing``; this module implements it for

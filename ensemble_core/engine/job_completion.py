@@ -1,7 +1,7 @@
-"""Decides what follows when an attempt ends: a retry, or the index is done or lost; and ``idle``.
+"""Decides what follows when an attempt ends: a retry, or the end of its index (done or lost).
 
-The methods are steps (see ``agenda``) and return the steps that follow. They consider rules on
-``job-done``, ``job-lost``, ``limit`` and ``idle``.
+The module also handles rules on ``limit`` and ``idle``. The methods are steps (see ``agenda``) and
+return the steps that follow.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""States of attempts and indices as tables, and the effect of each job event (RFC 21).
+"""Tables of the states of attempts and indices, and of the effect of each job event (RFC 21).
 
-``ATTEMPT`` and ``INDEX`` are the two state machines. A property test compares the engine with them,
-and docs/job-states.md is generated from them. ``TRANSITIONS`` has the effect of each event on the
-record of a job.
+An index is a job with all its attempts. ``ATTEMPT`` and ``INDEX`` are the two state machines. A
+property test compares the engine with them, and docs/job-states.md is generated from them.
+``TRANSITIONS`` has the effect of each event on the record of a job.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Detects network file systems, and safely reads small files in untrusted folders.
 
-The journal needs to know the file system, because SQLite's shared memory does not work across
-machines. So do executors whose jobs run on other machines.
+The journal needs to know the type of the file system, because SQLite's shared memory does not work
+across machines. Executors whose jobs run on other machines need it too.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ _KIND_OF = {int: "i", float: "f", bool: "b", type(None): "n"}
 
 
 class JobRow(NamedTuple):
-    """A job after its newest attempt.
+    """Summary of a job after its newest attempt.
 
     ``parameters``, ``result`` and ``columns`` map names to values.
     """

@@ -1,4 +1,4 @@
-"""Computes metrics from a journal that the run itself did not compute.
+"""Computes from a run's journal those metrics that the run itself did not compute.
 
 A run computes statistics of job output only if a rule or function uses them. All others can be
 computed from the journal, for ``ensemble metrics`` and the Python API.

@@ -1,7 +1,7 @@
-"""Event log of the supervisor: timestamps events, stores them in the ledger, and sends them.
+"""Timestamps the supervisor's events, stores them in the ledger, and sends them to the controller.
 
-The receiver is the controller. Timestamps strictly increase. Each event is encoded once; the ledger
-and the controller get the same line.
+Timestamps strictly increase. Each event is encoded once; the ledger and the controller get the same
+line.
 """
 
 from __future__ import annotations

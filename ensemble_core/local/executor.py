@@ -15,7 +15,7 @@ It guarantees:
 - **Order.** Jobs start by ``urgency`` (31 first; a job with urgency 0 is held until it is
   cancelled), then first in, first out. A smaller job may overtake a job that does not fit yet, but
   only within limits (see ``queue``).
-- **Files.** The program is searched on the job's ``PATH``. A missing ``workdir`` is created; a
+- **Files.** The program is searched for on the job's ``PATH``. A missing ``workdir`` is created; a
   relative ``workdir`` starts at the folder in which the run was started. ``stdout`` and ``stderr``
   are relative to the workdir. When the run first writes to an output file, the file is truncated;
   after that, output is appended, so jobs can share a file. Output without a file goes to

@@ -19,8 +19,8 @@ Lines of format 1 have no checksum; they are accepted before the first line with
 Durability: all writes survive the process. Events of waiting jobs and answers to resizes are synced
 before they are sent to the controller (:meth:`Ledger.keep`), so they also survive a power cut.
 Events of started jobs are not synced, because no job survives a power cut. It follows that a job
-has started if the run's journal has newer events of it than the ledger. Likewise, a job that waits
-according to the ledger may be over according to the journal.
+has started if the run's journal has newer events of the job than the ledger. Likewise, a job that
+waits according to the ledger may be over according to the journal.
 """
 
 from __future__ import annotations

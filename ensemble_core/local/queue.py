@@ -1,13 +1,13 @@
 """Queue of the local executor: chooses which waiting job starts next.
 
 Jobs start by urgency, then first in, first out. If the first job does not fit yet, it is the
-*head*. Others may overtake the head, but not without limit:
+*head*. Later jobs may overtake the head, but not without limit:
 
 - If every running job has a time limit, the head gets a reservation: the time by which enough
-  running jobs must have ended. A job may overtake the head if its time limit ends before that time,
-  or if it needs only resources that the head will not need (EASY backfill).
-- Otherwise, a bounded number of jobs may overtake it (``BYPASS_FACTOR`` for each core, at least
-  ``BYPASS_LEAST``). After that, free cores are kept for the head.
+  running jobs must have ended. A later job may overtake the head if the later job must end before
+  that time, or if it needs only resources that the head will leave free (EASY backfill).
+- Otherwise, a bounded number of jobs may overtake the head (``BYPASS_FACTOR`` for each core, at
+  least ``BYPASS_LEAST``). After that, free cores are kept for the head.
 
 A job that needs more slots than currently exist cannot be the head. Jobs of the same shape
 (urgency, cores, GPUs) form a line, so the cost of a choice depends on the number of shapes and not

@@ -33,7 +33,9 @@ _LOOK = 1.0
 
 
 def uptime() -> float:
-    """Return the seconds since boot, on the clock of processes' start times."""
+    """Return the seconds since boot, on the clock that the kernel uses for start times of
+    processes.
+    """
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 

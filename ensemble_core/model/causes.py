@@ -1,10 +1,10 @@
 """Reasons why a job ended, as one word that is the same for every queue.
 
 When a job ends, its queue reports the type of a fatal exception (``timeout``, ``cancel`` …, as in
-Flux RFC 21), a wait status, or neither. :func:`cause_of` maps this report to one of
-:data:`CAUSES`. An executor that knows the cause more exactly puts it into the field ``cause`` of
-the context of its ``exception`` or ``finish`` event. Rules can use ``cause`` in their conditions,
-and displays show it next to a job's result.
+Flux RFC 21), a wait status, or neither. :func:`cause_of` maps this report to one of :data:`CAUSES`.
+An executor that knows the cause more exactly puts it into the field ``cause`` of the context of its
+``exception`` or ``finish`` event. Rules can use ``cause`` in their conditions, and displays show it
+next to a job's result.
 """
 
 from __future__ import annotations
@@ -53,8 +53,7 @@ _BY_SIGNAL = range(129, 160)
 
 
 def said_cause(context: Mapping[str, object]) -> Cause | None:
-    """Return the cause that an executor put into an event's context, or ``None`` if it is not one
-    of
+    """Return the field ``cause`` of an event's context, or ``None`` if it is not in
     :data:`CAUSES`.
     """
     said = context.get("cause")

@@ -1,4 +1,7 @@
-"""Retry policy of a job group (the key ``retry``), and changes of a group's fields by retries."""
+"""Retry policy of a job group (the key ``retry``).
+
+Also evaluates the changes that a retry or an action makes to the fields of a group.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runtime: runs the engine on a thread with an inbox and a clock, and the threads around it.
+"""Runtime: the thread that runs the engine, with its inbox and clock, and the threads around it.
 
 An example: a job on this machine ends, and a rule then submits another job. These modules are
 involved:

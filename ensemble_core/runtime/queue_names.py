@@ -17,7 +17,10 @@ __all__ = ["QueueNames"]
 
 
 class QueueNames:
-    """Translates between our job ids and queue names. False as long as no job has been requeued."""
+    """Translates between our job ids and queue names.
+
+    Its ``bool`` is False until a job is requeued.
+    """
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}

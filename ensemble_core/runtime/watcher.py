@@ -1,4 +1,4 @@
-"""Interface of watchers, which observe a live run, and the outcome of a run.
+"""Watchers, which receive the events and decisions of a live run; and the outcome of a run.
 
 The console, the live table and ``--json`` are watchers (see ``display.feed``). Commands and the
 Python API return the outcome.

@@ -1,5 +1,4 @@
-"""Capacity of a queue: for how many hours its cores, nodes and GPUs were up, and how many were
-free.
+"""Capacity of a queue: the hours for which its cores, nodes and GPUs were up, and were free.
 
 Only time in which the run had a controller counts. The ratio of free hours to hours that were up
 shows how much of an allocation was idle.

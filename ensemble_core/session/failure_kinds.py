@@ -28,8 +28,8 @@ def failure_kinds(
 ) -> list[dict[str, Any]]:
     """Return the kinds of failures, the most frequent first.
 
-    ``parameters_of`` returns the names of a group's parameters. :func:`count_ends` adds more to a
-    kind.
+    ``parameters_of`` returns the names of a group's parameters. Call :func:`count_ends` to add
+    counts of last lines and nodes to a kind.
     """
     found: list[dict[str, Any]] = []
     for group, own in jobs.ranges.items():

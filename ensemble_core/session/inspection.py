@@ -299,8 +299,7 @@ class Inspection:
         The page has the ``names`` of columns, ``rows`` (lists of values) and ``total``, the number
         of matching jobs. ``where`` maps columns to values. ``text`` is searched in the job's name
         and in all values except times and costs. Jobs without a value in the column ``sort`` come
-        last. Raises
-        :class:`UsageError` for unknown columns.
+        last. Raises :class:`UsageError` for unknown columns.
         """
         if self._columns is None and limit is not None and not (where or text or sort):
             first = self._first_jobs(offset, limit)

@@ -22,8 +22,8 @@ def suspects(
 ) -> list[dict[str, Any]]:
     """Return the parameter values whose jobs failed more often than chance explains.
 
-    If the two strongest suspects together explain more than each alone, the first one has the
-    second one in ``with``.
+    If the two strongest suspects together explain more than each alone, the key ``with`` of the
+    first one has the second one.
     """
     share = len(failed) / max(map(len, parameters.values()), default=1)
     found = []
