@@ -260,6 +260,56 @@ def test_moved_in_jobspecs_are_run_and_moved_to_done_or_failed_with_a_reason() -
     assert sorted(notes()) == ["bad", "good"]
 
 
+NOTE = """sh, -c, 'echo "$0" >>notes'"""
+SMALL = "{type: node, count: 1, with: [{type: core, count: 1}]}"
+#: The larger examples of jobspec 0.1, with the expected words in their own file, those of one line
+#: in any order. They are moved into a served folder together, like by its receive-job.
+RECEIVED = {
+    "hello-world": (
+        (f"resources: {{one: {SMALL[:-1]}, requires: [{{name: system, field: cpu.target, value: amd64}}]}}}}\n"
+        f"tasks: [{{name: task-1, resources: one, command: [{NOTE}, one]}}, {{name: task-2, resources: one, command: [{NOTE}, two]}}]"),
+        ["one two"],
+    ),
+    "depends-on": (
+        (f"resources: {{one: {SMALL}}}\n"
+        f"tasks: [{{name: task-1, resources: one, command: [{NOTE}, one]}}, "
+        f"{{name: task-2, depends_on: [task-1], resources: one, command: [{NOTE}, two]}}]"),
+        ["one", "two"],
+    ),
+    "task-with-group": (
+        (f"resources: {{one: {SMALL}}}\n"
+        f"groups: [{{name: task-2, resources: one, tasks: [{{command: [{NOTE}, inner]}}]}}]\n"
+        f"tasks: [{{name: task-1, resources: one, command: [{NOTE}, one]}}, {{group: task-2}}]"),
+        ["one inner"],
+    ),
+    "group-with-group": (
+        (f"resources: {{one: {SMALL}}}\n"
+        f"groups: [{{name: group-1, resources: one, tasks: [{{command: [{NOTE}, one]}}, {{group: group-2}}]}}, "
+        f"{{name: group-2, resources: one, tasks: [{{command: [{NOTE}, two]}}]}}]"),
+        ["one two"],
+    ),
+    "machine-learning": (
+        (f"resources: {{cpu: {SMALL}, gpu: {{type: node, count: 1, with: [{{type: gpu, count: 4096}}, {{type: core, count: 1}}]}}}}\n"
+        f"groups: [{{name: mini-mummi, resources: cpu, tasks: [{{group: train}}, {{name: test, replicas: 3, resources: cpu, command: [{NOTE}, test]}}]}}, "
+        f"{{name: train, resources: gpu|cpu, tasks: [{{name: train, command: [{NOTE}, train]}}]}}]"),
+        ["train test test test"],
+    ),
+}  # fmt: skip
+
+
+def test_received_jobspecs_have_their_expected_results() -> None:
+    for name, (text, _) in RECEIVED.items():
+        move_in(name, "version: 1\n" + text.replace(">>notes", f">>notes.{name}") + "\n")
+    said = ensemble(*SERVE, "--once").output
+    assert len(list(Path("served/done").glob("*.yaml"))) == len(RECEIVED), said
+    for name, (_, wanted) in RECEIVED.items():
+        found = Path(f"notes.{name}").read_text().split()
+        for line in wanted:
+            here, found = found[: len(line.split())], found[len(line.split()) :]
+            assert sorted(here) == sorted(line.split()), name
+        assert found == [], name
+
+
 def test_each_jobspec_runs_once_with_any_kills() -> None:
     for number in range(4):
         move_in(f"n{number}", task(f"n{number}", "sleep 0.3"))
