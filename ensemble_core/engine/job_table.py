@@ -236,8 +236,8 @@ class JobTable:
         heapq.heappush(group.line, (-job.urgency, place, job.id))
 
     def looked_up(self, job: str, found: str | None) -> JobRecord | None:
-        """Handle the answer to a look-up: the earlier job ``found`` replaces the job, or else it is
-        held.
+        """Handle the answer to a look-up: the earlier job ``found`` replaces the job, or else the
+        job is held.
 
         Return the job's record, or ``None`` if the job is already over.
         """
@@ -277,7 +277,7 @@ class JobTable:
         return free
 
     def _first(self, group: GroupState) -> str | None:
-        """Return the held job of a group that is next."""
+        """Return the id of a group's next held job, or ``None``."""
         while group.line and group.line[0][2] not in group.held:
             heapq.heappop(group.line)
         return group.line[0][2] if group.line else None

@@ -134,8 +134,8 @@ class Scope:
 
 
 class SliceKey(NamedTuple):
-    """Definition of slices: the groups, and the parameters by whose values their jobs are
-    divided.
+    """Definition of slices: the groups, and the parameters whose values divide the jobs into
+    slices.
     """
 
     groups: tuple[str, ...]

@@ -436,9 +436,8 @@ class Journal:
     def job_rows(self, group: str) -> Iterator[list[tuple[int, int, list[Any]]]]:
         """Yield the finished jobs of a group in portions, by index.
 
-        A job is its index, layout and values.
-
-        The values are in the order of the module ``job_rows``.
+        Each job is a tuple of its index, its layout and its values, in the order of the module
+        ``job_rows``.
         """
         for found in self._job_rows(group):
             with self._reading():

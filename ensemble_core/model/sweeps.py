@@ -46,8 +46,8 @@ class Range(Sequence[float]):
     """A sequence of ``length`` numbers that begins with ``first``.
 
     Each number is the previous number plus ``step``, or times ``step`` if ``log`` is true. If
-    ``last`` is set, ``step`` is ignored, and the numbers are evenly spaced from ``first`` to
-    ``last`` (on a logarithmic scale if ``log`` is true).
+    ``last`` is set, the last number is exactly ``last``; without ``log``, the numbers are then
+    evenly spaced between ``first`` and ``last``, and ``step`` is ignored.
     """
 
     first: float
