@@ -27,7 +27,6 @@ from ensemble_core.builtin.quantile_estimate import QuantileEstimate
 from ensemble_core.builtin.statistics import EXACT, LONGEST
 from ensemble_core.errors import EnsembleError
 from ensemble_core.metrics.statistic_state import put_state, state_of
-from ensemble_core.model.events import JobEvent
 
 STATISTICS: Mapping[str, Any] = {
     record.name: record for record in builtin_statistics.ensemble_statistics()
@@ -350,14 +349,6 @@ def test_rate_accepts_late_events() -> None:
 def test_ewma_weights_the_newest_value_by_alpha() -> None:
     assert feed("ewma", [10.0, 20.0], alpha=0.25) == pytest.approx(12.5)
     assert feed("ewma", [10.0, 20.0]) == pytest.approx(13.0)
-
-
-def test_cancel_without_a_group_cancels_the_events_job() -> None:
-    suite = type("Suite", (ActionContract,), {"plugin": ACTIONS["cancel"]})()
-    assert isinstance(suite.event, JobEvent)
-    plan = ACTIONS["cancel"].plan
-    assert plan is not None
-    assert [decision.to_dict()["jobs"] for decision in plan(suite.firing(), {})] == [["sim.0"]]
 
 
 RIVER: Mapping[str, Any] = {

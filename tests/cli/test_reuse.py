@@ -44,15 +44,24 @@ echo "{\\"u\\": $u}"
 """
 
 
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("reuse")
+
+
 @pytest.fixture(autouse=True)
-def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("ENSEMBLE_STATE", str(tmp_path / "state"))
+def study(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The study, in the same folder for all tests, so that they can share its first run."""
+    folder = home / "study"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("ENSEMBLE_STATE", str(folder / "state"))
     Path("e.yaml").write_text(FILE)
     program = Path("x")
-    program.write_text(PROGRAM.replace("DONE", str(tmp_path / "done")))
+    program.write_text(PROGRAM.replace("DONE", str(folder / "done")))
     program.chmod(0o755)
-    return tmp_path
+    return folder
 
 
 def change(old: str, new: str) -> None:
@@ -69,6 +78,16 @@ def ensemble(*words: str, code: int = 0) -> Result:
 
 def run(tag: str, *more: str, code: int = 0) -> Result:
     return ensemble("run", "e.yaml", "--executor", "local", "--tag", tag, *more, code=code)
+
+
+def first_run() -> None:
+    """Run the unchanged study as r1, or copy such a run of an earlier test."""
+    kept = Path("../first")
+    if kept.exists():
+        shutil.copytree(kept, ".", dirs_exist_ok=True)
+    else:
+        run("r1")
+        shutil.copytree(".", kept)
 
 
 def jobs(tag: str) -> list[dict[str, str]]:
@@ -90,7 +109,7 @@ def executed() -> list[str]:
 
 
 def test_jobs_of_an_earlier_run_are_reused_and_the_others_run() -> None:
-    run("r1")
+    first_run()
     change("T: [1, 2]", "T: [1, 2, 3]")
     run("r2", "--reuse", "r1")
     found = metrics("r2")
@@ -104,7 +123,7 @@ def test_jobs_of_an_earlier_run_are_reused_and_the_others_run() -> None:
 
 
 def test_touched_program_is_unchanged_and_an_edited_one_is_not() -> None:
-    run("r1")
+    first_run()
     os.utime("x", (1, 1))
     run("r2", "--reuse", "r1")
     assert metrics("r2")["count.g.reused"] == 8
@@ -188,7 +207,7 @@ def test_each_earlier_job_is_reused_once_from_the_first_run() -> None:
 
 
 def test_moved_study_is_reused(study: Path) -> None:
-    run("r1")
+    first_run()
     moved = study / "moved"
     moved.mkdir()
     for name in ("e.yaml", "x"):
@@ -199,7 +218,7 @@ def test_moved_study_is_reused(study: Path) -> None:
 
 
 def test_reused_run_can_be_reused() -> None:
-    run("r1")
+    first_run()
     run("r2", "--reuse", "r1")
     ensemble("clean", "r1", "--yes")
     run("r3", "--reuse", "r2")
@@ -208,7 +227,7 @@ def test_reused_run_can_be_reused() -> None:
 
 
 def test_group_can_be_excluded_from_reuse() -> None:
-    run("r1")
+    first_run()
     change("    replicas: 2", "    replicas: 2\n    reuse: false")
     run("r2", "--reuse", "r1")
     assert metrics("r2")["count.g.reused"] == 0
@@ -216,7 +235,7 @@ def test_group_can_be_excluded_from_reuse() -> None:
 
 
 def test_resources_and_result_are_ignored_but_the_environment_counts() -> None:
-    run("r1")
+    first_run()
     change("result: {U: mean.u}", "result: {U: 2 * mean.u}\n    duration: 1h\n    workdir: other")
     run("r2", "--reuse", "r1")
     assert results("r2") == [2, 6, 10, 10, 8, 16, 4, 4]
@@ -251,7 +270,7 @@ def test_retry_is_reused_unless_it_continued() -> None:
 
 
 def test_limits_and_at_once_ignore_reused_jobs_and_the_duration_is_the_original() -> None:
-    run("r1")
+    first_run()
     change("    replicas: 2", "    replicas: 2\n    at_once: 1")
     Path("e.yaml").write_text(
         "limits: {jobs: 1, core_hours: 0.0001}\n" + Path("e.yaml").read_text()
@@ -298,7 +317,7 @@ def test_reused_job_triggers_the_same_rules_as_a_real_one() -> None:
 
 
 def test_why_shows_reused_jobs_and_the_differences_of_others() -> None:
-    run("r1")
+    first_run()
     change("T: [1, 2]", "T: [2, 3]")
     run("r2", "--reuse", "r1")
     lines = ensemble("why", "r2", "--reuse").output.splitlines()
@@ -328,7 +347,7 @@ def test_why_names_a_changed_option_and_a_changed_file() -> None:
 
 
 def test_validate_counts_jobs_that_would_be_reused() -> None:
-    run("r1")
+    first_run()
     change("T: [1, 2]", "T: [2, 3]")
     shown = ensemble("validate", "e.yaml", "--reuse", "r1").output
     assert "  g: 4 of 8 reused; not: 4 parameters\n" in shown
@@ -339,7 +358,7 @@ def test_validate_counts_jobs_that_would_be_reused() -> None:
 
 
 def test_rule_can_cancel_a_reused_job() -> None:
-    run("r1")
+    first_run()
     with Path("e.yaml").open("a") as file:
         file.write(
             "  - {trigger: observed, name: g, each: job, when: u == 8, action: {name: cancel}}\n"
@@ -351,7 +370,7 @@ def test_rule_can_cancel_a_reused_job() -> None:
 
 
 def test_run_that_ends_during_reuse_cancels_the_rest() -> None:
-    run("r1")
+    first_run()
     with Path("e.yaml").open("a") as file:
         file.write(
             "  - {trigger: observed, name: g, when: u == 5, action: {name: terminate, exit_code: 7}}\n"
@@ -364,14 +383,14 @@ def test_run_that_ends_during_reuse_cancels_the_rest() -> None:
 
 
 def test_replay_with_reused_jobs_gives_identical_decisions() -> None:
-    run("r1")
+    first_run()
     change("T: [1, 2]", "T: [1, 2, 3]")
     run("r2", "--reuse", "r1")
     assert "byte for byte" in ensemble("replay", "r2").output
 
 
 def test_reused_job_must_have_the_files_that_rules_use() -> None:
-    run("r1")
+    first_run()
     with Path("e.yaml").open("a") as file:
         file.write(
             '  - {trigger: job-success, name: g, action: {name: log, message: "{job.stdout}"}}\n'
@@ -384,7 +403,7 @@ def test_reused_job_must_have_the_files_that_rules_use() -> None:
 
 
 def test_python_api_reuses_a_run() -> None:
-    run("r1")
+    first_run()
     again = ensemble_core.run("e.yaml", executor="local", tag="r2", reuse=["r1"])
     assert again.exit_code == 0
     assert {row["reused"].partition("/")[0] for row in again.jobs()} == {"r1"}
@@ -407,7 +426,7 @@ def refused(words: str, *more: str) -> None:
 
 
 def test_unknown_run_for_reuse_is_rejected() -> None:
-    run("r1")
+    first_run()
     refused("r7", "--reuse", "r7")
 
 
@@ -416,7 +435,7 @@ def test_dry_run_with_reuse_points_to_validate() -> None:
 
 
 def test_damaged_run_for_reuse_is_rejected() -> None:
-    run("r1")
+    first_run()
     journal = Path("state/runs/r1/journal.db")
     content = bytearray(journal.read_bytes())
     at = content.rindex(b"identified")
@@ -426,7 +445,7 @@ def test_damaged_run_for_reuse_is_rejected() -> None:
 
 
 def test_run_that_others_can_write_is_not_reused() -> None:
-    run("r1")
+    first_run()
     Path("state/runs/r1").chmod(0o777)
     refused("others can write", "--reuse", "r1")
 
@@ -504,7 +523,7 @@ main()
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_kill_during_reuse_neither_loses_nor_duplicates_a_job(when: str) -> None:
-    run("r1")
+    first_run()
     change("replicas: 2", "replicas: 3")
     assert start("r2", "--reuse", "r1", env={"WHEN": when}).wait(60) == -signal.SIGKILL
     ensemble("resume", "r2")
@@ -516,7 +535,7 @@ def test_kill_during_reuse_neither_loses_nor_duplicates_a_job(when: str) -> None
 
 
 def test_recorded_answers_do_not_need_the_earlier_run() -> None:
-    run("r1")
+    first_run()
     change("replicas: 2", "replicas: 3")
     start("r2", "--reuse", "r1", env={"WHEN": "after"}).wait(60)
     ensemble("clean", "r1", "--yes")
@@ -528,7 +547,7 @@ def test_recorded_answers_do_not_need_the_earlier_run() -> None:
 
 
 def test_jobs_run_with_a_warning_if_the_earlier_run_is_deleted() -> None:
-    run("r1")
+    first_run()
     start("r2", "--reuse", "r1", env={"WHEN": "before"}).wait(60)
     ensemble("clean", "r1", "--yes")
     result = ensemble("resume", "r2")
@@ -538,7 +557,7 @@ def test_jobs_run_with_a_warning_if_the_earlier_run_is_deleted() -> None:
 
 
 def test_simulated_reused_jobs_take_no_time() -> None:
-    run("r1")
+    first_run()
     change("T: [1, 2]", "T: [1, 2, 3]")
     with Path("e.yaml").open("a") as file:
         file.write("simulate: {jobs: {g: {duration: 10m, rows: {every: 5m, columns: {u: 1}}}}}\n")

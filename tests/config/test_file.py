@@ -17,7 +17,6 @@ from ensemble_core.config import load, load_text, schema
 from ensemble_core.errors import EnsembleError, FileErrors
 from ensemble_core.model.durations import seconds
 from ensemble_core.model.ensemble import Ensemble
-from ensemble_core.model.jobs import RFC21_EVENTS
 from ensemble_core.model.rules import Action, Rule, Trigger
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.plugin.hookspecs import ActionPlugin, StatisticPlugin, TriggerPlugin
@@ -116,18 +115,6 @@ def test_merge_keys_provide_missing_fields(registry: Registry) -> None:
 # -- rules -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "name",
-    [*RFC21_EVENTS, "sched", "run", "cleanup", "inactive", "success", "fail", "cancel"],
-)
-def test_every_event_state_and_outcome_of_a_job_is_a_trigger(name: str, registry: Registry) -> None:
-    rule = rule_of(f"{{trigger: job-{name}, name: a, action: {{name: cancel}}}}", registry)
-
-    assert rule.trigger.events == (f"job-{name}",)
-    assert rule.trigger.group == "a"
-    assert rule.label == f"job-{name} (a)"
-
-
 def test_rules_have_readable_labels(registry: Registry) -> None:
     labels = [
         rule_of(f"{{{text}, action: {{name: terminate}}}}", registry).label
@@ -175,12 +162,6 @@ def test_rules_that_handle_failures_are_recognized(
     rule = rule_of(f"{{{text}, action: {{name: terminate}}}}", registry)
 
     assert (rule.concerns_failure, rule.failure_group) == (concerns, group)
-
-
-def test_condition_may_use_parameters(registry: Registry) -> None:
-    rule = rule_of("{trigger: job-fail, name: a, when: T > 1, action: {name: cancel}}", registry)
-
-    assert rule.condition.names == {"T"}
 
 
 @pytest.mark.parametrize("logging", ["", "logging: {heartbeat: 0}\n"])

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from random import Random
 
 import pytest
 from ensemble_testing import Story
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ensemble_core import FileErrors
 from ensemble_core.config import load_text
-from ensemble_core.engine.engine import Engine
-from ensemble_core.journal.snapshot import dump, load
 from ensemble_core.model.decisions import Log
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import JobEvent, StopRequested
@@ -154,36 +149,6 @@ _RESULTS = (
     "  each: {of: sim, by: [T], columns: {m: mean.E, e: variance.E, p: p90.duration, n: n}}\n"
     "  best: {of: sim, where: E > mean.all.E, order: E, top: 50%}\n"
 )
-
-
-@given(st.randoms(use_true_random=False), st.lists(st.integers(0, 5), max_size=4))
-def test_tables_are_independent_of_the_order_of_ends_and_of_resumes(
-    random: Random, stops: list[int]
-) -> None:
-    """Run time and result depend on the job alone; the engine is restored from snapshots in between."""
-    ensemble = _ensemble(_RESULTS, E="energy")
-
-    def played(order: list[int], stops: list[int]) -> dict[str, list[dict[str, object]]]:
-        story = Story(ensemble)
-        story.start()
-        for place, index in enumerate(order):
-            if place in stops:
-                engine = load(dump(story.engine), ensemble)
-                assert isinstance(engine, Engine)
-                story.engine = engine
-            job = f"sim.{index}"
-            story.job(job, "submit", "alloc")
-            begun = story.now
-            story.tell(JobEvent(begun, job, "start"))
-            context = {"status": 0, "energy": 0.1 * (index + 1) ** 3}
-            story.tell(JobEvent(begun + (0.5, 1.5, 8.25)[index % 3], job, "finish", context))
-            story.job(job, "clean")
-        return _tables(story)
-
-    order = list(range(6))
-    expected = played(order, [])
-    random.shuffle(order)
-    assert played(order, stops) == expected
 
 
 def test_rules_and_messages_may_use_a_tables_column() -> None:
