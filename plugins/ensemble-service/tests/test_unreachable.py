@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from click.testing import CliRunner
 from ensemble_service import certificate_authority, server, tls
 from ensemble_service.agent import Agent
 from ensemble_service.call_errors import is_absence, is_answer, why_away
@@ -29,6 +30,7 @@ from ensemble_service.tokens import TokenFile
 from ensemble_testing import wait_until
 
 from ensemble_core import EnsembleError, ExecutorError, Run, UsageError
+from ensemble_core.cli.main import main
 from ensemble_core.local.executor import LocalExecutor
 
 NOW = dt.datetime.now(dt.timezone.utc)
@@ -322,12 +324,6 @@ def test_the_systems_message_about_a_broken_connection_is_not_taken_for_the_serv
 def test_an_empty_file_name_is_a_usage_error_without_a_fallback(
     command: list[str], option: str
 ) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-m", "ensemble_core.cli", *command, option, ""],
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
-    assert ended.returncode == 2
+    ended = CliRunner().invoke(main, [*command, option, ""])
+    assert ended.exit_code == 2
     assert f"'{option}': the file name is empty" in ended.stderr
