@@ -167,21 +167,24 @@ def surroundings(folder: Path, path: str = PATH) -> dict[str, Any]:
     }
 
 
+def words(file: Path, folder: Path, *options: str) -> list[str]:
+    return [*COMMAND, "run", "--json", "--output", str(folder / "kept"), *options, str(file)]
+
+
 def run(
-    file: Path, folder: Path, *options: str, json_lines: bool = True, path: str = PATH
+    file: Path, folder: Path, *options: str, path: str = PATH
 ) -> subprocess.CompletedProcess[str]:
-    flags = ["--json"] if json_lines else []
     return subprocess.run(
-        [*COMMAND, "run", *flags, "--output", str(folder / "kept"), *options, str(file)],
+        words(file, folder, *options),
         capture_output=True,
         timeout=240,
         **surroundings(folder, path),
     )
 
 
-def command(folder: Path, *words: str) -> Result:
+def command(folder: Path, *arguments: str) -> Result:
     """Run a command about the run that was started there, in this process."""
-    return CliRunner().invoke(main, [*words, "--state", str(folder / "state")])
+    return CliRunner().invoke(main, [*arguments, "--state", str(folder / "state")])
 
 
 def check_report(folder: Path, state: str) -> None:
@@ -231,12 +234,8 @@ def terminate(ran: Ran) -> None:
 
 def backoff(ran: Ran) -> None:
     assert ran.fired == {"rule-1": 1, "each": 3, "every-third": 3, "later": 2}
-    assert {name: good for name, (good, _, _) in ran.groups.items()} == {
-        "sleep": 7,
-        "each": 6,
-        "every-third": 3,
-        "later": 2,
-    }
+    good = {name: good for name, (good, _, _) in ran.groups.items()}
+    assert good == {"sleep": 7, "each": 6, "every-third": 3, "later": 2}
     finishes: list[tuple[str, float]] = []
     at: dict[str, list[int]] = {}
     when: list[float] = []
@@ -678,15 +677,7 @@ def test_an_example_whose_controller_is_killed_does_what_it_promises_once_it_is_
     promise = PROMISES[file.stem]
     enough = random.randint(2, lengths.get(file.stem, 30))
     first = subprocess.Popen(
-        [
-            *COMMAND,
-            "run",
-            "--json",
-            "--output",
-            str(tmp_path / "kept"),
-            *promise.options,
-            str(file),
-        ],
+        words(file, tmp_path, *promise.options),
         stdout=subprocess.PIPE,
         stderr=(tmp_path / "errors").open("w"),
         **surroundings(tmp_path),
@@ -740,19 +731,6 @@ def test_the_table_of_examples_names_each_with_the_command_that_runs_it(file: Pa
     assert len(rows) == 1
     command = " ".join(["ensemble run", *PROMISES[file.stem].options, file.name])
     assert f"`{command}`" in rows[0]
-
-
-def test_hello_world_begins_as_it_did_in_the_first_implementation(tmp_path: Path) -> None:
-    result = run(EXAMPLES / "hello-world.yaml", tmp_path, json_lines=False)
-    assert result.returncode == 0
-    lines = result.stdout.splitlines()
-    assert lines[1:3] == [
-        " => trigger start",
-        "   submit sleep (name:sleep),(command:sleep 0.3),(count:5),(nodes:1)",
-    ]
-    assert lines[3].startswith(" => trigger count.sleep.success")
-    assert lines[4] == "   submit echo (name:echo),(command:echo hello world),(count:5),(nodes:1)"
-    assert result.stderr == ""
 
 
 def test_without_room_to_grow_the_requests_are_denied_and_the_work_is_done(tmp_path: Path) -> None:

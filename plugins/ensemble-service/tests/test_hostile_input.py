@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -59,31 +57,3 @@ def test_nonsensical_options_are_usage_errors(words: tuple[str, ...], tmp_path: 
     assert done.exit_code == 2, done.output
     assert "Traceback" not in done.output
     assert not (tmp_path / "tokens.json").exists()
-
-
-def test_a_full_disk_of_the_service_is_reported_to_the_caller(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    full_disk: Callable[[], AbstractContextManager[None]],
-) -> None:
-    from ensemble_service.client import ServiceClient
-    from ensemble_service.server import Settings, serving
-
-    from ensemble_core import EnsembleError, Resized, Resizer
-
-    class Never(Resizer):
-        def resize(self, member: str, delta: int) -> Resized:
-            raise AssertionError("carried out without a record")
-
-    monkeypatch.delenv("ENSEMBLE_CA", raising=False)
-    settings = Settings(state=tmp_path, port=0)
-    token, _ = TokenFile(settings.token_path).add("admin")
-    with (
-        serving(settings, Never()) as service,
-        ServiceClient(port=service.port, token=token, timeout=20.0) as client,
-        full_disk(),
-        pytest.raises(EnsembleError) as refused,
-    ):
-        client.resize("left", "r-1", 1)
-    assert "cannot record the request" in str(refused.value)
-    assert refused.value.transient

@@ -516,6 +516,7 @@ def test_a_request_that_cannot_be_recorded_is_not_carried_out(
     client.resize("lab/one", "a", 1)
     with full_disk(), pytest.raises(ExecutorError) as caught:
         client.resize("lab/one", "b", 1)
+    assert "cannot record the request" in str(caught.value)
     assert caught.value.transient
     assert world.nodes.calls == [("lab/one", 1)]
     assert client.resize("lab/one", "b", 1).granted == 6
