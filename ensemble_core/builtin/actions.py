@@ -187,7 +187,7 @@ _GENERATOR = {
     "x-ensemble": "generator",
 }
 _AGAIN = {
-    "description": "Also submit combinations that the group has had already, as further replicas.",
+    "description": "Also submit combinations that the group has already had, as further replicas.",
     "type": "boolean",
 }
 

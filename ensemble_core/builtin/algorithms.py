@@ -90,7 +90,7 @@ def _success(options: Mapping[str, Any], view: AlgorithmView) -> Fragment:
     sweep = next((key for key in ("points", "replicas") if known.get(key)), swept and "parameters")
     if sweep:
         raise UsageError(
-            f"the job group {group!r} has {sweep!r}, but this algorithm submits its jobs singly",
+            f"the job group {group!r} has {sweep!r}, but this algorithm submits jobs one by one",
             hint=f"remove {sweep!r}; to tell jobs apart, use {{index}} or {{id}}",
             code="bad-value",
         )
@@ -185,7 +185,7 @@ def ensemble_algorithms() -> Iterable[AlgorithmPlugin]:
             seed=_SEED,
             **SCALING_OPTIONS,
             idle={
-                "description": "Number of checks without any job left after which the run ends.",
+                "description": "End the run after this many checks without any job left.",
                 "type": "integer",
                 "minimum": 1,
                 "default": 10,
@@ -227,19 +227,19 @@ def ensemble_algorithms() -> Iterable[AlgorithmPlugin]:
             ["group", "successes"],
             group={"description": "The job group.", "type": "string", "x-ensemble": "group"},
             successes={
-                "description": "Number of successful jobs after which the run ends.",
+                "description": "End the run after this many successful jobs.",
                 "type": "integer",
                 "minimum": 1,
             },
             at_once={**AT_ONCE, "default": 1},
             valid={
-                "description": "Condition at the end of a successful job; the job counts only if "
-                "it holds, for example last.energy < 0.",
+                "description": "Condition that a successful job must satisfy at its end to be "
+                "counted, such as last.energy < 0.",
                 "type": "string",
                 "minLength": 1,
             },
             most={
-                "description": "Maximum number of jobs; after them the run ends with exit code 3. "
+                "description": "Maximum number of jobs; then the run ends with exit code 3. "
                 "Default: no limit.",
                 "type": "integer",
                 "minimum": 1,

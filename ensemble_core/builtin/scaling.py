@@ -24,9 +24,10 @@ SCALING_OPTIONS: Mapping[str, Any] = {
         "default": "next",
     },
     "checks": {
-        "description": "Number of consecutive checks with waiting jobs, and without a decrease of "
-        "their number, after which the cluster grows. It shrinks after two more checks with free "
-        "nodes.",
+        "description": "Grow the cluster after this many consecutive checks in which jobs waited "
+        "and "
+        "their number did not fall. Shrink it after two more checks than that in which nodes were "
+        "free and no job waited.",
         "type": "integer",
         "minimum": 1,
         "default": 5,

@@ -102,8 +102,8 @@ def ensemble_statistics() -> Iterable[StatisticPlugin]:
         options=_schema(
             window={
                 **_WINDOW,
-                "description": "Subtract the value that many values earlier, or the first value in "
-                "that time (60s, 10m).",
+                "description": "Subtract the value this many values earlier, or the first value "
+                "within this time (60s, 10m).",
                 "default": 1,
             }
         ),
@@ -122,7 +122,8 @@ def ensemble_statistics() -> Iterable[StatisticPlugin]:
         build=lambda options: _smoothed(options.get("alpha", 0.3)),
         options=_schema(
             alpha={
-                "description": "Weight of the newest value; a higher one forgets faster.",
+                "description": "Weight of the newest value; a higher weight forgets older values "
+                "faster.",
                 "type": "number",
                 "exclusiveMinimum": 0,
                 "maximum": 1,

@@ -127,7 +127,7 @@ SUBMIT_BEST = ActionPlugin(
                 "x-ensemble": "group",
             },
             "by": {
-                "description": "An expression for each group, by which they are compared.",
+                "description": "Expressions by which groups are compared, one for each group.",
                 "type": "array",
                 "minItems": 1,
                 "items": {"description": "'= …'.", "type": "string", "pattern": "^="},

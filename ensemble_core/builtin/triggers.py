@@ -175,8 +175,8 @@ def ensemble_triggers() -> Iterable[TriggerPlugin]:
     )
     yield TriggerPlugin(
         name="generator-best",
-        summary="a generator's point is the best so far; with several objectives, no other is "
-        "better",
+        summary="a generator's point is the best so far; with several objectives, no other "
+        "point dominates it",
         build=_of_generator("generator-best"),
         name_means="generator",
         fields=frozenset({"generator", "point"}),

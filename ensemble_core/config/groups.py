@@ -380,7 +380,7 @@ def _environment_from(context: Context, path: Path, names: list[str]) -> tuple[s
     if context.executor is not None and context.executor.members:
         context.report(
             path,
-            "jobs of members do not start from this run's environment",
+            "jobs of members do not inherit this run's environment",
             hint="set these variables in the members' environment and remove the key",
             code="bad-value",
         )

@@ -113,7 +113,7 @@ def _check_value(context: Context, path: Path, value: object) -> None:
         if meant is not None:
             context.report(
                 path,
-                f"{value!r} is text that jobs would receive literally",
+                f"{value!r} is not a range: jobs would receive it as text",
                 hint=_said_as_range(meant[1]),
                 code="bad-value",
             )

@@ -381,7 +381,7 @@ class Engine:
         lacks = any(known.get(each) is None for each in formula.spoken)
         if unread and lacks and not table.told:
             table.told = True  # one report for the whole group
-            state.error(f"{message}, because its output was not understood")
+            state.error(f"{message}, because no observer could read its output")
         elif name not in table.without_value:
             state.out.append(Log(message=message, level="warning"))
         else:

@@ -150,7 +150,7 @@ class LocalExecutor(Executor):
         largest = size if max_slots is None else max_slots
         if not 1 <= smallest <= size <= largest:
             raise UsageError(
-                f"min_slots {smallest}, slots {size} and max_slots {largest} do not fit together",
+                f"min_slots {smallest}, slots {size} and max_slots {largest} are not in order",
                 hint="choose 1 <= min_slots <= slots <= max_slots",
                 code="bad-option",
             )

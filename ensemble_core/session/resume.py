@@ -207,8 +207,11 @@ def _adopt(engine: Engine, ensemble: Ensemble, warn: Callable[[str], None]) -> N
     for rule in engine.adopt(ensemble):
         warn(
             f"rule {rule} was added during the run and refers to names that the changed file "
-            "lacks: it is removed"
+            "lacks: the rule is removed"
         )
     for state in engine.state.rules.states.values():
         if engine.state.events and "start" in state.rule.trigger.events and not state.fired:
-            warn(f"rule {state.rule.id} has the trigger 'start', which is over: it will never fire")
+            warn(
+                f"rule {state.rule.id} has the trigger 'start', but the run has already started: "
+                "the rule will never fire"
+            )

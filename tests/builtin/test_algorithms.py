@@ -223,7 +223,7 @@ def test_run_waits_for_a_disconnected_member_with_the_last_jobs() -> None:
 
 def test_workload_success_rejects_a_group_with_a_sweep() -> None:
     swept = "{name: s, command: 'x {T}', parameters: {T: [1, 2]}}"
-    with pytest.raises(Exception, match="has 'parameters', but this algorithm submits its jobs"):
+    with pytest.raises(Exception, match="has 'parameters', but this algorithm submits jobs"):
         story(swept, "workload-success", "group: s, successes: 2")
 
 

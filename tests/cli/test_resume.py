@@ -217,7 +217,10 @@ def test_new_rule_that_can_never_fire_causes_a_warning(place: Place) -> None:
     (place.folder / "e.yaml").write_text(YAML.replace("rules:\n", f"rules:\n{more}"))
     result = place.ensemble("resume", "last", "--accept-changes")
     check_right(place, result)
-    assert "rule late has the trigger 'start', which is over: it will never fire" in result.output
+    assert (
+        "rule late has the trigger 'start', but the run has already started: the rule will never fire"
+        in result.output
+    )
     assert "rule begin waits" not in result.output
 
 

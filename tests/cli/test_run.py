@@ -467,7 +467,10 @@ def test_run_without_values_for_its_results_ends_with_1(folder: Path) -> None:
     (folder / "slip.yaml").write_text(text.replace("RESULT", "min.los"))
     result = ensemble("run", "slip.yaml")
     assert result.exit_code == 1, result.stderr
-    assert result.stderr.count("(min.los) has no value, because its output was not understood") == 1
+    assert (
+        result.stderr.count("(min.los) has no value, because no observer could read its output")
+        == 1
+    )
     assert "exit code 1: 1 error" in result.stdout
     (folder / "other.yaml").write_text(text.replace("RESULT", "duration"))
     assert ensemble("run", "other.yaml").exit_code == 0

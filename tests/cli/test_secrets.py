@@ -99,6 +99,6 @@ def test_jobs_of_members_inherit_no_local_variables() -> None:
     text = FILE.format(folder="work")
     load_text(text, registry)
     with pytest.raises(
-        EnsembleError, match="jobs of members do not start from this run's environment"
+        EnsembleError, match="jobs of members do not inherit this run's environment"
     ):
         load_text(text, registry, executor=elsewhere)

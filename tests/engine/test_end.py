@@ -317,7 +317,7 @@ def test_results_missing_because_of_unreadable_output_are_one_error_per_group(na
     assert not _over(told, "sim.0", 2.0, problem=True)
     (message,) = _over(told, "sim.1", None, problem=named)
     assert message == (
-        "sim.1: its result 'rate' (1 / last.E) has no value, because its output was not understood"
+        "sim.1: its result 'rate' (1 / last.E) has no value, because no observer could read its output"
     )
     assert not _over(told, "sim.2", None, problem=True)
     _over(told, "sim.3", 1.0)

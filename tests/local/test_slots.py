@@ -90,7 +90,7 @@ def test_gpus_come_from_cuda_visible_devices() -> None:
     ],
 )
 def test_contradictory_slot_bounds_are_rejected(options: dict[str, int]) -> None:
-    with pytest.raises(UsageError, match="do not fit together"):
+    with pytest.raises(UsageError, match="are not in order"):
         LocalExecutor(**options)
 
 

@@ -69,8 +69,8 @@ def why(
     RUN is the run's tag, a unique prefix or suffix of it, or 'last'. RULE is the id of a rule, or
     an instance under 'use:'. The command replays the run's events and shows the result each time
     that the rule was considered; equal results share a line. For an instance, it lists the
-    instance's rules, and when the instance was on. Without RULE, it lists all rules, how often each
-    fired, or why it never fired.
+    instance's rules, and when the instance was active. Without RULE, it lists for each rule how
+    often it fired, or why it never fired.
     """
     if reuse:
         return _tell_of_reuse(kept, rule or job, as_json)
@@ -123,7 +123,7 @@ def _instance_of(kept: KeptRun, name: str) -> str | None:
 
 
 def _tell_of_instance(kept: KeptRun, name: str, as_json: bool) -> int:
-    """Print the rules of an instance, and when the instance was on."""
+    """Print the rules of an instance, and when the instance was active."""
     engine = kept.recover(compare=False).engine
     report = engine.report()
     (instance,) = [each for each in report.instances if each.name == name]

@@ -171,8 +171,9 @@ class ReportRun(QueueRun):
             self._twice.add(queue_id)
             self.cancels[queue_id] = 0.0
             self.outlet.warn(
-                f"{self.hooks.name} accepted a job twice after it was submitted twice: {queue_id} "
-                "cancelled"
+                f"{self.hooks.name} accepted two submissions of the same job: cancelling the "
+                "second "
+                f"one, {queue_id}"
             )
 
     # -- what the queue says -------------------------------------------------------------------

@@ -120,7 +120,7 @@ class FluxExecutor(Executor):
             raise ExecutorError("the Flux executor is not open", code="not-open")
         if self._loop.lost is not None:
             raise ExecutorError(
-                "the Flux instance is gone",
+                "the Flux instance has ended",
                 cause=self._loop.lost,
                 hint="resume the run once it is back",
                 code="lost",

@@ -177,7 +177,10 @@ LOCAL = ActionPlugin(
                 "minimum": 1,
                 "default": 1,
             },
-            "secret": {"description": "If true, its output is not kept.", "type": "boolean"},
+            "secret": {
+                "description": "Whether to discard the command's output.",
+                "type": "boolean",
+            },
             "then": _THEN,
         },
     },

@@ -51,8 +51,8 @@ __all__ = ["jobspec"]
 
 
 @click.group()
-@click.option("--debug", is_flag=True, help="The same as 'run --debug'.")
-@click.option("--quiet", is_flag=True, help="The same as 'run --quiet'.")
+@click.option("--debug", is_flag=True, help="The same as 'ensemble run --debug'.")
+@click.option("--quiet", is_flag=True, help="The same as 'ensemble run --quiet'.")
 @click.version_option(package_name="ensemble-jobspec", prog_name="ensemble jobspec")
 @click.pass_context
 def jobspec(ctx: click.Context, debug: bool, quiet: bool) -> None:

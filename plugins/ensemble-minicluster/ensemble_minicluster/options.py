@@ -55,7 +55,7 @@ OPTIONS: Mapping[str, Any] = {
                 **_REACH,
             },
             "description": "Certificate of the service's certificate authority; default: "
-            "ENSEMBLE_CA; for a service on this machine, its own.",
+            "ENSEMBLE_CA, or that of a service on this machine.",
             **_TEXT,
         },
         "insecure": {
@@ -65,8 +65,8 @@ OPTIONS: Mapping[str, Any] = {
             "default": False,
         },
         "arrival_timeout": {
-            "description": "Longest time in seconds for granted nodes to come up in Flux, or for "
-            "removed ones to go.",
+            "description": "Longest time in seconds until granted nodes are up in Flux, or removed "
+            "nodes are gone.",
             "type": "number",
             "exclusiveMinimum": 0,
             "default": 600,

@@ -34,26 +34,27 @@ def names_of(given: object, namespace: str | None) -> dict[str, str]:
             given = json.loads(given)
         except ValueError as error:
             raise UsageError(
-                "the option map is not JSON", cause=str(error), hint=hint, code="bad-option"
+                "the option 'map' is not JSON", cause=str(error), hint=hint, code="bad-option"
             ) from None
     if not isinstance(given, Mapping):
-        raise UsageError("the option map is not an object", hint=hint, code="bad-option")
+        raise UsageError("the option 'map' is not an object", hint=hint, code="bad-option")
     names: dict[str, str] = {}
     for member, name in given.items():
         full = member_name(member)
         if not isinstance(name, str) or not _OBJECT.fullmatch(name):
             raise UsageError(
-                f"{name!r} is not the name of a MiniCluster (of {member} in the option map)",
+                f"{name!r} is not the name of a MiniCluster (of {member} in the option 'map')",
                 hint=hint,
                 code="bad-option",
             )
         if namespace is not None and not full.startswith(f"{namespace}/"):
             raise UsageError(
-                f"{member} in the option map is not in namespace {namespace}, the only one allowed",
+                f"{member} in the option 'map' is not in namespace {namespace}, the only one "
+                "allowed",
                 code="bad-option",
             )
         if full in names:
-            raise UsageError(f"the option map has {full} twice", code="bad-option")
+            raise UsageError(f"the option 'map' has {full} twice", code="bad-option")
         names[full] = name
     return names
 
@@ -66,7 +67,7 @@ def fixed_of(given: object) -> frozenset[str]:
             given = json.loads(given)
         except ValueError as error:
             raise UsageError(
-                "the option fixed is not JSON", cause=str(error), hint=hint, code="bad-option"
+                "the option 'fixed' is not JSON", cause=str(error), hint=hint, code="bad-option"
             ) from None
     if given is None:
         return frozenset()

@@ -109,7 +109,7 @@ _MEMBER = _object(
             pattern=_MEMBER_NAME,
             maxLength=15,
         ),
-        "ensemble": {**_ENSEMBLE, "description": "Text of its ensemble file."},
+        "ensemble": {**_ENSEMBLE, "description": "Text of the member's ensemble file."},
         "ensembleFrom": _FROM,
         "minicluster": _MINICLUSTER,
         "container": _text(
@@ -178,13 +178,13 @@ SPEC: Schema = _object(
         "sidecar": _SIDECAR,
         "ensemble": {
             **_ENSEMBLE,
-            "description": "One ensemble file for all members; its run is outside of them.",
+            "description": "One ensemble file for all members; it runs in a separate pod.",
         },
         "ensembleFrom": _FROM,
         "suspend": {
             "type": "boolean",
             "default": False,
-            "description": "If true, there are no members; the service stays.",
+            "description": "If true, the members are removed; the service stays.",
         },
         "updatePolicy": _choice(
             "What to do if the file or MiniCluster of a running member changes.",

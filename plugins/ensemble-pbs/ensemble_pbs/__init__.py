@@ -36,8 +36,8 @@ OPTIONS: Mapping[str, Any] = {
             "type": "number",
             "minimum": 0.2,
             "default": 15,
-            "description": "Longest delay in seconds until the end of a job that could not report "
-            "it is noticed; values below 6 act as 6.",
+            "description": "If a job could not report its end, notice the end after at most this "
+            "many seconds; values below 6 act as 6.",
         },
     },
 }

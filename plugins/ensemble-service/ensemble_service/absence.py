@@ -38,7 +38,7 @@ class Absence:
         self._since = None
         if self._told:
             self._told = False
-            self._run.warn(f"member {self._member} is back")
+            self._run.warn(f"member {self._member} is connected again")
         groups, self._groups = self._groups, set()
         self._tell(groups, 0)
 
@@ -52,8 +52,8 @@ class Absence:
         if jobs or opened or self._groups:
             self._told = True
             self._run.warn(
-                f"member {self._member} is away: its jobs continue there; new requests to it wait "
-                "until it is back"
+                f"member {self._member} is disconnected: its jobs continue; new requests to it "
+                "wait until it is connected again"
             )
             self.holds_up(jobs)
 

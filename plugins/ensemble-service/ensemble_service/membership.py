@@ -196,9 +196,10 @@ def away(run: Run | None, names: Sequence[str], seconds: float) -> ExecutorError
     tag = run.tag if run is not None else "RUN"
     return ExecutorError(
         f"{'member' if len(names) == 1 else 'members'} {listed(names)} "
-        f"{'is' if len(names) == 1 else 'are'} away",
+        f"{'is' if len(names) == 1 else 'are'} disconnected",
         cause=f"waited {seconds:g} s",
-        hint=f"nothing is lost: continue with 'ensemble resume {tag}' once they are back",
+        hint=f"nothing is lost: continue with 'ensemble resume {tag}' once they are connected "
+        "again",
         code="member-away",
         transient=True,
     )

@@ -34,7 +34,7 @@ OPTIONS: Mapping[str, Any] = {
             "description": "Host of the ensemble service; default localhost.",
         },
         "port": {
-            **_flag("PORT", "Its port."),
+            **_flag("PORT", "Port of the ensemble service."),
             "type": "integer",
             "minimum": 1,
             "maximum": 65535,
@@ -73,7 +73,7 @@ OPTIONS: Mapping[str, Any] = {
             **_flag(
                 "FILE",
                 "Certificate authority that must have signed the service's certificate.  [default: "
-                "$ENSEMBLE_CA; for a service on this machine, the ca.crt in its own folder]",
+                "$ENSEMBLE_CA, or the ca.crt of a service on this machine]",
                 path=True,
                 instead_of=["insecure"],
             ),
@@ -81,7 +81,7 @@ OPTIONS: Mapping[str, Any] = {
             "minLength": 1,
             "description": (
                 "File with the certificate of the service's certificate authority; default: "
-                "ENSEMBLE_CA, or for a service on this machine its own."
+                "ENSEMBLE_CA, or that of a service on this machine."
             ),
         },
         "insecure": {

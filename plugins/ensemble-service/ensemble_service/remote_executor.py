@@ -298,7 +298,7 @@ class RemoteExecutor(Executor):
                 )
             proxy = self._proxy(name)
             if not proxy.open:
-                raise ExecutorError(f"member {name} is away", code="away", transient=True)
+                raise ExecutorError(f"member {name} is disconnected", code="away", transient=True)
             if "resize" not in proxy.capabilities:
                 raise ExecutorError(
                     (f"member {name} does not support resizing"), code="cannot-resize"

@@ -132,7 +132,7 @@ class Resizes:
         try:
             answer = self.resizer.resize(member, delta)
             if not _sound(answer):
-                raise TypeError(f"it answered {answer!r}")
+                raise TypeError(f"the resizer answered {answer!r}")
         except (Exception, SystemExit) as error:  # any fault of a plugin must become an answer
             answer = Resized(
                 outcome="denied",

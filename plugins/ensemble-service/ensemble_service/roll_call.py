@@ -69,8 +69,8 @@ class RollCall:
             if not names & service.members or any(map(partial(similar_name, there=there), absent)):
                 raise no_such_member(absent, service.members, service.target, self._namespace)
             _log.warning(
-                "not connected to the service at %s: %s; their jobs wait for them, other jobs "
-                "start (connected: %s)",
+                "some members are not connected to the service at %s: %s; their jobs wait for "
+                "them, other jobs start (connected: %s)",
                 service.target,
                 listed(absent),
                 listed(sorted(service.members)),
@@ -116,7 +116,7 @@ class RollCall:
                 raise self._service.unreachable(self._membership.run)
             raise no_such_member([], self._service.members, self._service.target, self._namespace)
         raise ExecutorError(
-            "some job groups name no member, and more than one is connected",
+            "some job groups name no member, and more than one member is connected",
             cause=f"connected in {self._namespace}: {listed(there)}",
             hint=f"choose a default: --option default={there[0].partition('/')[2]}",
             code="no-default",

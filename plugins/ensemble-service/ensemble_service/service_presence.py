@@ -62,8 +62,8 @@ class ServicePresence:
         self._told_away = True
         cause = self._trouble.cause or self._trouble.what if self._trouble else ""
         return (
-            f"the service at {self.target} is away: jobs continue, and so does the run once it "
-            f"is back{f' ({cause})' if cause else ''}"
+            f"the service at {self.target} is unavailable: jobs continue; the run continues when "
+            f"the service is available again{f' ({cause})' if cause else ''}"
         )
 
     def unreachable(self, run: Run) -> EnsembleError:

@@ -627,8 +627,8 @@ def test_a_long_absence_is_reported_once_and_so_is_the_return(
     world.agent("a")
     controller.wait(lambda: len(controller.problems()) == 2, "the other word")
     first, second = controller.problems()
-    assert first.startswith("member default/a is away")
-    assert second == "member default/a is back"
+    assert first.startswith("member default/a is disconnected")
+    assert second == "member default/a is connected again"
 
 
 def test_rules_see_which_groups_members_are_away(
@@ -690,7 +690,7 @@ def test_a_resumed_run_waits_for_its_member_and_finally_names_it(world: World) -
     impatient = world.run("run-patient", patience=0.2)
     with pytest.raises(ExecutorError) as caught:
         impatient.executor.reattach({"t.1": 0.0})
-    assert "member default/a is away" in str(caught.value)
+    assert "member default/a is disconnected" in str(caught.value)
     assert "ensemble resume run-patient" in str(caught.value)
     impatient.executor.close()
 
@@ -713,7 +713,7 @@ def test_a_member_that_is_absent_at_the_start_only_delays_its_own_jobs(
     world.agent("b")
     controller.over("t.2")
     (told,) = [each.getMessage() for each in caplog.records if "their jobs" in each.getMessage()]
-    assert told.startswith("not connected to the service at")
+    assert told.startswith("some members are not connected to the service at")
     assert told.endswith(
         "default/b; their jobs wait for them, other jobs start (connected: default/a)"
     )

@@ -59,7 +59,9 @@ _MOST_TICKS, _SHORTEST = 100_000_000, 1e-6
     "--cores-per-node", default=None, type=int, metavar="N", help="Cores of each node.  [default: "
     "those of this machine]",
 )  # fmt: skip
-@click.option("--gpus-per-node", default=0, metavar="N", show_default=True, help="Its GPUs.")
+@click.option(
+    "--gpus-per-node", default=0, metavar="N", show_default=True, help="GPUs of each node."
+)
 @click.option(
     "--max-nodes",
     type=int,
@@ -71,7 +73,8 @@ _MOST_TICKS, _SHORTEST = 100_000_000, 1e-6
     type=click.Choice(["easy", "none"]),
     default="easy",
     show_default=True,
-    help="Whether jobs may overtake one that waits for nodes, if that does not delay it.",
+    help="Whether jobs may start before an earlier job that waits for nodes, if this does not "
+    "delay the earlier job.",
 )
 @click.option(
     "--wait",
@@ -194,7 +197,7 @@ def simulate(
     if reuse:
         raise UsageError(
             "--reuse cannot be combined with --runs, --vs or --cost",
-            hint="remove it: a model defines what jobs do",
+            hint="remove --reuse: in a simulation, a model defines what jobs do",
             code="bad-option",
         )
     studies = [first]
@@ -308,9 +311,9 @@ def _check_ticks(ensemble: Ensemble, text: str, file: str, until: float) -> None
     for period, repetitions, what, where in periods:
         if period < _SHORTEST or min(length / period, repetitions) > _MOST_TICKS:
             raise UsageError(
-                f"{what} would tick {length / period:.3g} times",
-                cause=f"its period is {period:g} s, and a run may take {length:g} s; allowed are "
-                f"{_MOST_TICKS} ticks and a period of at least {_SHORTEST:g} s",
+                f"{what} would occur {length / period:.3g} times",
+                cause=f"its period is {period:g} s, and a run may take {length:g} s; the limits "
+                f"are {_MOST_TICKS} times, and a period of at least {_SHORTEST:g} s",
                 where=where,
                 hint="shorten the runs (--for 1d), or increase the period",
                 code="out-of-range",

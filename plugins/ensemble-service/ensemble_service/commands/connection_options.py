@@ -45,7 +45,7 @@ def service_options(function: _F) -> _F:
             callback=_whole,
             help=(
                 "Certificate authority that must have signed the service's certificate.  [default: "
-                "$ENSEMBLE_CA; for a service on this machine, the ca.crt in its own folder]"
+                "$ENSEMBLE_CA, or the ca.crt of a service on this machine]"
             ),
         ),
         click.option(
@@ -63,7 +63,7 @@ def service_options(function: _F) -> _F:
             default=50051,
             show_default=True,
             type=click.IntRange(1, 65535),
-            help="Its port.",
+            help="Port of the ensemble service.",
         ),
         click.option(
             "--host",

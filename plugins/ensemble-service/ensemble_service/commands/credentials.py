@@ -40,7 +40,8 @@ __all__ = ["init_tls", "token"]
     "hosts",
     metavar="NAME",
     multiple=True,
-    help="Another name or address of the service, beside this machine's. Can be repeated.",
+    help="Another name or address of the service, in addition to those of this machine. "
+    "Can be repeated.",
 )
 @click.option(
     "--days",

@@ -53,7 +53,8 @@ def member() -> None:
     metavar="DIR",
     type=click.Path(),
     help=(
-        "Folder for what the member needs to find its jobs again.  [default: ENSEMBLE_STATE, "
+        "Folder of the member's records, with which it finds its jobs again.  [default: "
+        "ENSEMBLE_STATE, "
         "or the user's state folder]"
     ),
 )
@@ -72,11 +73,11 @@ def start(
 ) -> int:
     """Run a member agent until SIGTERM or Ctrl-C.
 
-    It connects to the ensemble service and runs the jobs that 'ensemble run --executor remote'
-    sends, on the local queue. While the service is away, jobs continue and their events are kept.
-    If the service rejects the agent at the start, the agent exits with an error. When an agent
-    stops, its jobs stay in the queue if that is possible. The next agent with the same --name and
-    --state finds them.
+    The agent connects to the ensemble service. On its queue it runs the jobs that 'ensemble run
+    --executor remote' sends. While the service is unavailable, jobs continue and their events are
+    kept. If the service rejects the agent at the start, the agent exits with an error. When an
+    agent stops, its jobs stay in the queue if that is possible. The next agent with the same --name
+    and --state finds them.
     """
     from ensemble_core import __version__
     from ensemble_service.access import member_name
