@@ -1,7 +1,7 @@
-"""Open run on a queue whose wrappers claim their jobs.
+"""State of a run on a queue whose wrapper scripts claim their jobs.
 
-A wrapper claims its job before it starts the job, and writes the start and end to the run's folder.
-``BatchExecutor`` creates the run.
+A wrapper claims its job before it starts the job, and writes the start and the end to the run's
+folder. ``BatchExecutor`` creates the run.
 """
 
 from __future__ import annotations

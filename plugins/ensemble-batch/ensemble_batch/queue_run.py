@@ -1,4 +1,4 @@
-"""Open run on a queue: its jobs that are not over, shared by the executor's threads.
+"""State of a run on a queue: its jobs that are not over, shared by the executor's threads.
 
 ``QueueExecutor`` creates the run; ``Submission``, ``Inquiry`` and ``Recovery`` work on it. Queues
 whose jobs have a wrapper use ``BatchRun`` or ``ReportRun``.

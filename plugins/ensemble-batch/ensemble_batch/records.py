@@ -29,9 +29,9 @@ class Sent:
     """A recorded batch.
 
     The field ``jobs`` maps the batch's jobs, in order, to the context of their ``start`` event. The
-    field ``names`` lists the names it was submitted under, and ``at`` is the time of the last
-    submission (seconds since the epoch). The field ``ids`` has the queue's ids once they are known,
-    of each job or of the whole batch.
+    field ``names`` lists the names under which the batch was submitted, and ``at`` is the time of
+    the last submission (seconds since the epoch). The field ``ids`` has the queue's ids once they
+    are known: of each job, or of the whole batch.
     """
 
     key: str
@@ -157,7 +157,7 @@ class Records:
         self._write([_line("z", path)])
 
     def forget(self, jobs: Sequence[str]) -> None:
-        """Drop the records of jobs that no caller will ask for."""
+        """Drop the records of jobs that are over and recorded in the run's journal."""
         self._write([_line("f", list(jobs))])
         self._count += len(jobs)
         if self._file is not None and self._path is not None and self._count >= self.renewal:

@@ -1,4 +1,4 @@
-"""Open run on a queue whose jobs report over the network.
+"""State of a run on a queue whose jobs report over the network.
 
 A wrapper sends a line when its job starts and ends, or writes the line to the run's folder if the
 controller does not answer. The wrapper's report determines the result of the command; the queue's

@@ -34,13 +34,16 @@ def status_of(code: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Report on one life of one job (a restart begins a new life).
+    """Report of a wrapper on one execution of a job; a restart is another execution.
 
-    The kind ``start`` means that the command runs. ``end`` means that it has ended with ``status``
-    (a wait status); ``why`` is then ``timeout`` if the wrapper ended it, ``stopped`` if the queue
-    told the wrapper to end, else empty. ``fail`` means that it could not be started; ``why`` is
-    then a code, and ``note`` the reason in words. The field ``seconds`` is how long the command
-    ran, and ``at`` is the node's time (seconds since the epoch).
+    - ``kind``: ``start`` (the command runs), ``end`` (it has ended) or ``fail`` (it could not be
+      started)
+    - ``status``: after ``end``, the wait status of the command
+    - ``why``: after ``end``, ``timeout`` if the wrapper ended the command, ``stopped`` if the queue
+      told the wrapper to end, otherwise empty; after ``fail``, a code
+    - ``note``: after ``fail``, the reason in words
+    - ``seconds``: how long the command ran
+    - ``at``: the node's time (seconds since the epoch)
     """
 
     kind: Literal["start", "end", "fail"]

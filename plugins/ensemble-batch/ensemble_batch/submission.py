@@ -1,9 +1,10 @@
-"""Submission to a queue: few calls, and each job once.
+"""Submits jobs to a queue: with few calls, and each job once.
 
-Jobs gather and are submitted as batches of one shape. Each batch is recorded before it is
-submitted. If a batch may not have arrived, it is looked up, and resubmitted if it is missing. A
-copy that arrives late is harmless: it finds its jobs claimed and runs nothing, or has the same name
-as the first. Used by the querying thread of ``QueueExecutor``.
+Jobs are collected for a short time and submitted as batches; all jobs of a batch have the same
+shape (they request the same resources). Each batch is recorded before it is submitted. If a batch
+may not have arrived, it is looked up, and resubmitted if it is missing. A copy that arrives late is
+harmless: it finds its jobs claimed and runs nothing, or has the same name as the first. Used by the
+querying thread of ``QueueExecutor``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Queue options of a job: from its shape, its Flux-only attributes, and the site's table.
+"""Computes the queue options of a job from its shape, its Flux-only attributes and the site's
+table.
 
-Also the command that starts Flux in a Slurm job. Called by ``conversion``.
+The module also builds the command that starts Flux in a Slurm job. Called by ``conversion``.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class Shape:
 
 
 class _Count:
-    """Counts of one tree."""
+    """Numbers of nodes, slots, cores and GPUs in one resource tree."""
 
     def __init__(self) -> None:
         self.nodes: int | None = None

@@ -1,4 +1,5 @@
-"""An open run in Kubernetes: creates Jobs, watches them and their pods, and reports their events.
+"""State of a run in Kubernetes: creates Jobs, watches them and their pods, and reports their
+events.
 
 Three watches suffice (Jobs, pods, and Events about pods that could not be created); nothing is
 polled. One lock guards the handling of changes. Requests are made without the lock.

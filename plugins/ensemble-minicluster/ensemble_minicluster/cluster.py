@@ -1,6 +1,7 @@
-"""A resizable cluster: the authority on its size, its nodes, and waiting for changes of nodes.
+"""A resizable cluster: its size, which the ensemble service controls, and its nodes.
 
-The executor creates the cluster; the resizing thread, ``grow`` and ``shrink`` use it.
+The executor creates the cluster; the resizing thread, ``grow`` and ``shrink`` use it to request
+sizes and to wait until the nodes have changed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _LONGEST_NAME = 200
 
 
 class Service(Protocol):
-    """Authority on sizes: the ensemble service as used for one member, or a mock of it."""
+    """What controls the cluster's size: the ensemble service, for one member, or a mock of it."""
 
     def size(self) -> int | None:
         """Return the target number of nodes, if known.
@@ -49,7 +50,7 @@ class Patience:
 
     - ``arrival``: for nodes to arrive or leave
     - ``drain``: for jobs to leave the nodes that will be removed
-    - ``settle``: how long a node that was already up before a growth must stay up to count as new
+    - ``settle``: for a node that was already up before a ``grow``; after this time it counts as new
     """
 
     arrival: float = 600.0

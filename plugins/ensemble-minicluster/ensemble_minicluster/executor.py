@@ -63,7 +63,7 @@ class Part:
 class MiniCluster(Executor):
     """Runs jobs on ``part``, and resizes the cluster.
 
-    - ``service``: called when the run opens; returns the authority to request nodes from
+    - ``service``: called when the run opens; returns the object that controls the cluster's size
     - ``follow``: if false, sizes are simulated, and nodes are neither drained nor waited for
     - ``others``: returns the part with another name, for a resumed run that started with that part
     - ``note``: printed at the start
@@ -278,7 +278,7 @@ class MiniCluster(Executor):
 
 
 class _Member:
-    """The ensemble service as used for one of its members."""
+    """The ensemble service, which controls the size of one member."""
 
     def __init__(self, client: ServiceClient, member: str) -> None:
         self._client = client

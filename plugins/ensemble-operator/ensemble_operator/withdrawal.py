@@ -1,4 +1,4 @@
-"""Withdrawal of a run outside the members: cancels its jobs and waits for their ends.
+"""Withdraws a run that is in a pod outside the members: cancels its jobs and waits until they end.
 
 A run is withdrawn before its members are deleted or another run replaces it. A resume submits the
 cancelled jobs again.

@@ -1,4 +1,4 @@
-"""Measures of numbers and names before they are drawn, without matplotlib."""
+"""Prepares numbers and names for drawing: limits, time units, shortened names. Without matplotlib."""
 
 from __future__ import annotations
 

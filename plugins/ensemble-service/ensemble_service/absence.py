@@ -1,4 +1,4 @@
-"""Absence of a member: measures how long the member is away, and warns the run.
+"""Absence of a member: measures how long the member is disconnected, and warns the run.
 
 ``member_proxy`` has one :class:`Absence` for its member.
 """
@@ -12,21 +12,20 @@ from ensemble_service.run_context import RunContext
 
 __all__ = ["Absence"]
 
-#: Seconds until the run is warned that a member is away.
+#: Seconds until the run is warned that a member is disconnected.
 _AWAY = 3.0
 
 
 class Absence:
-    """Tracks whether one member is away. While it is, its job groups have the gauge
-    ``away.GROUP``.
-    """
+    """Tracks whether one member is disconnected; if so, sets the gauge ``away.GROUP`` of its
+    groups."""
 
     def __init__(self, member: str, run: RunContext) -> None:
         self._member = member
         self._run = run
         self._since: float | None = None
         self._told = False
-        #: The job groups that the run considers away because the member is.
+        #: The job groups whose gauge ``away.GROUP`` is 1.
         self._groups: set[str] = set()
 
     def begin(self, now: float) -> None:
@@ -58,16 +57,14 @@ class Absence:
             self.holds_up(jobs)
 
     def holds_up(self, jobs: Iterable[str]) -> None:
-        """If the absence was already reported, mark the groups of these jobs as away too."""
+        """If the absence was already reported, set the gauge ``away.GROUP`` of these jobs' groups."""
         if self._told:
             found = {job.rpartition(".")[0] for job in jobs} - self._groups
             self._groups |= found
             self._tell(found, 1)
 
     def of_group(self, group: str, present: bool) -> bool:
-        """Return whether the run considers this group, which may have jobs at the member, to be
-        away.
-        """
+        """Return whether the gauge ``away.GROUP`` of this group is set."""
         if not present:
             self._groups.add(group)
         return group in self._groups

@@ -51,12 +51,13 @@ _WHAT_TO_DO = (
 class EventAdmission:
     """Decides which of a member's events reach the run.
 
-    The mapping ``jobs`` has the member's jobs and ``resizes`` its unanswered requests; the proxy
-    updates both. The function ``elsewhere`` says whether a job belongs to another member. The
-    callback ``tell`` informs the user. The callback ``ahead`` stores for later controllers by how
-    many seconds the member's clock is ahead: the smallest value so far, and the current one;
-    ``offsets`` are the stored values. The list ``shared`` has the absolute paths of folders whose
-    files may be read.
+    - ``jobs``, ``resizes``: the member's jobs and unanswered requests; the proxy updates both
+    - ``elsewhere``: returns whether a job belongs to another member
+    - ``tell``: called with messages for the user
+    - ``ahead``: called with the seconds by which the member's clock is ahead, to store them for
+      later controllers: the smallest value so far, and the current value
+    - ``offsets``: the stored values
+    - ``shared``: absolute paths of folders whose files may be read
     """
 
     def __init__(

@@ -51,8 +51,9 @@ class HostedRun:
     """A run on this member.
 
     The function ``build`` creates an executor. The folder ``folder`` keeps the run's files. The
-    callback ``answer`` sends an answer, and ``news`` reports that there are events to send. The
-    callback ``over`` is called when no call is left, and returns whether the run is forgotten.
+    callback ``answer`` sends an answer, and ``news`` reports that events are ready to be sent. The
+    callback ``over`` is called when no call is left, and returns whether the agent has dropped the
+    run.
     """
 
     def __init__(

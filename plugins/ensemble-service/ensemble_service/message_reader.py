@@ -1,4 +1,4 @@
-"""Message reader: limits how many messages of callers are read at once, and so the memory.
+"""Message reader: limits how many messages are read at the same time, to limit memory.
 
 ``rpc_guard`` uses it to read the first message of each call, once the caller is known. gRPC
 allocates memory for a message only while the message is read; each waiting call holds at most one

@@ -26,7 +26,7 @@ _log = logging.getLogger("ensemble.remote")
 
 
 class RollCall:
-    """One roll call.
+    """A roll call in progress.
 
     The condition ``news`` is notified of every change. Callers must hold its lock.
     """

@@ -56,7 +56,7 @@ class ServicePresence:
         self.members.clear()
 
     def lasting_absence(self, now: float) -> str | None:
-        """Return a warning, once, if the service has been away for long."""
+        """Return a warning, once, if the service has been unavailable for long."""
         if self._away_since is None or now - self._away_since <= _AWAY or self._told_away:
             return None
         self._told_away = True

@@ -50,7 +50,7 @@ _DISTRIBUTIONS: Mapping[str, tuple[Callable[..., float], int]] = {
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """A number for each job. The field ``text`` is its notation in the file.
+    """A number that depends on the job, such as its duration. ``text`` is its notation in the file.
 
     One of these defines the number:
 

@@ -34,13 +34,11 @@ def key_of_call(name: str, job: Mapping[str, Any] | None) -> tuple[str, str]:
 class Calls:
     """The calls of one simulated run.
 
-    The calls of a function for a job get the recorded durations and results in order; the result of
-    a failed call is its error. After these, the function ``drawn`` returns the duration of each
-    further call, and a further call of an action returns the last successful result. With
+    For a function and a job, the first calls get the recorded durations and results, in order; the
+    result of a failed call is its error. For each further call, the function ``drawn`` returns the
+    duration, and a further call of an action returns the last successful result. With
     ``functions``, functions of the file also return recorded results; otherwise only plugins'
-    actions do.
-
-    For each call, call :meth:`takes` once, then :meth:`answer`.
+    actions do. For each call, call :meth:`takes` once, then :meth:`answer`.
     """
 
     def __init__(
