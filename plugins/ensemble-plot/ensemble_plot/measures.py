@@ -1,4 +1,4 @@
-"""Prepares numbers and names for drawing: limits, time units, shortened names. Without matplotlib."""
+"""Prepares numbers and names for drawing: limits, time units, short names. Without matplotlib."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Absence:
             self.holds_up(jobs)
 
     def holds_up(self, jobs: Iterable[str]) -> None:
-        """If the absence was already reported, set the gauge ``away.GROUP`` of these jobs' groups."""
+        """If the absence was already reported, set ``away.GROUP`` of these jobs' groups."""
         if self._told:
             found = {job.rpartition(".")[0] for job in jobs} - self._groups
             self._groups |= found

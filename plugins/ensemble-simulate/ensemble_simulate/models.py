@@ -40,7 +40,7 @@ _MOST_ROWS = 10_000_000
 
 
 class Number(Protocol):
-    """Interface of a number that depends on the job, such as its duration; ``text`` describes it."""
+    """A number that depends on the job, such as its duration; ``text`` describes it."""
 
     @property
     def text(self) -> str: ...
