@@ -35,7 +35,7 @@ _SAMPLES = {
 
 
 def after_each(groups: Sequence[str], action: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return rules that perform this action at the end of each job of these groups."""
+    """Return rules that perform ``action`` whenever a job of one of the ``groups`` ends."""
     return [
         {
             "id": f"next-{group}",

@@ -83,9 +83,11 @@ class ExactMoments:
         self.sums = _Sums(squares=moment in ("variance", "error"))
 
     def share(self, other: object) -> bool:
-        """Use the sums of a reducer that gets the same values. Return False if it has none.
+        """Share the sums of another statistic over the same values.
 
-        Both reducers must be new. From then on, values are added to the other one only.
+        Return False if ``other`` has no such sums.
+
+        Both must be new. From then on, add values to ``other`` only.
         """
         if not isinstance(other, ExactMoments):
             return False

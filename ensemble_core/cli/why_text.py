@@ -24,7 +24,12 @@ _NAMED = 6
 
 @dataclass(slots=True)
 class Span:
-    """Consecutive verdicts of the same kind: the last of them, and a summary of all."""
+    """Summary of several verdicts (results of considering a rule) that are of the same kind.
+
+    ``verdict`` is the last of them. ``first`` and ``last`` are the numbers of the first and last
+    event; ``time`` and ``event`` belong to the first one. ``lowest`` and ``highest`` are the
+    extremes of the metric.
+    """
 
     verdict: Verdict
     first: int

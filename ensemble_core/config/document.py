@@ -62,12 +62,15 @@ class Document:
     def at(self, path: Path) -> Location | None:
         """Return the position of the value at this path.
 
-        If it is unknown, use the nearest parent.
+        If its position is unknown, return that of the nearest parent.
         """
         return self._place(path, self.values)
 
     def at_key(self, path: Path) -> Location | None:
-        """Return the position of the key at this path. If the key is unknown, use the value."""
+        """Return the position of the key at this path.
+
+        If its position is unknown, return that of the value.
+        """
         return self._place(path, self.keys if path in self.keys else self.values)
 
     def _place(self, path: Path, places: Mapping[Path, tuple[int, int]]) -> Location | None:

@@ -96,8 +96,10 @@ class Agenda:
 
     @property
     def _may_be_idle(self) -> bool:
-        """True if rules on ``idle`` must be checked, perhaps because the event finished an index
-        and enabled such a rule."""
+        """True if rules on ``idle`` have to be checked.
+
+        This is also the case if the event finished an index and thereby enabled such a rule.
+        """
         state = self._state
         return state.look_for_idle or (
             state.rules.index.new_idle and state.index_over == state.events

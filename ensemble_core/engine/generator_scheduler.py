@@ -182,7 +182,7 @@ class GeneratorScheduler:
 
 
 def _plain(point: Point) -> dict[str, Any]:
-    """Return a point as plain data, as the call and the journal contain it."""
+    """Return a point as plain data, for the generator's call and for the journal."""
     data: dict[str, Any] = {"point": point.number, "state": point.state}
     if point.origin is not None:
         data["of"], data["point"] = point.origin

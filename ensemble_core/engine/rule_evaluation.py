@@ -1,8 +1,8 @@
 """Finds the rules that an event triggers, checks their conditions, and fires them.
 
 The engine owns the :class:`RuleEvaluation`, which reads and updates the ``State``. It reports what
-happens to rules to a :class:`RuleObserver`, if any. The docstring of the module ``engine`` states
-the laws.
+happens to rules to a :class:`RuleObserver`, if any. The laws that it obeys are in the docstring of
+the module ``engine``.
 """
 
 from __future__ import annotations
@@ -74,7 +74,10 @@ class RuleObserver(Protocol):
 
 
 class RuleEvaluation:
-    """Evaluates the rules of a run. The docstring of the module ``engine`` states the laws."""
+    """Evaluates the rules of a run.
+
+    The laws that it obeys are in the docstring of the module ``engine``.
+    """
 
     def __init__(self, state: State) -> None:
         self.state = state

@@ -223,8 +223,10 @@ class _Cell:
 
 
 class _Line:
-    """The jobs of one row: its cells by pivot value (``None`` without a pivot), and its ``by``
-    values, as in its job with the lowest index.
+    """The jobs of one row.
+
+    ``cells`` has a cell for each pivot value (``None`` without a pivot). ``by`` has the values of
+    the ``by`` variables, as in the job with the lowest index.
     """
 
     __slots__ = ("by", "cells", "index", "n", "place", "reused")
@@ -346,8 +348,11 @@ class GroupedWork(TableWork):
             self._work()
 
     def _picker(self, layout: Sequence[str]) -> Callable[[DoneJob], tuple[Any, ...]]:
-        """Return a function that takes a job, followed by ``None`` and 1, and returns its pivot
-        value, the earlier job that it reuses, its ``by`` values, and its variables.
+        """Return a function that picks from a job the data that this table needs.
+
+        Its argument is the job's tuple with ``None`` and 1 appended. It returns the pivot value,
+        the earlier job that was reused (or ``None``), the values of the ``by`` variables, and the
+        values of all variables.
         """
         places = {"index": 0, "duration": 2, "attempt": 3}
         places.update((name, number) for number, name in enumerate(layout, 4))
@@ -393,7 +398,7 @@ class GroupedWork(TableWork):
             self._dirty.update(dict.fromkeys(self._lines.values()))
 
     def _line(self, index: int, by: tuple[Any, ...]) -> _Line:
-        """Return the line of these ``by`` values."""
+        """Return the line with these ``by`` values. Create it if necessary."""
         place = tuple([value_order(value) for value in by])
         line = self._lines.get(place)
         if line is None:

@@ -40,7 +40,11 @@ class Capacity:
         self._values.clear()
 
     def until(self, now: float) -> dict[str, dict[str, float]]:
-        """Return the hours ``up`` and ``free`` for each resource that the queue has reported."""
+        """Return the sums up to the time ``now``, by resource.
+
+        For example, ``up`` of ``cores`` is in core hours. A resource is included if the queue has
+        reported it.
+        """
         hours = max(0.0, now - self._at) / 3600
         found = {kind: dict(sums) for kind, sums in self._hours.items()}
         for kind in _KINDS:

@@ -20,10 +20,12 @@ _EVIDENCE = math.log(10)
 def suspects(
     parameters: Mapping[str, Sequence[Any]], failed: Sequence[int]
 ) -> list[dict[str, Any]]:
-    """Return the parameter values whose jobs failed more often than chance explains.
+    """Return the parameter values whose jobs failed more often than chance explains, strongest
+    evidence first.
 
-    If the two strongest suspects together explain more than each alone, the key ``with`` of the
-    first one has the second one.
+    ``failed`` has the positions of the failed jobs in the lists of ``parameters``. If a pair of
+    values of two parameters is stronger evidence than each value alone, it comes first, as an
+    additional entry: its key ``with`` maps the second parameter to its value.
     """
     share = len(failed) / max(map(len, parameters.values()), default=1)
     found = []
@@ -50,10 +52,9 @@ def _pair(
     found: Sequence[tuple[float, dict[str, Any]]],
     share: float,
 ) -> tuple[float, dict[str, Any]] | None:
-    """Return the strongest suspect combined with the strongest suspect of another parameter, or
-    ``None``.
+    """Return the strongest suspect together with the strongest suspect of another parameter.
 
-    Return ``None`` unless the pair is stronger evidence than each of the two alone.
+    Return ``None`` if the pair is not stronger evidence than each of the two alone.
     """
     first = found[0][1] if found else {}
     other = next((one for _, one in found if one["name"] != first["name"]), None)
