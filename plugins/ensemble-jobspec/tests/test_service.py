@@ -122,6 +122,7 @@ requires:
   fast: [{name: io, field: type, match: nvme, attribute: speed, value: 3}]
   gpu: [{name: gpus, field: vendor}]
   slow: [{name: io, attribute: speed, value: 2}]
+  red: [{name: io, attribute: colour}]
 tasks:
 - {command: "true", requires: "shm|fast"}
 """
@@ -147,6 +148,7 @@ def test_requirements_are_looked_up_and_unmet_ones_reported() -> None:
     said = satisfy(REQUIRING, *words)
     assert "shm: met" in said
     assert "slow: met" in said
+    assert "red: nothing in 'io' has colour" in said
     assert "fast: nothing in 'io' has type=nvme and speed=3" in said
     assert "gpu: unknown subsystem 'gpus'" in said
     satisfy(REQUIRING, *words, "--require-all", code=1)
