@@ -48,6 +48,8 @@ class TestSlurm(ExecutorContract):
             session.wait_clean(job)
         finally:
             self.cluster.run("scontrol", "update", "nodename=n4", "state=resume", check=False)
+        assert session.exception(job) == "node-failure"
+        assert session.context(job, "finish")["status"] != 0
         return session.cause(job)
 
     def end_by_preempted(self, session: Session) -> Cause:

@@ -61,21 +61,6 @@ def test_the_end_of_a_job_whose_shell_is_killed_is_noticed(
     assert "Slurm: FAILED" in session.context(job, "exception")["note"]
 
 
-def test_a_job_on_a_node_that_goes_down_fails_with_node_failure(
-    session: Session, cluster: Cluster
-) -> None:
-    job = session.job("sleep", "1000", options={"slurm": {"extra": ["--nodelist=n4"]}})
-    session.submit(job)
-    session.wait_for(job, "start")
-    cluster.run("scontrol", "update", "nodename=n4", "state=down", "reason=test")
-    try:
-        session.wait_clean(job)
-        assert session.exception(job) == "node-failure"
-        assert session.context(job, "finish")["status"] != 0
-    finally:
-        cluster.run("scontrol", "update", "nodename=n4", "state=resume", check=False)
-
-
 def test_a_job_that_slurm_restarts_ends_once_and_its_first_life_does_not_count(
     session: Session, cluster: Cluster, tmp_path: Path
 ) -> None:
