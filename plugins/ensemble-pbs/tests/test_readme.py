@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from importlib.metadata import metadata
 from pathlib import Path
 
 from ensemble_pbs import JOB_OPTIONS, OPTIONS
-
-from ensemble_core.config import load_text
-from ensemble_core.plugin.discovery import discover
+from ensemble_testing import ReadmeContract
 
 
-def readme() -> str:
-    file = Path(__file__).parents[1] / "README.md"
-    if file.is_file():
-        return file.read_text("utf-8")
-    return str(metadata("ensemble-pbs").json["description"])  # from the wheel
-
-
-def test_the_ensemble_file_in_the_readme_is_valid_and_shows_every_option() -> None:
-    text = readme()
-    (file,) = re.findall(r"^```yaml\n(.*?)^```", text, re.M | re.S)
-    assert load_text(file, discover(), file="README.md").warnings == ()
-    assert [name for name in JOB_OPTIONS["properties"] if f"{name}:" not in file] == []
-    assert [name for name in OPTIONS["properties"] if f"| `{name}=" not in text] == []
+class TestReadme(ReadmeContract):
+    distribution = "ensemble-pbs"
+    options = JOB_OPTIONS
+    executor_options = OPTIONS
+    tests = Path(__file__).parent

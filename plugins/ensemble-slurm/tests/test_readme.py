@@ -5,40 +5,23 @@ The page ``docs/start-slurm.md`` is followed on a real cluster.
 
 from __future__ import annotations
 
-import re
-from importlib.metadata import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ensemble_slurm.options import JOB_OPTIONS, OPTIONS
+from ensemble_testing import ReadmeContract
 from start_pages import commands_of, run_commands
 
 from ensemble_core.config import load_text
 from ensemble_core.plugin.discovery import discover
 
 
-def readme() -> str:
-    file = Path(__file__).parents[1] / "README.md"
-    if file.is_file():
-        return file.read_text("utf-8")
-    return str(metadata("ensemble-slurm").json["description"])  # as it was built into the wheel
-
-
-FILES = re.findall(r"^```yaml\n(.*?)^```", readme(), re.M | re.S)
-
-
-@pytest.mark.parametrize("number", range(len(FILES)))
-def test_an_ensemble_file_in_the_readme_is_valid(number: int) -> None:
-    assert load_text(FILES[number], discover(), file="README.md").warnings == ()
-
-
-def test_the_readme_lists_every_option_of_the_executor_and_of_a_job_group() -> None:
-    text = readme()
-    assert FILES
-    assert [name for name in OPTIONS["properties"] if f"| `{name}=" not in text] == []
-    shown = "".join(FILES)
-    assert [name for name in JOB_OPTIONS["properties"] if f"{name}:" not in shown] == []
+class TestReadme(ReadmeContract):
+    distribution = "ensemble-slurm"
+    options = JOB_OPTIONS
+    executor_options = OPTIONS
+    tests = Path(__file__).parent
 
 
 def test_an_option_that_only_the_run_may_set_is_rejected_with_a_hint() -> None:

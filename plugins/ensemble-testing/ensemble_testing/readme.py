@@ -1,5 +1,5 @@
-"""Contract suite for a plugin's README: checks that its ensemble file is valid and shows every
-option.
+"""Contract suite for a plugin's README: checks that its ensemble files are valid and that it lists
+every option.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ class ReadmeContract:
     """Tests of a README.
 
     The attribute ``distribution`` is the plugin's name on PyPI. The attribute ``options`` is the
-    schema whose properties the README's only ensemble file (a ``yaml`` block) must show. The
+    schema whose properties the README's ensemble files (``yaml`` blocks) must show. The attribute
+    ``executor_options`` is the schema whose properties are rows of a table (``| `name=``). The
     attribute ``tests`` is the folder of the tests: the README is in its parent, or in the wheel.
     """
 
     distribution: ClassVar[str]
     options: ClassVar[Mapping[str, Any]]
+    executor_options: ClassVar[Mapping[str, Any]] = {"properties": {}}
     tests: ClassVar[Path]
 
     def readme(self) -> str:
@@ -35,7 +37,13 @@ class ReadmeContract:
             return file.read_text("utf-8")
         return str(metadata(self.distribution).json["description"])
 
-    def test_the_ensemble_file_in_the_readme_is_valid_and_shows_every_option(self) -> None:
-        (file,) = re.findall(r"^```yaml\n(.*?)^```", self.readme(), re.M | re.S)
-        assert load_text(file, discover(), file="README.md").warnings == ()
-        assert [name for name in self.options["properties"] if f"{name}:" not in file] == []
+    def test_the_ensemble_files_of_the_readme_are_valid_and_every_option_is_listed(self) -> None:
+        text = self.readme()
+        files = re.findall(r"^```yaml\n(.*?)^```", text, re.M | re.S)
+        assert files
+        for file in files:
+            assert load_text(file, discover(), file="README.md").warnings == ()
+        shown = "".join(files)
+        assert [name for name in self.options["properties"] if f"{name}:" not in shown] == []
+        rows = self.executor_options["properties"]
+        assert [name for name in rows if f"| `{name}=" not in text] == []
