@@ -87,7 +87,7 @@ def _changes(firing: Firing, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _any_jobs(fields: Mapping[str, Any] | None) -> bool:
-    """Return True if the fields request at least one job. (A computed count may be 0.)"""
+    """Return False if ``count`` or ``replicas`` was computed to be 0 or less."""
     return all((fields or {}).get(name, 1) > 0 for name in ("count", "replicas"))
 
 

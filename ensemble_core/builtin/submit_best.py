@@ -51,7 +51,7 @@ def _submit_best(firing: Firing, options: Mapping[str, Any]) -> Iterator[Decisio
 
 
 def _waits(firing: Firing, groups: list[str], options: Mapping[str, Any]) -> set[str]:
-    """Return the groups for which the expression under ``waits`` is positive."""
+    """Return the groups with waiting jobs: those whose expression under ``waits`` is positive."""
     found = zip(groups, options.get("waits", ()), strict=False)
     return {group for group, text in found if (_value(firing, text) or 0) > 0}
 

@@ -46,9 +46,7 @@ class Answers:
         return [(self._answered, called)]
 
     def _answered(self, called: Pending[Call] | None, event: Event) -> Steps:
-        """Finish the index that waited for this function, unless something else of it is
-        pending.
-        """
+        """Settle the index that waited for this call, if it has no other pending calls."""
         record = None if called is None else called.origin.match.record
         if record is not None:
             record.index.calls -= 1

@@ -271,7 +271,7 @@ class JobRecord:
 
     @property
     def index(self) -> Index:
-        """The index of the attempt. It is created on first use."""
+        """The index to which this attempt belongs. The object is created on first use."""
         if self.kept is None:
             self.kept = Index(record=self)
         return self.kept

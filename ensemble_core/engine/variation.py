@@ -27,10 +27,11 @@ def varied(
     fields: Mapping[str, Any],
     again: bool,
 ) -> tuple[JobGroup, list[Job], int]:
-    """Return the changed group, the new jobs, and how many combinations were skipped as
-    repetitions.
+    """Return the group with its changed ``fields``, its new jobs, and the number of skipped
+    combinations.
 
-    Raises :class:`EnsembleError` if the firing has no job or the group lacks a parameter.
+    Combinations that were submitted earlier are skipped. Raises :class:`EnsembleError` if the
+    firing has no job or the group lacks a parameter.
     """
     record, scope = origin.match.record, origin.match.scope
     if record is not None:

@@ -1,4 +1,6 @@
-"""SQLite database of a journal, one file per run: its format, how it is opened, and its errors.
+"""SQLite database of a journal, one file per run.
+
+This module defines its format, opens it, and describes its errors.
 
 The modules ``reader`` and ``writer`` describe the content of the tables.
 """

@@ -1,7 +1,6 @@
 """Compiles formulas, such as ``T > 300 and metric("mean.sim-E") < 2``, to safe Python functions.
 
-The compiled function can only do arithmetic on fields of the event and on metrics. Of the modules
-without side effects, only this one calls ``eval``.
+The compiled function can only do arithmetic on fields of the event and on metrics.
 
 To be safe, the module never compiles the parsed tree. Instead, :class:`_Builder` builds a new tree,
 node by node, from a whitelist. Names become lookups of constant strings, calls can only reach

@@ -1,5 +1,5 @@
-"""Guards the loading of plugins: redirects their output, and reports problems with the plugin's
-name.
+"""Guards the loading of plugins: redirects what they print, and names the plugin that causes a
+problem.
 
 While a plugin is being loaded, whatever it prints goes to stderr, because stdout belongs to the
 command (``--json``). ``os._exit`` raises :class:`SystemExit` instead, because a plugin could

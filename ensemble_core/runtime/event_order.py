@@ -163,8 +163,9 @@ class OrderCheck:
     def _missing(
         self, event: JobEvent, record: JobRecord, together: Sequence[Event]
     ) -> list[JobEvent]:
-        """Return those events of the job that arrived together with this one but should precede
-        it.
+        """Return the events that should precede ``event`` and arrived together with it.
+
+        These are events of the same job, sorted in the normal order.
         """
         place = _ORDER.index(event.name) if event.name in _ORDER else 0
         found = [
