@@ -28,7 +28,7 @@ class Life(JobEvents):
     - ``verdict``: our reason to end the Job
     - ``condition``: how the Job ended
     - ``followed``: whether its log is being copied while it runs
-    - ``gone``: whether the Job was deleted; ``missed``: whether its deletion was not observed
+    - ``gone``: whether the Job was deleted; ``missed``: whether this was noticed only afterwards
     """
 
     __slots__ = (

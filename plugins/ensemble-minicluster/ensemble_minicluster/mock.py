@@ -1,4 +1,4 @@
-"""Mock of the service, which keeps sizes within bounds, in memory.
+"""In-memory mock of the ensemble service: grants requests for nodes within the bounds.
 
 Used for ``--mock`` inside a Flux instance. Without Flux, ``--mock`` uses the executor ``local``
 with one core per node, where growing adds slots.
