@@ -359,7 +359,7 @@ class FaultSuite:
             )
             if "priority" not in session.names(job):
                 pytest.fail(
-                    f"the queue holds no job with urgency 0: set holds = False in "
+                    f"the queue does not hold jobs with urgency 0: set holds = False in "
                     f"{type(self).__name__}\n{session.lacks(job, 'priority')}"
                 )
         else:
