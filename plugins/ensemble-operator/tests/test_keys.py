@@ -32,6 +32,13 @@ def study() -> Ensemble:
     return read(ensemble(member(), member(name="b")))
 
 
+@pytest.fixture
+def secrets(study: Ensemble) -> dict[str, Object | None]:
+    found: dict[str, Object | None] = {}
+    keys(study, found)
+    return found
+
+
 def test_they_are_created_once(study: Ensemble) -> None:
     secrets: dict[str, Object | None] = {}
     assert wanted(study, secrets, NOW)
@@ -41,10 +48,8 @@ def test_they_are_created_once(study: Ensemble) -> None:
 
 
 def test_the_service_knows_each_tokens_owner_but_not_the_token_itself(
-    study: Ensemble, tmp_path: Path
+    study: Ensemble, secrets: dict[str, Object | None], tmp_path: Path
 ) -> None:
-    secrets: dict[str, Object | None] = {}
-    keys(study, secrets)
     file = tmp_path / "tokens.json"
     file.write_text(value(secrets["study-tokens"], "tokens.json"))
     file.chmod(0o600)
@@ -62,10 +67,8 @@ def test_the_service_knows_each_tokens_owner_but_not_the_token_itself(
 
 @pytest.mark.parametrize("name", ["study-tls", "study-tokens", "study-0-token"])
 def test_a_deleted_secret_is_recreated_and_the_other_tokens_stay(
-    study: Ensemble, name: str
+    study: Ensemble, secrets: dict[str, Object | None], name: str
 ) -> None:
-    secrets: dict[str, Object | None] = {}
-    keys(study, secrets)
     before = {each: value(secrets[each], "token") for each in ("study-0-token", "study-b-token")}
     secrets[name] = None
     assert wanted(study, secrets, NOW)
@@ -77,9 +80,9 @@ def test_a_deleted_secret_is_recreated_and_the_other_tokens_stay(
     assert len(lines) == 3
 
 
-def test_a_token_of_a_removed_member_is_invalid(study: Ensemble) -> None:
-    secrets: dict[str, Object | None] = {}
-    keys(study, secrets)
+def test_a_token_of_a_removed_member_is_invalid(
+    study: Ensemble, secrets: dict[str, Object | None]
+) -> None:
     fewer = read(ensemble(member(name="b")))
     assert wanted(fewer, secrets, NOW)
     keys(fewer, secrets)
@@ -89,9 +92,8 @@ def test_a_token_of_a_removed_member_is_invalid(study: Ensemble) -> None:
 
 def test_certificates_are_renewed_at_two_thirds_of_their_lifetime_by_the_same_authority(
     study: Ensemble,
+    secrets: dict[str, Object | None],
 ) -> None:
-    secrets: dict[str, Object | None] = {}
-    keys(study, secrets)
     before = secrets["study-tls"]
     at = renew_at(before)
     assert NOW + 365 * 86400 * 0.6 < at < NOW + 365 * 86400 * 0.7
@@ -106,13 +108,11 @@ DAY = 86400
 
 
 def test_a_token_is_renewed_at_two_thirds_of_its_lifetime_and_known_before_its_use(
-    study: Ensemble, tmp_path: Path
+    study: Ensemble, secrets: dict[str, Object | None], tmp_path: Path
 ) -> None:
     """Any part of a write may be lost: the operator is killed, or a request fails. In all cases the
     service knows each token that is, or was before, in a Secret.
     """
-    secrets: dict[str, Object | None] = {}
-    keys(study, secrets)
     holder_of = {"study-0-token": "token", "study-b-token": "token", "study-tokens": "viewer"}
     now, had = NOW, {name: [value(secrets[name], key)] for name, key in holder_of.items()}
     chance = random.Random(1)
@@ -142,9 +142,9 @@ def test_a_token_is_renewed_at_two_thirds_of_its_lifetime_and_known_before_its_u
     assert len(json.loads(file.read_text())["tokens"]) <= 3 * len(had)
 
 
-def test_a_token_whose_secret_was_deleted_is_invalid(study: Ensemble, tmp_path: Path) -> None:
-    secrets: dict[str, Object | None] = {}
-    keys(study, secrets)
+def test_a_token_whose_secret_was_deleted_is_invalid(
+    study: Ensemble, secrets: dict[str, Object | None], tmp_path: Path
+) -> None:
     text = value(secrets["study-0-token"], "token")
     secrets["study-0-token"] = None
     keys(study, secrets)

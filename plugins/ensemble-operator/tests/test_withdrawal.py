@@ -46,6 +46,14 @@ def suspend(world: World, value: bool = True) -> None:
     world.edit(lambda spec: spec.update(suspend=value))
 
 
+def withdrawing() -> World:
+    """Return a world whose run is being withdrawn, because the Ensemble is suspended."""
+    world = running(shared())
+    suspend(world)
+    world.settle()
+    return world
+
+
 def lingers(world: World, name: str, pod: Object, seconds: float) -> None:
     """Keep a deleted pod, for at most so long."""
     pod["metadata"]["deletionTimestamp"] = said(world.now + seconds)
@@ -140,9 +148,7 @@ def test_without_a_claim_members_are_deleted_once_the_runs_own_pod_has_cancelled
 
 
 def test_the_cancellation_of_jobs_is_recorded_before_anything_is_deleted() -> None:
-    world = running(shared())
-    suspend(world)
-    world.settle()
+    world = withdrawing()
     world.ends("study-run")
     made = world.plan()
     assert [(each.kind, each.name) for each in made.changes if isinstance(each, Delete)] == [
@@ -166,9 +172,7 @@ def refused(world: World) -> None:
 def test_jobs_that_cannot_be_cancelled_are_given_up_after_a_time_and_reported(
     how: Callable[[World], None],
 ) -> None:
-    world = running(shared())
-    suspend(world)
-    world.settle()
+    world = withdrawing()
     limit = world.children[("Job", "study-run")]["spec"]["activeDeadlineSeconds"]
     assert 300 < limit <= 600
     how(world)
@@ -183,9 +187,7 @@ def test_jobs_that_cannot_be_cancelled_are_given_up_after_a_time_and_reported(
 def test_jobs_are_not_reported_lost_if_a_withdrawals_end_is_seen_before_its_pods(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world = running(shared())
-    suspend(world)
-    world.settle()
+    world = withdrawing()
     failed(world)
     monkeypatch.setattr(world, "kubernetes", lambda: None)  # would create a pod if none is seen
     world.settle()
@@ -238,9 +240,7 @@ def test_a_run_is_withdrawn_once_its_own_pod_has_ended(late: bool) -> None:
 
 def test_a_run_continues_once_the_pod_that_withdrew_it_has_ended() -> None:
     """Two controllers at once: the one that cancels would stop the other for good."""
-    world = running(shared())
-    suspend(world)
-    world.settle()
+    world = withdrawing()
     pod = world.pods["study-run-0"]
     suspend(world, False)
     world.step()
@@ -256,9 +256,7 @@ def test_a_run_continues_once_the_pod_that_withdrew_it_has_ended() -> None:
 
 def test_a_member_is_recreated_once_its_previous_pods_have_ended() -> None:
     """Regression: jobs of a continuing run reached the agent and Flux that were about to end."""
-    world = running(shared())
-    suspend(world)
-    world.settle()
+    world = withdrawing()
     world.ends("study-run")
     pod = world.pods["study-a-0"]
     world.settle()
@@ -299,9 +297,7 @@ def test_a_run_that_never_started_is_not_waited_for() -> None:
 
 
 def test_a_run_whose_members_are_gone_has_nothing_to_cancel() -> None:
-    world = running(shared())
-    suspend(world)
-    world.settle()
+    world = withdrawing()
     for name in ("study-a", "study-b"):
         world.delete("MiniCluster", name)
     world.settle()
