@@ -61,7 +61,7 @@ def _drain(scene: Scene, folder: Path, chance: random.Random, drains: int) -> li
 
     def wait(holds: Callable[[], object]) -> None:
         while not holds() and time.monotonic() < end:
-            time.sleep(0.02)
+            time.sleep(0.1)
 
     done = []
     for _ in range(drains):

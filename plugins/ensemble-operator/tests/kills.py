@@ -114,7 +114,7 @@ class Scene:
         tree = folder / "view" / "bin"  # the content of the view's image
         tree.mkdir(parents=True)
         shutil.copy(program, tree)
-        self.stand: Any = place or Stand(plays_pods=False)
+        self.stand: Any = place or Stand(delay=0.1, plays_pods=False)
         self._proxy = Proxy()
         environment = {
             key: each
@@ -205,7 +205,7 @@ def _disturb(
     end = time.monotonic() + _LONGEST
     due = time.monotonic() + chance.uniform(0, 2)
     while not _over(scene.stand) and time.monotonic() < end:
-        time.sleep(0.02)
+        time.sleep(0.1)
         if plan and time.monotonic() >= due:
             what = plan[-1]
             kill = {

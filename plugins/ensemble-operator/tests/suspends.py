@@ -150,7 +150,7 @@ class _Round:
         while not holds():
             if time.monotonic() > end:
                 return False
-            time.sleep(0.02)
+            time.sleep(0.1)
         return True
 
     def _judged(self) -> dict[str, Any]:

@@ -528,7 +528,7 @@ class Node:
     # -- one look ----------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        while not self._ended.wait(0.05):
+        while not self._ended.wait(0.15):
             with self._lock:
                 try:
                     self._look()
