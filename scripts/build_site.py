@@ -396,7 +396,7 @@ API: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "api-model": (
         "Python API: jobs, rules and generators",
         "What rules, conditions and functions work with. All names are in `ensemble_core`.",
-        ("model.jobs", "model.rules", "model.generators", "model.expressions", "metrics."),
+        ("model.jobs", "model.rules", "model.generators", "model.expressions"),
     ),
     "api-executors": (
         "Python API: executors and events",
@@ -415,7 +415,7 @@ API: dict[str, tuple[str, str, tuple[str, ...]]] = {
             "What [hooks](hooks.md) return, and what their functions get. All names are in "
             "`ensemble_core`. [Write a plugin](plugin-tutorial.md) is step by step."
         ),
-        ("plugin.", "hookimpl"),
+        ("plugin.", "metrics.", "hookimpl"),
     ),
 }
 
