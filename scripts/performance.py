@@ -106,7 +106,7 @@ def scale_table(data: Data) -> Iterator[str]:
             f"{one['play_seconds']:.2f} | {one['us_per_event']:.1f} | {one['peak_mb']:.0f} |"
         )
     for line in data["scale"]["left_out"]:
-        yield f"\nLeft out: {line}."
+        yield f"\nNot run: {line}."
 
 
 def machine_table(data: Data) -> Iterator[str]:
@@ -142,9 +142,11 @@ def peers_table(data: Data) -> Iterator[str]:
 
 
 def left_out_table(data: Data) -> Iterator[str]:
+    page = PAGE.read_text("utf-8")
     for work, measured in data["works"].items():
+        section = re.findall(r"(?m)^## (.+)$", page.partition(f"<!-- {work} -->")[0])[-1]
         for name, why in measured["left_out"].items():
-            yield f"- {name} in {work}: {why}"
+            yield f"- {name} under “{section}”: {why}"
 
 
 TABLES: dict[str, Callable[[Data], Iterator[str]]] = {

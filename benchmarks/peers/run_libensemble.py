@@ -16,7 +16,7 @@ PEER = Peer(
     "give_pregenerated_sim_work; in a chain a generator on the manager, one point at a time; "
     "for resume save_every_k_sims=1",
     output="none: jobs write to the terminal",
-    durable="no; the history with save_every_k_sims=1 (used in e)",
+    durable="no; the history with save_every_k_sims=1 (used with a killed controller)",
     objection="It scales over nodes by MPI with many workers, and simulations take minutes: "
     "the manager's loop was not designed for jobs of 1 ms.",
     answer="True: the tables give the time per job, which does not matter for jobs of minutes.",

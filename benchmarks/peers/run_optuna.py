@@ -10,7 +10,7 @@ PEER = Peer(
     settings="optimize(n_trials=N, n_jobs=SLOTS), RandomSampler, storage in memory; "
     "for resume JournalStorage with a file, and n_trials minus the complete ones",
     output="none: jobs write to the terminal",
-    durable="no; trials with a storage on disk (used in e)",
+    durable="no; trials with a storage on disk (used with a killed controller)",
     objection="Optuna chooses parameters; it is no job runner. It does not say where a trial runs.",
     answer="True: it is included because adaptive studies otherwise use its loop. It also runs "
     "under Ensemble (ensemble-optuna).",

@@ -12,7 +12,7 @@ PEER = Peer(
     settings="ThreadPoolExecutor(max_threads=N), python_app that calls subprocess.run; no usage "
     "tracking, no monitoring, no log; for resume cache=True and checkpoint_mode='task_exit'",
     output="none: jobs write to the terminal (bash_app with stdout= keeps files, and takes longer)",
-    durable="no; results with checkpoint_mode='task_exit' (used in e)",
+    durable="no; results with checkpoint_mode='task_exit' (used with a killed controller)",
     objection="Threads are for a laptop; on a cluster, use HighThroughputExecutor, which scales.",
     answer="All of this runs on one machine, where threads start jobs fastest.",
 )
