@@ -124,7 +124,8 @@ def measured(
         while size <= limit:
             if 10 * took > seconds or 10 * used > megabytes:
                 left_out.append(
-                    f"{curve} with {size:,}, because {size // 10:,} took {took:.0f} s and {used:.0f} MB"
+                    f"{curve} with {size:,}, because {size // 10:,} took {took:.0f} s and "
+                    f"{used:.0f} MB"
                 )
                 break
             with context.Pool(1) as pool:

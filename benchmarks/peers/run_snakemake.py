@@ -14,7 +14,8 @@ PEER = Peer(
     name="snakemake",
     packages=("snakemake",),
     settings="--cores N --scheduler greedy --latency-wait 0 --quiet all; output: touch(...); "
-    "--drop-metadata, except with a killed controller; for resume --unlock, then --rerun-incomplete",
+    "--drop-metadata, except with a killed controller; for resume --unlock, then "
+    "--rerun-incomplete",
     output="none: jobs write to the terminal (log: keeps files)",
     durable="yes: by the output files",
     objection="It builds graphs of files and asks the file system for each: jobs of 1 ms are "
