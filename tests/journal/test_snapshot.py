@@ -70,7 +70,7 @@ def test_every_statistic_is_restored_exactly(values: int) -> None:
     restored = again(story)
     assert dict(restored.snapshot()) == dict(story.engine.snapshot())
     assert len(restored.state.metrics.series["a", "duration"].names) > 10
-    for number in range(300):
+    for number in range(120):
         event = JobEvent(2e4 + number, f"a.{values}", "start" if number == 0 else "memo")
         assert decisions_text(restored.handle(event)) == decisions_text(story.engine.handle(event))
         duration = number * 1.75 % 31
