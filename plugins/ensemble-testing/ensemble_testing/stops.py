@@ -114,6 +114,7 @@ class StopSuite:
         (self.folder / "e.yaml").write_text(STUDY)
         (self.folder / "job.sh").write_text(JOB)
         (self.folder / "job.sh").chmod(0o755)
+        monkeypatch.chdir(self.folder)
         monkeypatch.setenv("ENSEMBLE_STATE", str(self.folder / "state"))
         self.tag = f"study-{secrets.token_hex(4)}"
         yield
@@ -137,22 +138,8 @@ class StopSuite:
                 pytest.fail(f"{count} jobs did not start within {self.timeout:g} s: {held}")
             time.sleep(0.005)
 
-    def ensemble(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run a command of Ensemble in the study's folder. It must succeed."""
-        command = [sys.executable, "-m", "ensemble_core.cli", *words]
-        done = subprocess.run(
-            command,
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            timeout=self.timeout,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done
-
-    def look(self, *words: str) -> str:
-        """Return the output of a read-only command, run in this process. It must succeed."""
+    def ensemble(self, *words: str) -> str:
+        """Return the output of a command, run in this process. It must succeed."""
         done = CliRunner().invoke(main, words)
         assert done.exit_code == 0, done.output
         return done.stdout
@@ -188,7 +175,7 @@ class StopSuite:
 
     def state(self) -> str:
         """Return the run's state, as in ``ensemble runs``."""
-        return str(json.loads(self.look("runs", "--json"))["state"])
+        return str(json.loads(self.ensemble("runs", "--json"))["state"])
 
     def check_whole(self, *, once: bool = True) -> None:
         """Resume the run and check that the result equals that of an uninterrupted run.
@@ -197,8 +184,8 @@ class StopSuite:
         """
         self.ensemble("resume", self.tag)
         assert self.state() == "ended"
-        assert json.loads(self.look("results", self.tag, "t", "--json")) == TABLE
-        self.look("replay", self.tag)
+        assert json.loads(self.ensemble("results", self.tag, "t", "--json")) == TABLE
+        self.ensemble("replay", self.tag)
         ended = self.lines("ended")
         assert sorted(ended if once else {*ended}) == JOBS
         self.process = None
