@@ -26,7 +26,7 @@ _LONGEST_NAME = 200
 
 
 class Service(Protocol):
-    """What controls the cluster's size: the ensemble service, for one member, or a mock of it."""
+    """Controller of the cluster's size: the ensemble service, for one member, or a mock of it."""
 
     def size(self) -> int | None:
         """Return the target number of nodes, if known.
