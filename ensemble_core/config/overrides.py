@@ -1,8 +1,14 @@
 """Overrides (``--set KEY=VALUE``): changes to the data of a file before the file is checked.
 
-KEY is a dotted path. It finds an entry of a list by the entry's name, a rule by its id, and an
-entry of a source by the source's name. An error in an overridden value is reported at ``--set
-KEY=VALUE``.
+KEY is a dotted path. In these lists, an entry is selected by its name:
+
+- ``jobs`` and ``generators``: ``name``. An entry of ``jobs`` that has a source instead of a name is
+  selected by the source's name (``jobs.task-list.prefix=day-``).
+- ``rules``: ``id``, or ``rule-N`` for the N-th rule if it has no id.
+- ``use``: ``as``, or ``algorithm`` if the entry has no ``as``.
+
+Entries of ``generators``, ``use`` and all other lists can be selected by their index, from 0. An
+error in an overridden value is reported at ``--set KEY=VALUE``.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ _STARTED, _FINISHED = 5, 6
 class StoredJobs(Jobs):
     """The jobs of a run, read from job rows.
 
-    ``active`` has the rows of jobs that are not over, and rows that are newer than those in the
-    journal. With ``check``, missing rows raise :class:`JournalError`.
+    ``active`` has the rows of jobs that are not over, and newer versions of rows that the journal
+    has. With ``check``, missing rows raise :class:`JournalError`.
     """
 
     def __init__(

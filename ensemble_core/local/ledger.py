@@ -18,9 +18,10 @@ Lines of format 1 have no checksum; they are accepted before the first line with
 
 Durability: all writes survive the process. Events of waiting jobs and answers to resizes are synced
 before they are sent to the controller (:meth:`Ledger.keep`), so they also survive a power cut.
-Events of started jobs are not synced, because no job survives a power cut. It follows that a job
-has started if the run's journal has newer events of the job than the ledger. Likewise, a job that
-waits according to the ledger may be over according to the journal.
+Events of started jobs are not synced, because no job survives a power cut. After a power cut, the
+ledger may therefore lack the newest events of started jobs, although the run's journal has them. So
+if the journal has newer events of a job than the ledger, the job has started, even if it waits
+according to the ledger. It may even be over.
 """
 
 from __future__ import annotations

@@ -96,7 +96,8 @@ def ensemble_executors() -> Iterable[ExecutorPlugin]:  # type: ignore[empty-body
     value is ``true``, or a mapping with any of these keys: ``help`` and ``metavar`` (for
     ``--help``; by default the option's description), ``commands`` (any of ``run``, ``resume`` and
     ``cancel``; by default only ``run``), ``path`` (the value is a file, whose path is made
-    absolute) and ``instead_of`` (recorded options that this flag replaces in a resume). If several
+    absolute) and ``instead_of`` (other options that contradict this flag: if ``ensemble resume``
+    gets the flag, the values that the run has stored for these options are dropped). If several
     executors have the same flag, the chosen executor gets its value. If the command itself has a
     flag with the same name, that flag takes precedence. ``-o KEY=VALUE`` sets any option. If an
     option names a file that runs share, add ``"x-ensemble-member": "file"``: a member then passes

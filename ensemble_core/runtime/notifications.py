@@ -1,8 +1,8 @@
 """Notifier: delivers the messages of a run, on one thread for each address.
 
 An address that hangs does not delay the others. Messages to the same address within ``MERGED``
-seconds are merged. The results are events. The notifier is created when a run has its first
-message.
+seconds are merged. The outcome of each delivery is reported to the run as an event ``Delivered``.
+The notifier is created when a run has its first message.
 """
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ _WAITS = (1.0, 4.0)
 
 
 class Notifier:
-    """Delivers messages. ``put`` receives the resulting events; ``clock`` returns their times."""
+    """Delivers messages.
+
+    ``put`` is called with the event ``Delivered`` of each delivery; ``clock`` returns the event's
+    time.
+    """
 
     def __init__(
         self, run: str, put: Callable[[Sequence[Event]], None], clock: Callable[[], float]
