@@ -287,7 +287,7 @@ class Loop:
         for name in late[:_MOST_ASKED]:
             only = {"fieldSelector": f"involvedObject.name={name},type=Warning"}
             items = (await self.api("GET", KINDS["Event"].path(key[0]), query=only))["items"]
-            last = max(items, key=_told_at, default=None)
+            last = max(items, key=_occurred, default=None)
             if last is not None:
                 known.warnings[name] = f"{last.get('reason')}: {last.get('message', '')}"[:1000]
 
@@ -475,8 +475,14 @@ class Loop:
             self.look(key)
 
 
-def _told_at(event: Mapping[str, Any]) -> str:
-    """Return when an Event last occurred."""
+def _occurred(event: Mapping[str, Any]) -> tuple[str, int]:
+    """Return when an Event last occurred, as a key for sorting.
+
+    Times are often whole seconds. Of two Events in one second, the one written last is the newer.
+    """
     series = event.get("series") or {}
     times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
-    return str(next((each for each in times if each), event["metadata"].get("creationTimestamp")))
+    metadata = event["metadata"]
+    when = next((each for each in times if each), metadata.get("creationTimestamp"))
+    version = str(metadata.get("resourceVersion"))
+    return str(when), int(version) if version.isdecimal() else 0

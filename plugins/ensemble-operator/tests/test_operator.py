@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from ensemble_operator.loop import _occurred
 from ensemble_operator.settings import Settings
 from fake_namespace import FILE, ensemble, member
 from operator_cluster import Stand
@@ -236,3 +237,14 @@ def test_missed_events_are_found_by_comparison(stand: Stand) -> None:
     assert ("MiniCluster", "study-0") not in cache.children(("default", "study"))
     assert cache.listed("Ensemble", [], version) == {("default", "study")}
     assert cache.ensembles == {}
+
+
+def test_of_two_warnings_in_one_second_the_one_written_last_is_shown() -> None:
+    """A quota's first refusal is often "status unknown", and the reason follows at once."""
+    second = "2026-11-27T10:28:18Z"
+    events = [
+        {"lastTimestamp": second, "metadata": {"resourceVersion": "99"}},
+        {"lastTimestamp": second, "metadata": {"resourceVersion": "100"}},
+        {"eventTime": "2026-11-27T10:28:17.5Z", "metadata": {"resourceVersion": "101"}},
+    ]
+    assert max(events, key=_occurred) is events[1]
