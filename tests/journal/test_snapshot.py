@@ -295,8 +295,12 @@ def test_the_product_never_unpickles() -> None:
         r"^\s*(import|from)\s.*\b(_?pickle|marshal|shelve|dill|cloudpickle|joblib)\b", re.M
     )
     folders = [Path(ensemble_core.__file__).parent, Path(__file__).parents[2] / "plugins"]
-    files = [path for folder in folders for path in folder.rglob("*.py")]
-    product = [path for path in files if not {"tests", ".venv", "build"} & set(path.parts)]
+    product = [
+        path
+        for folder in folders
+        for path in folder.rglob("*.py")
+        if not {"tests", ".venv", "build"} & set(path.relative_to(folder).parts)
+    ]
     assert len(product) > 100
     found = [path for path in product if unsafe.search(path.read_text("utf-8"))]
     assert found == []

@@ -253,7 +253,9 @@ def test_a_job_that_runs_twice_ends_once(node: Node, tmp_path: Path) -> None:
         for path in (tmp_path / "state").rglob("void/*"):
             path.unlink()
         node.begin("0")
-        session.wait(lambda: any("twice" in text for text in session.problems()), "a warning")
+        session.wait(
+            lambda: any("two submissions" in text for text in session.problems()), "a warning"
+        )
         wait_until(lambda: node.ended == ["0"])
         assert "clean" not in session.names(job)
         session.cancel(job)
