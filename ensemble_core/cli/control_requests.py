@@ -36,7 +36,7 @@ _LOOK = 0.2
 
 
 def request(run: str, state: str | None, as_json: bool, action: Mapping[str, Any]) -> int:
-    """Request an action from the run and print its decisions. Return 1 if there are none."""
+    """Request an action from the run and print its decisions. Return 1 if the engine made none."""
     from ensemble_core.journal.request_files import ask, requester
     from ensemble_core.journal.run_store import find, state_folder
 

@@ -404,8 +404,8 @@ def _events(job: str, hit: EarlierJob, now: float) -> list[Event]:
 def reuse_events(event: Event, records: Mapping[str, JobRecord], now: float) -> Iterator[Event]:
     """Yield the events to handle instead of an event of a reused job.
 
-    If the job is over, there are none. If a rule has cancelled the job, these are the cancel and
-    the end of the job. Otherwise, it is the event itself.
+    If the job is over, yield no event. If a rule has cancelled the job, yield the cancel and
+    the end of the job. Otherwise, yield the event itself.
     """
     if not isinstance(event, (JobEvent, Observed)):
         yield event

@@ -181,7 +181,7 @@ def tell(story: Story, seed: int, events: int = 90) -> None:
 
 
 class Handled(NamedTuple):
-    """What the engine made of an event."""
+    """Decisions of the engine on one event, and its next timer."""
 
     #: The event with its decisions, as a line of the journal.
     line: str

@@ -72,6 +72,17 @@ def test_jobs_rejected_by_a_quota_wait_and_run_when_quota_is_free(
     assert [session.context(job, "finish")["status"] for job in jobs] == [0] * 5
 
 
+def refuse_once(world: Cluster, method: str, refusal: Refusal) -> None:
+    """Let the API server refuse the next request with this method for Jobs."""
+    refusals = [refusal]
+
+    def refuse(asked: str, path: str) -> None:
+        if asked == method and path.endswith("/jobs") and refusals:
+            raise refusals.pop()
+
+    world.cluster.meanwhile = refuse
+
+
 @pytest.mark.parametrize(
     "refusal",
     [
@@ -85,13 +96,7 @@ def test_a_job_rejected_while_a_quota_is_counted_is_submitted_again(
 ) -> None:
     """Concurrent creations in a namespace with a quota can get a 409 about the quota."""
     monkeypatch.setattr(kubernetes_run, "_FULL", 0.5)
-    refusals = [refusal]
-
-    def refuse(method: str, path: str) -> None:
-        if method == "POST" and path.endswith("/jobs") and refusals:
-            raise refusals.pop()
-
-    world.cluster.meanwhile = refuse
+    refuse_once(world, "POST", refusal)
     session.run(job := session.job("true"))
     assert session.context(job, "finish")["status"] == 0
 
@@ -100,15 +105,10 @@ def test_a_cancellation_that_is_forbidden_for_a_moment_is_repeated(
     world: Cluster, session: Session
 ) -> None:
     """An API server that has just started may forbid what its roles allow."""
-    refusals = [Refusal(403, 'jobs.batch is forbidden: User "x" cannot deletecollection resource')]
-
-    def refuse(method: str, path: str) -> None:
-        if method == "DELETE" and path.endswith("/jobs") and refusals:
-            raise refusals.pop()
-
     session.submit(job := lasting(session))
     session.wait_for(job, "start")
-    world.cluster.meanwhile = refuse
+    said = 'jobs.batch is forbidden: User "x" cannot deletecollection resource'
+    refuse_once(world, "DELETE", Refusal(403, said))
     session.cancel(job)
     session.wait_clean(job)
     assert session.exception(job) == "cancel"
@@ -119,13 +119,7 @@ def test_a_submission_that_is_forbidden_after_others_were_allowed_is_repeated(
 ) -> None:
     session.run(session.job("true"))
     said = 'jobs.batch is forbidden: User "x" cannot create resource "jobs" in API group "batch"'
-    refusals = [Refusal(403, said)]
-
-    def refuse(method: str, path: str) -> None:
-        if method == "POST" and path.endswith("/jobs") and refusals:
-            raise refusals.pop()
-
-    world.cluster.meanwhile = refuse
+    refuse_once(world, "POST", Refusal(403, said))
     session.run(job := session.job("true"))
     assert session.context(job, "finish")["status"] == 0
     assert "retrying until it works" in session.problems()[0]
