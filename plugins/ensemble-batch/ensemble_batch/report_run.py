@@ -171,9 +171,8 @@ class ReportRun(QueueRun):
             self._twice.add(queue_id)
             self.cancels[queue_id] = 0.0
             self.outlet.warn(
-                f"{self.hooks.name} accepted two submissions of the same job: cancelling the "
-                "second "
-                f"one, {queue_id}"
+                f"{self.hooks.name} accepted two submissions of the same job: "
+                f"cancelling the second one, {queue_id}"
             )
 
     # -- what the queue says -------------------------------------------------------------------
