@@ -17,9 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
-
-from ensemble_core.cli.main import main
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "simulate.md"
@@ -30,8 +27,9 @@ pytestmark = [pytest.mark.checkout, pytest.mark.timeout(600)]
 
 
 def _ensemble(folder: Path, *words: str) -> str:
-    done = CliRunner().invoke(main, [*words, "--state", str(folder / "state")])
-    assert done.exit_code == 0, done.stderr
+    command = [sys.executable, "-m", "ensemble_core.cli", *words, "--state", str(folder / "state")]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
     return done.stdout
 
 
@@ -40,9 +38,8 @@ def _threshold(value: float) -> tuple[str, str]:
 
 
 def _really(folder: Path, tag: str, *options: str) -> Mapping[str, Any]:
-    run = [sys.executable, "-m", "ensemble_core.cli", "run", "-q", "--executor", "local"]
-    run += ["--slots", "2", "--tag", tag, "--state", str(folder / "state")]
-    subprocess.run([*run, *LESS_WORK, *options, str(STUDY)], cwd=folder, check=True)
+    run = ("run", "-q", "--executor", "local", "--slots", "2", "--tag", tag)
+    _ensemble(folder, *run, *LESS_WORK, *options, str(STUDY))
     told: Mapping[str, Any] = json.loads(_ensemble(folder, "status", tag, "--json"))
     return told
 
