@@ -259,6 +259,8 @@ def test_a_deleted_pod_stops_its_run_and_waits_for_it(tmp_path: Path) -> None:
         from ensemble_testing import wait_until
 
         wait_until((tmp_path / "up").exists)
+        pid = tmp_path / "pid"  # the script writes it while the run starts
+        wait_until(lambda: pid.exists() and pid.read_text())
         subprocess.run(["/bin/sh", tmp_path / "stop.sh"], env=env, timeout=150, check=True)
         assert mark.exists()
         assert running.wait(60) == 0
