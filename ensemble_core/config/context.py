@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ensemble_core.config.document import Document, Path
@@ -494,6 +493,8 @@ class Context:
     def _parse(self, text: str) -> MetricPath | EnsembleError:
         groups: Collection[str] = self.known.groups
         if len(groups) > _MANY:
+            from difflib import get_close_matches
+
             # Compare only the part after the dot, because comparing very many full paths takes
             # seconds.
             rest = text.partition(".")[2]

@@ -10,7 +10,6 @@ import glob
 import os
 import re
 import shlex
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -137,7 +136,10 @@ def _is_missing(group: JobGroup, name: str, number: int, here: bool) -> bool:
         return _is_absent(group, name)  # the path is relative to the job's folder
     if "/" in name:
         return here and not os.path.exists(name)
-    return "PATH" not in group.environment and shutil.which(name) is None
+    if "PATH" in group.environment:
+        return False
+    paths = [os.path.join(folder, name) for folder in os.get_exec_path()]
+    return not any(os.path.isfile(path) and os.access(path, os.X_OK) for path in paths)
 
 
 def _is_absent(group: JobGroup, name: str) -> bool:

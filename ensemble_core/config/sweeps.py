@@ -6,7 +6,6 @@ value is computed.
 
 from __future__ import annotations
 
-import csv
 import io
 import math
 import re
@@ -251,6 +250,8 @@ def _table(context: Context, file: str, text: str) -> tuple[list[str], list[list
     """Return the header, the rows and the header's line number, or ``None`` after reporting an
     error.
     """
+    import csv
+
     header: list[str] | None = None
     first, rows = 1, list[list[str]]()
     reader = csv.reader(io.StringIO(text), strict=True, skipinitialspace=True)

@@ -337,6 +337,8 @@ def _check_flags(schema: Mapping[str, Any], shown: str) -> None:
 
 def plain(value: Any) -> Any:
     """Convert mappings and sequences of any class to dicts and lists, as in JSON."""
+    if isinstance(value, str):
+        return value
     if isinstance(value, Mapping):
         return {key: plain(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
