@@ -105,6 +105,7 @@ def test_a_picture_of_the_documentation_is_small_and_some_page_shows_it() -> Non
     assert [file.name for file in pictures if f"pictures/{file.name})" not in text] == []
 
 
+@pytest.mark.checkout
 def test_no_page_is_too_long_to_read_in_one_sitting() -> None:
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     pages += ROOT.glob("plugins/*/README.md")
