@@ -81,12 +81,14 @@ def _source_of(context: Context, index: int, entry: Mapping[str, Any]) -> str | 
     if len(named) == 1 and named[0] in sources:
         return named[0]
     if named:
+        what = f"this entry has the sources {' and '.join(map(repr, named))}; an entry has only one"
         hint = "write one entry per source"
         if len(named) == 1:
+            what = f"the source {named[0]!r} is ambiguous"
             hint = context.registry.explain_missing("source", named[0])
         context.report(
             path,
-            f"the entry names {' and '.join(map(repr, named))}, expected one source",
+            what,
             hint=hint,
             code="bad-value",
             where=context.document.at_key((*path, named[-1])),

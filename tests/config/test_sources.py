@@ -187,7 +187,7 @@ def test_entry_with_two_sources_is_rejected(tmp_path: Path) -> None:
     file = in_folder(tmp_path, ENTRY + "    list: x\n")
     with pytest.raises(FileErrors) as caught:
         load(file, both)
-    assert "'listed' and 'list', expected one source" in caught.value.errors[0].what
+    assert "'listed' and 'list'; an entry has only one" in caught.value.errors[0].what
 
 
 def test_schema_allows_entries_of_sources() -> None:

@@ -1,8 +1,8 @@
 """Reads the queue's gauges before a run, to choose between alternative resources.
 
-On this machine, requests that can never be fulfilled are rejected before anything is submitted.
-Another queue may have nodes that are only down or drained now. So such a request causes only a
-warning, and the queue decides. The executor is opened to read its gauges, and closed again.
+With the executor ``local``, a request that is larger than this machine is rejected before anything
+is submitted. With any other executor it causes only a warning, and the queue decides: nodes that
+are down or drained now may come back. The executor is opened to read its gauges, and closed again.
 """
 
 from __future__ import annotations

@@ -114,8 +114,8 @@ def _unknown_form(faults: Faults, why: str) -> FileErrors:
                 "cannot detect the form of this jobspec",
                 where=faults.at(()),
                 cause=why,
-                hint="flux has 'resources' as a list and tasks with 'slot', transform (0.0) has "
-                "'task', nextgen (0.1) has tasks or groups; or use --form",
+                hint="the forms are: flux ('resources' is a list, tasks have 'slot'), transform "
+                "('task'), nextgen ('tasks' or 'groups'); choose one with --form",
                 code="jobspec-form",
             )
         ]

@@ -80,8 +80,8 @@ def with_changes(
         w in _SCRIPT + _VARIABLE for w in command
     ):
         raise EnsembleError(
-            f"{' '.join(command)[:200]!r} has neither -in nor -var, so added words would "
-            "not reach LAMMPS",
+            f"{' '.join(command)[:200]!r} has neither -in nor -var, so LAMMPS would not see the "
+            "variables or the script that this action sets",
             hint="write the command without a shell or a script around it, or '-var NAME {NAME}' "
             "in it, with NAME under 'parameters'",
             code="no-lammps-command",

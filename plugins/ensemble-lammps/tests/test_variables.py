@@ -51,7 +51,7 @@ def test_another_script_replaces_the_effective_one() -> None:
 
 
 def test_a_command_in_a_shell_is_rejected() -> None:
-    with pytest.raises(EnsembleError, match="would not reach LAMMPS") as caught:
+    with pytest.raises(EnsembleError, match="LAMMPS would not see") as caught:
         with_changes(["bash", "-c", "lmp -in in.melt"], {"T": ["2"]})
     assert "parameters" in str(caught.value)
     assert with_changes(["bash", "-c", "lmp -in in.melt"], {}) == ["bash", "-c", "lmp -in in.melt"]

@@ -27,8 +27,9 @@ __all__ = ["Shrink"]
 class Shrink:
     """One request for fewer nodes.
 
-    The callback ``remember`` records the next step. So a repeated request uses the same nodes,
-    instead of choosing other nodes after the first are gone.
+    The callback ``remember`` writes the chosen nodes to the run's request log before each step. If
+    the controller is killed, the next one repeats the request with these nodes. Without the log, it
+    would choose other nodes and remove them too, if the first ones were already gone.
     """
 
     def __init__(self, cluster: Cluster, request: str, remember: Callable[[Asked], None]) -> None:

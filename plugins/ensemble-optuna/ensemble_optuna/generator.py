@@ -1,6 +1,7 @@
-"""Adapter between an Optuna study in memory and the core's generators.
+"""Generator that asks an Optuna study for points and tells it their results.
 
-The adapter uses Optuna's ask-and-tell interface. The run's journal replaces Optuna's storage.
+The study is in memory only and needs no Optuna storage: at a resume, the core repeats the calls
+that the run's journal records.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The executor ``pbs``: calls PBS's commands and reads their output.
 
-:class:`BatchExecutor` does the rest. See the README.
+The base class :class:`BatchExecutor` decides when these commands run, forms batches, and emits
+events.
 """
 
 from __future__ import annotations

@@ -23,9 +23,9 @@ _finite = math.isfinite
 class Point(NamedTuple):
     """One value.
 
-    The field ``row`` counts the curve's rows from 0. The field ``clock`` is the row's own clock
-    (nan without one), and ``time`` is in seconds since the epoch. The field ``value`` is nan for a
-    gap.
+    The field ``row`` counts the curve's rows from 0. The field ``clock`` is the step or time that
+    the job printed with the row (nan if none), and ``time`` is when the row was read, in seconds
+    since the epoch. The field ``value`` is nan if the printed value was not finite.
     """
 
     row: float

@@ -1,8 +1,8 @@
 """Figure of a generator's points: ``ensemble plot RUN GENERATOR``.
 
 Each objective has a panel that shows the points in the order of their suggestion, with the best
-value so far. Two objectives are also drawn over each other, with the Pareto front. Figures are
-drawn like those of tables.
+value so far. With exactly two objectives, a single panel shows one over the other instead, with the
+Pareto front. The result is a :class:`TablePicture`, which ``table_picture`` draws.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ __all__ = ["generator_picture"]
 
 
 def generator_picture(name: str, vocs: Any, standing: Any, title: str | None) -> TablePicture:
-    """Return the picture of a generator's points. The argument ``standing`` is the generator's
-    state.
+    """Return the picture of the points of the generator ``name``.
 
-    Raises :class:`UsageError` if no point is finished.
+    The argument ``standing`` is the generator's state, with its points and their results. Raises
+    :class:`UsageError` if no point is finished.
     """
     done = [point for point in standing.points if point.state == "done"]
     if not done:

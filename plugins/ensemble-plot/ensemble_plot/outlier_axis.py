@@ -1,6 +1,7 @@
-"""Axis with room for outliers: linear where most values are, and logarithmic beyond.
+"""Vertical axis that is linear where most values are, and logarithmic beyond.
 
-``drawing`` calls it for panels whose ``usual`` range is set.
+So a few outliers do not make the other curves flat. ``drawing`` uses it for panels for which
+``picture`` found such outliers (the field ``usual``).
 """
 
 from __future__ import annotations

@@ -68,8 +68,9 @@ class Axis:
 class Line:
     """A point: its values in the order of the axes.
 
-    The field ``shade`` is the point's rank by the first objective among the points of its kind,
-    from 0 for the worst to 1 for the best.
+    The field ``kind`` is ``"misses"`` if the point violates a constraint, ``"best"`` if it is the
+    best point or on the Pareto front, and ``"done"`` otherwise. Among the points of one kind,
+    ``shade`` is the rank by the first objective, from 0 for the worst to 1 for the best.
     """
 
     point: int

@@ -1,7 +1,7 @@
-"""Layout of a run's history: panels, lines, marks and ends, as plain data.
+"""Layout of a picture of a run, as plain data: panels, jobs' lines, and marks of rules.
 
-The layout determines what is drawn, and is also available as JSON. ``drawing`` draws the layout and
-knows nothing about runs. Called by ``ensemble plot``.
+``ensemble plot`` calls :func:`compose` with a run's history. ``drawing`` draws the result, and
+``ensemble plot --json`` prints it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _FAR = 20.0
 class Line:
     """One job's curve.
 
-    The field ``ys`` contains nan for gaps. The field ``rows`` counts all values, including those
-    that were thinned out, and ``gaps`` the values that are not finite. The field ``end`` is the
-    place where the job was cancelled or failed: the x of the job's last row, and its last finite
-    value.
+    The field ``ys`` contains nan where the job's value was not finite; the line has a gap there.
+    The field ``rows`` counts all values that the job reported, ``gaps`` those that were not finite;
+    the line may have fewer points, because long curves are thinned. If the job was cancelled or
+    failed, ``end`` is where this is marked: the x of its last row, and its last finite value.
     """
 
     job: str

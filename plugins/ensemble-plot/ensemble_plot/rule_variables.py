@@ -22,8 +22,9 @@ def spoken_of(
 ) -> dict[str, tuple[str, ...]]:
     """Return the names that each rule uses, by rule id, in the order of the rule's text.
 
-    A name may be a variable, a field of an event, or a parameter; only the journal's rows show
-    which. The argument ``added`` has the rules, by id, that were added during the run.
+    The rules do not say whether a name is a variable, a field of an event, or a parameter. The
+    caller draws those names that are variables of rows in the journal. The argument ``added`` has
+    the rules, by id, that were added during the run.
     """
     rules = list(ensemble.rules)
     for name, spec in (added or {}).items():

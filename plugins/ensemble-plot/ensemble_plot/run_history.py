@@ -62,8 +62,8 @@ class Track:
 class Mark(NamedTuple):
     """One firing of a rule.
 
-    The field ``at`` has the firing's place on each curve of its job, by variable: the clock and
-    time of the row, and the newest finite value (nan without one).
+    The mapping ``at`` says, for each variable of the event's job, where on the job's curve the mark
+    belongs: the clock and time of the job's newest row, and the newest finite value (nan if none).
     """
 
     rule: str
@@ -96,8 +96,8 @@ class RunHistory:
 
     The attributes ``began`` and ``newest`` are the times of the run's first and newest event. The
     attribute ``seen`` has the variables of all rows, in order, each with the groups of their jobs.
-    The attribute ``clock`` is the name of the variable that equals the rows' clock, if any. The
-    attribute ``added`` has the rules that were added during the run.
+    If one of the variables has the same value as the rows' clock in every row (``step``, say),
+    ``clock`` is its name. The attribute ``added`` has the rules that were added during the run.
     """
 
     def __init__(self, tag: str) -> None:

@@ -17,8 +17,11 @@ _AWAY = 3.0
 
 
 class Absence:
-    """Tracks whether one member is disconnected; if so, sets the gauge ``away.GROUP`` of its
-    groups."""
+    """Tracks for how long one member is disconnected.
+
+    After three seconds it warns the run, and sets the gauge ``away.GROUP`` to 1 for each job group
+    with jobs at that member. It resets the gauges when the member is connected again.
+    """
 
     def __init__(self, member: str, run: RunContext) -> None:
         self._member = member

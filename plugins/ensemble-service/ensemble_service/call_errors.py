@@ -37,9 +37,9 @@ MISMATCHED = frozenset({"untrusted", "speaks-tls", "no-tls"})
 def fault(error: grpc.RpcError, target: str, away: Away | None = None) -> EnsembleError:
     """Convert a failed call into an error that a user can act on.
 
-    The error is ``transient`` if the same call may succeed later. Even then, the failed call may
-    have been delivered. The argument ``away`` is the result of :func:`why_away`, if the service
-    could not be reached.
+    The error is ``transient`` if repeating the call may help. The service may nevertheless have
+    received and carried out the failed call. If the service could not be reached, ``away`` is the
+    result of :func:`why_away`.
     """
     import grpc
 
@@ -109,15 +109,18 @@ _THERE = "check that it is running; if it uses TLS, pass its ca.crt with --ca or
 
 
 def is_absence(details: str) -> bool:
-    """Return whether the details of an ``UNAVAILABLE`` say that a member is absent.
+    """Return whether a call failed with ``UNAVAILABLE`` because a member is not connected.
 
-    Such details come from the service itself.
+    The argument is the text of the gRPC status, which the service wrote in this case.
     """
     return details.startswith("member ") and is_answer(details)
 
 
 def is_answer(details: str) -> bool:
-    """Return whether the details of an ``UNAVAILABLE`` come from the service itself."""
+    """Return whether the service itself answered a call with ``UNAVAILABLE``.
+
+    Otherwise gRPC created the status, because it could not reach the service.
+    """
     return _OURS.match(details) is not None
 
 

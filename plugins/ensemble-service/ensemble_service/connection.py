@@ -1,8 +1,9 @@
 """Reconnecting stream to the service, with backoff.
 
-Used by the member agent (``Member``) and by each controller with the executor ``remote``
-(``Steer``). When the stream breaks, messages in flight may or may not have arrived. Event numbers
-and call ids tell both ends which messages arrived.
+Used by the member agent (for the RPC ``Member``) and by each controller with the executor
+``remote`` (for the RPC ``Steer``). This module repeats no messages: if the stream breaks, messages
+in flight may be lost. Its users find out which ones by the numbers of events and the ids of calls,
+and send these again.
 """
 
 from __future__ import annotations

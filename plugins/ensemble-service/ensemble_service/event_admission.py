@@ -51,13 +51,14 @@ _WHAT_TO_DO = (
 class EventAdmission:
     """Decides which of a member's events reach the run.
 
-    - ``jobs``, ``resizes``: the member's jobs and unanswered requests; the proxy updates both
+    - ``jobs``, ``resizes``: the member's jobs, and its resize requests without an outcome; the
+      proxy updates both
     - ``elsewhere``: returns whether a job belongs to another member
     - ``tell``: called with messages for the user
-    - ``ahead``: called with the seconds by which the member's clock is ahead, to store them for
-      later controllers: the smallest value so far, and the current value
-    - ``offsets``: the stored values
-    - ``shared``: absolute paths of folders whose files may be read
+    - ``ahead``: called when the estimate changes by how many seconds the member's clock is ahead,
+      with the smallest estimate so far and the current one; stores both for later controllers
+    - ``offsets``: both estimates, as an earlier controller stored them
+    - ``shared``: absolute paths of folders in which job files may be read
     """
 
     def __init__(

@@ -1,9 +1,10 @@
 """Hosted run: one run at a member agent, with its executor, its events and its controller's calls.
 
-The executor is reopened, as for a resumed run, for each controller of the run (its *epoch*) and
-after a restart of the agent. Each time a *life* begins, with events numbered from 1. If a
-controller finds a different life than before, it asks the executor for the state of its jobs.
-Within a life this is unnecessary, because events are resent until they are acknowledged.
+The run's controllers are numbered; a controller's number is its *epoch*. The executor is reopened,
+as for a resumed run, for each new controller, after a restart of the agent, and after the queue or
+events were lost. The time from one opening to the next is a *life*; its events are numbered from 1.
+If a controller sees that the life has changed, it asks the executor for the state of its jobs.
+Within a life that is unnecessary, because events are resent until they are acknowledged.
 
 The agent's receiving thread queues calls; the run's own thread performs them one by one.
 """

@@ -1,9 +1,10 @@
 """Rows and problems that a run has not acknowledged, kept on disk to outlive the member agent.
 
-After a restart, an executor repeats the events of its jobs, but neither rows nor problems. So the
-agent writes rows and problems to a file before it sends them, each with its life and number
-(``event_stream``). In its next life, the agent resends them with the old life and number. The run's
-inbox drops those that have already arrived.
+After a restart of the agent, its executor repeats the events of its jobs, but neither rows nor
+problems. So the agent writes rows and problems to a file before it sends them, each with its number
+and its *life*: the period since the executor was opened, within which events are numbered
+(``hosted_run``). The restarted agent resends them with the old life and number. The run's inbox
+drops those that have already arrived.
 """
 
 from __future__ import annotations
@@ -141,8 +142,9 @@ def _line(message: pb.Event, life: str, number: int) -> bytes:
 
 
 def origin_of(message: pb.Event) -> tuple[str, int] | None:
-    """Return the life and number under which an event was first sent, or None if this is its first
-    life.
+    """Return the life and number under which an event was first sent in an earlier life.
+
+    Returns ``None`` if the event is from the current life.
     """
     data = message.other.data
     if _ORIGIN not in data:

@@ -136,7 +136,7 @@ def _delta(action: str, payload: str) -> int:
 
 
 def _status_data(status: pb.MemberStatus) -> Mapping[str, Any]:
-    """Return a member's status, with the fields of the first implementation and additional ones."""
+    """Return a member's status, with the fields of ensemble-python and additional ones."""
     gauges = status.gauges
     groups = {
         group.name: {

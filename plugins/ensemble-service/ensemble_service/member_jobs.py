@@ -20,9 +20,9 @@ class MemberJob:
     """An active job.
 
     The field ``data`` is kept until the member is known to have the job. The field ``newest`` is
-    the time of the job's newest event. Events up to the time ``since`` were received in an earlier
-    life. Both times are by the member's clock. The field ``events`` is the number of received
-    events.
+    the time of the job's newest event. After a restart, the member repeats the job's events; those
+    up to the time ``since`` had already arrived and are dropped. Both times are by the member's
+    clock. The field ``events`` is the number of received events.
     """
 
     data: pb.Job | None

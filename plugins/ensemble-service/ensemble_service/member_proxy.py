@@ -3,12 +3,13 @@ jobs.
 
 The executor ``remote`` has one :class:`MemberProxy` for each member, and holds its own lock when it
 calls a proxy. Calls are sent in order and resent until they are answered; the member carries out
-each call once. Within a *life* of the member's agent, events are numbered, so none is lost or
-repeated.
+each call once. The member numbers its events, so none is lost or repeated.
 
-When another life begins, the proxy first asks the member which jobs it knows. Jobs that never
-arrived are resubmitted; jobs that vanished are reported as lost. Events continue after the newest
-received event. Only then are the waiting calls sent.
+When the member was restarted, or has reopened its executor, its numbers start from 1 again: another
+*life* begins (``hosted_run``). The proxy then first asks the member which jobs it knows. Jobs that
+never arrived are resubmitted; jobs that vanished are reported as lost. The member repeats the
+events of the other jobs, and the proxy drops those that it has already received. Only then are the
+waiting calls sent.
 """
 
 from __future__ import annotations

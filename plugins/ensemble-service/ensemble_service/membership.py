@@ -1,6 +1,7 @@
-"""Membership of a run: its members, recorded for later controllers, and errors for absent members.
+"""Members of a run, kept in a file of its state folder, and errors for absent members.
 
-Used by the executor ``remote``. Loads neither gRPC nor protobuf.
+When a run is resumed, its new controller reads in that file which members may have jobs of the
+run. Used by the executor ``remote``. Loads neither gRPC nor protobuf.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ _FILE = "remote.json"
 
 
 class Membership:
-    """The recorded members of a run, with the data about them that later controllers need.
+    """The members of a run, and what a later controller needs to know about them.
 
-    Raises :class:`ExecutorError` if the record cannot be read or written.
+    Raises :class:`ExecutorError` if the file cannot be read or written.
     """
 
     def __init__(self, run: Run) -> None:

@@ -1,9 +1,10 @@
 """Message reader: limits how many messages are read at the same time, to limit memory.
 
-``rpc_guard`` uses it to read the first message of each call, once the caller is known. gRPC
-allocates memory for a message only while the message is read; each waiting call holds at most one
-stream window. If too many messages of callers without a credential are being read, the message that
-has taken longest is dropped, because an honest caller's message arrives at once.
+``rpc_guard`` uses it to read the first message of each call. gRPC allocates memory for a message
+only while the message is read; a call whose message is not read yet holds at most one HTTP/2 flow
+control window. Callers with a credential wait for their turn. Callers without one share a few
+places: if all are taken, a new message replaces the one that has taken longest, because an honest
+caller's message arrives at once.
 """
 
 from __future__ import annotations

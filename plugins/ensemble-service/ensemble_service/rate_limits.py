@@ -34,7 +34,7 @@ class RateLimiter:
 class Deadline:
     """Cancels the current task after a time (``asyncio.timeout``, which Python 3.10 lacks).
 
-    gRPC itself cancels the request at an earlier deadline of the caller.
+    If the caller has set a shorter deadline, gRPC itself cancels the request at that time.
     """
 
     __slots__ = ("_timer", "exceeded", "seconds", "task")

@@ -1,8 +1,8 @@
-"""Reporter: reports a member's status to the service if the run itself controls the member.
+"""Reporter: makes a queue that serves a single run visible at the service, as a member.
 
-A run with the executor ``minicluster`` has a reporter. The service sees the reporter as a member,
-like an ``agent``. The reporter sends heartbeats with gauges and job counts, but rejects requests to
-host other runs.
+The executor ``minicluster`` uses it: its run submits jobs to the queue directly, so no member agent
+is needed. The reporter sends the same heartbeats as an agent, with gauges and job counts, but
+rejects requests of other runs to use the queue.
 """
 
 from __future__ import annotations

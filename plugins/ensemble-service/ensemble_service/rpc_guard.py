@@ -4,9 +4,10 @@ Messages are read only after the sender is authenticated, with limits on time an
 get the sender from :func:`caller`. Every method is registered as a stream, because gRPC reads the
 message of a unary method before the interceptor runs.
 
-Two kinds of calls are read without a token: health checks, and calls of the first implementation's
-protocol, where the message names the caller. Both kinds share a few slots (``message_reader``). An
-error ends one call with a status and a reason, and affects no other call.
+Two kinds of calls are read without a token: health checks, and calls of ensemble-python's protocol
+(``legacy_protocol``), whose clients have no token. In the latter, the member that the message names
+is taken as the caller, if ``--legacy`` lists it. Both kinds share a few slots (``message_reader``).
+An error ends one call with a status and a reason, and affects no other call.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Run folder at a member agent: keeps a run's newest epoch and the folder's own name on disk.
+"""Run folder: what a member agent keeps on disk about one run, to read it after a restart.
 
-A hosted run (``hosted_run``) reads both when it begins. The epoch lets a restarted agent reject
-earlier controllers. The name lets a run notice that an agent uses a different folder.
+The file ``epoch`` has the number of the run's newest controller, so that a restarted agent rejects
+calls of earlier controllers. The file ``home`` has a random name of the folder. If the member
+reports another name than before, the run knows that the agent uses a different folder, and does not
+know the jobs that were sent to the previous one. Used by ``hosted_run``.
 """
 
 from __future__ import annotations

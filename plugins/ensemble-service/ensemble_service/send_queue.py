@@ -1,7 +1,7 @@
 """Send queue of one connection, filled by the router and emptied by the stream's handler.
 
-The bytes waiting for all connections of one credential are limited. Above the limit, the connection
-with the largest backlog is closed.
+The bytes that wait for all connections with the same credential are limited in total. Above the
+limit, the one among these connections that has the largest backlog is closed.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ class _Waiting(Generic[_M]):
 
 
 class SendQueue(Generic[_M]):
-    """Messages for one connection, in order. ``of_one`` is the set of all queues of its
-    credential.
+    """Messages for one connection, in order.
+
+    The argument ``of_one`` is the set of the queues of all connections with the same credential.
     """
 
     def __init__(self, of_one: WeakSet[SendQueue[Any]] | None = None) -> None:

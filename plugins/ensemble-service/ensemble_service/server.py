@@ -277,9 +277,10 @@ def run(
 
 @contextlib.contextmanager
 def serving(settings: Settings, resizer: Resizer | None = None) -> Iterator[Service]:
-    """Run a service in its own thread while the block lasts; ``service.port`` is its port.
+    """Run a service in its own thread, until the ``with`` block ends; ``service.port`` is its port.
 
-    Other threads may only read attributes that the event loop does not change.
+    The event loop owns the service's objects. Other threads may only read attributes that no longer
+    change.
     """
     started: list[Service] = []
     failed: list[BaseException] = []

@@ -44,7 +44,7 @@ class Settings:
     - ``tls``: folder of the certificates; by default below ``state``. Without certificates, the
       service uses plaintext
     - ``insecure``: whether plaintext to other machines is allowed
-    - ``legacy``: members that clients of the first implementation can resize without a token
+    - ``legacy``: members that clients of ensemble-python can resize without a token
     - ``rate``: single requests per second and token, with bursts of twice as many; 0 means no limit
     - ``deadline``: time limit of single requests
     - ``handshake``: time limit of new connections
@@ -98,10 +98,10 @@ def give_memory_back() -> None:
 
 
 def trim_memory() -> None:
-    """Return free memory inside the heap to the system (glibc).
+    """Return free memory to the system, even between blocks of the heap that are in use.
 
-    This takes milliseconds after a flood of messages. Without it, glibc returns only the end of the
-    heap.
+    glibc by itself returns only free memory at the end of the heap. After a flood of messages, this
+    call takes milliseconds.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

@@ -252,9 +252,9 @@ def _is_context(context: Mapping[str, Any]) -> bool:
 
 
 def from_jobs(jobs: Iterable[Job]) -> list[pb.Job]:
-    """Encode jobs, without the fields that only their controller needs.
+    """Encode jobs, without the fields ``executor`` and ``observe``.
 
-    The member is already chosen, and the run itself reads the output.
+    Only the controller needs these: it chooses the member, and reads the jobs' output itself.
     """
     return [pb.Job(data=replace(job, executor=None, observe={}).to_json()) for job in jobs]
 

@@ -47,7 +47,8 @@ class Firings(NamedTuple):
 
     The field ``times`` is the number of firings, and ``first`` the time of the first, in seconds
     after the start. The field ``cancelled`` is the number of jobs that the rule cancelled, ``good``
-    how many of these would have succeeded, and ``of`` the number of jobs in their groups.
+    how many of these would have succeeded, and ``of`` the number of all jobs in the groups of the
+    cancelled jobs.
     """
 
     times: int

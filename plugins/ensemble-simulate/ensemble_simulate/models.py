@@ -61,8 +61,8 @@ class Delays(NamedTuple):
 
     - ``arrival``: from the attempt's submission to its arrival in the queue
     - ``launch``: from the allocation of nodes to the start
-    - ``dying``: from the cancellation to the end
-    - ``hearing``: from the end to the report to the controller
+    - ``dying``: from the cancellation of a job to its end
+    - ``hearing``: from the job's end until the controller learns of it
     """
 
     arrival: float = 0.0
@@ -174,12 +174,13 @@ class ReplayedRows:
 
 @dataclass(frozen=True, slots=True)
 class GroupModel:
-    """The jobs of one group.
+    """The model of the jobs of one group.
 
-    The field ``fails`` has probabilities by cause of failure, and ``statuses`` the causes' wait
-    statuses. The field ``recorded`` has lives by key (:func:`keys_of`), which take precedence. The
-    field ``source`` describes the model's origin, and ``where`` is its place in the file. The field
-    ``delays`` applies to each life.
+    The field ``fails`` has the probability of each cause of failure, and ``statuses`` the wait
+    status of a job that fails with it. If ``recorded`` has an entry for a job (:func:`keys_of`),
+    the job has that life, from a kept run, instead of a drawn one; otherwise ``delays`` are its
+    delays. The field ``source`` says in words where the model comes from, and ``where`` is its
+    place in the file.
     """
 
     duration: Number | None = None
@@ -302,10 +303,11 @@ def too_many_rows(period: float, seconds: float) -> str | None:
 
 
 def keys_of(job: Job) -> Iterator[tuple[str, str]]:
-    """Yield the keys by which a job's life is found in a kept run, best first.
+    """Yield the keys by which to look for a job's life in a kept run, most exact key first.
 
-    The first key has the id and the parameters, because an id may mean another job if rules decide
-    differently. The second key has the parameters, the replica and the attempt.
+    The first key consists of the id and the parameters: if rules decided differently in the kept
+    run, the same id may mean a job with other parameters. The second key consists of the
+    parameters, the replica and the attempt.
     """
     parameters = repr(sorted(job.parameters.items()))
     yield job.id, parameters
@@ -346,7 +348,10 @@ def names_of(job: Job) -> dict[str, Any]:
 
 
 def without_model(ensemble: Ensemble, model: Model) -> list[str]:
-    """Return the job groups without a duration in the model; held jobs do not need one."""
+    """Return the job groups for which the model has no duration.
+
+    Groups with urgency 0 are omitted, because their jobs are held in the queue.
+    """
     known = {
         name for name, each in model.groups.items() if each.duration is not None or each.recorded
     }

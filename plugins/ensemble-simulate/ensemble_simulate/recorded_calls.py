@@ -34,11 +34,12 @@ def key_of_call(name: str, job: Mapping[str, Any] | None) -> tuple[str, str]:
 class Calls:
     """The calls of one simulated run.
 
-    For a function and a job, the first calls get the recorded durations and results, in order; the
-    result of a failed call is its error. For each further call, the function ``drawn`` returns the
-    duration, and a further call of an action returns the last successful result. With
-    ``functions``, functions of the file also return recorded results; otherwise only plugins'
-    actions do. For each call, call :meth:`takes` once, then :meth:`answer`.
+    The argument ``kept`` has the calls of a kept run. A function's first call for a job in the
+    simulation gets the duration and result of its first call for that job in the kept run, the
+    second call those of the second, and so on. If a call failed, its result is the error. Once the
+    recorded calls are used up, ``drawn`` returns the duration, and an action returns its last
+    successful result. A function of the file returns recorded results only with ``functions``;
+    otherwise the simulation calls it. For each call, call :meth:`takes` once, then :meth:`answer`.
     """
 
     def __init__(

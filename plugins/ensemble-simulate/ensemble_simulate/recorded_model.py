@@ -100,10 +100,10 @@ class _Seen:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """Durations of a group, measured in a kept run and drawn for jobs with other parameters.
+    """Durations for jobs that the kept run did not have, learned from its jobs of the same group.
 
-    A regression of the logarithm of seconds has the parameters ``names``, with ``weights`` (the
-    first is the constant) and ``residuals``.
+    The logarithm of a duration in seconds is ``weights[0]``, plus each parameter in ``names`` times
+    its weight, plus one of the ``residuals`` at random.
     """
 
     text: str

@@ -103,15 +103,16 @@ class VirtualRuntime:
     - ``began``, ``until``: times of the first and the last event, in seconds since the epoch
     - ``wall``: seconds after which the run stops (default: ``limits.wall``)
     - ``takes``: returns how long a call of a function or slow action takes, in seconds; ``None`` if
-      it is not called, because the executor emits its outcome
-    - ``answers``: returns the result of a call, or the error with which the call failed. Without an
-      answer, functions and actions whose record ``simulates`` are called; other actions return
-      nothing and are listed in ``stubbed``
+      the executor emits the outcome itself, so that nothing needs to be called
+    - ``answers``: returns the recorded result of a call, or the error with which it failed. If it
+      returns ``None``, a function is called; an action is not, returns nothing, and is listed in
+      ``stubbed``. An action whose record says that it ``simulates`` is always called
     - ``purpose``: decides whether code that the file names is loaded
-    - ``look_up``: answers lookups in earlier runs; without it, nothing is reused
+    - ``look_up``: looks jobs up in earlier runs, whose results are then reused; without it, nothing
+      is reused
 
-    Raises the errors of ``Runtime``; :meth:`run` also raises :class:`UsageError` at a call that
-    needs code which may not be loaded.
+    Raises the errors of ``Runtime``. In addition, :meth:`run` raises :class:`UsageError` if the
+    ``purpose`` does not allow to load the code of a function that has to be called.
     """
 
     def __init__(

@@ -6,8 +6,8 @@ A batch is one ``sbatch``: a job array, or a single job.
   the run (``sim.0-99@3f9c2a11``). Accounting stores the name even if it stores no comments. If job
   ids have a suffix, after a retry or a resubmission, the suffix follows the indices
   (``sim.7+1~2@3f9c2a11``).
-- The comment is complete: it has the run, the submission attempt, and our indices in the order of
-  the array's tasks.
+- The comment is complete: it has the run, the submission attempt, and the index of each job, in the
+  order of the array's tasks.
 
 Pure.
 """
@@ -70,8 +70,9 @@ def parse_indices(text: str) -> list[int]:
 class Label:
     """Name and comment of a batch in Slurm: jobs of ``group`` with these indices, in run ``tag``.
 
-    The field ``attempt`` is the base class's name for the batch. The field ``suffix`` follows the
-    index in the ids of its jobs: ``-1`` for a retry, ``~1`` for a resubmission, ``-1~1`` for both.
+    The field ``attempt`` is the name that the base class ``BatchExecutor`` gives the batch. The
+    field ``suffix`` is what follows the index in the jobs' ids: ``-1`` for a first retry, ``~1``
+    for a first resubmission, ``-1~1`` for both, otherwise nothing.
     """
 
     tag: str

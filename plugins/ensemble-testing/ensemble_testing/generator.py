@@ -18,10 +18,10 @@ Evaluate = Callable[[Mapping[str, Any]], Mapping[str, float] | None]
 
 
 class PlayedGenerator:
-    """Calls a generator as a run does, with ``at_once`` open points, of which the oldest ends
-    first.
+    """Calls a generator as a run does.
 
-    The attribute ``points`` has all suggested points, and ``exchanges`` the calls.
+    Up to ``at_once`` points are evaluated at the same time, and end in the order of their
+    suggestion. The attribute ``points`` has all suggested points, and ``exchanges`` the calls.
     """
 
     def __init__(self, build: Callable[[], Generator], vocs: Vocs, at_once: int = 1) -> None:

@@ -19,10 +19,11 @@ __all__ = ["ReadmeContract"]
 class ReadmeContract:
     """Tests of a README.
 
-    The attribute ``distribution`` is the plugin's name on PyPI. The attribute ``options`` is the
-    schema whose properties the README's ensemble files (``yaml`` blocks) must show. The attribute
-    ``executor_options`` is the schema whose properties are rows of a table (``| `name=``). The
-    attribute ``tests`` is the folder of the tests: the README is in its parent, or in the wheel.
+    The attribute ``options`` is a schema; each of its properties must occur in the README's
+    ensemble files (``yaml`` blocks). The attribute ``executor_options`` is a schema as well; each
+    of its properties must be a row of a table (``| `name=``). The attribute ``tests`` is the folder
+    of the plugin's tests. The README is in its parent folder; if it is missing there, its text is
+    taken from the metadata of the installed ``distribution`` (the plugin's name on PyPI).
     """
 
     distribution: ClassVar[str]

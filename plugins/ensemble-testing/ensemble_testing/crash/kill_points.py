@@ -1,8 +1,8 @@
 """Kill points: named places in a controller where a test can kill it.
 
 A call ``reach(name)`` marks such a place. :mod:`~ensemble_testing.crash.instrumentation` adds these
-calls; a fake queue may contain some too. They only count, unless :func:`kill_at` was called in this
-process.
+calls; a fake queue may contain some too. Each call only counts itself, unless :func:`kill_at` was
+called in this process: then the process is killed in the chosen call.
 """
 
 from __future__ import annotations

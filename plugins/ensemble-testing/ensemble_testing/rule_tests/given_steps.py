@@ -1,9 +1,9 @@
 """The keywords of ``given``: the events of a rule test, step by step.
 
-Each kind of event has a keyword, and some keywords stand for whole lives of jobs (``ran``, and
-``finished`` for a job that has not started). Timers have no keyword, because they expire when their
-time comes. Keywords are checked when the file is read, and become calls of the test's queue. Used
-by ``test_file``.
+Each kind of event has a keyword. The keyword ``ran`` stands for all events of a job from its start
+to its end, and so does ``finished`` if the job has not started. Timers have no keyword, because
+they expire when their time comes. Steps are checked when the file is read, and become calls of the
+test's queue. Used by ``test_file``.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ _OUTCOMES = ("granted", "denied", "timeout", "undelivered")
 class Given(StepReader):
     """Translates the steps of one ensemble's tests.
 
-    The attribute ``answered`` lists the functions and generators whose calls the current test
-    answers itself.
+    The attribute ``answered`` lists the functions and generators that are not called, because the
+    current test itself gives their results.
     """
 
     def __init__(self, context: Context, ensemble: Ensemble) -> None:

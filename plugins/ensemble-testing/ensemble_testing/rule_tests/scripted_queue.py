@@ -30,7 +30,7 @@ _CLEARING = ("release", "free", "clean")
 
 
 def called(call: Call) -> Set[str]:
-    """Return the names that a call concerns: functions, a plugin's action, or a generator."""
+    """Return the names by which a test answers a call: functions, an action, or a generator."""
     if call.kind == "generator":
         return {f"generator {call.name}"}
     return {*call.options["functions"].values()} if call.kind == "parameters" else {call.name}

@@ -38,7 +38,8 @@ class Step:
     """A step of ``given``.
 
     The field ``at`` is in seconds after the start. The field ``word`` is the step's name in
-    messages. The field ``reuses`` has the jobs or groups that earlier jobs replace.
+    messages. For the keyword ``reused``, ``reuses`` has the jobs or groups that do not run, because
+    their results are taken from an earlier run.
     """
 
     where: Location | None
@@ -53,7 +54,8 @@ class RuleTest:
     """A rule test.
 
     The field ``gauges`` has the queue's gauges at the start of the run. The field ``answered``
-    lists the functions and generators whose calls the test answers itself; ``None`` means all.
+    lists the functions and generators that are not called, because the test itself gives their
+    results; ``None`` means all.
     """
 
     name: str
