@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 from ensemble_core.engine.done_jobs import DoneJob, DoneJobs, TableRow
@@ -213,13 +213,11 @@ class _Cell:
     variables.
     """
 
-    __slots__ = ("columns", "n", "reused", "variables")
+    __slots__ = ("n", "reused", "variables")
 
     def __init__(self, variables: Iterable[Growing]) -> None:
         self.n = self.reused = 0
         self.variables = tuple(variables)
-        #: Cache of the columns that depend only on the cell. It is cleared when a job is added.
-        self.columns: TableRow | None = None
 
 
 class _Line:
@@ -227,14 +225,20 @@ class _Line:
 
     ``cells`` has a cell for each pivot value (``None`` without a pivot). ``by`` has the values of
     the ``by`` variables, as in the job with the lowest index.
+
+    ``row`` is the row as it was last computed, and ``passes`` says whether ``where`` is true for
+    it. ``changed`` has the pivot values with new jobs since then.
     """
 
-    __slots__ = ("by", "cells", "index", "n", "place", "reused")
+    __slots__ = ("by", "cells", "changed", "index", "n", "passes", "place", "reused", "row")
 
     def __init__(self, place: Place, index: int, by: tuple[Any, ...]) -> None:
         self.place, self.index, self.by = place, index, by
         self.n = self.reused = 0
         self.cells: dict[Any, _Cell] = {}
+        self.changed: dict[Any, None] = {}
+        self.row: TableRow | None = None
+        self.passes = False
 
 
 class _Variable(NamedTuple):
@@ -297,14 +301,13 @@ class GroupedWork(TableWork):
         self._lines: dict[Place, _Line] = {}
         #: The lines by values of ``by`` that were seen, to save the computation of their places.
         self._known_lines: dict[tuple[Any, ...], _Line] = {}
-        self._rows: dict[Place, TableRow | None] = {}
-        self._order: list[Place] = []
+        self._order: list[_Line] = []
         self._dirty: dict[_Line, None] = {}
         self._pivots: dict[Any, None] = dict.fromkeys(table.values)
         #: The pivot values that have columns, in ascending order.
         self.values: list[Any] = list(table.values)
         #: The pivot values, each with its suffix in the names of columns.
-        self._labels: list[tuple[Any, str]] = []
+        self._labels: dict[Any, str] = {}
         self._label()
         #: For each pivot value, an empty cell for rows that have no job with this value.
         self._empty: dict[Any, _Cell] = {}
@@ -343,7 +346,7 @@ class GroupedWork(TableWork):
                 self._add(job[0], fields, *self._pickers[job[1]]((*job, None, 1)))
         if known != self.known:
             self.known = known
-            self._dirty.update(dict.fromkeys(self._lines.values()))
+            self._compute_all()
         if self._dirty:
             self._work()
 
@@ -377,7 +380,7 @@ class GroupedWork(TableWork):
         if line is None:
             line = self._line(index, by)
         if index < line.index:
-            line.index, line.by = index, by
+            line.index, line.by, line.row = index, by, None
         cell = line.cells.get(pivot)
         if cell is None:
             cell = line.cells[pivot] = self._cell()
@@ -389,13 +392,13 @@ class GroupedWork(TableWork):
         for variable, numbers, value in zip(self._variables, cell.variables, values, strict=False):
             if variable.passes is None or variable.passes.passes(fields):
                 numbers.put(index, value)
-        cell.columns = None
+        line.changed[pivot] = None
         self._dirty[line] = None
         if pivot is not None and pivot not in self._pivots:
             self._pivots[pivot] = None
             self.values = sorted(self._pivots, key=value_order)[:MOST_PIVOT_VALUES]
             self._label()
-            self._dirty.update(dict.fromkeys(self._lines.values()))
+            self._compute_all()
 
     def _line(self, index: int, by: tuple[Any, ...]) -> _Line:
         """Return the line with these ``by`` values. Create it if necessary."""
@@ -403,6 +406,7 @@ class GroupedWork(TableWork):
         line = self._lines.get(place)
         if line is None:
             line = self._lines[place] = _Line(place, index, by)
+            self._order.clear()
         if all(type(value) in (int, float, str) for value in by):
             self._known_lines[by] = line
         return line
@@ -411,7 +415,7 @@ class GroupedWork(TableWork):
         return _Cell(Growing(self._statistics, each.statistics) for each in self._variables)
 
     def _label(self) -> None:
-        self._labels = [(value, f"[{index_label(value)}]") for value in self.values]
+        self._labels = {value: f"[{index_label(value)}]" for value in self.values}
 
     @property
     def left_out(self) -> int:
@@ -424,43 +428,53 @@ class GroupedWork(TableWork):
         dirty, self._dirty = self._dirty, {}
         self._changed()
         for line in dirty:
-            place = line.place
-            if place not in self._rows:
-                self._order.clear()
-            row = self._rows[place] = self._row(line)
+            row = self._row(line)
             for column, values in self._kept.values():
-                values.put(place, column.value(row))
+                values.put(line.place, column.value(row))
+
+    def _compute_all(self) -> None:
+        """Have all rows computed again, with all their columns."""
+        for line in self._lines.values():
+            line.row = None
+            self._dirty[line] = None
 
     def _row(self, line: _Line) -> TableRow | None:
         """Return a row, or ``None`` if ``where`` is not true for it."""
         table, cells = self.table, line.cells
-        row: TableRow = {"n": line.n}
-        if self._counts_reused:
-            row["reused"] = line.reused
-        row.update(zip(table.by, line.by, strict=True))
+        if line.row is None or self._apart:
+            row: TableRow = {"n": line.n}
+            if self._counts_reused:
+                row["reused"] = line.reused
+            row.update(zip(table.by, line.by, strict=True))
+            changed: Iterable[Any] = self._labels
+        else:
+            row, changed = dict(line.row), line.changed
+            row["n"] = line.n
+            if self._counts_reused:
+                row["reused"] = line.reused
         seen = row
         if self._apart:
             seen = {**self.known, **({} if table.pivot else self._over(cells[None])), **row}
-        for value, label in self._labels:
-            cell = cells.get(value) or self._empty_cell(value)
-            if cell.columns is None:
-                cell.columns = self._columns(cell, value, label)
-            row.update(cell.columns)
-            if self._apart:
-                seen.update(cell.columns)
+        for value in changed:
+            if value in self._labels:
+                cell = cells.get(value) or self._empty_cell(value)
+                columns = self._columns(cell, value, self._labels[value])
+                row.update(columns)
+                if self._apart:
+                    seen.update(columns)
+        line.row, line.changed = row, {}
         for name, formula in self._of_row.items():
             if not isinstance(formula, _Formula):
                 row[name] = formula.result(seen, _no_metric)
                 if self._apart:
                     seen.setdefault(name, row[name])
                 continue
-            for value, label in self._labels:
+            for value, label in self._labels.items():
                 cell = cells.get(value) or self._empty_cell(value)
                 row[name + label] = self._in_cell(formula, value, label, cell, seen)
                 seen[name + label] = row[name + label]
-        if table.where is not None and not table.where.holds(None, seen, _no_metric):
-            return None
-        return row
+        line.passes = table.where is None or table.where.holds(None, seen, _no_metric)
+        return row if line.passes else None
 
     def _empty_cell(self, value: Any) -> _Cell:
         if value not in self._empty:
@@ -497,15 +511,14 @@ class GroupedWork(TableWork):
 
     def _in_order(self) -> list[TableRow]:
         if not self._order:
-            self._order = sorted(self._rows)
-        rows = (self._rows[place] for place in self._order)
-        return [row for row in rows if row is not None]
+            self._order = sorted(self._lines.values(), key=attrgetter("place"))
+        return [line.row for line in self._order if line.passes and line.row is not None]
 
     def _values(self, column: str, condition: str, statistic: str) -> Values:
         key = column, condition
         if key not in self._kept:
             asked, values = _column(*key), Values(self._statistics)
-            for place, row in self._rows.items():
-                values.put(place, asked.value(row))
+            for place, line in self._lines.items():
+                values.put(place, asked.value(line.row if line.passes else None))
             self._kept[key] = asked, values
         return self._kept[key][1]
