@@ -77,12 +77,12 @@ class Growing:
             return reducer.get()
         return _in_order(self._specs[name], self._numbers) if self._numbers else None
 
-    def all(self) -> list[float | None]:
-        """Return the statistics ``names`` over the numbers."""
-        return [
-            self.statistic(name) if reducer is None else reducer.get()
-            for name, reducer in zip(self._names, self._reducers, strict=True)
-        ]
+    def get_all(self, spoken: tuple[str, ...], found: dict[str, Any]) -> None:
+        """Add the statistics ``names`` to ``found``, under the names ``spoken``."""
+        for number, reducer in enumerate(self._reducers):
+            found[spoken[number]] = (
+                self.statistic(self._names[number]) if reducer is None else reducer.get()
+            )
 
 
 class Values:

@@ -251,6 +251,15 @@ class _Variable(NamedTuple):
     spoken: tuple[str, ...]
 
 
+class _Label(NamedTuple):
+    """A pivot value in the names of columns: its suffix, and the full names of the columns that
+    depend only on the cell.
+    """
+
+    suffix: str
+    columns: Mapping[str, str]
+
+
 class _Formula(NamedTuple):
     """A per-value column that depends on the row as well as on the cell.
 
@@ -306,8 +315,8 @@ class GroupedWork(TableWork):
         self._pivots: dict[Any, None] = dict.fromkeys(table.values)
         #: The pivot values that have columns, in ascending order.
         self.values: list[Any] = list(table.values)
-        #: The pivot values, each with its suffix in the names of columns.
-        self._labels: dict[Any, str] = {}
+        #: The pivot values that have columns, with the names of these columns.
+        self._labels: dict[Any, _Label] = {}
         self._label()
         #: For each pivot value, an empty cell for rows that have no job with this value.
         self._empty: dict[Any, _Cell] = {}
@@ -415,7 +424,10 @@ class GroupedWork(TableWork):
         return _Cell(Growing(self._statistics, each.statistics) for each in self._variables)
 
     def _label(self) -> None:
-        self._labels = {value: f"[{index_label(value)}]" for value in self.values}
+        self._labels = {}
+        for value in self.values:
+            suffix = f"[{index_label(value)}]"
+            self._labels[value] = _Label(suffix, {name: name + suffix for name in self._of_cell})
 
     @property
     def left_out(self) -> int:
@@ -440,29 +452,25 @@ class GroupedWork(TableWork):
 
     def _row(self, line: _Line) -> TableRow | None:
         """Return a row, or ``None`` if ``where`` is not true for it."""
-        table, cells = self.table, line.cells
-        if line.row is None or self._apart:
-            row: TableRow = {"n": line.n}
-            if self._counts_reused:
-                row["reused"] = line.reused
-            row.update(zip(table.by, line.by, strict=True))
-            changed: Iterable[Any] = self._labels
-        else:
-            row, changed = dict(line.row), line.changed
-            row["n"] = line.n
-            if self._counts_reused:
-                row["reused"] = line.reused
-        seen = row
-        if self._apart:
-            seen = {**self.known, **({} if table.pivot else self._over(cells[None])), **row}
-        for value in changed:
+        table, cells, before = self.table, line.cells, line.row
+        own: TableRow = {"n": line.n}
+        if self._counts_reused:
+            own["reused"] = line.reused
+        own.update(zip(table.by, line.by, strict=True))
+        # Keep the columns of cells without new jobs.
+        row = {**own} if before is None else before | own
+        for value in self._labels if before is None else line.changed:
             if value in self._labels:
                 cell = cells.get(value) or self._empty_cell(value)
-                columns = self._columns(cell, value, self._labels[value])
-                row.update(columns)
-                if self._apart:
-                    seen.update(columns)
+                self._compute_cell(row, cell, value, self._labels[value])
         line.row, line.changed = row, {}
+        seen = row
+        if self._apart:
+            over = NOTHING if table.pivot else self._over(cells[None])
+            seen = {**self.known, **over, **own}
+            for label in self._labels.values():
+                for name in label.columns.values():
+                    seen[name] = row[name]
         for name, formula in self._of_row.items():
             if not isinstance(formula, _Formula):
                 row[name] = formula.result(seen, _no_metric)
@@ -471,8 +479,8 @@ class GroupedWork(TableWork):
                 continue
             for value, label in self._labels.items():
                 cell = cells.get(value) or self._empty_cell(value)
-                row[name + label] = self._in_cell(formula, value, label, cell, seen)
-                seen[name + label] = row[name + label]
+                found = self._in_cell(formula, value, label.suffix, cell, seen)
+                row[name + label.suffix] = seen[name + label.suffix] = found
         line.passes = table.where is None or table.where.holds(None, seen, _no_metric)
         return row if line.passes else None
 
@@ -481,14 +489,13 @@ class GroupedWork(TableWork):
             self._empty[value] = self._cell()
         return self._empty[value]
 
-    def _columns(self, cell: _Cell, value: Any, label: str) -> TableRow:
-        """Return the columns that depend only on the cell."""
-        known, columns = self._over(cell), TableRow()
+    def _compute_cell(self, row: TableRow, cell: _Cell, value: Any, label: _Label) -> None:
+        """Update the columns of a row that depend only on this cell."""
+        known = self._over(cell)
         known[self.table.pivot] = value
         for name, formula in self._of_cell.items():
-            found = columns[name + label] = formula.result(known, _no_metric)
+            found = row[label.columns[name]] = formula.result(known, _no_metric)
             known.setdefault(name, found)
-        return columns
 
     def _in_cell(self, of: _Formula, value: Any, label: str, cell: _Cell, seen: TableRow) -> object:
         """Return the value of a per-value column that depends on the row as well as on the cell."""
@@ -504,7 +511,7 @@ class GroupedWork(TableWork):
         """Return the statistics over the jobs of a cell by name, including ``n`` and ``reused``."""
         found: TableRow = {"n": cell.n, "reused": cell.reused}
         for variable, numbers in zip(self._variables, cell.variables, strict=True):
-            found.update(zip(variable.spoken, numbers.all(), strict=True))
+            numbers.get_all(variable.spoken, found)
         return found
 
     # -- queries -------------------------------------------------------------------------------
