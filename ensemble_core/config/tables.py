@@ -439,7 +439,7 @@ def check_filter_names(
         if dot and (head in context.known.statistics or head == "count"):
             context.report(
                 path,
-                f"a filter is evaluated for one {what}, but {name!r} is a statistic",
+                f"a filter sees one {what}: {name!r} is a statistic",
                 hint=f"known: {', '.join(sorted(known)[:15])}",
                 code="bad-condition",
                 where=where,

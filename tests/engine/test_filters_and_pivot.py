@@ -207,6 +207,19 @@ def test_a_statistic_that_can_have_no_value_in_a_slice_is_an_error() -> None:
     assert error.where.line == text.splitlines().index(rule.rstrip("\n")) + 1
 
 
+def test_a_table_of_a_group_without_the_parameter_of_the_slice_is_an_error() -> None:
+    other = "  - {name: h, command: 'y {M}', parameters: {M: [1, 2]}}\n"
+    rule = "  - {trigger: idle, name: g, each: [T], when: max.t.M > 1,"
+    rule += " action: {name: log, message: x}}\n"
+    text = JOBS + other + RULES + rule + "results:\n  t: {of: h, by: [M]}\n"
+    with pytest.raises(FileErrors) as caught:
+        load_text(text, REGISTRY, file="study.yaml")
+    (error,) = caught.value.errors
+    assert error.what == "'max.t.M' can never have a value in a slice"
+    assert error.hint == "write all.max.t.M"
+    load_text(text.replace("max.t.M", "all.max.t.M"), REGISTRY, file="study.yaml")
+
+
 # -- laws --------------------------------------------------------------------------------------
 
 STUDY = """
