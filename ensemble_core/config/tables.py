@@ -384,7 +384,7 @@ def _check_over_rows(context: Context, path: Path, table: Table, name: str, colu
 def _report_per_value(context: Context, path: Path, table: Table, name: str, hint: str) -> None:
     context.report(
         path,
-        f"{name!r} has one value per {table.pivot}",
+        f"{name!r} has one value per {table.pivot}, expected one per row",
         hint=hint,
         code="bad-value",
         where=context.document.at_text(path, name),
@@ -557,7 +557,7 @@ def _check_in_slice(
     if lacks or single:
         context.report(
             path,
-            f"{name!r} can never have a value in a slice",
+            f"{name!r} can never have a value: within a slice ('each'), the table has too few rows",
             hint=f"write {ALL}{name}",
             code="no-value",
             where=context.document.at_text(path, spoken(name).path),

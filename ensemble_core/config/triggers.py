@@ -186,7 +186,7 @@ def _can_wake(
             continue
         context.report(
             path,
-            f"{shown} waits for {name!r}, which is never reported",
+            f"{shown} waits for {name!r}, but no event has this name",
             hint=(
                 f"did you mean {meant!r}?"
                 if meant

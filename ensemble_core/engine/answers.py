@@ -120,8 +120,8 @@ class Answers:
                 Log(
                     **asked.origin.mark,
                     level="warning",
-                    message=f"cannot deliver {word}; it will be repeated: "
-                    f"{event.reason or 'no answer'}",
+                    message=f"the request to {word} was not delivered "
+                    f"({event.reason or 'no answer'}); it will be repeated",
                 )
             )
 

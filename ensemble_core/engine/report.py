@@ -99,9 +99,10 @@ class Progress(Record):
     """Progress of a run: ``done`` of ``planned`` jobs, including retries.
 
     If ``open`` is true, rules may add jobs, so the total and the remaining time ``to_go`` (seconds)
-    are unknown. ``used``, ``committed`` and ``limits`` map names such as ``jobs`` or ``core_hours``
-    to amounts. ``held`` is the number of held jobs. ``reached`` lists the limits that have taken
-    effect; ``holding`` lists those that hold jobs now.
+    are unknown. ``limits`` maps names such as ``jobs`` or ``core_hours`` to amounts. ``used`` has
+    the amounts that jobs have used so far; ``committed`` has those that running and waiting jobs
+    may still use. ``held`` is the number of held jobs. ``holding`` lists the limits that hold jobs
+    now; ``reached`` also lists those that held jobs earlier.
     """
 
     done: int = 0

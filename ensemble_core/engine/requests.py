@@ -1,7 +1,8 @@
-"""Carries out requests: actions that a user requests from a live run.
+"""Carries out requests: actions that a user requests from a live run, such as ``submit``.
 
-A request is bound and carried out like an action of a rule, but without a rule or a firing. Callers
-call :func:`refusal` first, so that the user sees the errors.
+A request is checked and carried out like an action of a rule, but it belongs to no rule and no
+firing. Before a request becomes an event, callers check it with :func:`refusal`, so that the user
+immediately sees why a request is rejected.
 """
 
 from __future__ import annotations
@@ -114,7 +115,8 @@ def _check(group: JobGroup, given: Mapping[str, Any]) -> None:
         if name in group.points:
             raise UsageError(
                 f"the parameter {name!r} of {group.name!r} takes its values from points",
-                hint="a value belongs to a whole row of points: change the points in the file",
+                hint="points are rows of values, so no single value can change: edit them in the "
+                "file",
                 code="bad-value",
             )
         if name not in group.parameters:
@@ -123,10 +125,11 @@ def _check(group: JobGroup, given: Mapping[str, Any]) -> None:
 
 
 def check_parameters(state: State, action: Mapping[str, Any]) -> None:
-    """Raise :class:`UsageError` if a change would stop using a parameter that the jobs use now.
+    """Raise :class:`UsageError` if a change removes the last placeholder of a parameter.
 
-    A parameter may exist only for rules or tables. But if a changed command no longer contains a
-    parameter, its placeholder was probably forgotten. A replay skips this check.
+    A parameter without placeholder can be intended, because rules or tables may use it. But if the
+    group had the placeholder before the change, the user has probably forgotten it. A replay skips
+    this check.
     """
     given = _merged(state, action).get("with") or {}
     fields = {key: given[key] for key in (*_TEXTS, "parameters", "points") if key in given}

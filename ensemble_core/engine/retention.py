@@ -1,7 +1,8 @@
-"""Decides which data the job table keeps, because a rule, a table or a function needs them.
+"""Switches on what the job table stores only on demand, so that other runs save memory.
 
-These are the statistics of each index and slice, the done jobs, and the combinations of parameters
-that each group has submitted.
+These data are: statistics for each index (a job with its retries) or slice (all jobs with the same
+values of some parameters), the done jobs, and the combinations of parameters that were submitted.
+A function here is called when a rule, a table or a user's function needs one of them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ __all__ = ["keep_done", "keep_results", "read", "remember", "serve"]
 
 
 def serve(table: JobTable, rule: BoundRule, statistics: Mapping[str, StatisticSpec]) -> None:
-    """Keep the values that a rule reads for each index or slice."""
+    """From now on, store the statistics and combinations that this rule needs."""
     groups = rule.groups or tuple(table.groups)
     for action in rule.actions:
         remember(table, (group for each in action.flat() for group in each.varies))
@@ -46,7 +47,7 @@ def serve(table: JobTable, rule: BoundRule, statistics: Mapping[str, StatisticSp
 
 
 def keep_done(table: JobTable, tables: Iterable[Table], rules: Iterable[BoundRule]) -> None:
-    """Keep the done jobs that tables and functions for parameters need."""
+    """From now on, store the done jobs that tables and functions for parameters need."""
     for each in tables:
         group = table.groups[each.of]
         if each.of not in table.done:
@@ -66,7 +67,7 @@ def keep_done(table: JobTable, tables: Iterable[Table], rules: Iterable[BoundRul
 
 
 def keep_results(table: JobTable, name: str) -> None:
-    """Keep the done jobs of a group for functions that compute the group's parameters."""
+    """From now on, store a group's done jobs, for functions that compute the group's parameters."""
     group = table.groups[name]
     if name in table.done:
         return
@@ -79,7 +80,7 @@ def keep_results(table: JobTable, name: str) -> None:
 
 
 def remember(table: JobTable, groups: Iterable[str]) -> None:
-    """Remember which combinations of parameters these groups have submitted."""
+    """From now on, store which combinations of parameters these groups have submitted."""
     for name in groups:
         group = table.groups[name]
         if group.had is None:
@@ -90,7 +91,7 @@ def remember(table: JobTable, groups: Iterable[str]) -> None:
 def read(
     table: JobTable, group: str, names: Iterable[str], statistics: Mapping[str, StatisticSpec]
 ) -> None:
-    """Keep the statistics for these ``STAT.NAME`` references, for each index of a group."""
+    """From now on, compute these statistics (``STAT.NAME``) for each index of a group."""
     found = table.groups[group]
     for name in sorted(names):
         add_read(found.reads, name, statistics)

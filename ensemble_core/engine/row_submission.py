@@ -1,6 +1,7 @@
-"""Submits a job for each row of a table, or for each row of output of the event's job.
+"""Creates the jobs of an action ``submit`` with ``rows``: for each row, jobs with its parameters.
 
-All rows are evaluated before any job is submitted.
+The rows come from a table of results, or from the output of the job whose event triggered the rule.
+If a row is invalid, nothing is submitted.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ __all__ = ["of_rows", "rows_of"]
 
 
 def rows_of(state: State, origin: Origin, rows: str) -> list[Mapping[str, Any]]:
-    """Return the rows that ``rows`` selects: ``TABLE``, ``TABLE(CONDITION)``, ``all.TABLE`` or
-    ``job``.
+    """Return the rows that the text ``rows`` selects.
 
-    For an instance of a rule, a table without ``all.`` covers only the slice of the instance.
-    ``job`` means the rows that the event's job has printed. Raises :class:`EnsembleError`.
+    ``TABLE`` or ``TABLE(CONDITION)`` selects the rows of a table of results. For a rule with
+    ``each``, the table covers only the slice for which the rule fires; ``all.TABLE`` covers all
+    jobs. ``job`` selects the rows that the event's job has printed. Raises :class:`EnsembleError`.
     """
     if rows != "job":
         name, condition = filtered(rows, "rows")
@@ -42,7 +43,7 @@ def rows_of(state: State, origin: Origin, rows: str) -> list[Mapping[str, Any]]:
     if len(printed) > MOST_ROWS:
         raise EnsembleError(
             f"{record.job.id} printed more than {MOST_ROWS} rows: nothing was submitted",
-            hint="print fewer rows, or only the rows to submit",
+            hint="let the job print fewer rows, or only the rows to submit",
             code="out-of-range",
         )
     return [values for _, _, values in printed]
@@ -69,7 +70,8 @@ def of_rows(
     had = found.had
     if had is None:
         raise EnsembleError(
-            "declare it in the action's options: x-ensemble-varies",
+            f"the action submits new combinations of parameters of {name!r}, but the schema of its "
+            "options does not contain x-ensemble-varies",
             code="bad-plugin",
         )
     jobs: list[Job] = []

@@ -1,8 +1,7 @@
 """Finds the rules that an event triggers, checks their conditions, and fires them.
 
-The engine owns the :class:`RuleEvaluation`, which reads and updates the ``State``. It reports what
-happens to rules to a :class:`RuleObserver`, if any. The laws that it obeys are in the docstring of
-the module ``engine``.
+The engine owns a :class:`RuleEvaluation`, which reads and updates the ``State`` of the run. The
+docstring of the module ``engine`` states in which order rules fire.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ _DONE = object()
 
 
 class RuleObserver(Protocol):
-    """Interface of an object that is informed about rules, event by event.
+    """Interface of an object to which a :class:`RuleEvaluation` reports what happens to rules.
 
-    It must not change anything.
+    Its methods must not change the run.
     """
 
     def occurred(self, names: Sequence[str], group: str | None, *, foreign: bool) -> None:
@@ -74,10 +73,7 @@ class RuleObserver(Protocol):
 
 
 class RuleEvaluation:
-    """Evaluates the rules of a run.
-
-    The laws that it obeys are in the docstring of the module ``engine``.
-    """
+    """Evaluates the rules of a run."""
 
     def __init__(self, state: State) -> None:
         self.state = state
@@ -363,7 +359,9 @@ class RuleEvaluation:
                     if self._closing and not isinstance(decision, (Log, Notify)):
                         what = decision.__class__.__name__
                         state.error(
-                            f"action {action.name} decided {what} at the end of the run", origin
+                            f"action {action.name} decided {what}, but at the end of the run only "
+                            "messages are allowed",
+                            origin,
                         )
                         break
                     if isinstance(decision, Switch):

@@ -1,10 +1,10 @@
-"""Index of live rules by their triggers.
+"""Index of rules by their triggers: finds the rules that an event may fire.
 
-The cost of an event does not depend on how many rules exist.
-
-Event rules are found by the name of the event and the group of its job. Rules that compare a metric
-with a number are found by the metric and the number: a dictionary or a bisection finds exactly the
-rules that a value satisfies. Rules that are exhausted or disabled are not in the index.
+Because of the index, the cost of an event does not depend on how many rules exist. Rules on events
+are found by the name of the event and the group of its job. Rules that compare a metric with a
+number are found by the metric and the number: a dictionary or a bisection finds exactly the rules
+that a value satisfies. Rules that cannot fire now (disabled, or all repetitions used) are not in
+the index.
 """
 
 from __future__ import annotations
@@ -37,10 +37,12 @@ Asleep = Literal["cut", "disabled", "exhausted"]
 
 @dataclass(slots=True, eq=False, repr=False)
 class Instance:
-    """State of a rule with ``each`` for one index or slice.
+    """State of an instance of a rule with ``each``: the rule, for one job or one slice.
 
-    ``holds`` is the number of consecutive checks at which the condition was true. ``filled`` is the
-    number of indices in the scope when the scope was last idle.
+    A slice is all jobs with the same values of the parameters under ``each``. ``fired`` counts
+    firings. ``skip`` (a number of matches) and ``not_before`` (a time) are the backoff. ``holds``
+    is the number of consecutive checks at which the condition was true. ``filled`` is the number of
+    jobs in the slice at the last event ``idle``.
     """
 
     fired: int = 0

@@ -1,7 +1,8 @@
-"""The rules of a run: which of them are live, which failures they handle, and why one never fired.
+"""Set of all rules of a run: adds, enables, disables and reports on rules.
 
-The rule set keeps the index up to date: rules that are exhausted, disabled or cut leave it, and
-rules that are enabled return to it.
+The rule set keeps the index of rules up to date: a rule is in the index as long as it can fire. It
+leaves the index if it has used its repetitions, is disabled, or is *cut* (permanently switched off
+because of an endless chain of firings). The rule set also knows which failed jobs rules handle.
 """
 
 from __future__ import annotations
@@ -58,7 +59,10 @@ class RuleSet:
             if parsed is not None:
                 self._metrics.keep(parsed)
         if rule.trigger.metric is not None and self.path(rule.trigger.metric) is None:
-            raise EnsembleError(f"no metric {rule.trigger.metric!r}", code="no-such-metric")
+            raise EnsembleError(
+                f"rule {rule.id} waits for the unknown metric {rule.trigger.metric!r}",
+                code="no-such-metric",
+            )
         if rule.instance in self.instances:
             state.on = self.instances[rule.instance].on
         if state.key < 0:

@@ -1,7 +1,8 @@
-"""Rule trace: records, each time that a rule is considered, why it fires or does not fire.
+"""Explains why a rule fires or does not fire, each time that an event triggers it.
 
-A :class:`RuleTracer` observes an ordinary engine, often one that replays a journal for ``ensemble
-why``. It also records a verdict when the rule would have been considered if it were enabled.
+A :class:`RuleTracer` observes an engine, for example one that replays a journal for ``ensemble
+why``, and creates a :class:`Verdict` each time. It does so even if the rule is disabled or has used
+its repetitions, and the engine therefore ignores it.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ ASLEEP: frozenset[Kind] = frozenset({*get_args(Asleep), "ended"})
 
 
 class Verdict(NamedTuple):
-    """The result of considering a rule once.
+    """Why a rule fired or did not fire when an event triggered it.
 
     - ``value``: the value of the rule's metric; ``seen``: the other values in the rule's condition;
-      ``saw``: these values as text.
+      ``saw``: these other values as text.
     - ``note``: a remark.
     - ``until``: when the backoff ends (seconds since the epoch); ``skips``: how many further
       matches the backoff skips.

@@ -86,9 +86,9 @@ def _within(record: JobRecord, scope: Scope) -> bool:
 class State:
     """State of a run. ``out`` has the decisions that the current event has led to so far.
 
-    With ``everything``, all statistics of all variables are computed, for functions that may read
-    any of them; with ``None``, this depends on the ensemble. With ``shared``, other users share the
-    queue, so its gauges may change at any time.
+    If ``everything`` is true, all statistics of all variables are computed. The default (``None``)
+    is true if the ensemble has functions or slow actions, because these may read any statistic. If
+    ``shared`` is true, other users share the queue, so its gauges may change at any time.
     """
 
     # With more than thirty attributes, slots are faster.

@@ -1,9 +1,9 @@
-"""Stops, which pause the run until it is resumed.
+"""Stops a run so that it can be resumed (``ensemble stop``, Ctrl-C, a time limit).
 
-A stop drops no job, counts nothing and triggers no rule. Events that arrive between the stop and
-the exit of the controller are *deferred*: the resume handles them first. The resume then requeues
-the jobs that the stop has cancelled. They remain the same attempts, but get new records and new
-statistics.
+A stop itself changes no metric and triggers no rule. Events that arrive between the stop and the
+exit of the controller are *deferred*: they are stored, and a resume handles them first. If the stop
+has cancelled jobs, the resume submits these jobs again. This does not count as a retry: such a job
+keeps its attempt number, but its statistics start again.
 """
 
 from __future__ import annotations

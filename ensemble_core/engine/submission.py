@@ -1,6 +1,7 @@
-"""Hands over jobs to the executor, for submits and retries, and cancels jobs.
+"""Decides which new jobs and retries go to the executor now, and which are held.
 
-Jobs that limits do not allow yet are held.
+A job is held as long as a limit, ``at_once`` or the rate limit does not allow it. Also cancels
+jobs, both held ones and those in the queue.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ __all__ = ["Submitter", "expand", "source_of"]
 
 
 def next_attempt_id(index: Index) -> str:
-    """Return the id of the next attempt of an index."""
+    """Return the id of a job's next attempt: ``GROUP.INDEX-ATTEMPT``."""
     job = index.record.job
     return f"{job.group}.{job.index}-{job.attempt + 1}"
 
 
 def next_attempt(index: Index, retry: Retry, binder: Binder) -> tuple[Job, JobGroup]:
-    """Return the next attempt of an index, and its group.
+    """Return a job's next attempt, and its group.
 
-    It is like the last attempt, but with the changes of the retry. Raises :class:`EnsembleError` if
-    the changed fields are invalid.
+    The attempt is like the previous one, but with the changes of ``retry``. Raises
+    :class:`EnsembleError` if the changed fields are invalid.
     """
     job, source = index.record.job, index.record.source
     if source is None:

@@ -1,8 +1,9 @@
-"""Tables of results, computed from the done jobs when they are read.
+"""Computes the tables of results (``results:``) from the done jobs, when a table is read.
 
-Jobs are processed in the order of their indices. A table therefore does not depend on stops and
-resumes, or on the order in which jobs ended. A :class:`TableCache` keeps the results until further
-jobs are done. Used by the engine, by functions on other threads, and by the command line.
+Jobs are processed in the order of their indices. So a table depends neither on stops and resumes,
+nor on the order in which jobs ended. A :class:`TableCache` keeps computed tables; when a table is
+read again, only the jobs that have ended since are added. The engine, users' functions on other
+threads and the command line use this module.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ _MOST_KEPT = 256
 
 
 class TableCache:
-    """Cache of the computed tables of a run, by table and slice."""
+    """Cache of the computed tables of a run.
+
+    A key is a table's name with the parameters of a slice, if the table covers only this slice.
+    """
 
     def __init__(self) -> None:
         self.work: dict[tuple[object, ...], TableWork] = {}

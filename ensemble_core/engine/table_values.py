@@ -1,7 +1,9 @@
-"""Statistics over the numbers in a column or cell of a table, updated number by number.
+"""Collections of numbers with statistics over them, for the columns and cells of tables.
 
-A statistic that does not depend on the order of its values is updated with each number. Any other
-statistic is computed when it is read, from the numbers in the order of their positions.
+Each number has a position, such as the index of its job. Numbers may arrive in any order, but the
+statistics must not depend on that. A statistic that ignores the order of its values (such as the
+mean) is updated with each number. Any other statistic (such as the last value) is computed when it
+is read, from all numbers in the order of their positions.
 """
 
 from __future__ import annotations
@@ -32,9 +34,9 @@ def _in_order(spec: StatisticSpec, numbers: Mapping[Any, float]) -> float | None
 
 
 class Growing:
-    """Numbers to which others can only be added, with the statistics ``names`` over them.
+    """A collection of numbers that only grows, with the statistics ``names`` over the numbers.
 
-    There may be millions of these objects.
+    Objects of this class are small, because a table may have millions of them.
     """
 
     __slots__ = ("_adders", "_names", "_numbers", "_reducers", "_specs", "count")
@@ -86,7 +88,7 @@ class Growing:
 
 
 class Values:
-    """Numbers by position, with statistics over them. Numbers can be changed and removed."""
+    """A collection of numbers that can be changed and removed, with statistics over the numbers."""
 
     __slots__ = ("_found", "_numbers", "_reducers", "_specs")
 

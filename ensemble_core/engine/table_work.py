@@ -1,7 +1,9 @@
-"""Computes one table incrementally: its rows, and statistics over the rows.
+"""Computes the rows of one table of results, and statistics over the rows.
 
-In a table with ``by``, only rows with new jobs are computed again. In a table without ``by``, the
-row of each job is computed once. Results do not depend on the order in which jobs ended.
+When further jobs are done, the table is not computed from the start. If the table has ``by``, each
+row summarizes all jobs with the same values of some parameters, and only the rows to which new jobs
+belong are computed again. Without ``by``, each job has its own row, and only the rows of the new
+jobs enter the statistics. Results do not depend on the order in which jobs ended.
 """
 
 from __future__ import annotations
@@ -152,9 +154,9 @@ def _column(name: str, condition: str) -> _Column:
 
 
 class JobWork(TableWork):
-    """Work on a table without ``by``.
+    """A table without ``by``: one row for each job.
 
-    It stores only statistics; rows are computed when they are read.
+    Only statistics are stored; rows are computed when they are read.
     """
 
     def __init__(
@@ -274,7 +276,7 @@ class _Formula(NamedTuple):
 
 
 class GroupedWork(TableWork):
-    """Work on a table with ``by``."""
+    """A table with ``by``: one row for all jobs with the same values of these parameters."""
 
     def __init__(self, table: Table, statistics: Mapping[str, StatisticSpec]) -> None:
         super().__init__(table, statistics)

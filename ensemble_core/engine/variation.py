@@ -1,6 +1,7 @@
-"""Variation: submits jobs like an existing job but with other parameters, each combination once.
+"""Creates the jobs of the action ``vary``: like an existing job, but with other parameters.
 
-The job table stores which combinations were submitted.
+Combinations of parameters that the group has already submitted are skipped. The job table stores
+them.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ def varied(
     """Return the group with its changed ``fields``, its new jobs, and the number of skipped
     combinations.
 
-    Combinations that were submitted earlier are skipped. Raises :class:`EnsembleError` if the
-    firing has no job or the group lacks a parameter.
+    Raises :class:`EnsembleError` if the event that triggered the rule has no job, or if the group
+    lacks a parameter.
     """
     record, scope = origin.match.record, origin.match.scope
     if record is not None:
@@ -41,7 +42,9 @@ def varied(
     elif isinstance(scope, Slice):
         base, name, replicas = scope.parameters, label or scope.key.groups[0], []
     else:
-        raise EnsembleError("'vary' needs the event's job, or a slice", code="no-job")
+        raise EnsembleError(
+            "'vary' needs an event of a job, or a rule with 'each: [PARAMETER]'", code="no-job"
+        )
     group_state = state.table.groups.get(name)
     if group_state is None:
         raise EnsembleError(f"there is no job group {name!r}", code="no-such-group")
@@ -57,7 +60,8 @@ def varied(
     had = group_state.had
     if had is None:
         raise EnsembleError(
-            "declare it in the action's options: x-ensemble-varies: true",
+            f"the action submits new combinations of parameters of {name!r}, but the schema of its "
+            "options does not contain x-ensemble-varies",
             code="bad-plugin",
         )
     if not replicas:
@@ -71,7 +75,8 @@ def varied(
         ]
         if absent:
             raise EnsembleError(
-                f"the parameter {absent[0]!r} of {name!r} has no value here: nothing was submitted",
+                f"'vary' has no value for the parameter {absent[0]!r} of {name!r}: nothing was "
+                "submitted",
                 hint=f"write 'parameters: {{{absent[0]}: …}}'",
                 code="no-value",
             )

@@ -1,11 +1,14 @@
 """Checksums for the rows of the journal, which detect flipped bits and missing rows.
 
-SQLite itself has no checksums. Therefore, each row of the tables ``events``, ``job_rows`` and
-``job_layouts`` has a column ``crc``, the CRC-32 of its other values. In ``events``, the column
-``previous`` repeats the ``crc`` of the previous row, so that rows from different histories cannot
-be mixed, and the column ``jobs`` is the sum of the checksums of all job rows and layouts so far.
-Small tables change only a few times in a run. Each of them has one sum of checksums, in the table
-``checksums``.
+SQLite itself has no checksums. Therefore:
+
+- Each row of the tables ``events``, ``job_rows`` and ``job_layouts`` has a column ``crc``: the
+  CRC-32 of its other values.
+- In ``events``, the column ``previous`` repeats the ``crc`` of the previous row, so a missing or
+  foreign row breaks the chain. The column ``jobs`` is the sum of the ``crc`` of all rows that
+  ``job_rows`` and ``job_layouts`` had at that time.
+- The other tables are small and seldom change. For each of them, the table ``checksums`` has the
+  sum of the checksums of its rows.
 """
 
 from __future__ import annotations

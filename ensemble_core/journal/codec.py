@@ -2,8 +2,8 @@
 
 The column ``list`` of the table ``events`` contains JSON lists of rows ``[time, type, job, name,
 data, decisions, more]``, without nulls at the end. For a job event, ``data`` is the context, and
-``more`` has fields without a place of their own. For other events, ``data`` has the fields that
-differ from their defaults (see ``model.codec``). A replay compares decisions in this encoding.
+``more`` has all fields that are not in the other items. For other events, ``data`` has the fields
+that differ from their defaults (see ``model.codec``). A replay compares decisions in this encoding.
 """
 
 from __future__ import annotations

@@ -236,8 +236,8 @@ def connect(path: Path, *, write: bool, salvage: bool = False) -> sqlite3.Connec
                 raise JournalError(
                     f"the journal has an unfinished write: {path}",
                     cause=f"{other} may be writing, or was killed",
-                    hint="try again in a moment; if that controller no longer exists, "
-                    f"'ensemble resume {path.parent.name}' rolls back the write",
+                    hint="try again in a moment; if the controller that was writing no longer "
+                    f"exists, 'ensemble resume {path.parent.name}' rolls back the write",
                     code="locked",
                 ) from error
         time.sleep(0.05)

@@ -28,8 +28,9 @@ class EarlierJob(NamedTuple):
     """A successful job of an earlier run.
 
     ``name`` is ``RUN/JOB``. ``duration`` is in seconds. ``start`` is the context of the job's start
-    event. Each item of ``rows`` has the observer, the values, the clock, and whether the file was
-    replaced before this row.
+    event. ``rows`` has the rows that observers read from the job's output. Each item has the name
+    of the observer, the values, the row's time or step, and whether the output file was truncated
+    or replaced before this row.
     """
 
     name: str

@@ -1,12 +1,12 @@
-"""Job history: a table with a row for each job (index) of a run.
+"""Job history: a table with a row for each job of a stored run, for commands and programs.
 
-:class:`Jobs` is the interface for commands and programs. There are two implementations:
-``stored_jobs`` for journals with job rows, and :class:`EventJobs` for journals without them, whose
-events it reads.
+:class:`Jobs` is the interface of the table. It has two implementations. ``stored_jobs`` reads the
+*job rows* of a journal: one summary for each job. :class:`EventJobs` is for journals of older
+versions, which have no job rows: it computes the table from all events.
 
-:class:`EventJobs` stores the rows in a temporary database on disk, so that memory does not grow
-with the number of jobs. It uses a database because later attempts change rows, and because rows are
-read by group and index. If a group has a ``result``, a replay of the events computes it.
+:class:`EventJobs` stores the table in a temporary database on disk, so that memory does not grow
+with the number of jobs. If a group has a ``result``, the engine handles the events again to compute
+the results.
 """
 
 from __future__ import annotations

@@ -72,10 +72,11 @@ _CHECKED_WHOLE = 32 << 20
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Text(Value):
-    """A version of the ensemble file, with ``--set`` overrides, for the events after ``seq``.
+    """A version of the ensemble file, with its ``--set`` overrides.
 
-    ``attached`` has the texts of the files that the ensemble file names. If it is ``None``, these
-    files have to be read.
+    The run used this version for the events after event ``seq``, until the next version. (A resume
+    can change the file.) ``attached`` has the texts of the files that the ensemble file names. If
+    it is ``None``, these files have to be read.
     """
 
     seq: int
@@ -117,8 +118,8 @@ class Session(Value):
 class Snapshot(Value):
     """The engine's state after event ``seq``.
 
-    ``maker`` identifies the format and the versions of the programs that wrote the snapshot. Only
-    programs with the same versions can read it.
+    ``maker`` has the format of the snapshot and the versions of Ensemble, Python and the plugins
+    that wrote it. Only the same versions can read it.
     """
 
     seq: int

@@ -29,7 +29,8 @@ _SQLITE, _APPLICATION = b"SQLite format 3\0", slice(68, 72)
 def is_run(folder: Path) -> bool:
     """Return True if this folder belongs to a run.
 
-    Its journal then has our header, or is empty because the run was killed at its start.
+    This is so if its journal has our header. If the journal is empty or missing, because the run
+    was killed at its start, the folder must contain only files that a run creates.
     """
     try:
         header = read_note(folder / NAME)[:72]

@@ -29,9 +29,9 @@ Loading = Callable[[Text], Ensemble]
 
 
 def maker_of(versions: Mapping[str, str]) -> str:
-    """Return the format of snapshots and the versions of the programs, as one text.
+    """Return the format of snapshots with these versions (Ensemble, Python, plugins), as one text.
 
-    Only programs with the same text can read a snapshot.
+    A snapshot stores this text. It can be read only where this function returns the same text.
     """
     parts = [f"{name}={version}" for name, version in sorted(versions.items())]
     return " ".join([f"format={FORMAT}", *parts])

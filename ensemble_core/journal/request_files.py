@@ -174,7 +174,7 @@ class RequestInbox:
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             path.unlink(missing_ok=True)
             self._write_answer(
-                answer, UsageError(f"it cannot be read: {error}", code="bad-request")
+                answer, UsageError(f"the request cannot be read: {error}", code="bad-request")
             )
             return
         path.unlink()
@@ -183,7 +183,7 @@ class RequestInbox:
     def _answer(self, path: Path, done: Future[tuple[Decision, ...]]) -> None:
         error = done.exception()
         if error is not None and not isinstance(error, EnsembleError):
-            error = EnsembleError("the run failed to carry it out", cause=repr(error))
+            error = EnsembleError("the run failed to carry out the request", cause=repr(error))
         self._write_answer(path, error, () if error is not None else done.result())
 
     @staticmethod

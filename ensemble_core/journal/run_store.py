@@ -247,7 +247,7 @@ class Lock:
         if named is not None:
             who = in_words(named)
             if named.get("host") != socket.gethostname() and not named.get("locked", True):
-                hint += "; if that controller no longer exists, use --take-over"
+                hint += "; if the other controller no longer exists, resume with --take-over"
         return JournalError(
             f"run {self.path.parent.name} is controlled by {who}", hint=hint, code="locked"
         )

@@ -7,7 +7,8 @@ constructors.
 
 Rules and statistics are defined by the ensemble file and by plugins. A snapshot contains only their
 names, which are looked up in the ensemble, and the accumulated values of statistics
-(``metrics.statistic_state``). Only programs with the same versions can read a snapshot (``maker``).
+(``metrics.statistic_state``). A snapshot can be read only with the versions of Ensemble, Python and
+plugins that wrote it.
 """
 
 from __future__ import annotations

@@ -22,10 +22,11 @@ _STARTED, _FINISHED = 5, 6
 
 
 class StoredJobs(Jobs):
-    """The jobs of a run, read from job rows.
+    """The jobs of a run, read from the job rows in its journal.
 
-    ``active`` has the rows of jobs that are not over, and newer versions of rows that the journal
-    has. With ``check``, missing rows raise :class:`JournalError`.
+    ``active`` has rows that the journal does not have yet: of jobs that are not over, or newer
+    versions of stored rows. A row in ``active`` replaces the stored row of its job. With ``check``,
+    missing rows raise :class:`JournalError`.
     """
 
     def __init__(

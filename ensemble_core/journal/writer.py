@@ -199,7 +199,8 @@ class JournalWriter:
         if not self.stop(None):
             raise self.in_trouble or JournalError(
                 f"the newest events are not in the journal: {self.path}",
-                hint="free some space; then 'ensemble resume' continues from its last event",
+                hint="free some space; then 'ensemble resume' continues after the journal's last "
+                "event",
                 code="journal",
             )
         self._execute(

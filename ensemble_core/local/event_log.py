@@ -116,7 +116,7 @@ class EventLog:
         if written is self.failing:
             self.failing = not written
             if written:
-                self.problem(f"{ledger.path} can be written again: jobs start again")
+                self.problem(f"{ledger.path} can be written again: waiting jobs can start now")
             else:
                 self.problem(
                     f"cannot write {ledger.path} ({ledger.failing}): no job starts until this works"

@@ -1,6 +1,8 @@
-"""Lifecycle of jobs from their start to ``clean``: time limits, exited tasks, and released slots.
+"""Handles what happens to a job in the supervisor between its start and its last event, ``clean``.
 
-The starter, the terminator and the request handler of the supervisor use it to end jobs.
+It ends a job at its time limit, collects the exit codes of the job's tasks, and reports the job's
+end and frees its slots when no process is left. The starter, the terminator and the request handler
+of the supervisor call it.
 """
 
 from __future__ import annotations
@@ -32,9 +34,10 @@ _FREE, _CLEAN = encode_context("free"), encode_context("clean")
 
 
 class JobLifecycle:
-    """Lifecycle of all jobs of a supervisor.
+    """Handles all jobs of a supervisor, from their start to their last event.
 
-    ``lost`` maps each job of an earlier supervisor to the reason why its exit status is unknown.
+    ``lost`` has the jobs that an earlier supervisor started. It maps each of them to the reason why
+    its exit status cannot be known.
     """
 
     def __init__(

@@ -137,7 +137,8 @@ class Ledger:
             raise ExecutorError(
                 f"cannot write the ledger of the run's jobs: {self.path}",
                 cause=_words(error),
-                hint="free space there, or choose another folder with --state",
+                hint="make its folder writable and free some space, or choose another folder with "
+                "--state",
                 code="no-ledger",
             ) from None
         except BaseException:
@@ -152,7 +153,7 @@ class Ledger:
             raise ExecutorError(
                 "another supervisor owns this run's jobs",
                 cause=f"{lock} is locked, from another machine or container",
-                hint="resume the run where it was started",
+                hint="resume the run on the machine or in the container where it was started",
                 code="busy-run",
             )
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)

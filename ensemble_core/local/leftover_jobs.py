@@ -1,7 +1,8 @@
-"""Counts and ends the jobs of a run whose journal cannot be read.
+"""Counts and ends the local jobs of a run whose journal cannot be read.
 
-It uses the executor's own files. If the run's supervisor is alive, it connects to the supervisor;
-otherwise, the ledger shows which jobs had started. Commands call it through the executor's record.
+Instead of the journal, it uses the executor's files in the run's folder. If the run's supervisor is
+alive, some of its jobs are too. Otherwise, the ledger shows which jobs had started. Commands reach
+the function :func:`leftover_jobs` through the field ``remains`` of the executor's record.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ _ENDING = 120.0
 def leftover_jobs(tag: str, state: Path, ending: Executor | None) -> int:
     """Return how many jobs of the run may be alive.
 
-    If an executor (not opened) is given as ``ending``, end the jobs. Raises :class:`ExecutorError`
-    if they do not end.
+    If ``ending`` is an executor, also end the jobs. The executor must not be open: it is opened if
+    a new supervisor is needed to end them. Raises :class:`ExecutorError` if they do not end.
     """
     supervisor = _supervisor(tag, state)
     waiting, begun = _unfinished(state / NAME)
@@ -53,7 +54,7 @@ def _tell_to_end(tag: str, state: Path, supervisor: int) -> None:
     while _supervisor(tag, state):
         if time.monotonic() > deadline:
             raise ExecutorError(
-                f"the jobs of run {tag} do not end",
+                f"the jobs of run {tag} have not ended within {_ENDING:g} s",
                 cause=f"their supervisor, process {supervisor}, was asked to end them",
                 code="no-keeper",
             )

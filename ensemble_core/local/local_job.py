@@ -1,4 +1,4 @@
-"""State of a job in the local executor, from its arrival to ``clean``."""
+"""State of a job in the supervisor, from its arrival to its last event, ``clean``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["ActiveJobs", "LocalJob", "Phase", "describe"]
 
 
 class Phase(enum.IntEnum):
-    """Stage that the termination of a job has reached."""
+    """How far the termination of a job has gone: no signal yet, SIGTERM sent, or SIGKILL sent."""
 
     NONE = 0
     TERM = 1

@@ -1,13 +1,13 @@
 """Encodes messages between controller and supervisor, and events in the supervisor's ledger.
 
-Both consist of JSON lines. The functions here do no I/O. ``model.codec`` encodes the fields of jobs
-and events.
+Messages and events are JSON lines. The functions here do no I/O. ``model.codec`` encodes the fields
+of jobs and events.
 
-An event of a job is the line ``["e",ID,TIME,NAME,CONTEXT,A,B,MORE]``, without missing items at the
-end. ``ID`` is the job. ``A`` and ``B`` are for the ledger: for ``submit``, ``A`` is the job's
-fields; for ``start``, ``A`` and ``B`` are the uptime and the process ids. ``MORE`` has fields of
-the event without a place of their own. Other events are lines ``["o",{...}]``. The id comes first,
-so that lines can be filtered without being decoded.
+An event of a job is the line ``["e",ID,TIME,NAME,CONTEXT,A,B,MORE]``. Items at the end that have no
+value are left out. ``ID`` is the job. ``A`` and ``B`` are for the ledger: for ``submit``, ``A`` is
+the job's fields; for ``start``, ``A`` and ``B`` are the uptime and the process ids. ``MORE`` has
+all fields of the event that are not in the other items. Other events are lines ``["o",{...}]``. The
+id comes first, so that lines of a job can be found without decoding every line.
 """
 
 from __future__ import annotations

@@ -267,9 +267,9 @@ class Supervisor:
     def _refusal(self, hello: Mapping[str, Any]) -> ExecutorError | None:
         if self._controller is not None:
             return ExecutorError(
-                "another controller drives this run",
+                "another controller already controls this run",
                 cause=f"process {self._controller.pid} of this machine",
-                hint="wait until it ends, or stop it",
+                hint=f"wait until that controller exits, or use 'ensemble stop {self._tag}'",
                 code="busy-run",
             )
         unknown = sorted({*hello.get("job_fields", ())}.difference(JOB_FIELDS))

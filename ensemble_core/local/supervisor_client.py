@@ -54,9 +54,9 @@ def address(tag: str, state: Path | None, *, anew: bool = False) -> str:
     """Return the name of the supervisor's socket, in the abstract namespace.
 
     Any user could take any name there, so the name contains a secret from the run's folder. With
-    ``anew``, a new secret is created. If the run has no folder, or if an earlier version may have
-    started it, the name is derived from the tag. Raises :class:`ExecutorError` if the secret cannot
-    be read or created.
+    ``anew``, a new secret is created. If the run has no folder, or no secret because an earlier
+    version of Ensemble started it, the name is derived from the tag. Raises :class:`ExecutorError`
+    if the secret cannot be read or created.
     """
     mark = ""
     if state is not None:
@@ -66,7 +66,8 @@ def address(tag: str, state: Path | None, *, anew: bool = False) -> str:
             raise ExecutorError(
                 f"cannot write the name of the run's supervisor: {state / SECRET}",
                 cause=error.strerror,
-                hint="free space there, or choose another folder with --state",
+                hint="make its folder writable and free some space, or choose another folder with "
+                "--state",
                 code="no-ledger",
             ) from None
     if not mark:
@@ -200,7 +201,7 @@ class SupervisorClient:
             raise ExecutorError(
                 "another user's process uses the socket of this run's supervisor",
                 cause=f"process {pid} of user {uid} listens at @{self._name}",
-                hint="tell that user, or choose another tag for the run",
+                hint="ask that user to end the process, or choose another tag for the run",
                 code="no-keeper",
             )
         return sock
@@ -387,7 +388,8 @@ class StartedSupervisor:
                 raise ExecutorError(
                     "the supervisor of local jobs cannot be started",
                     cause=f"sys.executable is {sys.executable!r}: {error}",
-                    hint="run with a Python interpreter",
+                    hint="start the run with a Python interpreter, not in a program that embeds "
+                    "Python",
                     code="no-keeper",
                 ) from None
 

@@ -1,8 +1,8 @@
 """Terminates all processes of a job with SIGTERM and, after a grace period, with SIGKILL.
 
 The supervisor uses it when a job is cancelled, exceeds its time limit, or exits and leaves
-processes behind. For jobs of an earlier supervisor that should continue, it only waits. It calls
-``done`` once no process of the job is left.
+processes behind. When no process of the job is left, it calls the function ``done``. It also waits
+for the end of jobs that an earlier supervisor started, without sending them signals.
 """
 
 from __future__ import annotations

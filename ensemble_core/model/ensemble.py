@@ -69,7 +69,9 @@ class Limits(Value):
 
 
 def _refused(spec: Mapping[str, Any], name: str = "") -> Any:
-    raise EnsembleError("this ensemble has no binder: rules and actions cannot be added to its run")
+    raise EnsembleError(
+        "rules and actions cannot be added to this run: its Ensemble was created without a 'binder'"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

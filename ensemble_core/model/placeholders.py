@@ -163,10 +163,10 @@ def formatted(value: object, form: str) -> str:
     '003'
     """
     if not is_format(form):
-        raise ValueError(f"{form!r} is not a format")
+        raise ValueError(f"{form!r} is not a valid format")
     if isinstance(value, float) and value.is_integer() and form[-1:] in tuple(_WHOLE):
         value = int(value)
     try:
         return format(value, form)
     except (ValueError, OverflowError, TypeError) as error:
-        raise ValueError(f"{form!r} does not fit {value!r}") from error
+        raise ValueError(f"the format {form!r} does not fit {value!r}") from error

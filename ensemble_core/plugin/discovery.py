@@ -236,7 +236,7 @@ class _Loader:
         ]
         for name, hook in hooks:
             if name not in HOOKS and not hook.optionalhook:
-                raise PluginError(f"no hook {name!r}{_near_hook(name)}")
+                raise PluginError(f"there is no hook {name!r}{_near_hook(name)}")
             if hook.wrapper or hook.hookwrapper:
                 raise PluginError(f"{name} is a hook wrapper, which is not supported")
         hooks = [(name, hook) for name, hook in hooks if name in HOOKS]

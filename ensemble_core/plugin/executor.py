@@ -258,7 +258,9 @@ class Executor(ABC):
         0 if it had none). Return for each job whether the queue knows it. For each known job, emit
         all events after that time, even if the job is over by now.
         """
-        raise ExecutorError("this executor cannot find jobs again", code="cannot-reattach")
+        raise ExecutorError(
+            "this executor cannot find the jobs of an earlier controller", code="cannot-reattach"
+        )
 
     @property
     def queue_is_new(self) -> bool:

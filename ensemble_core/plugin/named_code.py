@@ -1,11 +1,10 @@
-"""Decides whether code that a file names may be loaded.
-
-All such code is loaded through this module.
+"""Decides whether code that comes with an ensemble file, a rule test or a journal may be loaded.
 
 An ensemble file may contain Python source (``custom:``) or the import path of a class (in an option
 with the annotation ``"x-ensemble": "class"``). Rule tests and journals may name plugin files. All
-these files may come from untrusted sources. Therefore, their code is not loaded when a file is only
-checked, rendered, replayed or recorded. Call :func:`require` before loading such code.
+these files may come from untrusted sources, so a command that only validates, shows or replays a
+file must not run the code in it. Each caller states its *purpose*, from ``check`` to ``run``, which
+decides what is loaded. All such code is loaded after a call of :func:`require`.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ _PATH = "write its Python import path: libensemble.gen_classes.UniformSample"
 
 
 def is_loaded(kind: Kind, purpose: Purpose) -> bool:
-    """Return True if code of this kind may be loaded for this purpose."""
+    """Return True if code of this kind (such as ``source``) may be loaded for this purpose."""
     return purpose in _LOADED[kind]
 
 
@@ -135,7 +134,7 @@ def _load_class(path: str, base: str, purpose: Purpose) -> type:
     if not (isinstance(found, type) and issubclass(found, _imported(base))):
         raise EnsembleError(
             f"{path!r} is not a subclass of {base}",
-            hint="name a class derived from it",
+            hint=f"name a subclass of {base}",
             code="wrong-class",
         )
     return found

@@ -43,8 +43,8 @@ class Resizer(ABC):
       ``resize`` and ``size`` never block, set ``waits = False``. They are then called on the
       service's main thread, which costs less.
     - ``resize`` never raises an error. It returns a :class:`Resized` even if the object does not
-      exist, may not be changed, or cannot be reached. It returns when the new size is recorded, not
-      when the nodes have arrived. If the size would not change, it does nothing.
+      exist, may not be changed, or cannot be reached. It returns when the object has the new size
+      as its target, not when the nodes have arrived. If the size would not change, it does nothing.
     - The resizer decides which object belongs to a member, as configured by the operator of the
       service.
     """

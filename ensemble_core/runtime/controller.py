@@ -104,8 +104,8 @@ class Runtime:
 
     - ``actions``, ``observers``: the records of plugins that the ensemble may use.
     - ``folder``: the folder for the output of jobs for which no output file is given.
-    - ``journal``: the writer of the run's journal. ``maker``: the versions of the programs; only
-      programs with the same versions can read the snapshots.
+    - ``journal``: the writer of the run's journal. ``maker``: the versions of Ensemble, Python and
+      plugins; only the same versions can read the run's snapshots.
     - ``state``: the executor's folder next to the journal.
     - ``engine``: for a resumed run, the engine that was restored from the journal.
     - ``wall``: the number of seconds after which the run is stopped (default: the file's limit).

@@ -1,10 +1,10 @@
 """Checks events of jobs against the executor's contract: known jobs, right order, plausible times.
 
-Most events satisfy the contract, which :meth:`OrderCheck.keeps` recognises quickly. Each kind of
-violation is reported once, as a defect of the executor. A violation is corrected if that cannot
-change how the job ended. The engine and the journal receive only corrected events, so a replay
-makes the same decisions. If a time was corrected, the event's context has the original time as
-``told_at``, which a resume needs. Runs on the engine's thread.
+Each kind of violation is reported once, as a defect of the executor. A violation is corrected if
+that cannot change how the job ended. The engine and the journal receive the corrected event, so a
+replay makes the same decisions. If a time was corrected, the event's context has the original time
+as ``told_at``, because a resume tells the executor which events of a job it already has. The
+controller calls this module on the engine's thread.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ TIMED = frozenset({"submit", "start", "finish", "clean"})
 class OrderCheck:
     """Checks the events of a run. ``take`` is called with each problem and handles it immediately.
 
-    Events later than ``latest`` must pass through :meth:`in_time` before they are handled.
+    If the time of an event of any kind is later than ``latest``, the caller has to pass the event
+    through :meth:`in_time`, which checks the time.
     """
 
     def __init__(

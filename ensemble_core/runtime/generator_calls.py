@@ -1,9 +1,10 @@
 """Calls generators, outside the engine's thread.
 
 A generator is built when it is first used. Each generator has its own thread, so one that hangs
-does not block the others; its call fails after the ``timeout`` in the file. The first call after a
-resume also repeats the recorded calls, and its timeout is the sum of theirs. Suggestions are
-checked and returned to the engine as events.
+does not block the others; its call fails after the ``timeout`` in the file. Generators keep their
+state only in memory. So after a resume, the first call of a generator also repeats its earlier
+calls, with the inputs in the journal, and the timeouts add up. Suggestions are checked and returned
+to the engine as events.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ _Answer = tuple[Mapping[str, Any], ...]
 class MakeSuggestion(NamedTuple):
     """Order to call a generator, with the input for it.
 
-    The first ``known`` items of ``exchanges`` are the earlier calls of the generator.
+    ``asking`` has the input of this call. The first ``known`` items of ``exchanges`` are the calls
+    that the generator answered before.
     """
 
     asking: Asking

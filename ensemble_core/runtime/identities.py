@@ -1,8 +1,10 @@
-"""Computes the identities of a run's jobs, and looks up jobs in earlier runs (``--reuse``).
+"""Computes the identities of a run's jobs, and finds earlier jobs to reuse (``--reuse``).
 
-Identities are computed on the executor's thread, just before jobs are submitted. A thread of this
-module answers look-ups. It also checks again, after a job has succeeded, whether its inputs have
-changed. The results are events. Files are never read on the engine's thread.
+The identity of a job is a digest of its command, parameters and input files: if an earlier job has
+the same identity, its results can be reused. Identities are computed on the executor's thread, just
+before jobs are submitted. A thread of this module looks up identities among the earlier jobs. When
+a job has succeeded, this thread also checks whether the input files have changed since the submit.
+All results become events of the run. The engine's thread never reads input files.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Follows the output files of jobs with observers, and keeps their rows and events in order.
 
-All events pass through this module on their way to the inbox. When such a job starts, the tracker
-begins to follow its files. When the job ends, the rest of the files is read before the engine
-receives the end, so that rules on the end see the last values.
+All events pass through this module on their way to the inbox. When a job with observers starts, the
+tracker begins to follow its files. When the job ends, the rest of the files is read before the
+engine receives the end, so that rules on the end see the last values.
 """
 
 from __future__ import annotations

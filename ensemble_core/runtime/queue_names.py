@@ -1,8 +1,9 @@
-"""Translates between our job ids and the names of requeued jobs in the queue.
+"""Translates between our job ids and the names under which the queue knows requeued jobs.
 
-A job that is requeued is passed to the executor under a new name, so that the executor never sees
-two jobs with the same name. The engine and the journal always use our id. The controller translates
-everything that it passes to the executor or receives from it.
+A job is *requeued* if a stop cancelled it and a resume submits the same attempt again. It then gets
+a new name in the queue, so that the executor never sees two jobs with the same name. The engine and
+the journal always use our id. The controller translates everything that it passes to the executor
+or receives from it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ __all__ = ["QueueNames"]
 class QueueNames:
     """Translates between our job ids and queue names.
 
-    Its ``bool`` is False until a job is requeued.
+    The object is false as long as no job was requeued, and names therefore equal ids.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
-"""Reattaches to the jobs that an earlier controller has submitted.
+"""Reattaches to the jobs that an earlier controller has submitted, at the start of a resume.
 
-It asks the executor which of these jobs it knows, continues to follow their output, and reports
-unknown jobs as lost. A resumed controller does this first.
+The controller asks the executor which of these jobs the queue still knows, continues to follow the
+output of all of them, and reports those that the queue no longer knows as lost.
 """
 
 from __future__ import annotations

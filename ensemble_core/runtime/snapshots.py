@@ -19,7 +19,7 @@ _SNAPSHOT_EVERY, _SNAPSHOT_SHARE = 15_000, 20
 class Snapshots:
     """Writes the snapshots of a run.
 
-    ``maker`` has the versions of the programs; only programs with the same versions can read the
+    ``maker`` has the versions of Ensemble, Python and plugins; only the same versions can read the
     snapshots. ``warn`` is called once if snapshots are impossible.
     """
 

@@ -1,6 +1,7 @@
-"""Answers requests of other threads to a live run, between two events.
+"""Lets other threads read the state of a live run, or request an action from it.
 
-The Python API, the keys of ``ensemble run`` and the service make such requests.
+The engine's thread answers between two events, so no thread sees a half-handled event. The Python
+API, ``ensemble run`` (when the user presses a key) and the service use it.
 """
 
 from __future__ import annotations

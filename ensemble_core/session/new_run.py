@@ -29,7 +29,8 @@ __all__ = ["NewRun", "new_run"]
 class NewRun(NamedTuple):
     """Everything that the controller of a new run needs.
 
-    ``kept`` is ``None`` for a run without a journal.
+    ``output`` is the folder for the output of jobs without an output file. ``kept`` is the run's
+    folder, with its lock and its journal, or ``None`` with ``--no-journal``.
     """
 
     ensemble: Ensemble
@@ -58,10 +59,10 @@ def new_run(
     more: Mapping[str, Any] = NOTHING,
     reuse: Sequence[str] = (),
 ) -> NewRun:
-    """Build the executor, which starts its preparations, and create the run's journal.
+    """Build the executor of a new run, tell it to prepare, and create the run's journal.
 
-    ``more`` is added to the description in the journal. ``reuse`` lists earlier runs. Raises
-    :class:`EnsembleError`; in that case, no files are left behind.
+    ``more`` is added to the description of the run in the journal. ``reuse`` lists earlier runs.
+    Raises :class:`EnsembleError`; in that case, no files are left behind.
     """
     folders: tuple[str, ...] = ()
     earlier = None

@@ -95,7 +95,7 @@ NAMES = [
     wrong("name: sim, each: [T]", "name: sim, when: «sum.best.e > 1", "no column 'e'", "best.E"),
 ]
 FORMATS = [
-    wrong("{T} {d}", "«{T:q} {d}", "'q' is not a format", "{T:.2f}"),
+    wrong("{T} {d}", "«{T:q} {d}", "'q' is not a valid format", "{T:.2f}"),
     wrong("{T} {d}\n", "{T} «{d:d}\n", "does not fit 0.5", "{d:.2f}"),
     wrong(VARY, "name: log, message: '«{T:q}'", "invalid format in {T:q}: 'q'"),
 ]

@@ -201,7 +201,8 @@ def test_a_statistic_that_can_have_no_value_in_a_slice_is_an_error() -> None:
     with pytest.raises(FileErrors) as caught:
         load_text(text, REGISTRY, file="study.yaml")
     (error,) = caught.value.errors
-    assert error.what == "'error.t.gap' can never have a value in a slice"
+    why = "within a slice ('each'), the table has too few rows"
+    assert error.what == f"'error.t.gap' can never have a value: {why}"
     assert error.hint == "write all.error.t.gap"
     assert error.where is not None
     assert error.where.line == text.splitlines().index(rule.rstrip("\n")) + 1

@@ -96,7 +96,7 @@ rules:
     (asked,) = (one for one in told.begin("a.0") if one.type == "resize")
     warned = told.tell(ResizeOutcome(told.now, asked.request, "undelivered", reason="no route"))  # type: ignore[attr-defined]
     assert [one.message for one in warned if one.type == "log"] == [  # type: ignore[attr-defined]
-        "cannot deliver grow; it will be repeated: no route"
+        "the request to grow was not delivered (no route); it will be repeated"
     ]
     told.end("a.0")
     assert not [one for one in told.wait(100) if one.type == "resize"]

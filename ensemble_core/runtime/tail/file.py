@@ -72,9 +72,9 @@ class File:
 
     - ``tell`` is called with the rows, as events with the time of ``clock``.
     - ``warn`` is called once for each problem; ``fail`` is called with an error of the observer.
-    - The first ``taken`` rows are skipped.
-    - If the file was last written before ``since``, it belongs to another job, and is not read
-      until it changes.
+    - ``taken`` is the number of rows that an earlier controller has handled. They are skipped.
+    - ``since`` is the time at which the job was submitted. A file that was last written before that
+      time is the output of another job, and is not read until it changes.
     """
 
     def __init__(
