@@ -211,20 +211,25 @@ class ExecutorContract(JobFieldsContract, LeavingContract):
         assert any("start" not in session.names(job) for job in jobs)
 
     def test_no_more_jobs_run_at_once_than_there_are_slots(self, session: Session) -> None:
-        """The last job is over before the first check. Without a limit, earlier jobs would have
-        started by then.
+        """All slots are in use before a job is cancelled, because a cancelled job may free a slot
+        for another one. The last job is over before the first check. Without a limit, earlier jobs
+        would have started by then.
         """
         slots = self.slots_of(session)
         jobs = [session.job(*self.lasting) for _ in range(max(self.many, (slots or 0) + 2))]
+
+        def began() -> list[str]:
+            return [job.id for job in jobs if "start" in session.names(job)]
+
         session.submit(*jobs)
-        session.wait(lambda: any(session.names(job)[-1:] == ["start"] for job in jobs), "a start")
+        session.wait(lambda: len(began()) >= (slots or 1), f"the start of {slots or 1} jobs")
         slots = self.slots_of(session) or len(jobs) - 1
         for ended in (jobs[-1:], None):
             waiting = [job for job in jobs if "start" not in session.names(job)]
             session.cancel(*(ended or waiting))
             session.wait_clean(*(ended or waiting))
-            began = [job.id for job in jobs if "start" in session.names(job)]
-            assert len(began) <= slots, f"{len(began)} jobs run at once in {slots} slots"
+            count = len(began())
+            assert count <= slots, f"{count} jobs run at once in {slots} slots"
 
     def test_cancelling_twice_or_too_late_or_the_unknown_does_nothing(
         self, session: Session
