@@ -588,6 +588,7 @@ class KubernetesRun:
         with self._lock:
             if life.over or self._closed:
                 return
+            life.incomplete = bool(trouble)
             if trouble and life.verdict is None:
                 self._outlet.warn(f"the output of {life.job} is incomplete: {trouble}")
             life.tell_end(self._run.clock(), live=live)

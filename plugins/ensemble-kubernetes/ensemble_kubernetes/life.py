@@ -28,13 +28,14 @@ class Life(JobEvents):
     - ``verdict``: our reason to end the Job
     - ``condition``: how the Job ended
     - ``followed``: whether its log is being copied while it runs
+    - ``incomplete``: whether part of its log could not be copied
     - ``gone``: whether the Job was deleted; ``missed``: whether this was noticed only afterwards
     """
 
     __slots__ = (
-        "accepted_at", "condition", "ending", "followed", "gone", "job_body", "log_lock", "missed",
-        "name", "notes", "overdue", "pods", "resumed", "sent", "stuck", "tasks", "verdict",
-        "written",
+        "accepted_at", "condition", "ending", "followed", "gone", "incomplete", "job_body",
+        "log_lock", "missed", "name", "notes", "overdue", "pods", "resumed", "sent", "stuck",
+        "tasks", "verdict", "written",
     )  # fmt: skip
 
     def __init__(self, job: str, name: str, notes: Mapping[str, Any], out: list[JobEvent]) -> None:
@@ -46,7 +47,7 @@ class Life(JobEvents):
         self.job_body: Job | None = None
         self.pods: dict[int, Pod] = {}
         self.sent = self.gone = self.stuck = self.ending = self.resumed = False
-        self.missed = self.overdue = self.followed = False
+        self.missed = self.overdue = self.followed = self.incomplete = False
         self.accepted_at: float | None = None
         self.verdict: Failure | None = None
         self.condition: tuple[str, str] | None = None
@@ -110,7 +111,8 @@ class Life(JobEvents):
     def _failure(self, status: int | None) -> Failure | None:
         pods = self.pods.values()
         all_done = len(pods) >= self.tasks and all(pod.over and pod.status == 0 for pod in pods)
-        if all_done:
+        # The log of a deleted pod may be gone, so a cancelled job's success may lack output.
+        if all_done and not (self.verdict and self.incomplete):
             return None
         if self.verdict is not None:
             return self.verdict

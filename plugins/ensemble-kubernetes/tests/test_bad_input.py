@@ -450,6 +450,20 @@ def test_output_of_an_observed_job_is_available_while_it_runs(
     assert file.read_text() == "one\ntwo\n"
 
 
+def test_a_cancelled_job_that_ends_with_0_is_cancelled_if_its_log_is_gone(
+    world: Cluster, session: Session
+) -> None:
+    script = "trap 'exit 0' TERM; touch ready; while :; do sleep 0.1; done"
+    session.submit(job := session.job("sh", "-c", script, workdir=str(session.folder)))
+    session.wait_for(job, "start")
+    world.wait((session.folder / "ready").exists)
+    gone = (404, "its pod is gone")
+    world.cluster.trouble = lambda _, path: gone if path.endswith("/log") else None
+    session.cancel(job)
+    session.wait_clean(job)
+    assert session.exception(job) == "cancel"
+
+
 def test_output_of_an_observed_job_is_available_to_a_later_controller(
     world: Cluster, tmp_path: Path
 ) -> None:
