@@ -145,14 +145,18 @@ class QueueExecutor(QueueHooks):
         return loops
 
     def close(self) -> None:
-        """Close the connection. Submissions in progress finish first. Jobs in the queue
-        continue.
+        """Close the connection. Submissions in progress and cancels of an earlier controller's jobs
+        finish first. Jobs in the queue continue.
         """
         polled, self._polled = self._polled, None
         if polled is None:
             return
+
+        def idle() -> bool:
+            return not (self._submission.waiting or polled.unconfirmed_cancels)
+
         with polled.lock:
-            polled.lock.wait_for(lambda: not self._submission.waiting or polled.closed, pace.LEAVE)
+            polled.lock.wait_for(lambda: idle() or polled.closed, pace.LEAVE)
             polled.closed = True
             polled.lock.notify_all()
         self._let_go()

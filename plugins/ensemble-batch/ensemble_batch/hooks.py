@@ -59,6 +59,9 @@ class QueueJob:
     ended the job, and ``cause`` is set only if it differs from the cause that the exception
     implies.
 
+    The field ``batch`` is the name under which the job was submitted, if the queue reports it. A
+    job with another name than ours is a foreign job: the queue has assigned the id again.
+
     The field ``restarts`` counts restarts by the queue. The fields ``began`` and ``ended`` are
     seconds since the epoch by the queue's clock, and ``host`` is the node. If wrappers claim jobs,
     these last three fields are ignored, and an end counts only if the wrapper has reported none.
@@ -74,6 +77,7 @@ class QueueJob:
     host: str = ""
     cause: Cause | None = None
     restarts: int = 0
+    batch: str = ""
 
 
 class QueueHooks(Executor):

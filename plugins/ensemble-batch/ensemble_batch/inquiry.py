@@ -37,8 +37,10 @@ class Inquiry:
         """Return the cancel that is due now; otherwise add the next one's time to ``dues``. Needs
         the lock.
         """
-        due = sorted(id_ for id_, at in self._polled.cancels.items() if at <= now)
-        dues += self._polled.cancels.values()
+        polled = self._polled
+        ready = polled.cancels.keys() - polled.unconfirmed_cancels
+        due = sorted(id_ for id_ in ready if polled.cancels[id_] <= now)
+        dues += [polled.cancels[id_] for id_ in ready]
         return partial(self._end, due) if due else None
 
     def due(self, now: float, dues: list[float]) -> Callable[[], None] | None:
@@ -47,7 +49,8 @@ class Inquiry:
         Needs the lock.
         """
         polled = self._polled
-        if not any(life.queue_id is not None for life in polled.lives.values()):
+        known = any(life.queue_id is not None for life in polled.lives.values())
+        if not (known or polled.unconfirmed_cancels):
             polled.ask_at = math.inf
             return None
         if polled.ask_at == math.inf:
@@ -86,11 +89,11 @@ class Inquiry:
         polled, hooks = self._polled, self._polled.hooks
         with polled.lock:
             lives = [life for life in polled.lives.values() if life.queue_id is not None]
-            ids = list(polled.by_id)
+            ids = list({**polled.by_id, **dict.fromkeys(polled.unconfirmed_cancels)})
             asked = time.monotonic()
             polled.ask_at = asked + pace.between(hooks.poll)
         try:
-            rows = {row.id: row for row in polled.call(lambda: list(hooks.ask(ids)))}
+            rows = {row.id: row for row in polled.call(lambda: list(hooks.ask(ids) if ids else ()))}
             missing = [
                 id_
                 for id_ in ids
@@ -114,6 +117,9 @@ class Inquiry:
         with polled.lock:
             polled.outlet.answered("ask")
             polled.read()  # wrappers' reports written before the queue's reply
+            rows = {id_: row for id_, row in rows.items() if polled.owns(row)}
+            for id_ in ids:
+                polled.unconfirmed.pop(id_, None)
             for life in lives:
                 if life.over:
                     continue
@@ -133,7 +139,7 @@ class Inquiry:
             if life is None:
                 if polled.early is not None:
                     polled.early[row.id] = row
-            elif not life.over:
+            elif not life.over and polled.owns(row):
                 self._see(life, row, now)
                 if now < life.counts_at and not life.over:
                     polled.ask_at = min(polled.ask_at, life.counts_at)

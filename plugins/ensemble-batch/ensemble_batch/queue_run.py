@@ -10,7 +10,7 @@ import hashlib
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import ClassVar, TypeVar
 
 from ensemble_batch import pace
@@ -42,8 +42,10 @@ class QueueRun:
     these names, and ``by_id`` maps the queue's ids to the same jobs. The attribute ``sent`` has the
     batches with such jobs, and ``left`` the number of jobs left in each. ``cancels`` maps ids to
     the time of their cancel, and ``ask_at`` is the time of the next query (infinite without jobs),
-    both in monotonic seconds. ``early`` has reports of unknown ids, received while a batch is being
-    submitted. ``drops`` counts the jobs that have ended.
+    both in monotonic seconds. ``unconfirmed`` maps ids that an earlier controller recorded to the
+    names of their batches, until the queue's next reply: such an id may now belong to a foreign
+    job, so it is not cancelled earlier. ``early`` has reports of unknown ids, received while a
+    batch is being submitted. ``drops`` counts the jobs that have ended.
     """
 
     #: Whether only the first copy of a job runs anything, whatever the queue does.
@@ -76,6 +78,7 @@ class QueueRun:
         self.left: dict[str, int] = {}
         self.cancels: dict[str, float] = {}
         self.early: dict[str, QueueJob] | None = None
+        self.unconfirmed: dict[str, Collection[str]] = {}
         self.ask_at = math.inf
         self.drops = 0
         self.gauges: Mapping[str, float] = {}
@@ -113,6 +116,24 @@ class QueueRun:
     def has_id(self, life: JobLife) -> bool:
         """Return whether the queue's id of this job refers to no other job."""
         return life.queue_id is not None and self.by_id.get(life.queue_id) is life
+
+    def owns(self, row: QueueJob) -> bool:
+        """Return False if the queue has assigned the id of one of our jobs to a foreign job. The id
+        then no longer refers to our job.
+        """
+        life = self.by_id.get(row.id)
+        sent = None if life is None else self.sent.get(life.key)
+        names = self.unconfirmed.get(row.id, ()) if sent is None else sent.names
+        if not (row.batch and names) or row.batch in names:
+            return True
+        self.by_id.pop(row.id, None)
+        self.cancels.pop(row.id, None)
+        return False
+
+    @property
+    def unconfirmed_cancels(self) -> set[str]:
+        """Return the ids of cancelled jobs that the queue must confirm first."""
+        return self.unconfirmed.keys() & self.cancels.keys()
 
     # -- overridden for jobs with a wrapper ------------------------------------------------
 

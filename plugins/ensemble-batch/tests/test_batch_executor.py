@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,14 +71,15 @@ class Odd(BatchExecutor):
     def ask(self, ids: Collection[str]) -> Iterable[QueueJob]:
         self.fault(self.instead, "ask")
         self.answers += 1
-        for id_ in () if self.forgets else self.batches:
+        for id_, batch in () if self.forgets else self.batches.items():
             process = self.processes.get(id_)
             if process is None:
-                yield QueueJob(id_, "waiting")
+                yield QueueJob(id_, "waiting", batch=batch.name)
             elif process.poll() is None:
-                yield QueueJob(id_, "running")
+                yield QueueJob(id_, "running", batch=batch.name)
             elif self.tells_codes:
-                yield QueueJob(id_, "over", status=(process.returncode & 0xFF) << 8)
+                status = (process.returncode & 0xFF) << 8
+                yield QueueJob(id_, "over", status=status, batch=batch.name)
 
     def find_batch(self, name: str, size: int) -> Sequence[str] | None:
         self.fault(self.instead, "find")
@@ -450,6 +452,36 @@ def test_a_reused_queue_id_belongs_to_the_later_job(odd: Odd, tmp_path: Path) ->
         assert "0" not in odd.ended
         subprocess.run(["bash", forgotten.script], check=False)
     assert ran(tmp_path) == 0
+
+
+def test_a_foreign_job_with_a_reused_queue_id_is_not_ours(odd: Odd, tmp_path: Path) -> None:
+    odd.auto = False
+    with Session(odd, tmp_path) as session:
+        session.submit(job := counted(session, tmp_path))
+        session.wait_for(job, "priority")
+        odd.batches["0"] = replace(odd.batches["0"], name="another")
+        session.wait_clean(job)
+        assert session.exception(job) == "lost"
+
+
+@pytest.mark.parametrize("foreign", [False, True], ids=["ours", "foreign"])
+def test_a_resumed_run_cancels_a_job_only_if_its_queue_id_was_not_reused(
+    odd: Odd, tmp_path: Path, foreign: bool
+) -> None:
+    odd.auto = False
+    with Session(odd, tmp_path) as first:
+        first.submit(job := counted(first, tmp_path))
+        first.wait_for(job, "priority")
+    if foreign:
+        odd.batches["0"] = replace(odd.batches["0"], name="another")
+    second = Session(odd, tmp_path)
+    second.tag = first.tag
+    with second:
+        assert second.executor.reattach({job.id: 0.0}) == {job.id: True}
+        second.cancel(job)
+        second.wait_clean(job)
+        assert second.exception(job) == "cancel"
+    assert odd.ended == ([] if foreign else ["0"])
 
 
 def test_an_error_of_the_plugin_in_a_thread_ends_the_run_with_its_location(

@@ -158,12 +158,12 @@ class GridEngineExecutor(BatchExecutor):
             yield row.findtext("JB_name", ""), id_, row.findtext("state", "")
 
     def ask(self, ids: Collection[str]) -> Iterable[QueueJob]:
-        for _, id_, state in self._jobs():
+        for name, id_, state in self._jobs():
             if "E" in state:
                 note = f"in error ('qstat -j {id_.partition('.')[0]}' says why; 'qmod -cj' clears)"
-                yield QueueJob(id_, "stuck", note=note)
+                yield QueueJob(id_, "stuck", note=note, batch=name)
             else:
-                yield QueueJob(id_, "waiting" if "w" in state else "running")
+                yield QueueJob(id_, "waiting" if "w" in state else "running", batch=name)
 
     def find_batch(self, name: str, size: int) -> Sequence[str] | None:
         found = {id_.partition(".")[0] for called, id_, _ in self._jobs() if called == name}
@@ -208,6 +208,7 @@ class GridEngineExecutor(BatchExecutor):
                         "over",
                         status=status_of(rc) or 1 << 8,
                         note="" if failed.strip() == "0" else f"Grid Engine: {failed}",
+                        batch=fields.get("jobname", ""),
                     )
 
 

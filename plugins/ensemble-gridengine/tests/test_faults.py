@@ -95,3 +95,19 @@ class TestGridEngine(FaultSuite):
         assert session.exception(held) == "lost"
         assert session.context(later, "finish")["status"] == 0
         assert self.ran_in.read_text().split() == [later.id]
+
+    def test_a_foreign_job_with_the_id_of_a_forgotten_one_is_not_ours(
+        self, session: Session
+    ) -> None:
+        held = session.job("true", urgency=0)
+        session.submit(held)
+        session.wait_for(held, "priority")
+        used = session.context(held, "submit")["queue_id"]
+        with self.cluster.crashed():
+            self.cluster.forget(int(used))
+        words = ("-terse", "-h", "-b", "y", "-o", "/dev/null", "-e", "/dev/null", "sleep", "1000")
+        assert self.cluster.run("qsub", *words).strip() == used
+        session.wait_clean(held)
+        assert session.exception(held) == "lost"
+        assert used in [line.split()[0] for line in self.cluster.jobs()]
+        self.cluster.run("qdel", used)

@@ -10,6 +10,7 @@ import re
 import shutil
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from ensemble_batch import Batch, BatchExecutor, CannotTake, InvalidJob, QueueJob
@@ -151,7 +152,8 @@ class PBSExecutor(BatchExecutor):
             if (jobs or not gone) and not out.endswith("\n\n"):
                 what = f"the output of qstat is invalid or incomplete: {out[-100:]!r}"
                 raise CannotTake(what)
-            yield from (queue_job(id_, fields) for id_, fields in jobs.items())
+            for id_, fields in jobs.items():
+                yield replace(queue_job(id_, fields), batch=fields.get("Job_Name", ""))
         # PBS reports a deleted job as over while its wrapper still ends processes.
         now = time.monotonic()
         self._ending = {id_: until for id_, until in self._ending.items() if until > now}

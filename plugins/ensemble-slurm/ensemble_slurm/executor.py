@@ -12,6 +12,7 @@ import shutil
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 from ensemble_batch import (
@@ -114,7 +115,7 @@ class SlurmExecutor(BatchExecutor):
     def open(self, run: Run, emit: Emit) -> None:
         if self._jobcomp is not None:
             self._completions = Completions(self._jobcomp, mark_of(run.tag), os.getuid())
-        self._here = start_folder()
+        self._here, self._tag, self._mark = start_folder(), run.tag, f"@{mark_of(run.tag)}"
         super().open(run, emit)
 
     def connect(self) -> None:
@@ -243,7 +244,18 @@ class SlurmExecutor(BatchExecutor):
         )  # fmt: skip
 
     def ask(self, ids: Collection[str]) -> Iterable[QueueJob]:
-        return map(queue_job, self._squeue(SQUEUE))
+        asked, rows = set(ids), list(self._squeue(SQUEUE))
+        if any(row.id in asked and not self._is_ours(row) for row in rows):
+            rows = list(self._squeue(SQUEUE_COMMENT))  # a site may rename jobs
+        return map(self._queue_job, rows)
+
+    def _is_ours(self, row: Row) -> bool:
+        """Return whether the job belongs to this run, by its name or its comment."""
+        marked = row.name.endswith(self._mark)
+        return marked or Label.from_comment(row.comment, self._tag) is not None
+
+    def _queue_job(self, row: Row) -> QueueJob:
+        return replace(queue_job(row), batch="" if self._is_ours(row) else "of another run")
 
     def account(self, ids: Collection[str]) -> Iterable[QueueJob]:
         """Return the ended jobs from accounting, if the site has accounting.
@@ -253,7 +265,7 @@ class SlurmExecutor(BatchExecutor):
         """
         some = sorted(ids)[:_ACCOUNT_AT_ONCE]
         rows = self._sacct(f"--jobs={','.join(some)}") if self._site.accounting else ()
-        return [job for job in map(queue_job, rows) if job.state == "over"]
+        return [job for job in map(self._queue_job, rows) if job.state == "over"]
 
     def find_batch(self, name: str, size: int) -> Sequence[str] | None:
         marked = f" {name} "

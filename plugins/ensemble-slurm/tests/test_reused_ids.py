@@ -1,0 +1,45 @@
+"""A slurmctld that has lost its state gives the ids of our jobs to other jobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from ensemble_slurm.executor import SlurmExecutor
+from ensemble_testing.executor import Session
+
+if TYPE_CHECKING:
+    from conftest import Cluster
+
+
+@pytest.mark.parametrize("cancelled", [False, True], ids=["", "cancelled"])
+def test_a_job_with_the_id_of_a_lost_one_is_not_ours(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cancelled: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with Session(SlurmExecutor(look=1.0, rate=50), tmp_path, 90.0) as first:
+        job = first.job("true", urgency=0)  # held
+        first.submit(job)
+        first.wait_for(job, "priority")
+        used = first.queue_id(job)
+    cluster.kill("slurmctld")
+    for file in (cluster.base / "state").glob("job_state*"):
+        file.unlink()
+    cluster.start_slurmctld()
+    options = ("--parsable", "--job-name=other", "--output=/dev/null", "--wrap=sleep 1000")
+    other = ""
+    while other != used:
+        cluster.run("scancel", other, check=False)
+        other = cluster.run("sbatch", *options).strip()
+        assert int(other) <= int(used)
+    second = Session(SlurmExecutor(look=1.0, rate=50), tmp_path, 90.0)
+    second.tag = first.tag
+    with second:
+        second.executor.reattach({job.id: 0.0})
+        if cancelled:
+            second.cancel(job)
+        second.wait_clean(job)
+        assert second.exception(job) == ("cancel" if cancelled else "lost")
+        assert other in [id_ for id_, *_ in cluster.active()]
+        cluster.run("scancel", other)
