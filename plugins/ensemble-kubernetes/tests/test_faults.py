@@ -125,5 +125,5 @@ class TestKubernetes(FaultSuite):
         asked = self.calls("ask", "")
         self.plan({})
         session.wait_clean(job)
-        assert self.calls("ask", "") >= asked + 2  # Jobs and pods are listed again
+        wait_until(lambda: self.calls("ask", "") >= asked + 2)  # Jobs and pods are listed again
         self.check(session, job, told=(0, 1))
