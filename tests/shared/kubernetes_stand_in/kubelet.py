@@ -322,7 +322,8 @@ class _Pod:
     def disrupt(self, reason: str, message: str = "") -> None:
         """Delete it for the sake of others or of its node, as Kubernetes does."""
         target = {"type": "DisruptionTarget", "status": "True", "reason": reason}
-        self._conditions.append({**target, "message": message})
+        # Without its time, Kubernetes revokes it at once as outdated.
+        self._conditions.append({**target, "message": message, "lastTransitionTime": now()})
         self.say({"conditions": self._conditions})
         self.node.lost = self.node.lost or reason == "DeletionByTaintManager"
         self.node.ask("DELETE", self.node.path(self.name))
