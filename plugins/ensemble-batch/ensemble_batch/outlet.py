@@ -79,7 +79,7 @@ class Outlet:
                 self.unwritten = True
                 self.warn(
                     f"cannot write {self._folder} ({error.strerror}): no job is submitted "
-                    "until that works\n  hint: free space there"
+                    "until that works\n  hint: check the folder's permissions and free disk space"
                 )
             return False
         if self.unwritten:

@@ -58,7 +58,7 @@ def errors_of(text: str, executor: str, name: str = "ensemble.yaml") -> list[Ens
     if size > _LARGEST:
         return [
             EnsembleError(
-                f"{name} has {size} bytes",
+                f"{name} is too large: {size} bytes",
                 cause=f"a ConfigMap holds at most {_LARGEST}",
                 hint="move tables of points into the image",
                 code="file-too-large",

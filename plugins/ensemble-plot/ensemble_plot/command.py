@@ -151,9 +151,10 @@ def plot(
     Without TABLE, each variable that observers read from the jobs' output is a panel, and each job
     a curve. Marks show where rules fired and where jobs were cancelled or failed.
 
-    TABLE is a table of results, drawn for a paper as its 'plot:' says, or a generator. For a
-    generator's points, each objective is shown with the best value so far, and two objectives with
-    their Pareto front. With --parallel, each point is a line over its parameters and results.
+    TABLE names a table of results or a generator. A table is drawn for a paper, as its key 'plot'
+    says. Of a generator's points, each objective is shown with the best value so far, or two
+    objectives with their Pareto front; with --parallel, each point is a line over its parameters
+    and results.
 
     With --json, the data are printed, and a picture is only written if -o is given.
 
@@ -394,7 +395,7 @@ class _Selection:
         )
         if not any(panel.lines for panel in picture.panels):
             raise EnsembleError(
-                "nothing to draw: no row of these variables has its own clock",
+                "nothing to draw: the rows of these variables have no step or time of their own",
                 hint="use --x time to draw them over the time since the run's start",
                 code="no-clock",
             )

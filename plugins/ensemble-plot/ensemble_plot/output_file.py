@@ -51,9 +51,9 @@ def inches(size: str) -> tuple[float, float]:
     width, height = float(match[1]) / by, float(match[2]) / by
     if not (_SMALLEST <= width <= _LARGEST and _SMALLEST <= height <= _LARGEST):
         raise UsageError(
-            f"--size {size!r} is {width:.3g} by {height:.3g} inches",
-            hint=f"each may be {_SMALLEST:g} to {_LARGEST:g} inches; a plain number is pixels, "
-            f"{_DPI} to the inch",
+            f"--size {size!r} is out of range: {width:.3g} by {height:.3g} inches",
+            hint=f"width and height may be {_SMALLEST:g} to {_LARGEST:g} inches; numbers without a "
+            f"unit are pixels, {_DPI} to the inch",
             code="bad-size",
         )
     return width, height

@@ -121,8 +121,9 @@ def table_picture(
         groups.setdefault(tuple(row.get(each) for each in others), []).append(row)
     if len(groups) > _MOST:
         raise UsageError(
-            f"the table {name!r} has {len(groups)} curves, one for each {' and '.join(others)}",
-            hint=f"a legend can name {_MOST} curves: choose some with 'where'",
+            f"the table {name!r} has too many curves for a legend: {len(groups)}, one for each "
+            f"{' and '.join(others)}",
+            hint=f"choose at most {_MOST} curves with 'where'",
             code="too-many",
         )
     curves: list[Curve] = []

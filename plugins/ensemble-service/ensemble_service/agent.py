@@ -189,10 +189,12 @@ class Agent:
                     return
                 refusal = None
                 if not is_tag(call.run):
-                    refusal = pb.Fault(message="not a valid run tag", code="bad-tag")
+                    refusal = pb.Fault(
+                        message=f"invalid run tag {call.run[:100]!r}", code="bad-tag"
+                    )
                 elif len(self._hosted) >= _MOST_RUNS:
                     refusal = pb.Fault(
-                        message=f"{self.name} already has {_MOST_RUNS} runs",
+                        message=f"member {self.name} already has {_MOST_RUNS} runs, the maximum",
                         code="too-many-runs",
                         transient=True,
                     )

@@ -70,10 +70,10 @@ def fault(error: grpc.RpcError, target: str, away: Away | None = None) -> Ensemb
 _FAULTS: dict[str, tuple[str, str | None, bool]] = {
     "UNAVAILABLE": ("cannot be reached", None, True),
     "DEADLINE_EXCEEDED": ("did not answer in time", None, True),
-    "CANCELLED": ("was not sent the whole request", None, True),
+    "CANCELLED": ("did not get the whole request", None, True),
     "UNKNOWN": ("failed", None, True),
     "INTERNAL": ("failed", None, True),
-    "ABORTED": ("gave up", None, True),
+    "ABORTED": ("aborted the request", None, True),
     "RESOURCE_EXHAUSTED": ("is overloaded", None, True),
     "UNAUTHENTICATED": (
         "does not know this credential",
@@ -89,14 +89,14 @@ _FAULTS: dict[str, tuple[str, str | None, bool]] = {
         False,
     ),
     "ALREADY_EXISTS": (
-        "rejected the name: it is taken",
-        "stop the other one, or choose another name",
+        "rejected the name, because another connection uses it",
+        "stop the other process, or choose another name",
         True,
     ),
     "INVALID_ARGUMENT": ("rejected the request", None, False),
-    "NOT_FOUND": ("does not know it", None, False),
-    "FAILED_PRECONDITION": ("refused", None, False),
-    "OUT_OF_RANGE": ("refused", None, False),
+    "NOT_FOUND": ("did not find what the request names", None, False),
+    "FAILED_PRECONDITION": ("rejected the request", None, False),
+    "OUT_OF_RANGE": ("rejected the request", None, False),
     "UNIMPLEMENTED": (
         "does not know the request",
         "check that it is an ensemble service, and not an older one",

@@ -1,8 +1,9 @@
 """Delivery of a member's events to a run: an outbox that resends, and an inbox that drops repeats.
 
-Events are numbered from 1 within a *life* of the run at the member. The agent keeps them in an
-:class:`Outbox` and resends them, with backoff, until the run's :class:`Inbox` has acknowledged
-their numbers. So each event arrives once and in order, whatever the connection loses or repeats.
+Each time a member opens its executor for a run, a *life* of the run at this member begins, and its
+events are numbered from 1 (``hosted_run``). The agent keeps them in an :class:`Outbox` and resends
+them, with backoff, until the run's :class:`Inbox` has acknowledged their numbers. So each event
+arrives once and in order, whatever the connection loses or repeats.
 """
 
 from __future__ import annotations

@@ -235,7 +235,8 @@ class HostedRun:
             jobs_of: Mapping[str, float] = dict(call.reattach.jobs)
             if "reattach" not in executor.capabilities:
                 raise ExecutorError(
-                    f"executor {type(executor).__name__} cannot find jobs again",
+                    f"executor {type(executor).__name__} cannot find the jobs of an earlier "
+                    "controller",
                     code=BLIND,
                 )
             self._active.update(jobs_of)
@@ -251,7 +252,10 @@ class HostedRun:
             self._handed.difference_update(jobs_over)
             answer.done.SetInParent()
         else:
-            raise ExecutorError("unknown kind of call", code="unknown-call")
+            raise ExecutorError(
+                "this member does not know the controller's request: update ensemble-service there",
+                code="unknown-call",
+            )
 
     def _cancel_for_service(self, call: pb.Call) -> None:
         """Carry out a request of the service itself, made by a person. Only cancels are allowed."""

@@ -92,7 +92,8 @@ class KeptEvents:
             except OSError as error:
                 if not self._failed:
                     _log.warning(
-                        "cannot write %s: %s; rows and problems are lost if the agent is killed",
+                        "cannot write %s: %s; if the agent is killed, rows and problems that no "
+                        "run has received are lost",
                         self._path,
                         error.strerror,
                     )

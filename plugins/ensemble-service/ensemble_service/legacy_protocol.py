@@ -127,7 +127,8 @@ def _delta(action: str, payload: str) -> int:
     if isinstance(count, float) and count.is_integer():
         count = int(count)
     if isinstance(count, bool) or not isinstance(count, int):
-        raise UsageError(f"{action} is not a whole number", cause=f"it is {str(count)[:100]!r}")
+        what = f"invalid number of nodes to {action} by: {str(count)[:100]!r}"
+        raise UsageError(what, cause="expected a whole number")
     if action == "shrink":
         return -abs(count)
     if count <= 0:

@@ -2,9 +2,9 @@
 
 A job goes to the member that its group's ``executor`` names, or to the default member. Each member
 has a :class:`~ensemble_service.member_proxy.MemberProxy`, which has its jobs and pending calls.
-This module has what the proxies share: the connection, the epoch, the lock and the event callback.
-One lock guards all members' state. Incoming messages are handled on the connection's thread; a
-second thread handles timeouts.
+This module has what the proxies share: the connection to the service, the number of the run's
+controller (*epoch*), the lock and the event callback. One lock guards all members' state. Incoming
+messages are handled on the connection's thread; a second thread handles timeouts.
 """
 
 from __future__ import annotations
@@ -292,7 +292,7 @@ class RemoteExecutor(Executor):
                 name = next(iter(self._members))
             if name is None:
                 raise ExecutorError(
-                    "it is unclear which member to resize",
+                    "the run has several members and no default, so none can be resized",
                     hint="choose one with --option default=MEMBER",
                     code="no-default",
                 )

@@ -90,7 +90,7 @@ class ResizeLog:
 
     def _no_record(self, error: sqlite3.Error) -> EnsembleError:
         return EnsembleError(
-            "cannot record the request",
+            "cannot record the resize request",
             cause=f"{self._path}: {error}",
             code="no-record",
             transient=True,

@@ -133,7 +133,7 @@ class Resizes:
         try:
             answer = self.resizer.resize(member, delta)
             if not _sound(answer):
-                raise TypeError(f"the resizer answered {answer!r}")
+                raise TypeError(f"invalid answer of the resizer: {answer!r}")
         except (Exception, SystemExit) as error:  # any fault of a plugin must become an answer
             answer = Resized(
                 outcome="denied",

@@ -1,7 +1,8 @@
-"""The gRPC servicer of ``ensemble.v1``: resize, cancel, status, watch, and the two streams.
+"""The gRPC servicer of ``ensemble.v1``: answers the calls of clients, member agents and runs.
 
-``rpc_guard`` runs before each method and has authenticated the caller. ``resizes`` handles resizes
-and ``streams`` the two streams; all other calls are answered at once.
+``rpc_guard`` runs before each method and has authenticated the caller. ``resizes`` handles resizes,
+and ``streams`` the long-lived streams ``Member`` and ``Steer``; all other calls are answered at
+once.
 """
 
 from __future__ import annotations

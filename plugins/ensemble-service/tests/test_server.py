@@ -516,7 +516,7 @@ def test_a_request_that_cannot_be_recorded_is_not_carried_out(
     client.resize("lab/one", "a", 1)
     with full_disk(), pytest.raises(ExecutorError) as caught:
         client.resize("lab/one", "b", 1)
-    assert "cannot record the request" in str(caught.value)
+    assert "cannot record the resize request" in str(caught.value)
     assert caught.value.transient
     assert world.nodes.calls == [("lab/one", 1)]
     assert client.resize("lab/one", "b", 1).granted == 6
@@ -544,7 +544,7 @@ def test_status_shows_what_the_member_reported(world: World) -> None:
 
 
 def test_a_member_that_never_connected_is_not_found(world: World) -> None:
-    with pytest.raises(ExecutorError, match="does not know") as caught:
+    with pytest.raises(ExecutorError, match="did not find") as caught:
         world.client("viewer", "lab").status("lab/never")
     assert not caught.value.transient
     world.nodes.sizes["lab/never"] = 3

@@ -311,7 +311,7 @@ def _check_ticks(ensemble: Ensemble, text: str, file: str, until: float) -> None
     for period, repetitions, what, where in periods:
         if period < _SHORTEST or min(length / period, repetitions) > _MOST_TICKS:
             raise UsageError(
-                f"{what} would occur {length / period:.3g} times",
+                f"{what} would occur too often: {length / period:.3g} times",
                 cause=f"its period is {period:g} s, and a run may take {length:g} s; the limits "
                 f"are {_MOST_TICKS} times, and a period of at least {_SHORTEST:g} s",
                 where=where,

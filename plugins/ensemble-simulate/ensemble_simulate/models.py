@@ -232,7 +232,7 @@ class Model:
                 raise UsageError(
                     f"the model gives a call of {call.name!r} a duration of {taken:g} s",
                     cause=f"it takes {'' if draw is None else draw.text}",
-                    hint="lognormal(…) is never negative",
+                    hint="use a distribution without negative values, such as lognormal(…)",
                     code="bad-draw",
                 )
             return taken
@@ -257,7 +257,8 @@ class Model:
             raise UsageError(
                 f"the model of {job.group!r} gives {job.id} a duration of {seconds:g} s",
                 cause=f"the model's duration is {model.duration.text}",
-                hint="lognormal(…) is never negative; max(…, 1) bounds arithmetic",
+                hint="use lognormal(…), which is never negative, or write max(…, 1) around the "
+                "arithmetic",
                 where=model.where,
                 code="bad-draw",
             )

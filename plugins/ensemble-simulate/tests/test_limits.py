@@ -220,12 +220,17 @@ def test_an_option_that_needs_too_much_memory_is_rejected(
 @pytest.mark.parametrize(
     ("before", "after", "place", "said"),
     [
-        ("heartbeat: 1m", "heartbeat: 1ms", "2:22", "the heartbeat would occur 1e+11 times"),
+        (
+            "heartbeat: 1m",
+            "heartbeat: 1ms",
+            "2:22",
+            "the heartbeat would occur too often: 1e+11 times",
+        ),
         (
             "seconds: 60",
             "seconds: 0.001",
             "6:5",
-            "rule 'now-and-then' would occur 1e+11 times",
+            "rule 'now-and-then' would occur too often: 1e+11 times",
         ),
         ("every: 10s", "every: 1e-12", "8:51", "each job of 'a' would print 3.6e+15 rows"),
         ("every: 10s", "every: 'index / 1e12 + 1e-12'", "8:22", "a.0 would print 3.6e+15 rows"),

@@ -1,4 +1,6 @@
-"""Chain suite: checks that a study that runs in a chain of allocations produces one table.
+"""Chain suite: tests a batch script that runs a study over several allocations.
+
+When an allocation ends, the next one resumes the run. At the end there must be one complete table.
 
 An author's own test file::
 

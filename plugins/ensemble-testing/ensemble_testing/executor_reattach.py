@@ -1,7 +1,7 @@
-"""Contract of closing and reattaching.
+"""Contract of an executor for the end of its controller.
 
-It covers closing, jobs that outlive their controller, and killed controllers. Inherited by
-``ExecutorContract``.
+The tests close the executor or kill its process while jobs run, and check that the next controller
+finds the jobs, if the executor supports that. Inherited by ``ExecutorContract``.
 """
 
 from __future__ import annotations

@@ -485,7 +485,7 @@ class FakeExecutor(Executor):
 
     def _send(self, event: Event) -> None:
         if self.closed:
-            raise AssertionError(f"{event} after close")
+            raise AssertionError(f"the executor is closed and must not emit {event}")
         self.events.append(event)
         if self._emit is not None:
             self._emit([event])

@@ -137,7 +137,8 @@ class Running:
         found = self.of(**wanted)
         if len(found) < count:
             last = "\n".join(map(str, self.lines[-10:]))
-            pytest.fail(f"{len(found)} of {count} {wanted} came; last:\n{last}\n{self.errors}")
+            what = f"the run printed {len(found)} of {count} lines with {wanted}"
+            pytest.fail(f"{what}; its last lines:\n{last}\n{self.errors}")
         return found[-1]
 
     def ended(self, timeout: float = 100.0) -> int:
@@ -146,7 +147,8 @@ class Running:
             code = self.process.wait(timeout)
         except subprocess.TimeoutExpired:
             last = "\n".join(map(str, self.lines[-10:]))
-            pytest.fail(f"no end within {timeout:g} s; last:\n{last}\n{self.errors}")
+            what = f"the run did not end within {timeout:g} s"
+            pytest.fail(f"{what}; its last lines:\n{last}\n{self.errors}")
         self._reader.join(10)
         return code
 

@@ -319,6 +319,6 @@ def wait_until(done: Callable[[], object], timeout: float = 120.0) -> None:
     pause = 0.002
     while not done():
         if time.monotonic() > end:
-            pytest.fail(f"not true within {timeout:g} s", pytrace=True)
+            pytest.fail(f"the condition was not met within {timeout:g} s", pytrace=True)
         time.sleep(pause)
         pause = min(1.1 * pause, 0.05)  # long waits leave the processor to what they wait for

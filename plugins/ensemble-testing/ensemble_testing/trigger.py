@@ -152,7 +152,7 @@ class TriggerContract(RecordContract):
         except EnsembleError:
             raise
         except Exception as error:
-            raise AssertionError(f"match raised on {event!r}: {error!r}") from error
+            raise AssertionError(f"match() raised {error!r} for {event!r}") from error
         assert isinstance(answer, bool), f"match returned {answer!r}, expected true or false"
         assert given == dict(fields), "match changed the fields it was given"
         return answer

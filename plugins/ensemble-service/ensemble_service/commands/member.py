@@ -90,7 +90,8 @@ def start(
     choice = choose_executor(registry, executor)
     if choice.record.members:
         raise UsageError(
-            f"executor {choice.name!r} controls members and cannot be one itself", code="bad-option"
+            f"a member cannot use executor {choice.name!r}, which itself sends jobs to members",
+            code="bad-option",
         )
     folder = state_folder(state) / "members" / full
     chosen = read_options(choice.record, options, {})

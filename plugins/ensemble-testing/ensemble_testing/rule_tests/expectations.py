@@ -319,5 +319,6 @@ def _read_end(context: Context, data: Any, path: Path) -> tuple[int | None, str]
         if code is None or (isinstance(code, int) and not isinstance(code, bool)):
             return (code, str(data.get("reason", "")))
     hint = "write an exit code, {exit_code: 0, reason: …}, or false if the run must continue"
-    context.report(path, f"{shown(data)} is not the end of a run", hint=hint, code="wrong-type")
+    what = f"{shown(data)} does not describe how a run ends"
+    context.report(path, what, hint=hint, code="wrong-type")
     return None

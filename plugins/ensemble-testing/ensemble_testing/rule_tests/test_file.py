@@ -120,8 +120,9 @@ def read_tests(
         registry = discover((*plugins, *more))
     context = Context(document, Validators(registry), None, Known())
     if not isinstance(data, dict):
-        hint = "expected a mapping with 'ensemble' and 'tests'"
-        context.report((), f"the file is {shown(data)}", hint=hint, code="wrong-type")
+        what = f"expected a mapping with 'ensemble' and 'tests', the file contains {shown(data)}"
+        hint = "write 'ensemble: study.yaml' and 'tests: […]'"
+        context.report((), what, hint=hint, code="wrong-type")
         raise FileErrors(context.errors)
     for key in data:
         if key not in _TOP:
