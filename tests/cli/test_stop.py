@@ -276,7 +276,8 @@ def test_jobs_that_ended_before_the_cancel_count_without_triggering_rules(
 
 def test_incomplete_cancel_ends_with_exit_code_75(folder: Path) -> None:
     Path("job.sh").write_text(JOB.replace('echo "started', "trap '' TERM\necho \"started"))
-    process = begun("--set", "on_stop=keep")
+    # The jobs must not be killed before the test has looked, however slow the machine is.
+    process = begun("--set", "on_stop=keep", "--executor", "local", "-o", "grace=600")
     process.terminate()
     stopped(process, 143)
     words = [*COMMAND, "stop", "study", "--cancel-jobs"]
