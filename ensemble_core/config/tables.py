@@ -6,6 +6,7 @@ tables.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -45,11 +46,32 @@ def bind_tables(context: Context, given: object) -> dict[str, Table]:
         table = _shape(context, ("results", name), name, spec, specs)
         if table is not None:
             context.known.tables[name] = table
+            _warn_of_size(context, ("results", name), table)
     for name, table in [*context.known.tables.items()]:
         bound = _bound(context, ("results", name), table, specs[name])
         context.known.tables[name] = bound
     _check_circles(context)
     return dict(context.known.tables)
+
+
+#: Measured memory of a row of a table with ``by``, without its cells, and of a cell, in GB.
+_ROW, _CELL = 1.1e-6, 0.7e-6
+
+
+def _warn_of_size(context: Context, path: Path, table: Table) -> None:
+    """Warn about a table with ``by`` that can need more than 1 GB of memory."""
+    group = context.known.groups[table.of]
+    if not table.by or group is None or group.size * (_ROW + _CELL) <= 1:
+        return
+    rows = math.prod(len(_values(group, name, table.only)) for name in table.by)
+    rows, cells = (min(most, group.size) for most in (rows, rows * max(1, len(table.values))))
+    if (size := rows * _ROW + cells * _CELL) > 1:
+        where = context.document.at((*path, "by"))
+        context.warnings.append(
+            f"{f'{where}: ' if where else ''}the table {table.name!r} can have "
+            f"{rows:,} rows, which need about {size:.1f} GB of memory; remove a "
+            f"parameter from 'by', or select jobs with of: {table.of}(CONDITION)"
+        )
 
 
 def _may_be_called(context: Context, path: Path, name: str) -> bool:

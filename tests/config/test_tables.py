@@ -178,6 +178,31 @@ def test_unknown_value_of_a_pivot_causes_a_warning() -> None:
     assert "T has no value 3; known: 1, 2" in load_text(_JOBS + table, REGISTRY).warnings
 
 
+def test_table_that_needs_much_memory_causes_a_warning() -> None:
+    text = """
+jobs:
+  - name: g
+    command: x {L} {T}
+    parameters: {L: [16, 32], T: {from: 1, to: COUNT}}
+rules:
+  - {trigger: start, action: {name: submit, label: g}}
+results:
+  t:
+    of: OF
+    by: [T]
+    pivot: L
+    columns: {n: count.done}
+"""
+    many = text.replace("COUNT", "500000")
+    (warning,) = load_text(many.replace("OF", "g"), REGISTRY, file="study.yaml").warnings
+    assert warning == (
+        "study.yaml:11:9: the table 't' can have 500,000 rows, which need about 1.2 GB of "
+        "memory; remove a parameter from 'by', or select jobs with of: g(CONDITION)"
+    )
+    for small in (many.replace("OF", "g(T < 1000)"), text.replace("COUNT", "1000")):
+        assert load_text(small.replace("OF", "g"), REGISTRY, file="study.yaml").warnings == ()
+
+
 @pytest.mark.parametrize(
     ("rule", "said", "hint"),
     [
