@@ -517,7 +517,7 @@ def _check_order_free(context: Context, path: Path, name: str) -> bool:
         return True
     context.report(
         path,
-        f"{name!r} depends on the time of its values, but a table must not",
+        f"a table cannot use {name!r}, because it depends on the time of its values",
         hint="use a statistic that does not depend on time, such as mean",
         code="bad-value",
         where=context.document.at_text(path, name),

@@ -1,8 +1,8 @@
-"""Switches on what the job table stores only on demand, so that other runs save memory.
+"""Tells the job table which data it has to store. Without need, none are stored, to save memory.
 
-These data are: statistics for each index (a job with its retries) or slice (all jobs with the same
-values of some parameters), the done jobs, and the combinations of parameters that were submitted.
-A function here is called when a rule, a table or a user's function needs one of them.
+The functions are called when a rule, a table or a user's function needs such data: statistics for
+each index (a job with its retries) or for each slice (all jobs with the same values of some
+parameters), the done jobs, or the combinations of parameters that were submitted.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Explains why a rule fires or does not fire, each time that an event triggers it.
 
 A :class:`RuleTracer` observes an engine, for example one that replays a journal for ``ensemble
-why``, and creates a :class:`Verdict` each time. It does so even if the rule is disabled or has used
-its repetitions, and the engine therefore ignores it.
+why``. For each event that triggers the traced rule, it creates a :class:`Verdict`, even if the
+engine ignores the rule because it is disabled or has used its repetitions.
 """
 
 from __future__ import annotations

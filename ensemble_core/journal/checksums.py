@@ -3,12 +3,12 @@
 SQLite itself has no checksums. Therefore:
 
 - Each row of the tables ``events``, ``job_rows`` and ``job_layouts`` has a column ``crc``: the
-  CRC-32 of its other values.
-- In ``events``, the column ``previous`` repeats the ``crc`` of the previous row, so a missing or
-  foreign row breaks the chain. The column ``jobs`` is the sum of the ``crc`` of all rows that
-  ``job_rows`` and ``job_layouts`` had at that time.
-- The other tables are small and seldom change. For each of them, the table ``checksums`` has the
-  sum of the checksums of its rows.
+  CRC-32 of its content.
+- In ``events``, the column ``previous`` repeats the ``crc`` of the previous row, so a row that is
+  missing or comes from another journal is detected. The column ``jobs`` is the sum of the ``crc``
+  of all rows that were written to ``job_rows`` and ``job_layouts`` until then.
+- The tables ``about``, ``texts`` and ``sessions`` are small and seldom change. For each of them,
+  the table ``checksums`` has the sum of the checksums of its rows.
 """
 
 from __future__ import annotations

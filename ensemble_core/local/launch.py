@@ -1,7 +1,7 @@
 """Launches the processes of a job: prepares environment, folder, command and output, then spawns.
 
-To start a job, the :class:`Launcher` changes this process's working directory to the job's folder
-and calls ``posix_spawn``, which does not copy this process.
+To start a job, the :class:`Launcher` changes the working directory of the supervisor to the job's
+folder and calls ``posix_spawn``, which starts the job without a copy of the supervisor.
 
 A permanent error raises :class:`LaunchError`. A transient error (no process or file descriptor
 available) raises :class:`Busy`; the same launch may then be retried.

@@ -10,8 +10,8 @@ when it is opened. In addition to events of jobs (see ``protocol``), the file ha
 - ``["l",ID]``: the spawn is about to be retried. (Before the first try, there is the event
   ``alloc``.)
 - ``["z",TIME,REQUEST,OUTCOME,SIZE,REASON]``: a resize was answered.
-- ``["f",[ID,…]]``: these jobs can be forgotten.
-- ``["t",TIME]``: the time of the last forgotten event.
+- ``["f",[ID,…]]``: the controller no longer needs these jobs, so a compaction may remove them.
+- ``["t",TIME]``: the time of the newest event when the file was compacted.
 
 A truncated last line is ignored. The file is compacted when most of it is about forgotten jobs.
 Lines of format 1 have no checksum; they are accepted before the first line with a checksum.

@@ -1,7 +1,7 @@
-"""Starts jobs when they may start, and retries if the system lacks resources.
+"""Starts waiting jobs when their slots are free, and retries if the system cannot start a process.
 
-The supervisor's loop calls :meth:`Starter.turn` once a turn. Before a job is spawned, the ledger
-records the spawn, so that no later supervisor starts the job again.
+The supervisor's main loop calls :meth:`Starter.turn` regularly. Before it spawns a job, the starter
+writes to the ledger that it is about to do so. So no later supervisor starts the job again.
 """
 
 from __future__ import annotations
@@ -40,9 +40,8 @@ def uptime() -> float:
 
 
 class Starter:
-    """Starts jobs. It calls ``started`` with each started job.
-
-    It calls ``leave`` with each job that cannot be started.
+    """Starts jobs. It calls ``started`` with each job that it has started, and ``leave`` with each
+    job that cannot be started.
     """
 
     def __init__(

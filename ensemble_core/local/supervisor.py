@@ -285,7 +285,7 @@ class Supervisor:
             )
         if hello["tag"] != self._tag or hello["state"] != self._state:
             return ExecutorError(
-                f"a run with this tag has another state folder: {self._tag} in {self._state}",
+                f"another run has the tag {self._tag}, with the state folder {self._state}",
                 hint="resume that run, or choose another tag for this one",
                 code="other-run",
             )
@@ -428,7 +428,7 @@ def main() -> None:
             listener.bind("\0" + sys.argv[-1])
         except OSError as error:
             raise ExecutorError(
-                "another supervisor was started first", cause=error.strerror, code="keeper-there"
+                "this run already has a supervisor", cause=error.strerror, code="keeper-there"
             ) from None
         listener.listen(8)
         listener.setblocking(False)

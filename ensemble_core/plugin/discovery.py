@@ -57,10 +57,11 @@ def discover(files: Sequence[str | Path] = ()) -> Registry:
 
 
 def executor_record(name: str) -> ExecutorPlugin:
-    """Return the record of an executor. For a plugin whose executor wraps another one.
+    """Return the record of the executor with this name, for plugins whose executor wraps another.
 
-    Executors in ``--plugin`` files are found only while an executor is being built. Raises
-    :class:`PluginError` if no executor has this name, or if two distributions claim the name.
+    An executor in a ``--plugin`` file is found only by a call from the function ``build`` of a
+    record. Raises :class:`PluginError` if no executor has this name, or if two distributions claim
+    the name.
     """
     record: ExecutorPlugin = (_looked_in.get() or discover()).lookup("executor", name)
     return record

@@ -2,9 +2,9 @@
 
 The engine's thread turns decisions into orders. When the event of an order is on disk, the
 journal's writer passes the order to :meth:`Performer.perform`. (Without a journal, this happens
-immediately.) Orders to the executor run one after another on one thread. Calls, messages and
-look-ups run on the threads of the modules ``callbacks``, ``notifications`` and ``identities``. The
-results are events.
+immediately.) Orders to the executor run one after another on one thread. Calls of functions,
+messages, and searches for jobs to reuse run on the threads of the modules ``callbacks``,
+``notifications`` and ``identities``. Their outcomes come back to the engine as events.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ def failure_kinds(
 ) -> list[dict[str, Any]]:
     """Return the kinds of failures, the most frequent first.
 
-    ``parameters_of`` returns the names of a group's parameters. Call :func:`count_ends` to add
-    counts of last lines and nodes to a kind.
+    ``parameters_of`` returns the names of a group's parameters. Call :func:`count_ends` to add to a
+    kind how often each last line of output, and each node, occurred.
     """
     found: list[dict[str, Any]] = []
     for group, own in jobs.ranges.items():

@@ -1,6 +1,4 @@
-"""Wakes the follower's thread: because of another thread, because of inotify, or after a
-timeout.
-"""
+"""Lets the follower's thread sleep until another thread or inotify wakes it, or time is up."""
 
 from __future__ import annotations
 
