@@ -1,6 +1,6 @@
-"""The generator plugin ``optuna``.
+"""Plugin record of the generator ``optuna``: its options, and checks of them.
 
-Every run loads this module, so this module imports nothing heavy.
+Every run loads this module. So it imports neither Optuna nor ``generator``, which does the work.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ensemble_generators"]
 
-#: Samplers and pruners by their names in the file, each with the extra library that it needs.
+#: Optuna's classes of samplers and pruners, by their names in the ensemble file.
 SAMPLERS = {
     "tpe": "TPESampler",
     "random": "RandomSampler",
@@ -34,6 +34,7 @@ PRUNERS = {
     "threshold": "ThresholdPruner",
     "none": "NopPruner",
 }
+#: Libraries that some samplers need in addition to Optuna.
 _LIBRARIES = {"gp": "torch", "cmaes": "cmaes", "qmc": "scipy"}
 _SINGLE_OBJECTIVE = frozenset({"cmaes"})
 _SEED_MISPLACED = "write 'seed' beside 'sampler', not in 'sampler_options'"

@@ -1,8 +1,9 @@
 """Figure of a generator's points: ``ensemble plot RUN GENERATOR``.
 
 Each objective has a panel that shows the points in the order of their suggestion, with the best
-value so far. With exactly two objectives, a single panel shows one over the other instead, with the
-Pareto front. The result is a :class:`TablePicture`, which ``table_picture`` draws.
+value so far. If there are exactly two objectives, a single panel shows the second against the first
+instead, with the Pareto front. The result is a :class:`TablePicture`, which ``table_picture``
+draws.
 """
 
 from __future__ import annotations

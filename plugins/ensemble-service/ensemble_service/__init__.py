@@ -13,12 +13,12 @@ How an event gets from a member to a run, module by module:
    ``member_proxy`` (``received``), which does the rest. ``event_stream.Inbox`` drops the event if
    its number has arrived before.
 5. ``event_admission`` drops events that a member may not report. ``member_jobs`` drops job events
-   that were already reported in an earlier life of the agent. The remaining events go to the run
-   through ``remote_executor``, and are then acknowledged.
+   that a restarted agent repeats. The remaining events go to the run through ``remote_executor``,
+   and are then acknowledged.
 
-If an event arrives twice, look at ``event_stream``. There, ``Inbox.new`` drops repeats within one
-life of the agent, and ``Inbox.is_repeated`` drops rows and problems that a restarted agent sends
-again from ``kept_events``. Job events of a restarted agent are dropped by ``member_jobs``.
+If an event reaches the run twice, look at ``event_stream``. There, ``Inbox.new`` drops events whose
+number has already arrived, and ``Inbox.is_repeated`` drops rows and problems that a restarted agent
+sends again from ``kept_events``. Job events that it repeats are dropped by ``member_jobs``.
 
 The public names are those in ``__all__``. Each is imported on first use.
 """

@@ -55,9 +55,9 @@ class EventAdmission:
       proxy updates both
     - ``elsewhere``: returns whether a job belongs to another member
     - ``tell``: called with messages for the user
-    - ``ahead``: called when the estimate changes by how many seconds the member's clock is ahead,
-      with the smallest estimate so far and the current one; stores both for later controllers
-    - ``offsets``: both estimates, as an earlier controller stored them
+    - ``ahead``: stores for later controllers how far the member's clock is ahead, in seconds: the
+      smallest estimate so far, and the current one
+    - ``offsets``: these two estimates, as an earlier controller stored them
     - ``shared``: absolute paths of folders in which job files may be read
     """
 

@@ -1,8 +1,9 @@
 """Legacy protocol: the service ``EnsembleOperator`` of ensemble-python 0.0.16, for its clients.
 
 These clients send no credential, so they can resize only members that were named at the start
-(``--legacy``). The object's group and version are ignored. A bad request is answered with ``ERROR``
-and a reason, as those clients expect, not with a gRPC status.
+(``--legacy``). They also send the API group and version of a Kubernetes object, which are ignored.
+A bad request is answered with ``ERROR`` and a reason, as those clients expect, not with a gRPC
+status.
 """
 
 from __future__ import annotations

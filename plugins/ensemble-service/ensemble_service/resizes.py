@@ -1,12 +1,11 @@
 """Resize requests: carries out each request once, and one per member at a time.
 
 The resize requests of both protocols (``servicer``, ``legacy_protocol``) arrive here, on the event
-loop. This is the only layer that makes them idempotent: a repeated request waits until the
-member's earlier requests are answered, and finds its own answer in the log (``resize_log``). No
-other layer remembers answers, and the resizer never sees a request twice.
-The section "Which layer retries, and which is idempotent" in ``docs/service.md`` describes the
-other layers. The resizer is called in threads, or on the event loop if it declares that it never
-blocks.
+loop. This is the only layer that makes them idempotent: a repeated request waits until the member's
+earlier requests are answered, and finds its own answer in the log (``resize_log``). No other layer
+remembers answers, and the resizer never sees a request twice. The section "Which layer retries, and
+which is idempotent" in ``docs/service.md`` describes the other layers. The resizer is called in
+threads, or on the event loop if it declares that it never blocks.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Run folder: what a member agent keeps on disk about one run, to read it after a restart.
 
 The file ``epoch`` has the number of the run's newest controller, so that a restarted agent rejects
-calls of earlier controllers. The file ``home`` has a random name of the folder. If the member
-reports another name than before, the run knows that the agent uses a different folder, and does not
-know the jobs that were sent to the previous one. Used by ``hosted_run``.
+calls of earlier controllers. The file ``home`` has a random name of the folder, which the agent
+reports to the run. If the name changes, another agent with another folder has replaced the first,
+and may not know the jobs that the first received. Used by ``hosted_run``.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ def reached(study: Study, found: Sequence[Figures]) -> dict[str, float]:
 def used_up(study: Study, found: Sequence[Figures]) -> dict[str, float]:
     """Return the share of runs in which each limit of the file was used up, by name.
 
-    Limits on rates are omitted, because they only delay jobs.
+    The limits ``submits_per_second`` and ``chain`` are omitted, because they cannot be used up.
     """
     names = [name for name in study.limits if name not in _NEVER_USED_UP]
     return {name: sum(name in each.used_up for each in found) / len(found) for name in names}

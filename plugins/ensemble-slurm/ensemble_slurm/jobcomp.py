@@ -13,7 +13,10 @@ __all__ = ["Completions"]
 
 
 class Completions:
-    """The run's file in the site's folder: ``FOLDER/UID.MARK``."""
+    """The run's file in the site's folder: ``FOLDER/UID.MARK``.
+
+    ``UID`` is the user's id, ``MARK`` a hash of the run's tag.
+    """
 
     def __init__(self, folder: str, mark: str, user: int) -> None:
         self._path = os.path.join(folder, f"{user}.{mark}")

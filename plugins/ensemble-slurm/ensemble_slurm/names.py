@@ -4,8 +4,8 @@ A batch is one ``sbatch``: a job array, or a single job.
 
 - The name starts with the group and the indices, for readers of ``squeue``, and ends with a hash of
   the run (``sim.0-99@3f9c2a11``). Accounting stores the name even if it stores no comments. If job
-  ids have a suffix, after a retry or a resubmission, the suffix follows the indices
-  (``sim.7+1~2@3f9c2a11``).
+  ids have a suffix, after a retry or a resubmission, the suffix follows the indices, with ``+`` for
+  ``-`` (``sim.7+1~2@3f9c2a11``).
 - The comment is complete: it has the run, the submission attempt, and the index of each job, in the
   order of the array's tasks.
 

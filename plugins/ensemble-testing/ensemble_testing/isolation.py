@@ -23,7 +23,8 @@ for _signal in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
 def isolated(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep runs in the test's own folder, and set fixed colours and widths.
 
-    Also hide a surrounding Flux instance, which the plugin would choose.
+    Also hide the Flux instance in which the tests may run: otherwise, it would be the default
+    executor.
     """
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / "state"))
     looks = ("NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES")

@@ -3,8 +3,9 @@
     python -m ensemble_testing.crash local --seed 7 --rounds 3 -- --slots 8
 
 Arguments after ``--`` are options of ``ensemble run``. Each job appends its id to a file, in which
-each id must occur exactly once. The queue must exist: a surrounding instance for ``flux``, a
-cluster that this machine submits to for ``slurm``. The exit code is 1 if a round failed.
+each id must occur exactly once. The executor's queue must be running: start the program in a Flux
+instance for ``flux``, or on a machine with Slurm's commands for ``slurm``. The exit code is 1 if a
+round failed.
 """
 
 from __future__ import annotations
