@@ -1,4 +1,4 @@
-"""Creates the jobs of an action ``submit`` with ``rows``: for each row, jobs with its parameters.
+"""Creates the jobs of an action ``submit`` with ``rows``: each row gives the parameters of jobs.
 
 The rows come from a table of results, or from the output of the job whose event triggered the rule.
 If a row is invalid, nothing is submitted.

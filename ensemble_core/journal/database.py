@@ -1,8 +1,8 @@
 """SQLite database of a journal, one file per run.
 
-This module defines its format, opens it, and describes its errors.
-
-The modules ``reader`` and ``writer`` describe the content of the tables.
+This module defines the tables, opens the file, migrates older formats, and turns SQLite's errors
+into a :class:`JournalError` with a hint. The modules ``reader`` and ``writer`` describe what the
+tables contain.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ when it is opened. In addition to events of jobs (see ``protocol``), the file ha
 - ``["v",FORMAT,TAG,BEGAN]``: the first line. It has no checksum, so that every version can read it.
 - ``["k",HOST,BOOT,PID]``: a supervisor has started.
 - ``["u",ID]``: the system was too busy to spawn the job's process; the spawn is retried later.
-- ``["l",ID]``: the spawn is about to be retried. (Before the first try, there is the event
-  ``alloc``.)
+- ``["l",ID]``: the spawn is about to be retried. (Before the first try, the event ``alloc`` is
+  written instead.)
 - ``["z",TIME,REQUEST,OUTCOME,SIZE,REASON]``: a resize was answered.
 - ``["f",[ID,…]]``: the controller no longer needs these jobs, so a compaction may remove them.
 - ``["t",TIME]``: the time of the newest event when the file was compacted.

@@ -1,13 +1,13 @@
 """Recovers jobs of an earlier supervisor from the ledger.
 
-There are two kinds of such jobs:
+What happens to such a job depends on what the ledger says:
 
-- If the job was still waiting according to the ledger, it is queued again, once a controller
-  confirms that it is not over (see ``request_handler``).
-- If the job had started, or the ledger says that it was about to start, it is *inherited*: the
-  supervisor waits until the job's processes have ended. It then reports the job as lost, because
-  the exit status is unknown. If the earlier supervisor was killed just before the start, the job
-  may not have run. It is reported as lost nevertheless, so that no job runs twice.
+- If the job was still waiting, it is queued again, once a controller confirms that it is not over
+  (see ``request_handler``).
+- If the job had started or was about to start, it is *inherited*: the supervisor waits until the
+  job's processes have ended. It then reports the job as lost, because the exit status is unknown.
+  If the earlier supervisor was killed just before the start, the job may not have run. It is
+  reported as lost nevertheless, so that no job runs twice.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Carries out the requests of controllers in the supervisor: submit, cancel, resize, reattach …
 
-The supervisor's loop calls :meth:`RequestHandler.handle` once a turn. Requests are carried out in
-order.
+The supervisor's main loop calls :meth:`RequestHandler.handle` regularly. Requests are carried out
+in the order in which they arrived.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ automatically.
 - :meth:`Record.to_json` returns the compact form as JSON text. :func:`dumps` does the same for data
   that contains records.
 
-Both JSON writers accept any content of a plugin's event. They write nan and infinity as ``NaN`` and
-``Infinity``, which ``json.loads`` can read.
+``to_json`` and ``dumps`` accept any content of a plugin's event. They write nan and infinity as
+``NaN`` and ``Infinity``, which ``json.loads`` can read.
 """
 
 from __future__ import annotations

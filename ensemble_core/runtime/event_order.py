@@ -3,7 +3,7 @@
 Each kind of violation is reported once, as a defect of the executor. A violation is corrected if
 that cannot change how the job ended. The engine and the journal receive the corrected event, so a
 replay makes the same decisions. If a time was corrected, the event's context has the original time
-as ``told_at``, because a resume tells the executor which events of a job it already has. The
+as ``told_at``: a resume needs it to ask the executor for all later events of the job. The
 controller calls this module on the engine's thread.
 """
 

@@ -1,9 +1,9 @@
 """Translates between our job ids and the names under which the queue knows requeued jobs.
 
-A job is *requeued* if a stop cancelled it and a resume submits the same attempt again. It then gets
-a new name in the queue, so that the executor never sees two jobs with the same name. The engine and
-the journal always use our id. The controller translates everything that it passes to the executor
-or receives from it.
+A job is *requeued* if a stop cancelled it, or its queue was lost, and a resume submits the same
+attempt again. It then gets a new name in the queue, so that the executor never sees two jobs with
+the same name. The engine and the journal always use our id. The controller translates everything
+that it passes to the executor or receives from it.
 """
 
 from __future__ import annotations

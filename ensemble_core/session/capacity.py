@@ -1,4 +1,5 @@
-"""Capacity of a queue: the hours for which its cores, nodes and GPUs were up, and were free.
+"""Capacity of a queue: how many core-hours, node-hours and GPU-hours were up, and how many of these
+were free.
 
 Only time in which the run had a controller counts. The ratio of free hours to hours that were up
 shows how much of an allocation was idle.
