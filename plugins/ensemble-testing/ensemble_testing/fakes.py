@@ -242,8 +242,10 @@ class FakeFiring:
         reset: bool = False,
         cancel: bool = False,
     ) -> Sequence[Decision]:
-        """Switch as if all of ``to`` were instances and off, all of ``away`` were on, and no job
-        waited.
+        """Switch algorithms or generators: switch ``away`` off and ``to`` on.
+
+        The fake does not know which of them are on. It assumes that all of ``to`` exist and are
+        off, that all of ``away`` are on, and that no job waits.
         """
         off, on = tuple(away or ()), tuple(to)
         switched = Switch(rule=self._rule, firing=1, off=off, on=on, keep=keep, reset=reset)

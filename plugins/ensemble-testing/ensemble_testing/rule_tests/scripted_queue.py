@@ -62,8 +62,8 @@ class ScriptedQueue(VirtualExecutor):
         #: Jobs in the queue, each with whether it runs.
         self._jobs: dict[str, bool] = {}
         self._over: set[str] = set()
-        #: Names of jobs or groups that earlier jobs will replace, and of the jobs that wait to be
-        #: replaced.
+        #: Names of the jobs or groups whose results a step of the test takes from an earlier run,
+        #: and the submitted jobs that wait for this step.
         self.to_reuse: set[str] = set()
         self._looking: dict[str, None] = {}
 
