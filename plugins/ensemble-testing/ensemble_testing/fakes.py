@@ -242,7 +242,7 @@ class FakeFiring:
         reset: bool = False,
         cancel: bool = False,
     ) -> Sequence[Decision]:
-        """Switch algorithms or generators: switch ``away`` off and ``to`` on.
+        """Switch instances of algorithms, or generators: ``away`` off and ``to`` on.
 
         The fake does not know which of them are on. It assumes that all of ``to`` exist and are
         off, that all of ``away`` are on, and that no job waits.
