@@ -369,8 +369,8 @@ def test_trigger_on_an_event_that_is_never_reported_is_rejected(name: str, meant
     error = refused(ODD, of_trigger(lambda: Trigger(events=(name,))))
 
     assert error.what == (
-        f"trigger 'odd' (plugin 'odd' of ensemble-odd 1.0) waits for {name!r}, which is never "
-        "reported"
+        f"trigger 'odd' (plugin 'odd' of ensemble-odd 1.0) waits for {name!r}, but no event "
+        "has this name"
     )
     assert error.where is not None
     assert error.where.line == 5
