@@ -112,7 +112,10 @@ class GridEngineExecutor(BatchExecutor):
         job = batch.job
         options = job.options.get(self.name, {})
         words = [
-            *("qsub", "-terse", "-N", batch.name, "-S", "/bin/bash", "-cwd", "-r", "n"),
+            *("qsub", "-terse", "-N", batch.name, "-S", "/bin/bash", "-r", "n"),
+            # The wrapper enters the workdir. If Grid Engine cannot enter a folder, because it was
+            # removed, the job stays in the queue forever (Eqw).
+            *("-wd", "/"),
             # The wrapper gets SIGUSR2 before it is killed, and ends its processes.
             *("-notify", "-o", "/dev/null", "-e", "/dev/null"),
         ]

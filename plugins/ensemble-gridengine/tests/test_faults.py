@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from contextlib import suppress
 from pathlib import Path
@@ -77,6 +78,23 @@ class TestGridEngine(FaultSuite):
         assert session.exception(job) == "node-failure"
         assert session.context(job, "finish")["status"] != 0
         assert self.ran_in.read_text().split() == [job.id]
+
+    def test_a_job_that_starts_after_its_folders_were_removed_leaves_the_queue(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As a batch does that reaches the queue only after its run is over and removed."""
+        folder = tmp_path / "study"
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        with Session(self.make_executor(), folder, self.timeout) as session:
+            jobs = [session.job("true", urgency=0) for _ in range(2)]
+            session.submit(*jobs)
+            session.wait_for(jobs[1], "priority")
+            array = session.queue_id(jobs[1]).partition(".")[0]
+        monkeypatch.chdir(tmp_path)
+        shutil.rmtree(folder)
+        self.cluster.run("qrls", array)
+        self.cluster.wait_idle()
 
     def test_an_id_that_a_crashed_qmaster_gives_again_belongs_to_the_later_job(
         self, session: Session

@@ -66,9 +66,16 @@ def test_jobs_rejected_by_a_quota_wait_and_run_when_quota_is_free(
     assert "exceeded quota: few" in told
     assert "jobs wait for free quota" in told
     (session.folder / "gate").touch()
-    for job in jobs:  # as the run does when their ends are recorded
-        threading.Thread(target=lambda job=job: (session.wait_clean(job), session.executor.forget([job.id]))).start()  # fmt: skip
-    session.wait_clean(*jobs)
+
+    def forget(job: Job) -> None:  # as the run does when the job's end is recorded
+        session.wait_clean(job)
+        session.executor.forget([job.id])
+
+    threads = [threading.Thread(target=forget, args=(job,)) for job in jobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert [session.context(job, "finish")["status"] for job in jobs] == [0] * 5
 
 
