@@ -152,7 +152,7 @@ def test_unreadable_request_is_answered_and_the_run_continues(under: Under) -> N
     for number, text in enumerate(["{", "[]", '{"action": 3, "by": "x"}', '{"by": "x"}']):
         (folder / f"{number}.json").write_text(text)
     wait_until(lambda: len(list(folder.glob("*.answer"))) == 4)
-    assert "it cannot be read" in (folder / "0.answer").read_text()
+    assert "the request cannot be read" in (folder / "0.answer").read_text()
     assert under.ensemble("submit", "b").exit_code == 0
 
 
