@@ -1,4 +1,5 @@
-"""Rules mean the same on each queue: examples with figures have them on Slurm, Grid Engine and Flux.
+"""Rules mean the same on each queue: examples with figures have them on Slurm, Grid Engine, PBS and
+Flux.
 
 Each queue runs a part of a sample: an example that branches on results, one that chooses parameters
 by them, one that changes the cores of its jobs, and a study that repairs failures by its output.
@@ -23,6 +24,7 @@ SAMPLE = [
     ("slurm", "use-cases", "branches", "shape/shape"),
     ("gridengine", "use-cases", "parameters/bisect"),
     ("gridengine", "studies", "errors"),
+    ("pbs", "use-cases", "branches", "parameters/bisect"),
     ("flux", "use-cases", "branches", "parameters/bisect", "shape/shape"),
 ]
 #: Ensemble files that are not played on each queue, and why; ``here`` of a use case says it of those
