@@ -132,12 +132,6 @@ def test_missing_key_is_reported_at_its_mapping(registry: Registry) -> None:
     assert "'command'" in errors[0].what
 
 
-def test_empty_action_is_rejected(registry: Registry) -> None:
-    error = error_at(JOBS + "rules:\n  - trigger: start\n    action: «{}\n", registry)
-
-    assert error.code == "missing-key"
-
-
 # -- names -------------------------------------------------------------------------------------
 
 
@@ -174,28 +168,21 @@ def test_unknown_reference_is_an_error(registry: Registry, rule: str, code: str,
 
 
 @pytest.mark.parametrize(
-    ("field", "code"),
+    ("text", "code", "hint"),
     [
-        ("observe: {«json-linse: {}}", "no-such-observer"),
-        ("executor: «loacl", "no-such-executor"),
-        ("options: {«loacl: {}}", "no-such-executor"),
+        (job("observe: {«json-linse: {}}"), "no-such-observer", "'json-lines'"),
+        (job("executor: «loacl"), "no-such-executor", "'local'"),
+        (job("options: {«loacl: {}}"), "no-such-executor", "'local'"),
+        (JOBS + START + "statistics: {a: {statistic: «maen}}\n", "no-such-statistic", "'mean'"),
     ],
 )
-def test_group_with_an_unknown_executor_or_observer_is_an_error(
-    registry: Registry, field: str, code: str
+def test_unknown_executor_observer_or_statistic_is_an_error(
+    registry: Registry, text: str, code: str, hint: str
 ) -> None:
-    error = error_at(job(field), registry)
-
-    assert error.code == code
-    assert "did you mean" in (error.hint or "")
-
-
-def test_unknown_statistic_is_an_error(registry: Registry) -> None:
-    text = JOBS + START + "statistics: {recent: {statistic: «maen}}\n"
     error = error_at(text, registry)
 
-    assert error.code == "no-such-statistic"
-    assert "'mean'" in (error.hint or "")
+    assert error.code == code
+    assert f"did you mean {hint}" in (error.hint or "")
 
 
 def test_duplicate_rule_id_is_an_error_that_shows_both(registry: Registry) -> None:
@@ -239,18 +226,20 @@ def test_cancel_without_a_label_needs_a_trigger_with_a_job(registry: Registry) -
 
 
 @pytest.mark.parametrize(
-    "action",
+    ("rule", "code"),
     [
-        "repetitions: 2\n    action: {name: cancel, «repetitions: 2}",
-        "action: [{name: cancel}, {name: cancel, «backoff: 2}]",
+        ("trigger: start, action: «{}", "missing-key"),
+        ("trigger: start, when: «exit_code == 3, action: {name: terminate}", "bad-condition"),
+        ("trigger: job-start, when: «exit_code == 3, action: {name: terminate}", "bad-condition"),
+        (
+            "trigger: job-fail, repetitions: 2, action: {name: cancel, «repetitions: 2}",
+            "bad-pace",
+        ),
+        ("trigger: job-fail, action: [{name: cancel}, {name: cancel, «backoff: 2}]", "bad-pace"),
     ],
 )
-def test_repetitions_and_backoff_on_rule_and_action_are_an_error(
-    registry: Registry, action: str
-) -> None:
-    error = error_at(f"{JOBS}rules:\n  - trigger: job-fail\n    {action}\n", registry)
-
-    assert error.code == "bad-pace"
+def test_rule_that_contradicts_itself_is_rejected(registry: Registry, rule: str, code: str) -> None:
+    assert error_at(f"{JOBS}rules:\n  - {{{rule}}}\n", registry).code == code
 
 
 # -- conditions --------------------------------------------------------------------------------
@@ -278,14 +267,6 @@ def test_impossible_count_is_rejected(registry: Registry, when: str) -> None:
     assert error_at(metric_rule(when), registry).code == "never-holds"
 
 
-@pytest.mark.parametrize("trigger", ["job-start", "start"])
-def test_fields_of_a_jobs_end_are_rejected_before_it(registry: Registry, trigger: str) -> None:
-    rule = f"trigger: {trigger}, when: «exit_code == 3, action: {{name: terminate}}"
-    error = error_at(f"{JOBS}rules:\n  - {{{rule}}}\n", registry)
-
-    assert error.code == "bad-condition"
-
-
 # -- sweeps, commands, durations ---------------------------------------------------------------
 
 
@@ -296,10 +277,6 @@ def test_placeholder_without_a_parameter_is_reported_at_its_place(registry: Regi
     assert "{{T}}" in (error.hint or "")
 
 
-def test_unused_parameter_is_an_error(registry: Registry) -> None:
-    assert error_at(job("parameters: {«T: [1, 2]}"), registry).code == "unused-parameter"
-
-
 @pytest.mark.parametrize("name", ["group", "index", "id", "here"])
 def test_parameter_with_a_built_in_name_is_an_error(registry: Registry, name: str) -> None:
     text = f"jobs:\n  - {{name: sleep, command: 'x {{{name}}}', parameters: {{{name}: [1]}}}}\n"
@@ -308,11 +285,20 @@ def test_parameter_with_a_built_in_name_is_an_error(registry: Registry, name: st
     assert error.code == "bad-name"
 
 
-def test_with_is_checked_like_a_group(registry: Registry) -> None:
-    fields = "with: {command: 'run {T}', duration: «1:30}"
-    text = JOBS + START.replace("label: sleep", f"label: sleep, {fields}")
-
-    assert error_at(text, registry).code == "bad-duration"
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (job("parameters: {«T: [1, 2]}"), "unused-parameter"),
+        (JOBS.replace("sleep 1", "«echo \"it's") + START, "bad-command"),
+        (
+            JOBS + START.replace("sleep}", "sleep, with: {command: 'x {T}', duration: «1:30}}"),
+            "bad-duration",
+        ),
+    ],
+    ids=["unused parameter", "unclosed quote", "with is checked like a group"],
+)
+def test_invalid_field_of_a_group_is_rejected(registry: Registry, text: str, code: str) -> None:
+    assert error_at(text, registry).code == code
 
 
 @pytest.mark.parametrize(
@@ -323,12 +309,6 @@ def test_invalid_duration_gets_a_hint(registry: Registry, duration: str, hint: s
 
     assert error.code == "bad-duration"
     assert hint in (error.hint or "")
-
-
-def test_unclosed_quote_is_reported(registry: Registry) -> None:
-    text = "jobs:\n  - name: sleep\n    command: «echo \"it's\n" + START
-
-    assert error_at(text, registry).code == "bad-command"
 
 
 def test_invalid_python_is_reported_at_its_line(

@@ -58,6 +58,7 @@ from ensemble_core.model.rules import BoundRule, Trigger
 
 PLAIN = TextStyle(unicode=True)
 SLEEP = JobGroup(name="sleep", command=("sleep", "10"), text="sleep 10", count=5)
+MELT = JobGroup(name="melt", command=("lmp", "{T}"), text="lmp {T}", parameters={"T": (0.5, 1.0)})
 
 
 def ensemble(*groups: JobGroup, limits: Limits | None = None) -> Ensemble:
@@ -174,40 +175,28 @@ def test_repeated_firing_shows_its_number_job_and_value() -> None:
 
 
 def test_submit_shows_non_default_fields_and_the_sweep() -> None:
-    group = JobGroup(
-        name="melt", command=("lmp", "{T}"), text="lmp {T}", tasks=4, parameters={"T": (0.5, 1.0)}
-    )
-    teller = Narrator(ensemble(group), PLAIN)
-    (line,) = texts(fired(), submit(group), narrator=teller)[1:]
+    group = replace(MELT, tasks=4)
+    (line,) = texts(submit(group), narrator=Narrator(ensemble(group), PLAIN))
     assert line.endswith("(command:lmp {T}),(count:2),(nodes:1),(tasks:4),(T:0.5, 1.0)")
 
 
 def test_sweep_changed_by_the_rule_is_shown() -> None:
-    group = JobGroup(
-        name="melt", command=("lmp", "{T}"), text="lmp {T}", parameters={"T": (0.5, 1.0)}
-    )
-    finer = replace(group, parameters={"T": (0.7, 0.8, 0.9)})
+    finer = replace(MELT, parameters={"T": (0.7, 0.8, 0.9)})
     other = replace(finer, command=("gmx", "{T}"), text="gmx {T}")
-    teller = Narrator(ensemble(group), PLAIN)
-    lines = texts(fired(), submit(finer), submit(other), narrator=teller)[1:]
+    lines = texts(submit(finer), submit(other), narrator=Narrator(ensemble(MELT), PLAIN))
     assert lines[0].endswith("(command:lmp {T}),(count:3),(nodes:1),(T:0.7, 0.8, 0.9)")
     assert "(command:gmx 0.7)" in lines[1]
 
 
 def test_calculated_number_is_shown_with_six_digits() -> None:
-    group = JobGroup(
-        name="melt", command=("lmp", "{T}"), text="lmp {T}", parameters={"T": (0.3**0.5, 1.25)}
-    )
-    (line,) = texts(fired(), submit(group), narrator=Narrator(ensemble(group), PLAIN))[1:]
+    group = replace(MELT, parameters={"T": (0.3**0.5, 1.25)})
+    (line,) = texts(submit(group), narrator=Narrator(ensemble(group), PLAIN))
     assert line.endswith("(T:0.547723, 1.25)")
 
 
 def test_rate_limited_sweep_shows_all_its_values_at_once() -> None:
-    group = JobGroup(
-        name="melt", command=("lmp", "{T}"), text="lmp {T}", parameters={"T": (0.5, 1.0)}
-    )
-    teller = Narrator(ensemble(group, limits=Limits(submits_per_second=1)), PLAIN)
-    first = Submit(firing=1, group="melt", jobs=tuple(group.jobs(0))[:1])
+    teller = Narrator(ensemble(MELT, limits=Limits(submits_per_second=1)), PLAIN)
+    first = Submit(firing=1, group="melt", jobs=tuple(MELT.jobs(0))[:1])
     assert texts(fired(), first, narrator=teller)[1].endswith("(nodes:1),(T:0.5, 1.0)")
 
 
