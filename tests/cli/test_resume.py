@@ -589,14 +589,18 @@ def test_second_controller_is_rejected_and_the_first_is_named(place: Place) -> N
     check_right(place, place.ensemble("resume", "last"))
 
 
-@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK])
-def test_lock_without_file_locking_is_judged_by_its_holder(
-    number: int, place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def refuse_flock(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     def flock(descriptor: int, operation: int) -> None:
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(fcntl, "flock", flock)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK])
+def test_lock_without_file_locking_is_judged_by_its_holder(
+    number: int, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_flock(monkeypatch, number)
     place.killed("told", 4)
     lock = Lock(place.run)
     lock.acquire()  # the killed controller is known to be dead
@@ -637,10 +641,7 @@ def test_resume_reads_secrets_again_and_reports_missing_ones(
 def test_lock_of_a_renamed_host_is_recognized(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def flock(descriptor: int, operation: int) -> None:
-        raise OSError(errno.ENOSYS, "")
-
-    monkeypatch.setattr(fcntl, "flock", flock)
+    refuse_flock(monkeypatch, errno.ENOSYS)
     place.killed("told", 4)
     lock = Lock(place.run)
     lock.acquire()

@@ -71,14 +71,15 @@ class Kept(Story):
         return [verdict.kind for _, verdict in self.verdicts]
 
 
+TEXT = (
+    "jobs: [{name: sim, command: sim, count: 9}, {name: amg, command: amg}]\n"
+    "logging: {heartbeat: 10}\n"
+    "rules:\n  - {id: begin, trigger: start, action: {name: submit, label: sim}}\n"
+)
+
+
 def story(state: Path, rules: str, traced: str = "r") -> Kept:
-    return Kept(
-        state,
-        "jobs: [{name: sim, command: sim, count: 9}, {name: amg, command: amg}]\n"
-        "logging: {heartbeat: 10}\n"
-        "rules:\n  - {id: begin, trigger: start, action: {name: submit, label: sim}}\n" + rules,
-        traced,
-    )
+    return Kept(state, TEXT + rules, traced)
 
 
 def ensemble(state: Path, *args: str) -> Result:
@@ -301,9 +302,6 @@ def test_added_rule_is_found_by_its_id(tmp_path: Path) -> None:
     told.keep()
     assert told.kinds == ["condition", "condition", "fired"]
     assert answer(tmp_path, "late")["fired"] == 1
-    result = ensemble(tmp_path, "why", "last", "lates")
-    assert result.exit_code == 2
-    assert "did you mean late?" in result.stderr
 
 
 def test_thousands_of_verdicts_are_a_few_lines(tmp_path: Path) -> None:
@@ -423,10 +421,6 @@ def test_replay_finds_a_wrong_snapshot(tmp_path: Path) -> None:
     writer = JournalWriter(told.path)
     writer.begin(0.0, {})
     writer.snapshot(MAKER, state)
-    writer.close()
-    writer = JournalWriter(told.path)
-    writer.begin(0.0, {})
-    writer.snapshot(MAKER, state)
     writer.flush(None)
     writer.close()
     result = ensemble(tmp_path, "replay", "last")
@@ -437,12 +431,7 @@ def test_replay_finds_a_wrong_snapshot(tmp_path: Path) -> None:
 
 def test_replay_uses_each_version_of_a_changed_file(tmp_path: Path) -> None:
     told = played(tmp_path)
-    text = (
-        "jobs: [{name: sim, command: sim, count: 9}, {name: amg, command: amg}]\n"
-        "logging: {heartbeat: 10}\n"
-        "rules:\n  - {id: begin, trigger: start, action: {name: submit, label: sim}}\n"
-        f"  - {{id: new, trigger: metric, name: count.sim.success, when: 4, {LOG}\n"
-    )
+    text = f"{TEXT}  - {{id: new, trigger: metric, name: count.sim.success, when: 4, {LOG}\n"
     told.writer.flush(None)
     told.writer.text("/e.yaml", text, ())
     changed: Ensemble = Story(text).ensemble

@@ -164,11 +164,10 @@ def test_a_pending_call_survives_the_removal_of_its_rule(tmp_path: Path) -> None
     story = Story(text.replace("rules:\n", "rules:\n" + asking))
     story.start()
     story.begin("work.0")
-    changed = load_text(text, REGISTRY)
-    story.engine.adopt(changed)
+    story.engine.adopt(load_text(text, REGISTRY))
     executor = Again(("work.0",))
-    outcome = going_on(story, executor, tmp_path)
-    assert outcome.exit_code == 0
+    runtime = runtime_of(story.ensemble, executor, tmp_path, engine=story.engine)
+    assert ended(runtime).exit_code == 0
     assert executor.submitted == []
 
 
@@ -202,14 +201,6 @@ class Again(FakeExecutor):
         for job in [job for job, there in found.items() if there]:
             self.finish(job)
         return found
-
-
-def going_on(
-    story: Story, executor: FakeExecutor, folder: Path, writer: JournalWriter | None = None
-) -> Any:
-    """Resume the story's run with another controller; return the outcome."""
-    runtime = runtime_of(story.ensemble, executor, folder, writer, story.engine)
-    return ended(runtime)
 
 
 def runtime_of(
@@ -259,9 +250,7 @@ def recording(path: Path) -> Iterator[JournalWriter]:
         writer.close()
 
 
-def test_a_run_without_events_is_cancelled_without_being_started(
-    tmp_path: Path,
-) -> None:
+def test_a_run_without_events_is_cancelled_without_being_started(tmp_path: Path) -> None:
     text = f"jobs: [{{name: work, command: x}}]\nrules: [{START}]"
     executor = FakeExecutor(instant=True)
     runtime = runtime_of(load_text(text, REGISTRY), executor, tmp_path)
@@ -272,9 +261,7 @@ def test_a_run_without_events_is_cancelled_without_being_started(
     assert outcome.over
 
 
-def test_a_cancel_after_a_kill_does_not_count_lost_jobs_as_cancelled(
-    tmp_path: Path,
-) -> None:
+def test_a_cancel_after_a_kill_does_not_count_lost_jobs_as_cancelled(tmp_path: Path) -> None:
     """A lost job may have finished, so it must not run again.
 
     A job that never reached the queue is submitted by the resume, like any cancelled one.
@@ -418,12 +405,9 @@ custom: |
 
 
 def test_an_unrecorded_event_is_in_no_snapshot(tmp_path: Path) -> None:
-    class Faulty(FakeExecutor):
-        """An executor that causes an exception after the engine has handled an event."""
-
     text = f"jobs: [{{name: work, command: x}}]\nrules: [{START}]"
     with recording(tmp_path / NAME) as writer:
-        runtime = runtime_of(load_text(text, REGISTRY), Faulty(), tmp_path, writer)
+        runtime = runtime_of(load_text(text, REGISTRY), FakeExecutor(), tmp_path, writer)
 
         def break_off(decisions: Any) -> Any:
             raise MemoryError

@@ -3,11 +3,7 @@ them. Broken plugins are listed with the reason and do not affect others."""
 
 from __future__ import annotations
 
-import base64
-import csv
-import hashlib
 import importlib.metadata
-import io
 import json
 import subprocess
 import sys
@@ -94,13 +90,16 @@ def found(registry: Registry, distribution: str) -> LoadedPlugin:
 def test_installed_plugin_is_found(site: Site) -> None:
     site.install("ensemble-ping", ACTION.format(name="ping", summary="tell somebody"))
     registry = discover()
-    plugin = found(registry, "ensemble-ping")
-    assert (plugin.name, plugin.version, plugin.module) == (
-        "ensemble-ping",
-        "1.2",
-        "ensemble_ping",
-    )
-    assert plugin.error is None
+    assert found(registry, "ensemble-ping").to_dict() == {
+        "name": "ensemble-ping",
+        "distribution": "ensemble-ping",
+        "version": "1.2",
+        "module": "ensemble_ping",
+        "builtin": False,
+        "records": {"action": ["ping"]},
+        "error": None,
+        "notes": [],
+    }
     assert "ping" in registry.actions
     assert registry.lookup("action", "ping").summary == "tell somebody"
     assert registry.lookup("action", "ensemble-ping:ping").summary == "tell somebody"
@@ -146,9 +145,12 @@ BROKEN: dict[str, tuple[str, str]] = {
     ),
     "hook raises": (
         HOOK + "raise ValueError('out of luck')",
-        "ensemble_actions raised ValueError: out of luck (",
+        "ensemble_actions raised ValueError: out of luck (SITE/ensemble_bad.py:5)",
     ),
-    "generator hook raises": (HOOK + "yield 1 / 0", "ZeroDivisionError"),
+    "generator hook raises": (
+        HOOK + "yield 1 / 0",
+        "ZeroDivisionError: division by zero (SITE/ensemble_bad.py:5)",
+    ),
     "hook returns nothing": (
         HOOK + "pass",
         "ensemble_actions returned None, expected a list of ActionPlugin records",
@@ -175,33 +177,15 @@ BROKEN: dict[str, tuple[str, str]] = {
         "ensemble_actions returned two actions named 'x'",
     ),
     "hook exits": (
-        """
-        from ensemble_core import hookimpl
-
-        @hookimpl
-        def ensemble_actions():
-            raise SystemExit(3)
-        """,
+        HOOK + "raise SystemExit(3)",
         "ensemble_actions raised SystemExit: it tried to exit the program (exit code 3)",
     ),
     "hook under another name that is misspelt": (
-        """
-        from ensemble_core import hookimpl
-
-        @hookimpl(specname="ensemble_acton")
-        def actions():
-            return []
-        """,
+        HOOK.replace("@hookimpl", "@hookimpl(specname='ensemble_acton')") + "return []",
         "no hook 'ensemble_acton'; did you mean 'ensemble_actions'?",
     ),
     "hook wrapper that is no generator": (
-        """
-        from ensemble_core import hookimpl
-
-        @hookimpl(wrapper=True)
-        def ensemble_actions():
-            return []
-        """,
+        HOOK.replace("@hookimpl", "@hookimpl(wrapper=True)") + "return []",
         "ensemble_actions(); Declared as wrapper=True or hookwrapper=True but function is not",
     ),
     "hook wrapper": (
@@ -220,7 +204,7 @@ def test_broken_plugin_is_listed_with_its_reason(site: Site, fault: str) -> None
     registry = discover()
     plugin = found(registry, "ensemble-bad")
     assert plugin.error is not None
-    assert reason in plugin.error
+    assert reason.replace("SITE", str(site.folder)) in plugin.error
     assert "\n" not in plugin.error
     assert plugin.records == {}
     said = [text for text in registry.warnings if "ensemble-bad" in text]
@@ -228,16 +212,6 @@ def test_broken_plugin_is_listed_with_its_reason(site: Site, fault: str) -> None
     assert plugin.error in said[0]
     assert "good" in registry.actions
     assert "submit" in registry.actions
-
-
-def test_error_in_a_hook_is_reported_with_its_place_and_other_plugins_load(site: Site) -> None:
-    site.install("ensemble-bad", BROKEN["hook raises"][0])
-    site.install("ensemble-worse", BROKEN["generator hook raises"][0])
-    site.install("ensemble-yet", ACTION.format(name="yet", summary="works"))
-    registry = discover()
-    assert f"({site.folder}/ensemble_bad.py:5)" in (found(registry, "ensemble-bad").error or "")
-    assert f"({site.folder}/ensemble_worse.py:5)" in (found(registry, "ensemble-worse").error or "")
-    assert "yet" in registry.actions
 
 
 def test_hooks_under_other_names_are_called_and_optional_ones_may_be_unknown(site: Site) -> None:
@@ -505,7 +479,7 @@ def test_same_distribution_twice_in_one_folder_does_not_clash(site: Site) -> Non
 
 
 def build_wheel(folder: Path) -> Path:
-    """Return a wheel with one module, as any build tool makes it."""
+    """Return a wheel with one module."""
     files = {
         "ensemble_wheel.py": textwrap.dedent(ACTION.format(name="wheel", summary="from a wheel")),
         "ensemble_wheel-2.0.dist-info/METADATA": (
@@ -517,15 +491,9 @@ def build_wheel(folder: Path) -> Path:
         "ensemble_wheel-2.0.dist-info/entry_points.txt": "[ensemble]\nwheel = ensemble_wheel\n",
     }
     wheel = folder / "ensemble_wheel-2.0-py3-none-any.whl"
-    record = io.StringIO()
-    rows = csv.writer(record, lineterminator="\n")
     with zipfile.ZipFile(wheel, "w") as archive:
         for name, text in files.items():
-            digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest())
-            rows.writerow([name, f"sha256={digest.rstrip(b'=').decode()}", len(text.encode())])
             archive.writestr(name, text)
-        rows.writerow(["ensemble_wheel-2.0.dist-info/RECORD", "", ""])
-        archive.writestr("ensemble_wheel-2.0.dist-info/RECORD", record.getvalue())
     return wheel
 
 
@@ -796,17 +764,3 @@ def test_ctrl_c_during_a_load_is_not_reported_as_a_broken_plugin(site: Site, sou
     site.install("cut-off", source)
     with pytest.raises(KeyboardInterrupt):
         discover()
-
-
-def test_plugin_list_is_plain_data(site: Site) -> None:
-    site.install("ensemble-ping", ACTION.format(name="ping", summary="x"))
-    assert found(discover(), "ensemble-ping").to_dict() == {
-        "name": "ensemble-ping",
-        "distribution": "ensemble-ping",
-        "version": "1.2",
-        "module": "ensemble_ping",
-        "builtin": False,
-        "records": {"action": ["ping"]},
-        "error": None,
-        "notes": [],
-    }
