@@ -236,43 +236,24 @@ def test_an_exhausted_rule_leaves_the_index() -> None:
     assert "job-finish" not in told.engine.state.rules.index.by_event
 
 
-def test_backoff_skips_that_many_further_matches() -> None:
+@pytest.mark.parametrize(
+    ("rule", "action", "fires"),
+    [
+        ("repetitions: 3, backoff: 2", "", [True, False, False, True, False, False, True]),
+        # As in the first implementation.
+        ("name: lammps", ", repetitions: 3, backoff: 1", [True, False, True, False]),
+        ("repetitions: 9, backoff: 30s", "", [True, False, False, True, False]),
+    ],
+    ids=["further matches", "on the action", "seconds"],
+)
+def test_backoff_skips_matches(rule: str, action: str, fires: list[bool]) -> None:
     told = story(
-        """
-  - {id: each, trigger: job-finish, name: lammps, repetitions: 3, backoff: 2, action: {name: log, message: x}}
-""",
-        "jobs: [{name: lammps, command: lmp, count: 7}]",
+        f"  - {{id: each, trigger: job-finish, {rule}, action: {{name: log, message: x{action}}}}}",
+        f"jobs: [{{name: lammps, command: lmp, count: {len(fires)}}}]",
     )
     told.start()
-    fired = ["each" in told.fired(told.play(f"lammps.{number}")) for number in range(7)]
-    assert fired == [True, False, False, True, False, False, True]
-
-
-def test_backoff_may_be_set_on_the_action_as_in_the_first_implementation() -> None:
-    told = story(
-        """
-  - trigger: job-finish
-    id: each
-    name: lammps
-    action: {name: log, message: x, repetitions: 3, backoff: 1}
-""",
-        "jobs: [{name: lammps, command: lmp, count: 4}]",
-    )
-    told.start()
-    fired = ["each" in told.fired(told.play(f"lammps.{number}")) for number in range(4)]
-    assert fired == [True, False, True, False]
-
-
-def test_backoff_in_seconds_waits_that_long() -> None:
-    told = story(
-        """
-  - {id: each, trigger: job-finish, repetitions: 9, backoff: 30s, action: {name: log, message: x}}
-""",
-        "jobs: [{name: lammps, command: lmp, count: 5}]",
-    )
-    told.start()
-    fired = ["each" in told.fired(told.play(f"lammps.{n}", duration=10)) for n in range(5)]
-    assert fired == [True, False, False, True, False]
+    played = [told.play(f"lammps.{number}", duration=10) for number in range(len(fires))]
+    assert ["each" in told.fired(decided) for decided in played] == fires
 
 
 def test_rules_on_one_event_fire_in_file_order() -> None:
@@ -406,9 +387,7 @@ def test_a_condition_may_use_parameters_of_the_sweep() -> None:
 
 def test_an_observed_row_triggers_rules_with_its_columns() -> None:
     told = story(
-        """
-  - {id: hot, trigger: observed, name: lammps, when: Temp > 2, action: {name: cancel}}
-""",
+        "  - {id: hot, trigger: observed, name: lammps, when: Temp > 2, action: {name: cancel}}",
         """
 jobs:
   - {name: lammps, command: lmp, count: 2, observe: {json-lines: {}}}
@@ -445,10 +424,3 @@ custom: |
 
 def calls(decisions: list[Decision]) -> list[Call]:
     return [each for each in decisions if isinstance(each, Call)]
-
-
-def test_an_exhausted_rule_is_no_longer_scanned() -> None:
-    told = story("  - {id: it, trigger: job-start, action: {name: log, message: x}}")
-    told.start()
-    told.begin("lammps.0")
-    assert "job-start" not in told.engine.state.rules.index.by_event
