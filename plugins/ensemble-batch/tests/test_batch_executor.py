@@ -442,9 +442,10 @@ def test_a_reused_queue_id_belongs_to_the_later_job(odd: Odd, tmp_path: Path) ->
         session.submit(first)
         session.wait(lambda: "submit" in session.names(first), "submit")
         forgotten = odd.batches.pop("0")
-        odd.auto = True
         second = session.job("sh", "-c", "sleep 1", group="other")
         session.submit(second)
+        session.wait(lambda: "submit" in session.names(second), "submit")
+        odd.begin("0")
         session.wait_clean(first, second)
         assert session.queue_id(first) == session.queue_id(second) == "0"
         assert session.exception(first) == "lost"
