@@ -1,4 +1,4 @@
-"""Commands of a queue: runs each until it ends or reaches its deadline.
+"""Runs the commands of a queue, such as ``qsub``, and kills those that exceed their deadline.
 
 Used by ``BatchExecutor``, and by executors that run such commands themselves.
 """

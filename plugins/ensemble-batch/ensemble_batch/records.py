@@ -44,8 +44,9 @@ class Sent:
 class Records:
     """The records in ``folder``, or only in memory if ``folder`` is ``None``.
 
-    The attributes ``sent``, ``told`` and ``cancelled`` are an earlier controller's records, until
-    :meth:`drop`. After ``renewal`` jobs were forgotten, the file is rewritten without them. Raises
+    Until :meth:`drop`, three attributes hold what an earlier controller recorded: ``sent`` its
+    batches, ``told`` the events of each job, and ``cancelled`` the jobs that it cancelled. After
+    :meth:`forget` was called for ``renewal`` jobs, the file is rewritten without them. Raises
     :class:`OSError` if the file cannot be read or written.
     """
 

@@ -3,7 +3,7 @@
 The file ``address`` says where the current controller listens. The folder ``reports`` has reports
 that wrappers could not send, ``void`` names abandoned submission attempts, and ``scripts`` has the
 batches' scripts. The spool is in the run's state folder. Nodes need not see it, but then unsent
-reports are lost. The spool contains the token, so only this user may read it. Used by
+reports are lost. The spool contains the token, so only the run's user may read it. Used by
 ``ReportRun``.
 """
 

@@ -1,6 +1,6 @@
 """Shared folder of a run's controller and its jobs' wrappers; nodes must see it.
 
-Only this user may read it. Used by ``Spool`` and ``ReportSpool``.
+Only the run's user may read it. Used by ``Spool`` and ``ReportSpool``.
 """
 
 from __future__ import annotations

@@ -23,10 +23,10 @@ CLAIMED = 121
 class Spool(SharedFolder):
     """Folder that the controller shares with its jobs' wrappers; nodes must see it.
 
-    The folder ``reports`` has a file for each claimed job (``JOB@KEY``) and for each end
-    (``.end``). The folder ``scripts`` has the batches' scripts, and the file ``environment`` the
-    variables that jobs start with. Only this user may read them. Raises :class:`OSError` if they
-    cannot be created or written.
+    The folder ``reports`` has a file for each claimed job (``JOB@KEY``) and another, with the
+    suffix ``.end``, for each job that has ended. The folder ``scripts`` has the batches' scripts,
+    and the file ``environment`` the variables that jobs start with. Only the run's user may read
+    them. Raises :class:`OSError` if they cannot be created or written.
     """
 
     def __init__(self, folder: str, environment: Mapping[str, str]) -> None:

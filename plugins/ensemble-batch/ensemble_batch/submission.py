@@ -2,9 +2,11 @@
 
 Jobs are collected for a short time and submitted as batches; all jobs of a batch have the same
 shape (they request the same resources). Each batch is recorded before it is submitted. If a batch
-may not have arrived, it is looked up, and resubmitted if it is missing. A copy that arrives late is
-harmless: it finds its jobs claimed and runs nothing, or has the same name as the first. Used by the
-querying thread of ``QueueExecutor``.
+may not have arrived, it is looked up, and resubmitted if the queue does not have it. If both copies
+of a batch then arrive, each job still runs once. If wrappers claim jobs, the second copy finds them
+claimed and runs nothing. Otherwise the first copy was invalidated before the second was submitted,
+or both have the same name and the queue keeps only one. Used by the querying thread of
+``QueueExecutor``.
 """
 
 from __future__ import annotations
