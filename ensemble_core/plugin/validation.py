@@ -158,7 +158,7 @@ def check_record(record: Any) -> None:
         raise PluginError(f"{shown}: only options of generators may be marked 'class'")
     if isinstance(record, ActionPlugin) and (record.run is None) == (record.plan is None):
         count = "both" if record.run else "neither"
-        raise PluginError(f"{shown} has {count} of 'run' and 'plan', expected exactly one")
+        raise PluginError(f"{shown} has {count} of 'run' and 'plan'; define exactly one")
     for name, arguments in _FUNCTIONS[kind].items():
         function: object = getattr(record, name)
         if name in ("build", "expand") and not callable(function):

@@ -115,7 +115,7 @@ class KeptRun:
         if missing is not None:
             self.warn(
                 f"{missing.what}\n  because: {missing.cause}\n  the run continues after event "
-                f"{self.journal.last()} and asks the executor about the jobs known there"
+                f"{self.journal.last()} and asks the executor about the jobs known so far"
             )
         if damage is not None:
             self.warn(f"{damage.what}\n  because: {damage.cause}")

@@ -40,8 +40,8 @@ def open_earlier(
             _check(folder)
             if not earlier.read(folder):
                 warn(
-                    f"no jobs of {folder.name} are reused: its journal has no job identities: "
-                    "an earlier version wrote the journal, or the run submitted no jobs"
+                    f"no jobs of {folder.name} are reused: its journal has no job identities "
+                    "(an earlier version of Ensemble wrote it, or the run submitted no jobs)"
                 )
             folders.append(str(folder.absolute()))
     except BaseException:

@@ -5,7 +5,7 @@ the revision of the format. Tagged values follow, with the step among the first.
 the very end shows that the file is complete. If the name contains ``%``, there are several files,
 each of which ends with the magic string. The file with ``base`` in place of ``%`` contains the
 number of the other files, which have numbers in place of ``%``. Names do not show which file is
-newest (``restart 100 a b`` alternates between two), so they are not used.
+newest (``restart 100 a b`` writes to ``a`` and ``b`` in turn), so steps and times decide.
 """
 
 from __future__ import annotations
