@@ -94,6 +94,11 @@ def entry(stand: Stand, name: str) -> Mapping[str, Any]:
     return next((each for each in entries if each["name"] == name), {})
 
 
+def pods_of(stand: Stand, job: str) -> int:
+    labels = (pod["metadata"].get("labels", {}) for pod in stand.all("Pod"))
+    return sum(each.get("job-name") == job for each in labels)
+
+
 @pytest.mark.checkout  # the resizer needs the Kubernetes client, which the operator does not
 def test_an_autoscaler_sets_one_members_size_and_rules_set_anothers(
     stand: Stand, tmp_path: Path
@@ -130,6 +135,11 @@ def test_an_autoscaler_sets_one_members_size_and_rules_set_anothers(
         sizes = {name: size(stand, f"study-{name}") for name in ("auto", "rules", "fixed")}
         assert sizes == {"auto": 2, "rules": 2, "fixed": 1}
         stand.until(lambda: stand.ready("study"))
+        # The pods that left have not failed, so the Job still creates others.
+        stand.until(lambda: pods_of(stand, "study-auto") == 2)
+        scaler.wanted = 3
+        stand.until(lambda: pods_of(stand, "study-auto") == 3)
+        stand.until(lambda: entry(stand, "auto").get("size") == 3)
     finally:
         resizer.close()
         scaler.stop()

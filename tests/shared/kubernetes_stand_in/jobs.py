@@ -58,6 +58,7 @@ class JobController:
         """How pods ended, each once, as what became of them tells."""
         news = list(self._store.since(self._seen, self._pods, ""))
         self._seen = self._store.version
+        sizes = {job["metadata"]["uid"]: _size(job) for job in self._store.all(self._jobs)}
         for _, what, pod, _ in news:
             metadata, phase = pod["metadata"], pod.get("status", {}).get("phase")
             job = _owner(pod)
@@ -68,13 +69,13 @@ class JobController:
             index = int(metadata.get("labels", {}).get(INDEX, 0))
             if phase == "Succeeded":
                 self._done.setdefault(job, {})[metadata["uid"]] = index
-            elif metadata["uid"] not in self._done.get(job, {}):
+            elif metadata["uid"] not in self._done.get(job, {}) and index < sizes.get(job, 0):
+                # (A pod that left because the Job has fewer indices now has not failed.)
                 self._failed.setdefault(job, set()).add(metadata["uid"])
 
     def _bring_on(self, job: Object) -> None:
-        uid, spec = job["metadata"]["uid"], job["spec"]
+        uid, spec, size = job["metadata"]["uid"], job["spec"], _size(job)
         indexed = spec.get("completionMode") == "Indexed"
-        size = spec.get("completions", 1) if indexed else 1
         if "deletionTimestamp" in job["metadata"]:
             return
         done = set(self._done.get(uid, {}).values()) & set(range(size))
@@ -139,6 +140,12 @@ class JobController:
 
     def _on_a_node(self, namespace: str, pod: str) -> bool:
         return bool(self._store.get(self._pods, namespace, pod)["spec"].get("nodeName"))
+
+
+def _size(job: Object) -> int:
+    """How many indices a Job has; one if it is not indexed."""
+    indexed = job["spec"].get("completionMode") == "Indexed"
+    return int(job["spec"].get("completions", 1)) if indexed else 1
 
 
 def _owner(pod: Object) -> str:
