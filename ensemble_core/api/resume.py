@@ -31,11 +31,10 @@ _LOG = logging.getLogger("ensemble")
 def resume_by_tag(
     tag: str, home: Path, source: Source, overrides: Sequence[str]
 ) -> EnsembleRun | None:
-    """Return the run with this tag, ready to be resumed if it is not over, or ``None`` if none
-    exists.
+    """Return the run with this tag, or ``None`` if there is no such run.
 
-    Raises :class:`UsageError` if the run belongs to another file, the file has changed, or the run
-    was started in another folder.
+    If the run is not over, it is ready to be resumed. Raises :class:`UsageError` if the run belongs
+    to another file, the file has changed, or the run was started in another folder.
     """
     folder = home / "runs" / tag
     if not folder.exists() or remove_if_never_began(folder, find_plugins):

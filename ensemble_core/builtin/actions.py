@@ -32,14 +32,15 @@ are the values of ``x-ensemble``:
     A mail address.
 
 With ``x-ensemble-expression: true``, an expression may replace a number or duration. The action
-receives the expression unevaluated. The action itself also evaluates ``fields`` and ``parameters``,
-with ``worked_out`` and ``changed_fields``.
+receives the expression unevaluated. Expressions in ``fields`` and ``parameters`` also
+arrive unevaluated: the action calls ``model.retry_policy.changed_fields`` or
+``model.expressions.worked_out``.
 
 Annotations at the top of a schema:
 
 ``x-ensemble-job-unless: PROPERTY``
-    The action acts on the event's job unless this property is given (empty: in any case). Triggers
-    without a job cannot have this action.
+    The action acts on the event's job, unless this property is given. If ``PROPERTY`` is empty, it
+    always acts on that job. Rules whose trigger has no job cannot have this action.
 ``x-ensemble-retries: true``
     The action submits the event's job again (``firing.retry``).
 ``x-ensemble-varies: true``

@@ -73,7 +73,8 @@ class Extreme:
 class ExactMoments:
     """Sum, mean, sample variance or standard error of the mean, rounded only once at the end.
 
-    The sums are exact, because they are integers in units of ``2 ** -shift``.
+    The sums are exact, because they are integers that count a power of two small enough for all
+    values so far.
     """
 
     __slots__ = ("_moment", "sums")

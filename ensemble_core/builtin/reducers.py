@@ -75,10 +75,7 @@ def smoothed(alpha: float, values: Sequence[float]) -> float | None:
 
 
 def in_order(reduce: Reduce, values: Sequence[float]) -> float | None:
-    """Return the result of ``reduce`` for the sorted values.
-
-    For functions that need sorted values.
-    """
+    """Return the result of ``reduce``, a function that needs sorted values."""
     return reduce(sorted(values))
 
 

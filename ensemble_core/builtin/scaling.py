@@ -1,6 +1,6 @@
 """Rules that scale a cluster with the length of its queue.
 
-Several built-in algorithms share them.
+Built-in algorithms for queues include these rules; the function :func:`scaling` returns them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ SCALING_OPTIONS: Mapping[str, Any] = {
 def scaling(options: Mapping[str, Any]) -> Fragment:
     """Return rules that grow the cluster while jobs wait, and shrink it when nodes are free.
 
-    They make one request at a time.
+    The rules request one change of size at a time.
     """
     checks, grow_by, most = options["checks"], options["grow_by"], options.get("max")
     waits = "waiting.jobs > 0 and metric('fell.waiting.jobs') >= 0"

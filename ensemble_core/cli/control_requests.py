@@ -112,5 +112,5 @@ def switch_command(word: str) -> click.Command:
 
 
 def say(as_json: bool, told: Mapping[str, Any], text: str) -> None:
-    """Print the outcome of a request: ``text``, or ``told`` as JSON."""
+    """Print the outcome of a request: ``text``, or with ``--json`` the object ``told``."""
     click.echo(to_json(told) if as_json else text)

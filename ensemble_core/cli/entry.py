@@ -1,8 +1,8 @@
 """Entry point of the installed script ``ensemble``.
 
-It imports almost nothing at first, and makes Ctrl-C end the process with exit code 130 and one line
-while the command line is being imported. Otherwise, a ``KeyboardInterrupt`` would print a
-traceback, or the interpreter would drop it.
+It imports almost nothing at first. While it then imports the command line, Ctrl-C ends the process
+with one line and exit code 130. With Python's own handler, Ctrl-C would print a traceback, or would
+be ignored where the interpreter discards exceptions.
 """
 
 import _signal  # type: ignore[import-not-found]  # ``signal`` imports ``enum``

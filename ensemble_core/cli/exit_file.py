@@ -24,9 +24,10 @@ def record_exit_code(
 ) -> Iterator[Callable[[int], None]]:
     """Return a context manager that yields a function, which writes the exit code to ``file``.
 
-    The function writes only a final exit code: the run has ended, was stopped by something other
-    than a signal, or has an invalid file or command line. The context manager first empties
-    ``file``. If ``file`` is ``None``, nothing is written.
+    It writes only a final exit code, after which the run should not be restarted. The code is not
+    final if a signal stopped the run or killed its controller. The context manager first empties
+    ``file``; for an invalid ensemble file or command line, it writes the exit code itself. If
+    ``file`` is ``None``, nothing is written.
     """
     if file is None:
         yield lambda code: None

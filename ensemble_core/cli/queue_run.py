@@ -79,7 +79,7 @@ def run_text(
     - ``tag``: the name of the run; by default, a tag is generated.
     - ``made``: whether the text was generated from ``file``. A resume then uses the text and does
       not compare it with the file.
-    - ``allow_idle``: accept a file in which no rule can fire first.
+    - ``allow_idle``: accept a file in which no rule can fire at the start of the run.
     - ``ended``: called with the tag after the run.
     - ``reuse``: earlier runs whose jobs are reused.
 

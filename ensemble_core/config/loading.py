@@ -83,8 +83,8 @@ def load(
 
     ``executor`` is the executor that will run the ensemble; unless it is ``None``, its capabilities
     are checked. ``overrides`` are ``KEY=VALUE`` changes as in ``--set``. With ``must_begin``, it is
-    an error if no rule can fire first. Raises :class:`FileErrors` with all errors of the file, or
-    :class:`UsageError` if the file cannot be read.
+    an error if no rule can fire at the start of the run. Raises :class:`FileErrors` with all errors
+    of the file, or :class:`UsageError` if the file cannot be read.
     """
     return load_text(
         read(path),

@@ -1,6 +1,6 @@
-"""Checks the names of instances and generators in an action ``switch``.
+"""Checks that the instances and generators which an action ``switch`` names exist.
 
-More precisely: the values of options with the annotation ``"x-ensemble": "phase"``.
+The names are the values of options with the annotation ``"x-ensemble": "phase"``.
 """
 
 from __future__ import annotations

@@ -33,8 +33,9 @@ _OWN = (
 def check_can_start(context: Context, rules: Sequence[BoundRule], *, heartbeat: bool) -> None:
     """Report an error if no rule can fire before the first job and no generator suggests points.
 
-    A run with a ``heartbeat`` stays active, and jobs may be submitted from outside. A rule that
-    uses a gauge of the run's own jobs can therefore fire as well.
+    With a ``heartbeat``, the run does not end although nothing happens, and jobs may be submitted
+    from outside (``ensemble submit``). In such a run, a rule on a gauge of the run's own jobs can
+    also fire.
     """
     if any(each is None or each.enabled for each in context.known.generators.values()):
         return

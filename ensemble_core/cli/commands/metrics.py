@@ -21,7 +21,7 @@ __all__ = ["metrics"]
 def metrics(
     run: str, paths: tuple[str, ...], state: str | None, form: str | None, output: str | None
 ) -> None:
-    """Show the metrics of a run: all recorded metrics, or those with the given paths.
+    """Show the metrics of a run: all that its journal has, or those with the given paths.
 
     RUN is the run's tag, a unique prefix or suffix of it, or 'last'. PATH is, for example,
     mean.sim-duration or count.sim.success. If a metric has no value, it is shown empty.

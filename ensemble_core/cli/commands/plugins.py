@@ -95,7 +95,7 @@ def _wrapped(texts: list[str]) -> list[str]:
 def show(words: tuple[str, ...], plugins: tuple[str, ...], as_json: bool) -> None:
     """Describe what a plugin registers (an executor, trigger, action …) and its options.
 
-    If several kinds have the NAME, all are shown. KIND (such as "action") selects one of them.
+    If an action and a trigger, for example, have this NAME, both are shown. KIND selects one.
     """
     if len(words) > 2:
         raise click.UsageError(f"expected [KIND] NAME, got {' '.join(words)!r}")

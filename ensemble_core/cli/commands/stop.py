@@ -36,7 +36,7 @@ def stop(run: str, wait: bool, cancel_jobs: bool, state: str | None, as_json: bo
 
     With --cancel-jobs, the exit code is 0 once the queue has no more jobs of the run. It is 75 if
     the jobs cannot be cancelled now: repeat the command later. If the queue does not know a job,
-    the job counts as lost. If the run has no controller, this command itself asks the queue.
+    the job counts as lost. If the run has no controller, this command itself cancels the jobs.
     """
     if cancel_jobs and not wait:
         raise click.UsageError("--cancel-jobs cannot be combined with --no-wait")
