@@ -11,7 +11,9 @@ from click.testing import CliRunner
 from ensemble_core.cli.main import main
 
 STATISTIC = """
-from ensemble_core.plugin.hookspecs import StatisticPlugin, TriggerPlugin, hookimpl
+from ensemble_core.plugin.hookspecs import (
+    Fragment, SourcePlugin, StatisticPlugin, TriggerPlugin, hookimpl,
+)
 from ensemble_core.model.rules import Trigger
 
 class Middle:
@@ -25,6 +27,10 @@ def ensemble_metrics():
 @hookimpl
 def ensemble_triggers():
     yield TriggerPlugin(name="tide", summary="t", build=lambda n, o: Trigger(events=("tide",)))
+
+@hookimpl
+def ensemble_sources():
+    yield SourcePlugin(name="list", summary="s", expand=lambda entry, view: Fragment())
 """
 FILE = """\
 jobs: [{name: sim, command: 'true'}]
@@ -75,6 +81,16 @@ def test_error_about_an_ambiguous_name_names_both_packages(
         assert CliRunner().invoke(main, ["validate", "f.yaml"]).exit_code == 0
 
 
+def test_entry_of_an_ambiguous_source_names_both_packages(study: Path) -> None:
+    (study / "f.yaml").write_text("jobs: [{list: a.txt}]\n")
+    told = CliRunner().invoke(main, ["validate", "f.yaml"])
+    assert told.exit_code == 2
+    words = " ".join(told.output.split())
+    assert "f.yaml:1:9: the source 'list' is ambiguous" in words
+    assert CLAIMED in words
+    assert CHOOSE.replace("NAME", "list") in words
+
+
 def test_statistic_of_the_file_may_use_an_ambiguous_name(study: Path) -> None:
     own = "statistics: {middle: {statistic: 'ensemble-bar:middle'}}\n"
     rule = "trigger: metric, name: middle.sim-duration, when: '> 3'"
@@ -86,7 +102,7 @@ def test_statistic_of_the_file_may_use_an_ambiguous_name(study: Path) -> None:
 def test_plugins_list_shows_every_clash(study: Path) -> None:
     told = CliRunner().invoke(main, ["plugins", "list"])
     words = " ".join(told.output.split())
-    for kind, name in (("statistic", "middle"), ("trigger", "tide")):
+    for kind, name in (("statistic", "middle"), ("trigger", "tide"), ("source", "list")):
         assert words.count(f"{kind} {name!r} {CLAIMED}; {CHOOSE.replace('NAME', name)}") == 1
     listed = json.loads(CliRunner().invoke(main, ["plugins", "list", "--json"]).output)
     assert [text for text in listed["warnings"] if f"'middle' {CLAIMED}" in text]
