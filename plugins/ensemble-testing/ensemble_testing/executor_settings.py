@@ -49,7 +49,7 @@ class ExecutorKnobs:
     succeeding, failing, failing_code, killing, lasting, missing:
         Commands: one that succeeds, one that fails with ``failing_code``, one that is killed by a
         signal, a very long one, and one that does not exist. If jobs run on this machine, the
-        default long command ends with its test, whatever the queue does.
+        default long command stops when its test ends, even if the executor cannot cancel it.
     same_machine:
         Whether jobs run on this machine, as this user. If not, tests of their files and processes
         are skipped.
@@ -68,7 +68,7 @@ class ExecutorKnobs:
     timeout:
         Time limit of each wait in seconds. It ends hanging tests; no result depends on it.
     sleep_allowed:
-        Seconds that ``submit`` may request to sleep for a bulk submission.
+        Maximum total of seconds that ``submit`` may pass to ``time.sleep`` for a bulk submission.
     calls_allowed:
         Number of processes and connections that ``submit`` may start for a bulk submission, in
         addition to those for a single job.

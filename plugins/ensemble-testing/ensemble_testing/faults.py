@@ -56,7 +56,7 @@ esac
 
 
 def _file(command: str) -> str:
-    """Return the name of the files of a command."""
+    """Return the name, without suffix, of a command's files (``.plan`` and ``.calls``)."""
     return "_".join(command.split())
 
 
