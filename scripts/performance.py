@@ -143,10 +143,13 @@ def peers_table(data: Data) -> Iterator[str]:
 
 def left_out_table(data: Data) -> Iterator[str]:
     page = PAGE.read_text("utf-8")
+    sections: dict[tuple[str, str], list[str]] = {}
     for work, measured in data["works"].items():
         section = re.findall(r"(?m)^## (.+)$", page.partition(f"<!-- {work} -->")[0])[-1]
         for name, why in measured["left_out"].items():
-            yield f"- {name} under “{section}”: {why}"
+            sections.setdefault((name, why), []).append(f"“{section}”")
+    for (name, why), of in sections.items():
+        yield f"- {name} under {', '.join(of)}: {why}"
 
 
 TABLES: dict[str, Callable[[Data], Iterator[str]]] = {

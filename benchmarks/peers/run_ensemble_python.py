@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from task import Peer
 
-_FLUX = "it submits to Flux only (benchmarks/flux_rate.py --peer compares both there)"
+_FLUX = (
+    "it submits only to Flux; `benchmarks/flux_rate.py --peer` compares it with Ensemble on Flux"
+)
 PEER = Peer(
     name="ensemble-python",
     packages=("ensemble-python==0.0.16", "river", "pyyaml"),

@@ -12,8 +12,8 @@ PEER = Peer(
     output="none: jobs write to the terminal",
     durable="no; trials with a storage on disk (used with a killed controller)",
     objection="Optuna chooses parameters; it is no job runner. It does not say where a trial runs.",
-    answer="True: it is included because adaptive studies otherwise use its loop. It also runs "
-    "under Ensemble (ensemble-optuna).",
+    answer="True: it is included because, without Ensemble, many adaptive studies are run by "
+    "Optuna's own loop. Ensemble can also use Optuna as a generator (ensemble-optuna).",
 )
 
 

@@ -6,8 +6,9 @@ of jobs and events.
 An event of a job is the line ``["e",ID,TIME,NAME,CONTEXT,A,B,MORE]``. Items at the end that have no
 value are left out. ``ID`` is the job. ``A`` and ``B`` are for the ledger: for ``submit``, ``A`` is
 the job's fields; for ``start``, ``A`` and ``B`` are the uptime and the process ids. ``MORE`` has
-all fields of the event that are not in the other items. Other events are lines ``["o",{...}]``. The
-id comes first, so that lines of a job can be found without decoding every line.
+all fields of the event that are not in the other items. The id directly follows ``"e"``, so that
+the lines of a job can be found without decoding every line. Events without a job are lines
+``["o",{...}]``.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def to_job(data: Mapping[str, Any]) -> Job:
 def encode_event(event: Event, extra: tuple[object, ...] = ()) -> bytes:
     """Encode an event as a line.
 
-    ``extra`` has the items for the ledger, as in :func:`encode_context`.
+    For an event of a job, ``extra`` has the items ``A`` and ``B``.
     """
     if not isinstance(event, JobEvent):
         return line(["o", event.compact()])
@@ -99,15 +100,18 @@ def encode_event(event: Event, extra: tuple[object, ...] = ()) -> bytes:
 
 
 def event_head(job: str) -> str:
-    """Return the beginning of the lines of a job's events.
+    """Return the beginning of an event's line, up to the id of the job.
 
-    The time, the result of :func:`encode_context` and a closing bracket complete a line.
+    The caller completes the line with the time, the result of :func:`encode_context` and a closing
+    bracket.
     """
     return f'["e",{_quote(job)},'
 
 
 def encode_context(name: str, context: Mapping[str, Any] = NOTHING, *extra: object) -> str:
-    """Encode a job event without its job and time. ``extra`` has the items for the ledger."""
+    """Encode the part of an event's line from ``NAME`` on. ``extra`` has the items ``A``, ``B`` and
+    ``MORE``.
+    """
     values = ",".join([f"{_quote(key)}:{_plain(value)}" for key, value in context.items()])
     text = f'"{name}",{{{values}}}'
     for item in extra:
@@ -117,7 +121,7 @@ def encode_context(name: str, context: Mapping[str, Any] = NOTHING, *extra: obje
 
 @lru_cache(maxsize=1024)
 def encode_value(name: str, key: str, value: int) -> str:
-    """Encode a job event whose context has one value. Cached, because values recur often."""
+    """Do the same as :func:`encode_context` for a context with one value, and cache the result."""
     return encode_context(name, {key: value})
 
 

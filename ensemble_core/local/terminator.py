@@ -1,8 +1,9 @@
 """Terminates all processes of a job with SIGTERM and, after a grace period, with SIGKILL.
 
 The supervisor uses it when a job is cancelled, exceeds its time limit, or exits and leaves
-processes behind. When no process of the job is left, it calls the function ``done``. It also waits
-for the end of jobs that an earlier supervisor started, without sending them signals.
+processes behind. When no process of the job is left, the terminator calls the function ``done``.
+The method ``wait_for_end`` only waits for the job's end and sends no signals. It is used for jobs
+that an earlier supervisor started.
 """
 
 from __future__ import annotations
