@@ -217,7 +217,7 @@ def connect(path: Path, *, write: bool, salvage: bool = False) -> sqlite3.Connec
         try:
             return _open(path, "rwc" if write else "ro", salvage)
         except UnicodeDecodeError as error:  # SQLite's message quotes a damaged schema
-            raise sqlite3.DatabaseError("malformed: its schema is not text") from error
+            raise sqlite3.DatabaseError("malformed database: its schema is not text") from error
         except sqlite3.OperationalError as error:
             refused = "readonly" in str(error) or "unable to open" in str(error)
             if write or not refused:

@@ -56,4 +56,6 @@ def _record(series: Series, value: object, now: float) -> None:
         try:
             series.record(float(value), now)
         except OverflowError as error:
-            raise EnsembleError(f"the number {value} is too large", code="out-of-range") from error
+            raise EnsembleError(
+                f"the observed value {value} is too large for a metric", code="out-of-range"
+            ) from error

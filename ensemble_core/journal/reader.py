@@ -148,7 +148,7 @@ def _described(key: str, value: Any) -> Any:
     Raises :class:`ValueError` for a wrong type.
     """
     if value is not None and not isinstance(value, _KINDS.get(key, object)):
-        raise ValueError(f"{key} of a run has the wrong type {type(value).__name__}")
+        raise ValueError(f"the run's property {key!r} has the wrong type {type(value).__name__}")
     return value
 
 
@@ -457,7 +457,7 @@ class Journal:
             if not found:
                 return None
             if wrong_job(group, found) is not None:
-                raise ValueError(f"the row of {group}.{index} is damaged")
+                raise ValueError(f"the record of the finished job {group}.{index} is damaged")
             return found[0][1], json.loads(found[0][2])
 
     def _job_rows(self, group: str) -> Iterator[list[tuple[int, int, str, int]]]:
@@ -473,7 +473,7 @@ class Journal:
                 if not found:
                     return
                 if (at := wrong_job(group, found)) is not None:
-                    raise ValueError(f"the row of {group}.{at} is damaged")
+                    raise ValueError(f"the record of the finished job {group}.{at} is damaged")
                 after = found[-1][0]
             yield found
 
@@ -487,7 +487,7 @@ class Journal:
                 " coalesce((SELECT jobs FROM events ORDER BY first DESC LIMIT 1), 0)"
             ).fetchone()
             if there != written:
-                raise ValueError("job rows are missing or outdated")
+                raise ValueError("records of finished jobs are missing or outdated")
 
     def texts(self) -> list[Text]:
         """Return all versions of the run's ensemble file, oldest first."""

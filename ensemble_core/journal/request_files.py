@@ -164,11 +164,11 @@ class RequestInbox:
         try:
             text = read_note(path, _LARGEST + 1)
             if len(text) > _LARGEST:
-                raise ValueError("it is too large")
+                raise ValueError(f"its file has more than {_LARGEST} bytes")
             request = json.loads(text)
             action, by = request["action"], str(request["by"])
             if not isinstance(action, dict):
-                raise TypeError("its action is not a mapping")
+                raise TypeError("'action' is not a mapping")
         except FileNotFoundError:
             return  # the process that made the request has exited
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:

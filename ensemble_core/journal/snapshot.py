@@ -227,7 +227,7 @@ class _Reader:
                     objects, self.column(contents.pop("states"), count), strict=True
                 )
             if contents.keys() != set(_slots(cls) or self._like[cls]):
-                raise TypeError(f"the fields of {name} differ")
+                raise TypeError(f"{name} has other fields in the snapshot than in this version")
             for field, column in contents.items():
                 values = self.column(column, count)
                 deque(map(object.__setattr__, objects, repeat(field), values), maxlen=0)
@@ -245,7 +245,9 @@ class _Reader:
         """Return the ``count`` values of a column."""
         if isinstance(column, list):
             if len(column) != count:
-                raise ValueError("a column is too short or too long")
+                raise ValueError(
+                    f"a column of the snapshot has {len(column)} values, expected {count}"
+                )
             return column
         if "all" in column:
             return repeat(column["all"], count)

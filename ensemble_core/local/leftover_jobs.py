@@ -56,6 +56,7 @@ def _tell_to_end(tag: str, state: Path, supervisor: int) -> None:
             raise ExecutorError(
                 f"the jobs of run {tag} have not ended within {_ENDING:g} s",
                 cause=f"their supervisor, process {supervisor}, was asked to end them",
+                hint="wait until their processes have ended, and repeat the command",
                 code="no-keeper",
             )
         time.sleep(0.05)

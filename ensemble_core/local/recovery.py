@@ -32,7 +32,7 @@ LINES_LOST = (
 
 
 def past_records(ledger: Ledger) -> Iterator[tuple[LocalJob, LedgerJob]]:
-    """Yield a record for each job that is not over, in the order of submission."""
+    """Yield each job that is not over, with its lines in the ledger, in the order of submission."""
     past, ledger.past = ledger.past, {}
     for number, (name, what) in enumerate(past.items()):
         if what.data is None:  # the line with the submit is damaged
@@ -52,7 +52,7 @@ def past_records(ledger: Ledger) -> Iterator[tuple[LocalJob, LedgerJob]]:
 
 
 def why_lost(ledger: Ledger, what: LedgerJob) -> str:
-    """Return the note of an inherited job whose processes have ended."""
+    """Return the reason why an inherited job, whose processes have ended, is reported as lost."""
     if ledger.rebooted:
         note = "the machine was restarted while the job ran"
     elif what.data is None:

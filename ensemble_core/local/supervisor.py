@@ -14,7 +14,7 @@ are:
 - ``cancel`` ``[id,…]``
 - ``resize`` ``request`` ``delta`` ``when_busy``
 - ``reattach`` ``{id:time}``, answered by ``["known",{id:bool}]`` and events
-- ``forget`` ``[id,…]``
+- ``forget`` ``[id,…]``: the journal has the ends of these jobs
 - ``close``, answered by ``["bye"]``
 
 All other messages of the supervisor are events.

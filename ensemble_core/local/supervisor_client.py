@@ -53,10 +53,10 @@ main()
 def address(tag: str, state: Path | None, *, anew: bool = False) -> str:
     """Return the name of the supervisor's socket, in the abstract namespace.
 
-    Any user could take any name there, so the name contains a secret from the run's folder. With
-    ``anew``, a new secret is created. If the run has no folder, or no secret because an earlier
-    version of Ensemble started it, the name is derived from the tag. Raises :class:`ExecutorError`
-    if the secret cannot be read or created.
+    Any user of the machine can open a socket with any name in this namespace. The name therefore
+    contains a secret from the run's folder. With ``anew``, a new secret is created. If the run has
+    no folder, or no secret because an earlier version of Ensemble started it, the name is derived
+    from the tag. Raises :class:`ExecutorError` if the secret cannot be read or created.
     """
     mark = ""
     if state is not None:
@@ -429,7 +429,7 @@ def _no_answer() -> ExecutorError:
     return ExecutorError(
         "the supervisor of this run's jobs does not answer",
         cause=f"no message within {_OPENING:g} s",
-        hint="check for a suspended process 'ensemble-keeper'",
+        hint="if a process 'ensemble-keeper' is suspended, continue it with kill -CONT PID",
         code="no-keeper",
         transient=True,
     )

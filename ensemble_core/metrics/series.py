@@ -49,12 +49,11 @@ class TimedStatistic(Protocol):
 
 
 class OrderFree(Protocol):
-    """Interface of a statistic whose result does not depend on the order of its values, bit for
-    bit.
+    """Interface of a statistic whose result is the same, bit for bit, for any order of its values.
 
-    Tables use it, because their rows change. A :class:`Statistic` that supports this has a method
-    ``order_free(grows=…)`` that returns such an object. With ``grows``, values are only added, so
-    ``remove`` is never called.
+    Columns of tables need it, because jobs may end in any order. If a :class:`Statistic` supports
+    tables, its method ``order_free(grows=…)`` returns such an object. With ``grows``, values are
+    only added, so ``remove`` is never called.
     """
 
     def add(self, value: float, /) -> None:

@@ -5,8 +5,9 @@ The compiled function can only do arithmetic on fields of the event and on metri
 To be safe, the module never compiles the parsed tree. Instead, :class:`_Builder` builds a new tree,
 node by node, from a whitelist. Names become lookups of constant strings, calls can only reach
 ``FUNCTIONS``, arithmetic only takes numbers of bounded size, and all other nodes are rejected. The
-code can therefore access only its three arguments and ``_NAMESPACE``, and the length of the formula
-limits how long it runs. :func:`checked` builds the tree of a formula only to check it.
+code can therefore access only ``_NAMESPACE`` and its arguments: the trigger's value, and a function
+each that returns a field or a metric. The length of the formula limits how long the code runs.
+:func:`checked` builds the tree of a formula only to check it.
 """
 
 from __future__ import annotations

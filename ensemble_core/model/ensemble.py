@@ -37,8 +37,8 @@ class Limits(Value):
     - ``core_hours``, ``node_hours``, ``gpu_hours``: the hours that these attempts may use. Jobs
       that could exceed one of these limits, or the limit ``jobs``, are held;
     - ``submits_per_second``: a rate limit; jobs beyond it wait;
-    - ``chain``: the maximum number of firings that may trigger one another before a job has to
-      finish;
+    - ``chain``: the maximum length of a chain of firings in which each causes the next and no job
+      finishes;
     - ``wall``: the number of seconds after which a controller stops the run;
     - ``stop``: after cancelling jobs at the end of the run or at a stop, how many seconds the run
       waits for their events.

@@ -218,8 +218,8 @@ class Identified(Event):
 
     ``jobs`` maps our id to ``[identity, source]``, or to ``[identity, source, inputs]`` if files
     are part of the identity (see ``model.identity``). In these lists, ``source`` and ``inputs`` are
-    keys of the fields ``sources`` and ``inputs``, in which a controller reports each key only once.
-    ``unchanged`` lists successful jobs whose inputs were still the same when the jobs ended.
+    keys: the fields ``sources`` and ``inputs`` of this event, or of an earlier one, contain the
+    data. ``unchanged`` lists successful jobs whose inputs were still the same when the jobs ended.
     """
 
     type: ClassVar[str] = "identified"
@@ -299,9 +299,10 @@ class ExecutorLost(Event):
 class Problem(Event):
     """A problem other than a failed job, such as an unreadable file or a rejected cancel.
 
-    If ``level`` is ``error``, the run's exit code is 1. ``jobs`` lists jobs that could not be
-    cancelled; rows of their output trigger rules again. If ``lasts`` is true, the summary and the
+    If ``level`` is ``error``, the run's exit code is 1. If ``lasts`` is true, the summary and the
     status repeat the problem, and ``jobs`` lists the jobs whose output could not be parsed.
+    Otherwise, ``jobs`` lists jobs that could not be cancelled: they continue, so rows of their
+    output trigger rules again, which they did not during the cancel.
     """
 
     type: ClassVar[str] = "problem"

@@ -2,8 +2,9 @@
 event.
 
 Names of fields may contain brackets, dots or a filter: ``c_msd[4]``, ``PotEng.mean`` and ``mean.U(L
-== 16)`` are each one name (``filters`` describes the last form). Formulas have no other attributes
-or subscripts, and can call only the functions in ``FUNCTIONS``. If a field is nan, every comparison
+== 16)`` are each one name (``filters`` describes the last form). Apart from such names, a formula
+cannot contain brackets or dots as in Python's ``a[0]`` and ``a.b``. It can call only the functions
+in ``FUNCTIONS``. If a field is nan, every comparison
 with it except ``!=`` is false; use ``isnan``.
 
 :func:`parse` parses a formula. An :class:`Expression` is a formula whose result is a number, for
@@ -236,7 +237,9 @@ def _filled(text: str, fields: Mapping[str, Any], pattern: re.Pattern[str]) -> A
             )
         if match[0] == text and form is None:
             if isinstance(found, float) and found - found != 0:
-                raise EnsembleError(f"{text!r} is not a finite number", code="no-value")
+                raise EnsembleError(
+                    f"the value of {text!r} is not a finite number", code="no-value"
+                )
             return found
     return fill(text, fields, pattern)
 

@@ -219,8 +219,9 @@ class Point:
     - ``lost``: the point has no values;
     - ``pruned``: the point was cancelled because it was not promising.
 
-    A switch to another generator can pass points on. The copy there has the ``number`` -1, and its
-    ``origin`` is the name of the generator that suggested the point, with the original number.
+    If the run switches to another generator, that generator can receive copies of the finished
+    points. Each copy has the ``number`` -1; its ``origin`` is the name of the generator that
+    suggested the point, with the point's number there.
     """
 
     number: int
@@ -326,8 +327,8 @@ class GeneratorSpec(Value):
     """A checked entry under ``generators:``.
 
     - ``build``: a function that creates the generator.
-    - ``classes``: the import paths in the generator's options. They are loaded only for some
-      purposes.
+    - ``classes``: the import paths of classes in the generator's options. A check of the file does
+      not import them (see ``plugin.named_code``).
     - ``replicas``: how many jobs of ``group`` each point has; ``None`` means as many as the group
       says.
     - ``at_once``: how many points may be open at a time.

@@ -1,7 +1,7 @@
 """Base class for frozen dataclasses, with comparison, hash and repr by their fields.
 
-Subclasses use ``@dataclass(eq=False, repr=False)``, because generated methods would have to be
-compiled in every process.
+Subclasses use ``@dataclass(eq=False, repr=False)``: otherwise, each process would generate and
+compile these methods for each class when it starts.
 """
 
 from __future__ import annotations

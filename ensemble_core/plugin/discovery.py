@@ -59,9 +59,9 @@ def discover(files: Sequence[str | Path] = ()) -> Registry:
 def executor_record(name: str) -> ExecutorPlugin:
     """Return the record of the executor with this name, for plugins whose executor wraps another.
 
-    An executor in a ``--plugin`` file is found only by a call from the function ``build`` of a
-    record. Raises :class:`PluginError` if no executor has this name, or if two distributions claim
-    the name.
+    Call it in the function ``build`` of a record: only there, executors in ``--plugin`` files are
+    found, too. Raises :class:`PluginError` if no executor has this name, or if two distributions
+    claim the name.
     """
     record: ExecutorPlugin = (_looked_in.get() or discover()).lookup("executor", name)
     return record

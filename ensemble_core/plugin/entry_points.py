@@ -45,7 +45,7 @@ class EntryPoint(NamedTuple):
         match = _FORM.fullmatch(self.value)
         if match is None:
             raise PluginError(
-                f"its entry point {self.value!r} is not of the form 'module' or 'module:object'"
+                f"the entry point {self.value!r} must have the form 'module' or 'module:object'"
             )
         found: Any = import_module(match[1])
         for attribute in (match[2] or "").split(".") if match[2] else ():

@@ -1,6 +1,6 @@
 """All hooks of Ensemble with their types: the manual for plugin authors.
 
-``docs/plugin-tutorial.md`` writes a complete plugin step by step.
+``docs/plugin-tutorial.md`` develops a complete plugin step by step.
 
 A plugin is a module (or any object) with functions that have the names below, each with the
 decorator ``@hookimpl``. Ensemble finds the plugin through the entry-point group ``ensemble`` of an
@@ -21,10 +21,10 @@ the top of a plugin: every run loads every installed plugin.
 In a record, ``options`` is the JSON Schema of an object. An option that it does not list is
 rejected, with its position in the file and the most similar name. ``default`` values are filled in.
 
-A plugin is broken if it cannot be imported, if a hook is misspelt or not marked, or if a record is
-invalid. A broken plugin is left out as a whole, and ``ensemble plugins list`` says why. A run fails
-only if its file uses something from that plugin. If two packages claim the same name, write
-``PACKAGE:NAME``; a built-in always keeps its bare name.
+A plugin is broken if it cannot be imported, if a hook is misspelt or lacks ``@hookimpl``, or if a
+record is invalid. A broken plugin is left out as a whole, and ``ensemble plugins list`` says why. A
+run fails only if its file uses something from that plugin. If two packages claim the same name,
+write ``PACKAGE:NAME``; a built-in always keeps its bare name.
 
 To test a plugin, use the contract suite of its kind: see docs/plugin-tutorial.md. Later versions
 may add arguments to hooks. No argument is changed or removed without notice.

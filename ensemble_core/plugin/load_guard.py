@@ -2,9 +2,9 @@
 problem.
 
 While a plugin is being loaded, whatever it prints goes to stderr, because stdout belongs to the
-command (``--json``). ``os._exit`` raises :class:`SystemExit` instead, because a plugin could
-otherwise end the command with exit code 0 and no message. A warning names a plugin that takes long
-to load.
+command (``--json``). If the plugin calls ``os._exit``, :class:`SystemExit` is raised instead:
+otherwise, the plugin could end the command with exit code 0 and no message. If a plugin takes long
+to load, a warning names it.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Watchdog:
 
 @contextlib.contextmanager
 def guarded(shown: str, watchdog: Watchdog) -> Iterator[Printed]:
-    """Guard the loading of a plugin within a ``with`` block. Messages call the plugin ``shown``."""
+    """Guard the loading of a plugin in a ``with`` block. ``shown`` is its name in messages."""
     process, leave = os.getpid(), os._exit
 
     def refuse(status: int) -> NoReturn:

@@ -1,8 +1,9 @@
 """Functions, actions, triggers and statistics that a Python program passes to its run as callables.
 
 The Python API collects these callables in a :class:`Program`. The run then finds them like the
-actions, triggers and statistics of plugins. Its journal stores only their names. If another process
-needs one of the callables, the error says that only the program has it.
+actions, triggers and statistics of plugins. The run's journal stores only their names. So another
+process, such as ``ensemble resume``, cannot call them: if it needs one, an error says that only the
+program has it.
 """
 
 from __future__ import annotations

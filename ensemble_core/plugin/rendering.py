@@ -1,7 +1,7 @@
 """Rendered jobs: what a queue would receive for a job, as text.
 
-``ensemble run --dry-run``, programs and tests use it to show a job without submitting it. The text
-comes from the function ``render`` of the executor's record.
+The function ``render`` of an executor's record returns this text, so that ``ensemble run
+--dry-run``, programs and tests can show a job without submitting it.
 """
 
 from __future__ import annotations

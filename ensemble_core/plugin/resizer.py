@@ -1,7 +1,8 @@
 """Interface of resizers, which change the number of nodes of members of the service.
 
-The docstring of :class:`Resizer` is the contract. The service calls resizers. Members can request a
-number of nodes, but cannot choose which object is resized.
+The service calls a resizer when more or fewer nodes are requested for a member. The resizer, not
+the request, decides which object is resized, such as a MiniCluster in Kubernetes. The docstring of
+:class:`Resizer` is the contract.
 """
 
 from __future__ import annotations

@@ -169,7 +169,7 @@ class Identities:
     - ``put`` receives the resulting events; ``backlog`` returns how many events wait in the inbox.
     - ``folders`` lists the folders of the earlier runs to reuse. ``earlier`` has the jobs of these
       runs, if they have been read already.
-    - ``served`` has the earlier jobs that are in use.
+    - ``served`` has the earlier jobs that replace jobs of this run.
     - With ``files``, an earlier job is reused only if its folder and output still exist.
     """
 
@@ -404,10 +404,11 @@ def _events(job: str, hit: EarlierJob, now: float) -> list[Event]:
 
 
 def reuse_events(event: Event, records: Mapping[str, JobRecord], now: float) -> Iterator[Event]:
-    """Yield the events to handle instead of an event of a reused job.
+    """Yield the events that the engine handles instead of this event of a reused job.
 
-    If the job is over, yield no event. If a rule has cancelled the job, yield the cancel and
-    the end of the job. Otherwise, yield the event itself.
+    A reused job has no process: the engine handles the events of the earlier job. If a rule has
+    cancelled the job meanwhile, yield the cancel and the end of the job instead of the event. If
+    the job is over, yield no event. Otherwise, yield the event itself.
     """
     if not isinstance(event, (JobEvent, Observed)):
         yield event

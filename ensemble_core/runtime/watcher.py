@@ -40,8 +40,9 @@ class Watcher:
 class Outcome(Value):
     """Outcome of a run when its controller exits. ``seconds`` is the duration.
 
-    ``natural`` is true if the run ended because nothing more could happen, ``over`` if nothing is
-    left to do, and ``stopped`` if the run was stopped and can be resumed. ``left`` is the number of
+    ``natural`` is true if the controller exited because nothing more could happen. ``over`` is true
+    if the run has ended; otherwise, it can be resumed, for example after a limit that held jobs was
+    raised. ``stopped`` is true if the run was stopped and can be resumed. ``left`` is the number of
     jobs that are still in the queue.
     """
 

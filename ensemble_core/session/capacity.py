@@ -1,8 +1,8 @@
-"""Capacity of a queue: how many core-hours, node-hours and GPU-hours were up, and how many of these
-were free.
+"""Capacity of a queue during a run: the core-hours, node-hours and GPU-hours that it offered
+(``up``), and how many of these no job used (``free``).
 
-Only time in which the run had a controller counts. The ratio of free hours to hours that were up
-shows how much of an allocation was idle.
+The ratio of the two shows how much of an allocation was idle. Only time in which the run had a
+controller counts.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ _MOST = 50
 
 
 def folders_of(ensemble: Ensemble) -> dict[str, str]:
-    """Return the folders to which the jobs of several runs would write, each with the field that
-    names it.
+    """Return the paths of jobs (workdir, stdout, stderr) that are the same in every run of this
+    ensemble, because they do not contain ``{run}``. Each comes with the field that sets it.
 
     Paths are absolute and may contain placeholders of jobs.
     """

@@ -60,10 +60,10 @@ def failure_kinds(
 
 
 def count_ends(kind: dict[str, Any]) -> None:
-    """Count the last lines of output and the nodes among the first examples of a kind.
+    """Add to a kind how often each last line of output, and each node, is in its first examples.
 
-    The counts are added to the kind. The examples are sorted by how many have the same last line,
-    so that the first one is typical.
+    The caller has added ``line`` and ``node`` to these examples. They are then sorted by how often
+    their last line occurs, so that the first example is typical.
     """
     looked = kind["examples"][:LOOKED]
     often = Counter(_NUMBER.sub("0", each["line"]) for each in looked)

@@ -1,9 +1,9 @@
 """Interrupts of a run: Ctrl-C and other signals, ``ensemble cancel`` and ``ensemble stop``.
 
 After the first signal, the run stops so that it can be resumed; after a second one, the controller
-exits immediately. ``ensemble cancel`` ends the run. Only a controller installs the signal handlers.
-Signals are received on a separate thread through Python's wakeup pipe, because Python runs handlers
-only on the main thread, which may wait for hours.
+exits immediately. ``ensemble cancel`` ends the run. Python runs signal handlers only on the main
+thread, which may wait for hours. Therefore, a separate thread receives the signals through Python's
+wakeup pipe.
 """
 
 from __future__ import annotations

@@ -23,9 +23,10 @@ def suspects(
     """Return the parameter values whose jobs failed more often than chance explains, strongest
     evidence first.
 
-    ``failed`` has the positions of the failed jobs in the lists of ``parameters``. If a pair of
-    values of two parameters is stronger evidence than each value alone, it comes first, as an
-    additional entry: its key ``with`` maps the second parameter to its value.
+    ``parameters`` has, for each parameter, the list of its values in all jobs; ``failed`` has the
+    positions of the failed jobs in these lists. If a combination of two parameters' values explains
+    the failures better than each value alone, an additional first entry describes it: its key
+    ``with`` maps the second parameter to its value.
     """
     share = len(failed) / max(map(len, parameters.values()), default=1)
     found = []
