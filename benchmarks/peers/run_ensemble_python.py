@@ -13,7 +13,7 @@ PEER = Peer(
     settings="its record_event, called with the events of jobs; an empty module replaces Flux",
     output="not asked",
     durable="no",
-    objection="Flux causes its cost; real studies have ten rules, not a thousand.",
-    answer="True up to about ten rules, as the curve shows.",
+    objection="Most of the time is spent in Flux; real studies have ten rules, not a thousand.",
+    answer="True: as the curve shows, rules cost much time only if there are many.",
     cannot=tuple((work, _FLUX) for work in "abcde"),
 )

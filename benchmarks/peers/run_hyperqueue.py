@@ -17,8 +17,8 @@ PEER = Peer(
     objection="hq submit --array sends one description for all tasks; the server belongs in a "
     "separate process; a build with 'zero-worker' shows that the server itself takes "
     "0.1 ms.",
-    answer="PyPI has the Python package without the program hq. An array saves only the "
-    "sending; the worker starts the same processes.",
+    answer="PyPI has only the Python package, not the program hq. An array would save only the "
+    "sending of descriptions: the worker starts as many processes as without it.",
     cannot=(("e", "the package on PyPI has no journal"),),
 )
 
