@@ -1,10 +1,10 @@
 """Slots that several runs on this machine share, coordinated through a file.
 
-For each core and GPU that its jobs hold, a supervisor locks one byte of the file. The slots of a
-killed supervisor are therefore free immediately. The content of the file lists the waiting runs,
-each with the time when it last got a slot. The run that has waited longest goes first; it is woken
-when slots become free. Only one supervisor chooses jobs at a time. A run that is alone may use all
-slots.
+For each core and GPU that its jobs hold, a supervisor locks one byte of the file. If the supervisor
+is killed, the system releases these locks, so its slots are free immediately. The content of the
+file lists the waiting runs, and since when each has waited (since it last got a slot, if it ever
+did). The run that has waited longest goes first; it is woken when slots become free. Only one
+supervisor chooses jobs at a time. A run that is alone may use all slots.
 """
 
 from __future__ import annotations

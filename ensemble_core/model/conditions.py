@@ -7,8 +7,8 @@ A condition is one of
 - a formula over ``value``, ``metric("path")`` and the event's fields (see the module
   ``expressions``).
 
-A single comparison is stored as an operator and a number, so that the rule index can find the rules
-that a new value satisfies without evaluating every condition.
+A single comparison is stored as an operator and a number. So the rule index can find the rules
+whose comparison is true for a new value, without evaluating every condition.
 """
 
 from __future__ import annotations

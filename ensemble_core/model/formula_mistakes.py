@@ -1,7 +1,7 @@
 """Detects likely mistakes in formulas: foreign syntax (``&&``), contradictions and tautologies.
 
-If a formula cannot be parsed, the module ``expressions`` takes its hint from here. The config
-package warns about valid conditions that are always or never true.
+If a formula cannot be parsed, the error of the module ``expressions`` gives the hint that is found
+here. For a valid condition that is always or never true, the config package prints a warning.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class RetryPolicy(Value):
     """A group's ``retry``: if the condition ``when`` is true for a failed attempt, the job is
     retried.
 
-    Each index is retried at most ``times`` times, after ``wait`` (seconds or an expression), with
+    Each job is retried at most ``times`` times, after ``wait`` (seconds or an expression), with
     the changes in ``fields``. With ``resume``, statistics continue over the attempts. ``reads``
     lists the ``STAT.NAME`` references in the policy's expressions, and ``metrics`` lists the
     metrics in them.

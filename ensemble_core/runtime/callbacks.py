@@ -188,7 +188,9 @@ class Caller:
             )
         run = self._actions[call.name].run
         if run is None:
-            raise EnsembleError(f"action {call.name!r} has nothing to run")
+            raise EnsembleError(
+                f"the plugin's action {call.name!r} has no function 'run', so it cannot be called"
+            )
         return run(
             CallContext(
                 options=call.options,

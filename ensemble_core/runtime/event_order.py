@@ -42,8 +42,9 @@ TIMED = frozenset({"submit", "start", "finish", "clean"})
 class OrderCheck:
     """Checks the events of a run. ``take`` is called with each problem and handles it immediately.
 
-    If the time of an event of any kind is later than ``latest``, the caller has to pass the event
-    through :meth:`in_time`, which checks the time.
+    ``latest`` is a time that no event may exceed, as of the last check. If the time of an event of
+    any kind exceeds it, the caller has to pass the event through :meth:`in_time`, which compares
+    the time with the clock.
     """
 
     def __init__(

@@ -1,4 +1,5 @@
-"""Guards the executor of a run: reports its exceptions and hangs, which must never block the run.
+"""Guards the calls of a run's executor: reports exceptions and calls that hang, so that neither
+blocks the run.
 
 An :class:`EnsembleError` passes through. Any other exception is reported as a defect of the
 executor, with the position in its code.

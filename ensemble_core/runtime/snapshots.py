@@ -1,4 +1,7 @@
-"""Decides when a snapshot of the engine's state is written to the journal."""
+"""Decides when a snapshot of the engine's state is written to the journal.
+
+A resume restores the newest snapshot and then handles only the events after it.
+"""
 
 from __future__ import annotations
 

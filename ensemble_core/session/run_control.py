@@ -1,4 +1,7 @@
-"""A run that this process controls: its folder, its lock, and the writer of its journal."""
+"""Access of a controller to its run: to the run's folder, lock and journal.
+
+``new_run`` and ``resume`` create it. It records in the journal when the controller begins and ends.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Suspects: parameter values whose jobs failed more often than chance explains."""
+"""Suspects: parameter values whose jobs failed more often than chance explains.
+
+The module ``failure_kinds`` adds them to each kind of failure, because they may be its cause.
+"""
 
 from __future__ import annotations
 

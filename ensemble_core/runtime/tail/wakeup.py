@@ -14,7 +14,8 @@ __all__ = ["Wakeup"]
 class Wakeup:
     """Wakes one sleeping thread. Any thread may call ``set``, until ``close`` is called.
 
-    If no file descriptor is available, the sleeping thread polls twenty times a second.
+    If the process has no file descriptor left, the sleeping thread checks twenty times a second
+    whether it was woken.
     """
 
     _SHORT = 0.05
