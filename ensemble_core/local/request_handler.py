@@ -1,7 +1,7 @@
 """Carries out what a controller requests of the supervisor: submit, cancel, resize, reattach …
 
-The supervisor's main loop calls :meth:`RequestHandler.handle` regularly, which carries out the
-requests in the order in which they arrived.
+The supervisor's main loop regularly calls :meth:`RequestHandler.handle`. This method carries out
+the requests in the order in which they arrived.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _VALIDATE, _DEPEND = encode_context("validate"), encode_context("depend")
 
 
 class RequestHandler:
-    """Queues and carries out requests. Only :meth:`add` may be called on any thread."""
+    """Queues and carries out requests. Only :meth:`add` is thread-safe."""
 
     def __init__(
         self,

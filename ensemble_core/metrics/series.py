@@ -26,7 +26,7 @@ _BUFFER = 128
 class Statistic(Protocol):
     """Interface of a streaming statistic.
 
-    It receives only finite numbers, and at least one before a read.
+    It receives only finite numbers. Its result is read only after it has received one.
     """
 
     def update(self, value: float, /) -> Any:

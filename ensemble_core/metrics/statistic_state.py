@@ -2,9 +2,9 @@
 
 A snapshot contains no code and no names of plugins' classes. To restore a statistic, a resume
 first builds it as at the start of a run, and then sets the attributes that the snapshot contains:
-those that had changed since the start. If the
-attributes contain anything other than plain data, the statistic needs ``__getstate__`` and
-``__setstate__``. Used by snapshots of the engine, and by statistics that contain other statistics.
+those that had changed since the start. If the attributes contain anything other than plain data,
+the statistic needs ``__getstate__`` and ``__setstate__``. Used by snapshots of the engine, and by
+statistics that contain other statistics.
 """
 
 from __future__ import annotations

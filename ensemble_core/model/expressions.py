@@ -4,8 +4,8 @@ event.
 Names of fields may contain brackets, dots or a filter: ``c_msd[4]``, ``PotEng.mean`` and ``mean.U(L
 == 16)`` are each one name (``filters`` describes the last form). Apart from such names, a formula
 cannot contain brackets or dots as in Python's ``a[0]`` and ``a.b``. It can call only the functions
-in ``FUNCTIONS``. If a field is nan, every comparison
-with it except ``!=`` is false; use ``isnan``.
+in ``FUNCTIONS``. If a field is nan, every comparison with it except ``!=`` is false; use ``isnan``
+to test for nan.
 
 :func:`parse` parses a formula. An :class:`Expression` is a formula whose result is a number, for
 example in options of plugins. A ``conditions.Condition`` is a formula that is true or false. The

@@ -43,7 +43,8 @@ ATTEMPT_NAMES = ("index", "replica", "attempt")
 class Spoken(NamedTuple):
     """The parts of a name ``all.STAT.NAME(CONDITION)``.
 
-    ``whole`` is true if the prefix ``all.`` is present, and ``path`` is ``STAT.NAME``.
+    ``whole`` is true with the prefix ``all.``: the statistic then covers the whole group or table,
+    and not only the rule's slice or job. ``path`` is ``STAT.NAME``.
     """
 
     whole: bool

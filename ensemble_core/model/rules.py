@@ -2,7 +2,7 @@
 
 :class:`Rule` and :class:`Action` are unchecked specifications from a file or a user's function. A
 :class:`BoundRule` is a checked rule, ready for the engine, in which the trigger, the condition and
-the actions are objects. Plugins can create these objects.
+the actions are objects. Plugins can provide triggers and actions.
 """
 
 from __future__ import annotations

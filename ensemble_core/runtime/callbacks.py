@@ -39,7 +39,7 @@ _SUGGEST = "give its points: 'suggested' in a rule test"
 
 
 class MakeCall(NamedTuple):
-    """Order to make a call, with the arguments for the function.
+    """Order (see the module ``orders``) to make a call, with the arguments for the function.
 
     The arguments (metrics, rule and tables) are those at the time of the decision.
     """

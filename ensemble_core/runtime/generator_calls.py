@@ -28,7 +28,7 @@ _Answer = tuple[Mapping[str, Any], ...]
 
 
 class MakeSuggestion(NamedTuple):
-    """Order to call a generator, with the input for it.
+    """Order (see the module ``orders``) to call a generator, with the input for it.
 
     ``asking`` has the input of this call. The first ``known`` items of ``exchanges`` are the calls
     that the generator answered before.
