@@ -54,7 +54,7 @@ class Program:
     - ``statistics``: called without arguments (or with the options under the file's
       ``statistics:``); they return an object with ``update`` and ``get``.
 
-    A value in ``actions``, ``triggers`` or ``statistics`` can also be a record, as plugins return it.
+    A value in ``actions``, ``triggers`` or ``statistics`` can also be a plugin record.
     """
 
     functions: Mapping[str, Callable[..., object]] = field(default_factory=lambda: _NOTHING)
