@@ -1,7 +1,7 @@
 """Ensemble: runs many jobs on HPC queues and steers them by rules.
 
-This module exports the public names for programs, plugins and functions in ensemble files. Each
-name is imported when it is first used, so importing the package is fast.
+Programs, plugins, and the Python functions in ensemble files import the public names from this
+module. It loads the code of a name when the name is first used, so importing the package is fast.
 """
 
 from __future__ import annotations

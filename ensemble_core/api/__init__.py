@@ -1,4 +1,4 @@
-"""Python API: a program runs, watches, steers and evaluates ensembles with it.
+"""The Python API, for programs that run, watch, steer and evaluate ensembles.
 
 It provides ``ensemble_core.run``, ``load`` and ``open_run``. No other package of the core imports
 this one.

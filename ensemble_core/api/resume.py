@@ -1,6 +1,7 @@
 """Implements ``run(…, tag=…, or_resume=True)``, which resumes the run with this tag if it exists.
 
-It works like ``ensemble run --or-resume``, but with the callables of the program.
+It works like ``ensemble run --or-resume``. In addition, the rules of the run can call functions of
+the program.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ def resume_by_tag(
 ) -> EnsembleRun | None:
     """Return the run with this tag, or ``None`` if there is no such run.
 
-    If the run is not over, it is ready to be resumed. Raises :class:`UsageError` if the run belongs
-    to another file, the file has changed, or the run was started in another folder.
+    If the run is not over, its method ``begin`` resumes it. Raises :class:`UsageError` if the run
+    was started from another file or in another folder, or if the file has changed since then.
     """
     folder = home / "runs" / tag
     if not folder.exists() or remove_if_never_began(folder, find_plugins):

@@ -1,8 +1,11 @@
 """The built-in actions, which are registered through the same hook as those of plugins.
 
-The plan of an action reads the firing and the checked options, and yields decisions. Annotations in
-the option schemas tell the check of the file what an option means; plugins can use them too. These
-are the values of ``x-ensemble``:
+When a rule fires, the engine calls the function ``plan`` of each of the rule's actions. It gets the
+event, the metrics and the action's options, and yields decisions such as "submit".
+
+Each action has a JSON Schema of its options. Annotations in this schema say what an option means,
+so that it can be checked before the run. Plugins can use them too. These are the values of the
+annotation ``x-ensemble``:
 
 ``group``, ``rule``, ``instance``, ``function``, ``metric``
     The option is the name of an existing group, rule, instance … or a list of such names.
@@ -10,9 +13,9 @@ are the values of ``x-ensemble``:
     Fields of a job group. They are checked for the group in the property with the annotation
     ``group``.
 ``message``
-    Text with placeholders for fields of the event. They are filled in before the action receives
-    the text. With ``x-ensemble-fills: true``, the action receives the unchanged text and fills it
-    in itself.
+    Text with placeholders for fields of the event. The engine fills them in before the action
+    receives the text. With ``x-ensemble-fills: true``, the action receives the unchanged text and
+    fills them in itself.
 ``rows``
     The source of rows: a table under ``results:`` (``TABLE``, ``TABLE(CONDITION)`` or
     ``all.TABLE``), or ``job`` for the rows that the event's job has printed.
@@ -44,9 +47,9 @@ Annotations at the top of a schema:
 ``x-ensemble-retries: true``
     The action submits the event's job again (``firing.retry``).
 ``x-ensemble-varies: true``
-    The action submits new combinations of a group's parameters (``firing.vary``). If the value of
-    this or the previous annotation is the name of a property instead of ``true``, the annotation
-    applies only if that property is given.
+    The action submits new combinations of a group's parameters (``firing.vary``). Instead of
+    ``true``, this annotation and ``x-ensemble-retries`` may have the name of a property as value:
+    the annotation then applies only if the action has this property.
 ``x-ensemble-at-end: true``
     A rule with the trigger ``end`` may have this action.
 """

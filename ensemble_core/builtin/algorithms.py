@@ -1,7 +1,7 @@
-"""The built-in algorithms for ``use:``, which are registered through the same hook as those of
-plugins.
+"""The built-in algorithms: sets of rules that an ensemble file includes by name, under ``use:``.
 
-An algorithm only turns its options into rules. ``ensemble algorithms show NAME --with KEY=VALUE``
+They are registered through the same hook as those of plugins. An algorithm only turns its options
+into rules. ``ensemble algorithms show NAME --with KEY=VALUE``
 prints these rules. Algorithms that learn which jobs are best are in ``learning_algorithms``.
 """
 

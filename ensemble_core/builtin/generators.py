@@ -1,6 +1,7 @@
-"""The built-in generators, which are registered through the same hook as those of plugins.
+"""The built-in generators, which suggest parameters for jobs (called points).
 
-Only ``nelder-mead`` uses results. The points of the other generators do not depend on results.
+They are registered through the same hook as those of plugins. Only ``nelder-mead`` uses the results
+of earlier jobs. The points of the other generators do not depend on results.
 """
 
 from __future__ import annotations

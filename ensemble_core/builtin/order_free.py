@@ -1,7 +1,8 @@
 """Statistics whose result does not depend on the order of the values, bit for bit.
 
-Values can also be removed. Tables use these statistics so that the cost of adding a job does not
-grow with the number of jobs and rows.
+Values can be added and removed, and the result is then updated without reading the other values
+again. Results tables use these statistics, so the cost of adding a job does not grow with the
+number of jobs and rows.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ _Key = tuple[float, int]
 class Extreme:
     """Smallest (``sign`` 1) or largest (``sign`` -1) value, stored in a heap.
 
-    A removed value leaves the heap when it reaches the top. With ``grows``, values are only added,
-    so only the extreme value is stored.
+    A removed value stays in the heap until it reaches the top. With ``grows``, no value is ever
+    removed, so only the extreme value is stored.
     """
 
     __slots__ = ("_grows", "_heap", "_live", "_sign")
@@ -73,8 +74,8 @@ class Extreme:
 class ExactMoments:
     """Sum, mean, sample variance or standard error of the mean, rounded only once at the end.
 
-    The sums are exact, because they are integers that count a power of two small enough for all
-    values so far.
+    The sums are exact: all values are stored as integers, in units of a power of two. The unit is
+    so small that each value so far is a multiple of it.
     """
 
     __slots__ = ("_moment", "sums")

@@ -3,8 +3,9 @@
 Five markers are placed at the smallest value, the quantile, the largest value, and halfway between
 these. When a new value arrives, each inner marker that is too far from its wanted rank moves by one
 rank, along the parabola through itself and its two neighbours. The order of operations is that of
-river's ``Quantile``, so both give the same results bit for bit (a test checks this). river itself
-is not used, because it would add scipy to every installation.
+the class ``Quantile`` in the Python library river, so both give the same results bit for bit (a
+test checks this). Ensemble does not use river itself, because river would add scipy to every
+installation.
 """
 
 from __future__ import annotations

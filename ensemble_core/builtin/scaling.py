@@ -1,6 +1,7 @@
-"""Rules that scale a cluster with the length of its queue.
+"""Rules that grow a cluster while jobs wait in its queue, and shrink it when nodes are free.
 
-Built-in algorithms for queues include these rules; the function :func:`scaling` returns them.
+The built-in algorithms ``workload-demand`` and ``random-selection`` can include these rules; the
+function :func:`scaling` returns them.
 """
 
 from __future__ import annotations

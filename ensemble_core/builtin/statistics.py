@@ -2,10 +2,10 @@
 plugins.
 
 Without ``window``, the statistics ``variance``, ``mean``, ``max``, ``min``, ``sum`` and ``ewma``
-match river's classes of the same names bit for bit. Quantiles (``median``, ``p90``, ``iqr``,
-``mad`` …) are exact for the first ``EXACT`` values, because estimates from few values are poor: the
-estimated 99th percentile of six values may be smaller than five of them. After that, they are
-river's estimates, in constant memory.
+have bit for bit the same results as the classes of the same names in the Python library river.
+Quantiles (``median``, ``p90``, ``iqr``, ``mad`` …) are exact for the first ``EXACT`` values,
+because estimates from few values are poor: the estimated 99th percentile of six values may be
+smaller than five of them. From then on, they are estimated in constant memory, as in river.
 
 With the option ``window``, a statistic covers only the last values. It is exact, because it is
 recalculated from the values in the window. (Adding new values and subtracting old ones would

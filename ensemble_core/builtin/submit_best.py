@@ -1,6 +1,8 @@
-"""The built-in action ``submit-best``, which submits the next job of the group with the best value.
+"""The built-in action ``submit-best``, which submits the next job of the best group.
 
-The learning algorithms are built on this action. The module ``actions`` registers it.
+For each of several job groups, the user gives an expression, such as the mean run time of the
+group's jobs; the group with the least or greatest value is the best. The algorithms in
+``learning_algorithms`` use this action. The module ``actions`` registers it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The built-in action ``submit-next``, which submits the next jobs of groups' sweeps.
+"""The built-in action ``submit-next``, which submits the jobs of a group a few at a time.
 
-The module ``actions`` registers it.
+It takes the next jobs of the group's sweep, each job once. The module ``actions`` registers it.
 """
 
 from __future__ import annotations

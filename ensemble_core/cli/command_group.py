@@ -1,9 +1,10 @@
 """Command group with Ensemble's error messages and exit codes, for ``ensemble`` and plugins'
 programs.
 
-The exit code is 0 for success, 1 if the run or its jobs failed, 2 for an invalid command line or
-file, 70 for an internal error in Ensemble or a plugin, and 128 + N if signal N ended the command.
-Any other exit code comes from an action ``terminate`` of a rule.
+This module sets the exit codes of errors: 2 for an invalid command line or file, 1 for any other
+error that is reported, 70 for an internal error in Ensemble or a plugin, and 128 + N if signal N
+ended the command. Commands return all other exit codes themselves: 0 for success, and those of runs
+(``docs/stopping.md``).
 """
 
 from __future__ import annotations

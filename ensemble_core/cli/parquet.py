@@ -27,8 +27,8 @@ def write_parquet(
     """Write a table as a Parquet file.
 
     ``known`` has the types of some columns; the other types are inferred from the first rows. If a
-    later row does not fit, the file is written again. Raises :class:`UsageError` if pyarrow is
-    missing, and ``OSError`` if the file cannot be written.
+    later value does not fit the type of its column, the file is written again with a wider type.
+    Raises :class:`UsageError` if pyarrow is missing, and ``OSError`` if the file cannot be written.
     """
     arrow = imported("pyarrow", "Parquet")
     parquet = imported("pyarrow.parquet", "Parquet")
@@ -49,7 +49,7 @@ def write_parquet(
             continue
         for name, seen in found.items():
             if kinds[name] is str and len(seen) > 1:
-                warn(f"{name} has both numbers and text: written as text")
+                warn(f"column {name} has both numbers and text: written as text")
         return
 
 

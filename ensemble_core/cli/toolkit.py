@@ -26,11 +26,11 @@ when they are called.
   the user can write to a file.
 - **A run**: ``run_text`` runs a generated ensemble file like ``ensemble run``; ``resume_instead``
   implements ``--or-resume``.
-- **Another runtime**: ``RunSession`` displays a run of this runtime, and ``ControlledRun`` stores
-  the run under a ``new_tag`` (``fit_tag`` turns a name into a valid tag). A ``Watcher`` receives
-  the events of the run. Code that the file names is loaded only for the ``Purpose`` 'rehearse';
-  pass this purpose if the user has allowed the code (``--run-code``). ``require_code`` rejects a
-  file that needs such code.
+- **A plugin's own runtime** (a simulation, for example, runs ensembles without a queue):
+  ``RunSession`` displays the run, and ``ControlledRun`` stores it under a ``new_tag`` (``fit_tag``
+  turns a name into a valid tag). A ``Watcher`` receives the events of the run. By default, the
+  Python code in an ensemble file is not loaded. If the user has allowed it (``--run-code``), pass
+  the ``Purpose`` 'rehearse'; otherwise, ``require_code`` rejects a file that needs this code.
 - **Output**: use ``print_line``, ``to_json``, ``format_table``, ``format_time``,
   ``format_duration``, ``format_times``, ``format_size``, ``count_of`` and ``shorten``. Use
   ``printable`` for text from a job, ``style_of`` for the colors of a stream, and ``terminal_width``

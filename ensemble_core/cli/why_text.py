@@ -24,11 +24,12 @@ _NAMED = 6
 
 @dataclass(slots=True)
 class Span:
-    """Summary of several verdicts (results of considering a rule) that are of the same kind.
+    """Summary of verdicts of the same kind on one rule.
 
-    ``verdict`` is the last of them. ``first`` and ``last`` are the numbers of the first and last
-    event; ``time`` and ``event`` belong to the first one. ``lowest`` and ``highest`` are the
-    extremes of the metric.
+    A verdict says why the rule fired or did not fire at one event. ``verdict`` is the last one.
+    ``first`` and ``last`` are the numbers of the first and last event; ``time`` and ``event``
+    describe the first event. ``lowest`` and ``highest`` are the extremes of the metric in the
+    rule's condition.
     """
 
     verdict: Verdict

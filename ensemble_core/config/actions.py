@@ -1,8 +1,8 @@
 """Checks the actions of rules and binds each of them to a :class:`BoundAction`.
 
-Every check of an option follows an ``x-ensemble`` annotation in the action's option schema. No
-check depends on the name of an action, so that actions of plugins get the same checks. Used for
-actions in the file and for actions that users' functions return during the run.
+Called for actions in the file, and during the run for actions that users' functions return. Every
+check of an option follows an ``x-ensemble`` annotation in the action's option schema. No check
+depends on the name of an action, so that actions of plugins get the same checks.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ ACTION_KEYS = frozenset({"name", "repetitions", "backoff", "on_error"})
 
 
 class MatchContext(NamedTuple):
-    """The names that an action can use when its rule fires. Used to check the action.
+    """What an action can use when its rule fires; the check of the action needs to know that.
 
     - ``trigger``: the trigger's name, for messages.
     - ``job``: whether the event can have a job of this run; ``group`` is the group of that job
       (``None``: any group).
     - ``names``: the fields of the event, or ``None`` if unknown; ``own``: those fields that do not
       depend on observers.
-    - ``observed``: whether the event is a row of output.
-    - ``over``: the groups that ``STAT.NAME`` may cover.
+    - ``observed``: whether the event is a row of values that an observer read from a job's output.
+    - ``over``: the groups whose jobs a statistic ``STAT.NAME`` may cover.
     - ``slices``: the parameters in the rule's ``each``; the rule has an instance for each
       combination of their values.
     - ``ends``: whether the rule can fire after the run has ended.
@@ -90,7 +90,7 @@ def bind_action(
         able = [each for each in actions if actions[each].options.get("x-ensemble-at-end")]
         context.report(
             (*path, "name"),
-            f"{name!r} is not possible after the end of the run",
+            f"the action {name!r} is not possible after the end of the run",
             hint=f"actions possible with trigger {matched.trigger!r}: {', '.join(sorted(able))}",
             code="after-end",
         )
@@ -556,7 +556,7 @@ class OptionCheck:
 def not_asked_for(
     context: Context, path: Path, names: Collection[str], matched: MatchContext
 ) -> bool:
-    """Report names of columns that the observers leave out because of their options.
+    """Report those names for which observers have a column but do not yield it with their options.
 
     Return True if there were any.
     """

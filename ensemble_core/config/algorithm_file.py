@@ -134,7 +134,7 @@ def _fill(
             UsageError(
                 f"{value!r} refers to an option inside a longer string",
                 where=document.at(path),
-                hint="an option replaces a whole value: write the rest into the option, too",
+                hint="write '${NAME}' alone, and put the text around it into the option's value",
                 code="bad-placeholder",
             )
         )
@@ -149,7 +149,10 @@ def _fill(
     hint = f"did you mean ${{{near}}}?" if near else f"its options are {', '.join(known)}"
     errors.append(
         UsageError(
-            f"there is no option {name!r}", where=document.at(path), hint=hint, code="no-such-key"
+            f"the algorithm has no option {name!r}",
+            where=document.at(path),
+            hint=hint,
+            code="no-such-key",
         )
     )
     return value

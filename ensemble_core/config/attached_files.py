@@ -1,8 +1,8 @@
 """Reads attached files: text files named in the ensemble file, by paths relative to it.
 
-An attached file contains the points of a sweep, functions, an algorithm, or the input of a source.
-It is read once, when the ensemble file is loaded, and its text is stored with the run. A resume
-uses the stored text.
+An attached file contains the points of a sweep, functions, an algorithm, or input from which a
+plugin generates job groups. It is read once, when the ensemble file is loaded, and its text is
+stored with the run. A resume uses the stored text.
 """
 
 from __future__ import annotations

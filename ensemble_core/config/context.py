@@ -1,7 +1,7 @@
 """State that all checks of one file share: the document, the names defined in it, and the errors.
 
-The loader creates a :class:`Context` for a file. During the run, one is created for each
-specification that arrives.
+The loader creates a :class:`Context` for a file. During the run, one is created for each rule,
+action or changed job group that a user's function returns.
 """
 
 from __future__ import annotations
@@ -472,8 +472,8 @@ class Context:
             hint = f"add an observer to the job group ('observe:'), or use {' or '.join(VARIABLES)}"
         self.report(
             path,
-            f"unknown metric {text!r}: nothing yields {found.variable!r} for the job group "
-            f"{found.group!r}",
+            f"unknown metric {text!r}: the job group {found.group!r} has no column or result "
+            f"{found.variable!r}",
             hint=hint,
             code="no-such-metric",
         )

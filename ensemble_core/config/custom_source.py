@@ -1,6 +1,7 @@
-"""Checks the Python source of ``custom:``, in the ensemble file or in a file next to it.
+"""Checks the Python source of a user's functions (key ``custom:`` of the ensemble file).
 
-The source is only parsed here. Only a run executes it.
+The source is in the ensemble file or in a file next to it. It is only parsed here; only a run
+executes it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Source map: the data of a YAML file, and the line and column of every key and value.
 
 The reader creates a :class:`Document` from a file. During the run, one is created from each mapping
-that arrives. Checks report errors by path, such as ``("jobs", 0, "command")``.
+that a user's function returns. Checks find errors by path, such as ``("jobs", 0, "command")``; the
+document knows the line and column of the path.
 """
 
 from __future__ import annotations
@@ -181,7 +182,9 @@ def plain(value: object, depth: int = 0) -> Any:
     if isinstance(value, (Action, Rule)):
         value = value.spec
     if depth > _DEEPEST:
-        raise EnsembleError("the specification is too deeply nested", code="too-deep")
+        raise EnsembleError(
+            f"a value is nested in more than {_DEEPEST} lists and mappings", code="too-deep"
+        )
     if value is None or isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, str):
@@ -197,7 +200,7 @@ def plain(value: object, depth: int = 0) -> Any:
         for key, inner in value.items():
             if not isinstance(key, str):
                 raise EnsembleError(
-                    f"the key {shown(key)} of a specification is not a string", code="wrong-type"
+                    f"the key {shown(key)} of a mapping is not a string", code="wrong-type"
                 )
             copy[plain(key)] = plain(inner, depth + 1)
         return copy
@@ -208,7 +211,7 @@ def plain(value: object, depth: int = 0) -> Any:
     if callable(item) and getattr(value, "shape", None) == ():
         return plain(item(), depth + 1)  # a numpy scalar
     raise EnsembleError(
-        f"a specification has {type(value).__name__}, which is not plain data",
+        f"expected plain data, but a value has the type {type(value).__name__}",
         hint="use strings, numbers, booleans, lists and mappings",
         code="wrong-type",
     )

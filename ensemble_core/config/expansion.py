@@ -1,8 +1,9 @@
-"""Replaces entries of sources by the parts of an ensemble file that plugins generate from them.
+"""Replaces entries under ``jobs:`` that have a source by the job groups that a plugin generates.
 
+A source is a key such as ``jobspec:``: a plugin reads its value, and returns job groups and rules.
 The loader calls this module before all checks. The module ``instances`` does the same for entries
-of algorithms. The generated parts are stored with the run as JSON, so that a resume or replay needs
-neither the original files nor the plugins. Each part keeps its position for error messages.
+under ``use:``. The generated parts are stored with the run as JSON, so that a resume or replay
+needs neither the original files nor the plugins. Each part keeps its position for error messages.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class _Unread(Exception):
 
 
 def expand_sources(context: Context) -> None:
-    """Replace each entry of a source by the job groups and rules that the source generates."""
+    """Replace each entry that has a source by the job groups and rules generated from it."""
     document = context.document
     entries = document.data.get("jobs")
     if not isinstance(entries, list):
@@ -101,7 +102,7 @@ def _source_of(context: Context, index: int, entry: Mapping[str, Any]) -> str | 
         return None
     context.report(
         (*path, absent),
-        f"there is no source {absent!r}",
+        f"no installed plugin reads the key {absent!r}",
         hint=context.registry.explain_missing("source", absent),
         code="no-such-source",
         where=context.document.at_key((*path, absent)),
@@ -173,9 +174,10 @@ def keep(
 
 
 def data_of(made: object, whose: str, build: object) -> dict[str, Any]:
-    """Return the fragment ``made``, which the function ``build`` returned, as plain data.
+    """Return ``made`` as plain data: the fragment that a plugin's function ``build`` returned.
 
-    Raises :class:`EnsembleError` if ``made`` is not a fragment.
+    ``whose`` names the plugin's source or algorithm in messages. Raises :class:`EnsembleError` if
+    ``made`` is not a valid fragment.
     """
     if not isinstance(made, Fragment):
         raise _bad(f"{whose} returned {kind_of(made)}, expected a Fragment", build)

@@ -19,8 +19,9 @@ Each = Literal["job"] | tuple[str, ...] | None
 class FiringLimits(NamedTuple):
     """Limits of a rule: how often it may fire, and how long it waits after a firing.
 
-    ``backoff`` counts matches that the rule skips after a firing. ``looks`` is the number of
-    consecutive checks at which the condition must be true.
+    After a firing, the rule skips ``backoff`` matches, or all matches for ``backoff_seconds``; one
+    of the two is 0. ``looks`` (key ``for``) is the number of consecutive checks at which the
+    condition must be true.
     """
 
     repetitions: int

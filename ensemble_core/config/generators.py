@@ -45,7 +45,7 @@ _ENDS = frozenset({"jobs", "core_hours", "node_hours", "gpu_hours", "wall"})
 
 
 def give_parameters(data: Mapping[str, Any]) -> None:
-    """Add the variables of each generator to the parameters of its group."""
+    """Add the variables of each generator to the parameters of its group, with the value null."""
     jobs, generators = data.get("jobs"), data.get("generators")
     entries = [one for one in jobs if isinstance(one, dict)] if isinstance(jobs, list) else []
     names = {str(one.get("name")) for one in entries}
@@ -303,8 +303,8 @@ def _check_group(context: Context, path: Path, spec: Mapping[str, Any], group: J
         if any(name in entry.points for entry in (group, *group.more)):
             context.report(
                 (*path, "variables", name),
-                f"{name!r} is a column of the points of {group.name!r}",
-                hint="leave the column out, or rename the variable",
+                f"the variable {name!r} is also a column of the points of {group.name!r}",
+                hint="remove the column, or rename the variable",
                 code="duplicate-name",
                 where=context.document.at_key((*path, "variables", name)),
             )

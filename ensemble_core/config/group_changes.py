@@ -42,9 +42,10 @@ _LATER = _Later()
 
 
 def known_at_load(path: Path, fields: Mapping[str, Any], check: CheckText) -> dict[str, Any]:
-    """Return the changes without those values that are known only when the rule fires.
+    """Return the changes as far as they are known before the rule fires.
 
-    Each of these values is passed to the function ``check``.
+    An expression is left out or, inside a list or mapping, replaced by a stand-in. The function
+    ``check`` is called with each value that is known only when the rule fires.
     """
     found: dict[str, Any] = {}
     for key, value in fields.items():
@@ -101,8 +102,8 @@ def check_merge(
         elif isinstance(given[name], dict) and "function" in given[name]:
             context.report(
                 place,
-                f"{name!r} cannot come from a function here: functions are called only when a "
-                "group is submitted",
+                f"this action cannot take the value of {name!r} from a function: functions are "
+                "called only when a group is submitted",
                 hint="use the action 'submit', or give the value",
                 code="bad-value",
             )

@@ -286,7 +286,10 @@ def _check_executor(context: Context, path: Path, group: str, name: str) -> None
 
 
 def as_written(context: Context, path: Path, spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return changes of a group in which numbers in texts of jobs are spelled as in the file."""
+    """Return the fields, with numbers in ``command`` and ``environment`` spelled as in the file.
+
+    YAML turns an unquoted ``1.10`` into 1.1, but a job must get the text ``1.10``.
+    """
     fields = dict(spec)
     for name in ("command", "environment"):
         if name in fields:
@@ -320,7 +323,7 @@ def _fields(context: Context, path: Path, spec: Mapping[str, Any]) -> dict[str, 
             context.report(
                 (*path, "replicas"),
                 "'count' and 'replicas' mean the same; both are given",
-                hint="keep 'replicas' if each job needs its number: {replica}",
+                hint="keep 'replicas' if the command uses the number of each replica, {replica}",
                 code="bad-value",
                 where=context.document.at_key((*path, "replicas")),
             )

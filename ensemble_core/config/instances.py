@@ -1,9 +1,9 @@
 """Expands the section ``use:``: each entry is an instance of an algorithm and adds rules to the
 file.
 
-Called by the loader after the expansion of sources and before all other checks. An error in rules
-that an algorithm generates is reported at the entry and names the algorithm's distribution. An
-error in the options is reported at the options.
+Called by the loader after the module ``expansion`` and before all other checks. An error in rules
+that an algorithm generates is reported at the entry under ``use:``, and names the distribution that
+provides the algorithm. An error in the options is reported at the options.
 """
 
 from __future__ import annotations

@@ -73,9 +73,9 @@ def _check_one_job(context: Context, group: JobGroup, hours: Mapping[str, float]
 
 
 def hours_of(path: tuple[str | int, ...], text: str) -> str | None:
-    """Return a hint for a text in place of a number of core-, node- or GPU-hours.
+    """Return the hint for an error: a limit in core-, node- or GPU-hours is a text, not a number.
 
-    Return ``None`` if ``path`` is not the path of a limit in hours.
+    Return ``None`` if ``path`` is not the path of such a limit.
     """
     if len(path) != 2 or path[0] != "limits" or path[1] not in RESOURCES:
         return None

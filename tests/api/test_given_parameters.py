@@ -156,7 +156,7 @@ def test_unknown_function_of_a_parameter_is_an_error(tmp_path: Path) -> None:
         (
             "trigger: idle, name: sim, repetitions: 9, " + submit,
             f"trigger: job-done, name: sim, action: {{name: vary, parameters: {asked}}}}}",
-            "'x' cannot come from a function here",
+            "this action cannot take the value of 'x' from a function",
         ),
     ]
     file = tmp_path / "e.yaml"

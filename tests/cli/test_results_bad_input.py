@@ -72,7 +72,7 @@ def test_mixed_column_is_text_in_parquet_with_a_warning(tmp_path: Path) -> None:
         file = tmp_path / "out.parquet"
         result = invoke("results", "last", *table, "-o", file, "--state", tmp_path / "state")
         assert result.exit_code == 0
-        assert "label has both numbers and text: written as text" in result.stderr
+        assert "column label has both numbers and text: written as text" in result.stderr
         assert parquet.read_table(file).column("label").to_pylist() == ["a", "7", "a", "7"]
 
 

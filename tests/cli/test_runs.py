@@ -697,7 +697,7 @@ def test_unreadable_run_is_removed_only_with_yes(tmp_path: Path) -> None:
         file.write(b"\xff" * 8000)
     result = ensemble(tmp_path, "clean", "last")
     assert result.exit_code == 2
-    assert f"cannot be read: {told.folder}" in result.stderr
+    assert f"runs to be removed: {told.folder}" in result.stderr
     assert told.folder.exists()
     assert ensemble(tmp_path, "clean", "last", "--yes").exit_code == 0
     assert not told.folder.exists()

@@ -395,7 +395,7 @@ def test_parameters_given_during_a_run_are_checked(command: str) -> None:
 
 
 def test_specification_that_is_not_plain_data_is_rejected(ensemble: Ensemble) -> None:
-    with pytest.raises(EnsembleError, match="not plain data"):
+    with pytest.raises(EnsembleError, match="expected plain data"):
         ensemble.binder.action({"name": print})
     with pytest.raises(EnsembleError):
         ensemble.binder.rule([], "late-1")  # type: ignore[arg-type]  # on purpose

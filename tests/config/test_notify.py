@@ -59,7 +59,7 @@ def test_wrong_address_is_reported_with_its_place(address: str, words: str, hint
     [
         (
             "{trigger: end, action: {name: submit, label: g}}",
-            "e.yaml:5:35: 'submit' is not possible after the end of the run",
+            "e.yaml:5:35: the action 'submit' is not possible after the end of the run",
         ),
         (
             "{trigger: end, action: {name: terminate}}",

@@ -146,7 +146,7 @@ def test_places_after_a_sources_entry_are_correct(tmp_path: Path) -> None:
         (None, "returned None, expected a Fragment"),
         (Fragment(jobs=["x"]), "returned jobs that are not a list of mappings"),  # type: ignore[list-item]
         (Fragment(warnings=[1]), "returned warnings that are not a list of strings"),  # type: ignore[list-item]
-        (Fragment(rules=[{"trigger": print}]), "is not plain data"),
+        (Fragment(rules=[{"trigger": print}]), "expected plain data"),
     ],
 )
 def test_source_that_returns_no_fragment_is_reported(

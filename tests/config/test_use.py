@@ -315,7 +315,7 @@ def test_algorithm_file_has_typed_options(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "entry", "told"),
     [
-        (("${often}", "${oftn}"), USED, "demand.yaml:10:89: there is no option 'oftn'"),
+        (("${often}", "${oftn}"), USED, "demand.yaml:10:89: the algorithm has no option 'oftn'"),
         (
             ("${done}", "x ${done}"),
             USED,

@@ -487,7 +487,7 @@ def observed(variables: Callable[[Mapping[str, Any]], Any], path: str) -> Ensemb
 @pytest.mark.parametrize("kind", [list, tuple, set, frozenset, dict.fromkeys])
 def test_observer_may_return_its_variables_in_any_collection(kind: Callable[[Any], Any]) -> None:
     assert observed(lambda options: kind(["loss"]), "mean.a-loss").warnings == ()
-    with pytest.raises(FileErrors, match="nothing yields 'lose'"):
+    with pytest.raises(FileErrors, match="no column or result 'lose'"):
         observed(lambda options: kind(["loss"]), "mean.a-lose")
 
 

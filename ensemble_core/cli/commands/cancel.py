@@ -53,7 +53,7 @@ def cancel(
     if leave and lock.controller() is None:
         raise UsageError(
             f"run {folder.name} has no controller, so --leave does not apply",
-            hint="without --leave, this command cancels the jobs in the queue",
+            hint="remove --leave: the command then cancels the jobs in the queue",
             code="no-controller",
         )
     if lock.controller() is None or take_over:

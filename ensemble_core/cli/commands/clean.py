@@ -209,15 +209,16 @@ def _agreed(going: list[_Case], yes: bool, as_json: bool) -> bool:
     unreadable = [case.info.folder for case in going if case.info.state == "unreadable"]
     if unreadable:
         raise UsageError(
-            f"{len(unreadable)} of these runs cannot be read: {in_one_line(str(unreadable[0]))}",
+            f"cannot read {len(unreadable)} of the {len(going)} runs to be removed: "
+            f"{in_one_line(str(unreadable[0]))}",
             cause="their jobs may still be running",
-            hint="inspect the folder, or add --yes to remove it anyway",
+            hint="inspect the folder, or add --yes to remove all these runs anyway",
             code="unreadable-run",
         )
     if busy:
         raise UsageError(
-            f"{len(busy)} of these runs may still have jobs in their queue",
-            hint="cancel them first, or add --yes to remove the runs anyway",
+            f"{len(busy)} of the {len(going)} runs to be removed may still have jobs in the queue",
+            hint="cancel the jobs first, or add --yes to remove the runs anyway",
             code="jobs-queued",
         )
     return True

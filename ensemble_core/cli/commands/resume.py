@@ -66,9 +66,9 @@ def resume(
 ) -> int:
     """Resume a stopped or interrupted run.
 
-    RUN is the run's tag, a unique prefix or suffix of it, or 'last'. The queue is asked about each
-    unfinished job. Only jobs that never reached the queue, or that the stop cancelled, are
-    submitted again. The exit codes are those of 'ensemble run'.
+    RUN is the run's tag, a unique prefix or suffix of it, or 'last'. The command asks the queue
+    about each unfinished job. It submits those that never reached the queue or that the stop
+    cancelled, and follows all others. The exit codes are those of 'ensemble run'.
 
     --set changes the run's file from now on: 'limits.core_hours=400'. A run that has ended is
     reopened if the change adds work.

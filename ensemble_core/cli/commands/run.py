@@ -177,7 +177,9 @@ def _page_writer(page: str, state: str | None, unkept: bool) -> Callable[[str], 
     command = root.command.get_command(root, "report")
     if command is None:
         hint = root.command.hint("report", ())
-        raise UsageError("--report needs the command 'report'", hint=hint, code="no-command")
+        raise UsageError(
+            "--report needs the command 'ensemble report'", hint=hint, code="no-command"
+        )
     words = ["-o", page, *(["--state", state] if state else [])]
 
     def write(tag: str) -> None:

@@ -33,10 +33,10 @@ def submit(
     state: str | None,
     as_json: bool,
 ) -> int:
-    """Submit jobs in a live run, in addition to its rules.
+    """Submit jobs in a live run, in addition to those that its rules submit.
 
-    The group's jobs are submitted as in the file; --set replaces the values of a parameter. Limits
-    apply. The run's journal records who made the request.
+    The jobs are those that the file defines for the group; --set replaces the values of a
+    parameter. The run's limits apply. The run's journal records who made the request.
     """
     fields: dict[str, Any] = {}
     if values:

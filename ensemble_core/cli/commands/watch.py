@@ -62,9 +62,10 @@ def watch(
 ) -> int:
     """Show a queue's gauges and events, without a run.
 
-    The command first prints all gauges, under the names that rules use. Then it prints each change,
-    and the events of other users' jobs if the executor sees them, until Ctrl-C or for the given
-    time. Nothing is submitted. With --json, each line is an object, as in 'ensemble run --json'.
+    Gauges are current values, such as the number of free nodes. The command first prints all
+    gauges, under the names that rules use. Then it prints each change, and the events of other
+    users' jobs if the executor sees them, until Ctrl-C or for the given time. Nothing is submitted.
+    With --json, each line is an object, as in 'ensemble run --json'.
     """
     with errors_as_json(as_json):
         registry = load_plugins(plugins)

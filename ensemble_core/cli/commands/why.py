@@ -67,9 +67,9 @@ def why(
     """Explain why a rule fired or did not fire.
 
     RUN is the run's tag, a unique prefix or suffix of it, or 'last'. RULE is the id of a rule, or
-    an instance under 'use:'. The command replays the run's events and shows the result each time
-    that the rule was considered; equal results share a line. For an instance, it lists the
-    instance's rules, and when the instance was active. Without RULE, it lists for each rule how
+    the name of an entry under 'use:'. The command replays the run's events and shows the result
+    each time that the rule was considered; equal results share a line. For an entry under 'use:',
+    it lists the entry's rules, and when they were active. Without RULE, it lists for each rule how
     often it fired, or why it never fired.
     """
     if reuse:
@@ -84,7 +84,7 @@ def why(
     if about:
         raise UsageError(
             "--job and --each need a RULE",
-            hint=f"use: ensemble why {kept.tag} RULE; 'ensemble why {kept.tag}' lists them",
+            hint=f"add the rule's id; 'ensemble why {kept.tag}' lists all rules",
             code="bad-option",
         )
     return _list_rules(kept, as_json)
