@@ -7,30 +7,20 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import sqlite3
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 from ensemble_testing import wait_until
+from killed_runs import CRASH, JOBS, YAML, empty_folder, kill, submitted
 
 from ensemble_core.cli.main import main
 from ensemble_core.journal.reader import NAME
 from ensemble_core.journal.run_store import Lock
 
-CRASH = Path(__file__).parents[1] / "journal" / "crash"
-YAML = """
-jobs:
-  - {name: work, command: x, count: 3, options: {disk: {lasts: 0.1}}}
-  - {name: next, command: x}
-rules:
-  - {id: begin, trigger: start, action: {name: submit, label: work}}
-  - {id: each, trigger: job-success, name: work, repetitions: 3, action: {name: submit, label: next}}
-"""
 #: A queue that is unreachable while a file 'away' exists, and lost while a file 'lost' exists.
 FRAIL = """
 from dataclasses import replace
@@ -53,15 +43,11 @@ class Frail(disk_queue.DiskQueue):
 def ensemble_executors():
     return [replace(each, build=lambda o: Frail(**o)) for each in disk_queue.ensemble_executors()]
 """
-JOBS = {"work.0": 1, "work.1": 1, "work.2": 1, "next.0": 1, "next.1": 1, "next.2": 1}
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(CRASH)
-    Path("e.yaml").write_text(YAML)
-    return tmp_path
+def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return empty_folder(tmp_path_factory.getbasetemp(), monkeypatch)
 
 
 def words(folder: Path, *more: str) -> list[str]:
@@ -79,21 +65,9 @@ def run(folder: Path, *more: str) -> Result:
     return result
 
 
-def kill(folder: Path, kind: str, number: int) -> None:
-    """Start the run and kill it at this place."""
-    command = [sys.executable, str(CRASH / "one.py"), kind, str(number), *words(folder, *PLAIN)]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
-
-
-def submitted() -> Counter[str]:
-    lines = map(json.loads, Path("queue.jsonl").read_text().splitlines())
-    return Counter(line["submit"] for line in lines if "submit" in line)
-
-
 def test_unknown_tag_starts_a_new_run(folder: Path) -> None:
     assert run(folder).exit_code == 0
-    assert submitted() == JOBS
+    assert submitted(folder) == JOBS
     assert [each.name for each in Path("state/runs").iterdir()] == ["study"]
 
 
@@ -104,10 +78,10 @@ def test_unknown_tag_starts_a_new_run(folder: Path) -> None:
 def test_killed_run_is_resumed_and_submits_nothing_twice(
     folder: Path, kind: str, number: int
 ) -> None:
-    kill(folder, kind, number)
+    kill(folder, kind, number, words(folder, *PLAIN))
     result = run(folder)
     assert result.exit_code == 0, result.output
-    assert submitted() == JOBS
+    assert submitted(folder) == JOBS
     assert [each.name for each in Path("state/runs").iterdir()] == ["study"]
 
 
@@ -123,17 +97,17 @@ def test_ended_run_returns_its_exit_code(folder: Path) -> None:
     assert again.exit_code == 7
     assert "run study has already ended with exit code 7" in again.output
     assert "has changed" not in again.output
-    assert submitted() == {"a.0": 1}
+    assert submitted(folder) == {"a.0": 1}
     Path("e.yaml").write_text(Path("e.yaml").read_text() + "# more to do\n")
     changed = run(folder)
     assert changed.exit_code == 7
     assert "e.yaml has changed since run study read it" in changed.output
     assert "'ensemble resume study --accept-changes' reopens it" in changed.output
-    assert submitted() == {"a.0": 1}
+    assert submitted(folder) == {"a.0": 1}
 
 
 def test_run_with_another_controller_is_not_resumed(folder: Path) -> None:
-    kill(folder, "told", 2)
+    kill(folder, "told", 2, words(folder, *PLAIN))
     lock = Lock(Path("state/runs/study"))
     lock.acquire()
     try:
@@ -156,7 +130,7 @@ def test_folder_with_other_files_is_not_removed(folder: Path) -> None:
     assert thesis.read_text() == "42 pages"
     thesis.unlink()
     assert run(folder).exit_code == 0
-    assert submitted() == JOBS
+    assert submitted(folder) == JOBS
 
 
 def test_tag_is_unique(folder: Path) -> None:
@@ -165,7 +139,7 @@ def test_tag_is_unique(folder: Path) -> None:
     assert result.exit_code == 2
     assert "run study already exists" in result.output
     assert "--or-resume" in result.output
-    assert submitted() == JOBS
+    assert submitted(folder) == JOBS
 
 
 def test_run_of_another_file_is_not_resumed(folder: Path) -> None:
@@ -175,17 +149,17 @@ def test_run_of_another_file_is_not_resumed(folder: Path) -> None:
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 2
     assert "run study belongs to" in result.output
-    assert submitted() == JOBS
+    assert submitted(folder) == JOBS
 
 
 def test_run_of_a_changed_file_is_not_resumed(folder: Path) -> None:
-    kill(folder, "told", 2)
-    before = submitted()
+    kill(folder, "told", 2, words(folder, *PLAIN))
+    before = submitted(folder)
     Path("e.yaml").write_text(YAML.replace("0.1", "0.2"))
     result = run(folder)
     assert result.exit_code == 2
     assert "has changed since run study read it" in result.output
-    assert submitted() == before
+    assert submitted(folder) == before
 
 
 @pytest.mark.parametrize(
@@ -207,13 +181,13 @@ def test_invalid_tag_is_rejected(folder: Path, more: tuple[str, ...]) -> None:
 
 def test_damaged_journal_of_a_started_run_is_not_removed(folder: Path) -> None:
     """Its jobs may be alive, so the run must not be restarted."""
-    kill(folder, "told", 2)
+    kill(folder, "told", 2, words(folder, *PLAIN))
     for each in Path("state/runs/study").glob(f"{NAME}*"):
         each.unlink()
-    before = submitted()
+    before = submitted(folder)
     result = run(folder)
     assert result.exit_code == 2
-    assert submitted() == before
+    assert submitted(folder) == before
 
 
 @pytest.mark.parametrize(
@@ -250,17 +224,17 @@ def test_run_killed_during_the_creation_of_its_journal_restarts(folder: Path, ma
         shown = CliRunner().invoke(main, ["runs", "--json", "--state", "state"])
         assert json.loads(shown.output)["state"] == "new"
     assert run(folder).exit_code == 0
-    assert submitted() == JOBS
+    assert submitted(folder) == JOBS
 
 
 def test_empty_journal_of_a_started_run_is_not_removed(folder: Path) -> None:
-    kill(folder, "told", 2)
+    kill(folder, "told", 2, words(folder, *PLAIN))
     for each in Path("state/runs/study").glob(f"{NAME}*"):
         each.unlink()
     Path("state/runs/study", NAME).touch()
-    before = submitted()
+    before = submitted(folder)
     assert "lost" in run(folder).output
-    assert submitted() == before
+    assert submitted(folder) == before
     shown = CliRunner().invoke(main, ["runs", "--json", "--state", "state"])
     assert json.loads(shown.output)["state"] == "unreadable"
 
@@ -281,7 +255,7 @@ def test_jobs_are_cancelled_once_the_queue_is_reachable_again(folder: Path, trou
     Path(trouble).unlink()
     result = CliRunner().invoke(main, stop)
     assert result.exit_code == 0, result.output
-    assert submitted() == {name: count for name, count in JOBS.items() if "work" in name}
+    assert submitted(folder) == {name: count for name, count in JOBS.items() if "work" in name}
 
 
 def ends(folder: Path, rule: str, *more: str) -> tuple[int, str]:

@@ -9,7 +9,6 @@ import json
 import os
 import random
 import shutil
-import signal
 import socket
 import sqlite3
 import struct
@@ -26,6 +25,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from ensemble_testing import wait_until
+from killed_runs import CRASH, JOBS, YAML, empty_folder, kill, submitted
 
 from ensemble_core import EnsembleError, open_run
 from ensemble_core.cli.main import main
@@ -36,18 +36,6 @@ from ensemble_core.journal.run_store import Lock, folders
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.events import Problem
 
-CRASH = Path(__file__).parents[1] / "journal" / "crash"
-YAML = """
-jobs:
-  - {name: work, command: x, count: 3, options: {disk: {lasts: 0.1}}}
-  - {name: next, command: x}
-rules:
-  - {id: begin, trigger: start, action: {name: submit, label: work}}
-  - {id: each, trigger: job-success, name: work, repetitions: 3, action: {name: submit, label: next}}
-"""
-#: All jobs of this ensemble.
-JOBS = {"work.0": 1, "work.1": 1, "work.2": 1, "next.0": 1, "next.1": 1, "next.2": 1}
-
 
 class Place:
     """Folder with an ensemble, its state and its queue."""
@@ -55,7 +43,6 @@ class Place:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.state = folder / "state"
-        (folder / "e.yaml").write_text(YAML)
 
     def run_args(self, executor: str = "disk", **options: str) -> list[str]:
         given = {"folder": str(self.folder), **options}
@@ -65,24 +52,9 @@ class Place:
         return [*args, "--state", str(self.state)]
 
     def killed(self, kind: str, number: int, executor: str = "disk", **options: str) -> Place:
-        """Kill the run's controller at this event, or earlier if the run would be over: a slow machine
-        reports more events at once."""
-        command = [sys.executable, str(CRASH / "one.py"), kind]
-        while True:
-            done = subprocess.run(
-                [*command, str(number), *self.run_args(executor, **options)],
-                cwd=self.folder,
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            if done.returncode == -signal.SIGKILL:
-                return self
-            assert number > 1, done.stdout + done.stderr
-            assert done.returncode in (0, 1), done.stdout + done.stderr
-            number -= 1
-            shutil.rmtree(self.state)
-            (self.folder / "queue.jsonl").unlink()
+        """Kill the run's controller at this event."""
+        kill(self.folder, kind, number, self.run_args(executor, **options))
+        return self
 
     def ensemble(self, *args: str) -> Result:
         """Run a command, which must not print a traceback."""
@@ -106,16 +78,12 @@ class Place:
         return {event["job"] for event in map(json.loads, lines) if event.get("type") == "job"}
 
     def submitted(self) -> Counter[str]:
-        path = self.folder / "queue.jsonl"
-        lines = map(json.loads, path.read_text().splitlines()) if path.exists() else ()
-        return Counter(line["submit"] for line in lines if "submit" in line)
+        return submitted(self.folder)
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(CRASH)
-    return Place(tmp_path)
+def place(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Place:
+    return Place(empty_folder(tmp_path_factory.getbasetemp(), monkeypatch))
 
 
 def check_right(place: Place, result: Result) -> None:
@@ -350,11 +318,9 @@ def test_resume_reports_missing_newest_events_and_continues(
     assert place.ensemble("status", "last").exit_code == 0
 
 
-def test_flipped_bit_is_reported_by_every_command_that_reads_it(
-    cut_off: Place, place: Place
-) -> None:
-    shutil.copytree(cut_off.state, place.state)
-    before = cut_off.submitted()
+def test_flipped_bit_is_reported_by_every_command_that_reads_it(place: Place) -> None:
+    place.killed("told", 12)
+    before = place.submitted()
     with contextlib.closing(sqlite3.connect(place.journal, isolation_level=None)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         connection.execute("PRAGMA journal_mode=DELETE")
@@ -380,7 +346,7 @@ def test_flipped_bit_is_reported_by_every_command_that_reads_it(
                     assert "damaged" in result.output, said
                 del commands[1:]
             place.journal.write_bytes(whole)
-    assert cut_off.submitted() == before
+    assert place.submitted() == before
     assert place.ensemble("status", "last").exit_code == 0
 
 
@@ -443,14 +409,8 @@ def text(data: bytearray, chance: random.Random) -> None:
 DAMAGE: list[Callable[[bytearray, random.Random], None]] = [flip, cut, blank, empty, text]
 
 
-@pytest.fixture(scope="module")
-def cut_off(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    """Killed run, to be damaged."""
-    return Place(tmp_path_factory.mktemp("damaged")).killed("told", 12)
-
-
-def test_journal_with_a_damaged_schema_is_reported(cut_off: Place, place: Place) -> None:
-    shutil.copytree(cut_off.state, place.state)
+def test_journal_with_a_damaged_schema_is_reported(place: Place) -> None:
+    place.killed("told", 12)
     sqlite3.connect(place.journal).execute("PRAGMA wal_checkpoint(TRUNCATE)").connection.close()
     data = place.journal.read_bytes()
     assert b"TEXT PRIMARY KEY" in data
@@ -467,10 +427,9 @@ def test_journal_with_a_damaged_schema_is_reported(cut_off: Place, place: Place)
 def test_damaged_journal_file_is_reported(
     damage: Callable[[bytearray, random.Random], None],
     seed: int,
-    cut_off: Place,
     place: Place,
 ) -> None:
-    shutil.copytree(cut_off.state, place.state)
+    place.killed("told", 12)
     chance = random.Random(seed)
     # Once with everything in one file, once with a separate WAL.
     if seed % 2:
@@ -483,10 +442,10 @@ def test_damaged_journal_file_is_reported(
         result = place.ensemble(command, *more)
         assert result.exit_code in (0, 1, 2)
         assert result.exit_code == 0 or result.output, command
-    before = cut_off.submitted()
+    before = place.submitted()
     result = place.ensemble("cancel", "last")
     assert result.exit_code in (0, 1, 2), result.output
-    assert cut_off.submitted() == before
+    assert place.submitted() == before
     # A separate WAL may contain everything that is needed.
     if seed % 2 and damage in (empty, text):
         assert result.exit_code == 2
@@ -494,7 +453,7 @@ def test_damaged_journal_file_is_reported(
             "damaged",
             "not the journal",
             "not a database",
-            "was killed before its first event",
+            "the journal is empty, but it had begun",
         )
         assert any(word in result.output for word in words), result.output
 
