@@ -41,7 +41,7 @@ IN_FOLDERS = (
 #: Examples with a link to their report: one takes 0.1 MB.
 REPORTED = ("hello-world", "failure-handling", "json-lines", "lammps-melt", "branches", "phases")
 #: Examples of a quick build, which tests look at: files and folders, with and without a report.
-QUICK = ("hello-world", "failure-handling", "json-lines", "branches", "restart")
+QUICK = ("hello-world", "failure-handling", "terminate", "branches")
 #: Examples that run at a time: most of them wait for sleeping jobs.
 AT_ONCE = 4
 #: Of longer outputs, the first and the last lines are shown.

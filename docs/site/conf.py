@@ -32,23 +32,28 @@ smartquotes = False
 LONG = ("examples/", "plugins/", "api", "commands", "file-keys")
 
 
-def shortened(navigation: str) -> str:
-    """Return the navigation without entries that few pages need: it is repeated on each page."""
-    tree = BeautifulSoup(navigation, "html.parser")
-    for entry in tree.select("li.has-children:not(.current)"):
-        link = entry.a["href"].replace("../", "") if entry.a else ""
-        if link.startswith(LONG):
-            entry["class"].remove("has-children")
-            for part in entry.find_all(["ul", "input", "label"], recursive=False):
-                part.decompose()
-    return str(tree)
+def shorten(
+    app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any
+) -> None:
+    """Leave entries that few pages need out of the navigation, which each page repeats."""
+    whole = context["toctree"]
+
+    def toctree(**options: Any) -> str:
+        tree = BeautifulSoup(whole(**options), "html.parser")
+        for entry in tree.select("li:not(.current):has(> ul)"):
+            link = entry.a["href"].replace("../", "") if entry.a else ""  # None: is gone already
+            if link.startswith(LONG):
+                entry.ul.decompose()
+        return str(tree)
+
+    context["toctree"] = toctree
 
 
 def make_accessible(
     app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any
 ) -> None:
     """Add what screen readers and keyboards need and Sphinx leaves out."""
-    navigation = shortened(context.get("furo_navigation_tree", ""))
+    navigation = context.get("furo_navigation_tree", "")
     context["furo_navigation_tree"] = navigation.replace(
         'role="heading"', 'role="heading" aria-level="2"'
     )
@@ -57,5 +62,6 @@ def make_accessible(
 
 
 def setup(app: Any) -> None:
-    """Called by Sphinx; runs after Furo has made the navigation."""
+    """Called by Sphinx. Furo makes the navigation with the default priority, 500."""
+    app.connect("html-page-context", shorten, priority=100)
     app.connect("html-page-context", make_accessible, priority=900)
