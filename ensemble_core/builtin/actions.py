@@ -1,14 +1,16 @@
 """The built-in actions, which are registered through the same hook as those of plugins.
 
-When a rule fires, the engine calls the function ``plan`` of each of the rule's actions. It gets the
-event, the metrics and the action's options, and yields decisions such as "submit".
+When a rule fires, the engine calls the function ``plan`` of each of the rule's actions. This
+function gets the event, the metrics and the action's options, and yields decisions, such as to
+submit a job.
 
 Each action has a JSON Schema of its options. Annotations in this schema say what an option means,
 so that it can be checked before the run. Plugins can use them too. These are the values of the
 annotation ``x-ensemble``:
 
 ``group``, ``rule``, ``instance``, ``function``, ``metric``
-    The option is the name of an existing group, rule, instance … or a list of such names.
+    The option is the name of an existing job group, rule, entry under ``use:`` (an instance of an
+    algorithm) … or a list of such names.
 ``fields``
     Fields of a job group. They are checked for the group in the property with the annotation
     ``group``.

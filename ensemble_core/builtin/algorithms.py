@@ -1,8 +1,8 @@
 """The built-in algorithms: sets of rules that an ensemble file includes by name, under ``use:``.
 
 They are registered through the same hook as those of plugins. An algorithm only turns its options
-into rules. ``ensemble algorithms show NAME --with KEY=VALUE``
-prints these rules. Algorithms that learn which jobs are best are in ``learning_algorithms``.
+into rules. ``ensemble algorithms show NAME --with KEY=VALUE`` prints these rules. Algorithms that
+learn which jobs are best are in ``learning_algorithms``.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _random(options: Mapping[str, Any], view: AlgorithmView) -> Fragment:
     if options["scale"]:
         if view.capabilities is not None and "resize" not in view.capabilities:
             raise UsageError(
-                "'scale' needs an executor that can resize; this executor cannot",
+                "'scale' needs an executor that can resize the cluster; this executor cannot",
                 hint="remove 'scale', or choose another executor",
                 code="cannot-resize",
             )

@@ -1,4 +1,4 @@
-"""The built-in generators, which suggest parameters for jobs (called points).
+"""The built-in generators, which suggest points: sets of parameters for jobs.
 
 They are registered through the same hook as those of plugins. Only ``nelder-mead`` uses the results
 of earlier jobs. The points of the other generators do not depend on results.

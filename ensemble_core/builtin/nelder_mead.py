@@ -25,7 +25,7 @@ _Moves = Iterator[list[_Place]]
 class NelderMead(Generator):
     """Generator that suggests the points of one simplex move after another.
 
-    A lost or infeasible point counts as infinitely bad.
+    A point whose job failed, or that violates a constraint, counts as infinitely bad.
     """
 
     def __init__(self, vocs: Vocs, options: Mapping[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """The built-in action ``notify``, which sends a message to the terminal bell, desktop, mail or
 webhook.
 
-The action only makes the decision; ``ensemble_core.runtime.notifications`` delivers the message.
+The action only decides that the message is sent; ``ensemble_core.runtime.notifications`` sends it.
 """
 
 from __future__ import annotations

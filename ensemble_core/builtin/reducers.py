@@ -1,4 +1,4 @@
-"""Computes the built-in statistics over all values, over the first values, or over a window.
+"""Computes the built-in statistics, over all values so far or over a window of the last ones.
 
 The module ``statistics`` defines the names and options of the statistics and creates these objects.
 """

@@ -1,7 +1,8 @@
 """The built-in triggers, which are registered through the same hook as those of plugins.
 
-The record of a trigger has a JSON Schema of its options, and a function that builds the
-:class:`~ensemble_core.model.rules.Trigger` for the engine.
+A trigger says which events make a rule check its condition. It is registered with a JSON Schema of
+its options, and a function that builds the :class:`~ensemble_core.model.rules.Trigger` for the
+engine.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Runs the text of an ensemble file on a queue and displays the run.
 
-This is the second part of ``ensemble run``. Plugins' commands that generate an ensemble file use it
-too.
+``ensemble run`` calls this module after reading the file. Commands of plugins that generate an
+ensemble file call it, too.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Reads algorithms that are defined in YAML files (``algorithm: ./demand.yaml``) instead of Python.
 
 Such a file has the keys ``summary``, ``options`` (a JSON Schema), ``rules`` and optionally
-``statistics``. Each ``${NAME}`` is replaced by the option with that name, and ``${instance}`` by
-the name of the instance. If a value consists only of ``${NAME}``, the option keeps its type.
+``statistics``. A value ``${NAME}`` is replaced by the option with that name, which keeps its type,
+and ``${instance}`` by the name of the entry under ``use:``. In a longer string, ``${NAME}`` is an
+error.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ __all__ = ["attached", "beside"]
 
 
 def beside(context: Context, name: str) -> str:
-    """Return a file name, relative to the ensemble file's folder, as messages show it."""
+    """Return how messages show a file name that is relative to the ensemble file's folder."""
     return os.path.join(os.path.dirname(context.document.file), name)
 
 

@@ -395,10 +395,10 @@ class Context:
             if said is None:
                 return None
             if not isinstance(said, Collection) or isinstance(said, (str, bytes)):
-                raise TypeError(f"{said!r:.80}, expected a set of names")
+                raise TypeError(f"it returned {said!r:.80}, expected a set of names")
             wrong = [name for name in said if not isinstance(name, str)]
             if wrong:
-                raise TypeError(f"{wrong[0]!r:.80} is not a name")
+                raise TypeError(f"it returned a set with {wrong[0]!r:.80}, which is not a name")
             return frozenset(said)
         except Exception as error:  # the plugin cannot list its names
             place = raised_at(error)

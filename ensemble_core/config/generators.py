@@ -423,7 +423,8 @@ def _prune(
         _, install = known_provider("generator", "optuna") or ("", "")
         context.report(
             place,
-            f"the generator {spec['use']!r} cannot use rows of running jobs",
+            f"'prune' is not possible: the generator {spec['use']!r} "
+            "cannot use rows of running jobs",
             hint=f"{', '.join(able)} can" if able else f"{install} provides one that can",
             code="cannot-prune",
             where=context.document.at_key(place),

@@ -118,7 +118,7 @@ def check_merge(
         if key in fields and (single or key == "points"):
             context.report(
                 (*path, key),
-                f"{key!r} is not allowed here: "
+                f"this action cannot change {key!r}: "
                 + (
                     "a retry submits a single job"
                     if single

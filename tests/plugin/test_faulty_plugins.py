@@ -493,7 +493,7 @@ def test_observer_may_return_its_variables_in_any_collection(kind: Callable[[Any
 
 @pytest.mark.parametrize(
     ("said", "reason"),
-    [("loss", "'loss', expected a set of names"), ([3], "3 is not a name"), (7, "7, expected")],
+    [("loss", "'loss', expected a set of names"), ([3], "3, which is not"), (7, "7, expected")],
 )
 def test_observer_with_invalid_variables_is_reported_by_name(said: Any, reason: str) -> None:
     (warning,) = observed(lambda options: said, "mean.a-loss").warnings

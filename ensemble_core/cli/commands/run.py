@@ -108,8 +108,9 @@ def run(
     """Run an ensemble file.
 
     The exit code is 0 for success, 1 if jobs failed and no rule handled them, 2 for an invalid file
-    or command line, 5 after 'ensemble stop' or at the time limit, 128 + N after signal N (130 after
-    Ctrl-C), or the code of a 'terminate' action in the file.
+    or command line, 4 if a limit holds all remaining jobs, 5 after 'ensemble stop' or at the time
+    limit, 128 + N after signal N (130 after Ctrl-C), or the code of a 'terminate' action in the
+    file.
 
     Every event and decision is recorded in a journal. 'ensemble resume' resumes a stopped or
     interrupted run; 'ensemble runs' lists all runs. On a stop, including Ctrl-C, jobs are handled
