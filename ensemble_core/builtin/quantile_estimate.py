@@ -148,8 +148,8 @@ class Interquartile:
 class MedianDeviation:
     """Estimate of the median absolute deviation.
 
-    It is the median of the distances of the values from the median at the time when each one
-    arrived.
+    For each new value, the distance from the current median is determined. The estimate is the
+    median of these distances.
     """
 
     __slots__ = ("_distance", "_median")

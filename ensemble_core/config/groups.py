@@ -165,9 +165,10 @@ def _beside(group: JobGroup, name: str, *, runs: bool) -> str | None:
 def change_group(
     context: Context, path: Path, group: JobGroup, spec: Mapping[str, Any], *, merge: bool = False
 ) -> JobGroup | None:
-    """Return the group with changed fields. The environment is extended; other fields are replaced.
+    """Return the group with the fields of ``spec``, or ``None`` after reporting errors.
 
-    With ``merge``, the other parameters keep their values.
+    ``environment`` extends that of the group; other fields replace those of the group. With
+    ``merge``, the group keeps parameters that ``spec`` does not give.
     """
     before = len(context.errors)
     fields = _fields(context, path, spec)
