@@ -139,8 +139,8 @@ def _missing(registry: Any, kinds: list[str], name: str) -> Exception:
                 return UsageError(f"{plugin} is broken", cause=plugin.error, code="broken-plugin")
             names = [record.name for records in plugin.records.values() for record in records]
             return UsageError(
-                f"{name!r} is a plugin, but this command shows one thing that a plugin registers",
-                hint=f"name one of what it registers: {', '.join(names) or 'nothing'}",
+                f"{name!r} is a plugin; this command shows something that a plugin registers",
+                hint=f"it registers {', '.join(names) or 'nothing'}",
                 code="not-a-record",
             )
     if len(kinds) == 1:
