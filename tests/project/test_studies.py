@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from click.testing import CliRunner
-from ensemble_testing.crash import read_rounds
 
 from ensemble_core.cli.main import main
 
-PROGRAM = Path(__file__).with_name("studies.py")
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 FILES = sorted([*EXAMPLES.glob("studies/*/ensemble.yaml"), *EXAMPLES.glob("ising/ensemble.yaml")])
 NAMES = [file.parent.name for file in FILES]
@@ -30,28 +27,31 @@ needs_numpy = pytest.mark.skipif(
 )
 
 
-def rounds(name: str, folder: Path, *words: str) -> Sequence[Mapping[str, Any]]:
-    """What became of each round of a study, played short."""
-    return read_rounds(
-        [sys.executable, str(PROGRAM), "--short", "--base", str(folder), *words, name]
-    )
+@pytest.fixture
+def rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[dict[str, Any]]]:
+    """A function that plays a study, short, and returns what became of each round."""
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    import studies
+
+    return lambda name, kills: [*studies.rounds(name, studies.STUDIES[name], tmp_path, kills)]
 
 
 @needs_numpy
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", [s for s in STUDIES if s.values[0] not in KILLED])
-def test_a_study_reaches_its_figure(name: str, tmp_path: Path) -> None:
-    (undisturbed,) = rounds(name, tmp_path, "--rounds", "0")
+def test_a_study_reaches_its_figure(name: str, rounds: Callable[..., Any]) -> None:
+    (undisturbed,) = rounds(name, 0)
     assert undisturbed["good"], undisturbed
+    assert undisturbed["jobs"]
 
 
 @needs_numpy
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", KILLED)
 def test_a_study_reaches_its_figure_also_if_it_is_killed_and_resumed(
-    name: str, tmp_path: Path
+    name: str, rounds: Callable[..., Any]
 ) -> None:
-    undisturbed, killed = rounds(name, tmp_path)
+    undisturbed, killed = rounds(name, 1)
     assert undisturbed["good"], undisturbed
     assert killed["good"], killed
     assert killed["killed"]

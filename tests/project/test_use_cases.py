@@ -7,17 +7,16 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from click.testing import CliRunner
-from ensemble_testing.crash import read_rounds
 
 from ensemble_core.cli.main import main
 
-PROGRAM = Path(__file__).with_name("use_cases.py")
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 #: The folders whose files are use cases.
 FOLDERS = ("ams", "branches", "parameters", "phases", "potential", "retrain", "shape")
@@ -61,14 +60,25 @@ def use_cases() -> list[Any]:
 KILLED = ("branches", "phases/plain")
 
 
+@pytest.fixture
+def rounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str, int], list[dict[str, Any]]]:
+    """A function that plays a use case, short, and returns what became of each round."""
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    from studies import rounds
+    from use_cases import USE_CASES
+
+    return lambda name, kills: [*rounds(name, USE_CASES[name], tmp_path, kills)]
+
+
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("file", use_cases())
-def test_a_use_case_has_the_figures_of_its_page(file: Path, tmp_path: Path) -> None:
+def test_a_use_case_has_the_figures_of_its_page(file: Path, rounds: Callable[..., Any]) -> None:
     name = name_of(file)
-    words = [] if name in KILLED else ["--rounds", "0"]
-    command = [sys.executable, str(PROGRAM), "--short", "--base", str(tmp_path), *words, name]
-    undisturbed, *killed = read_rounds(command)
+    undisturbed, *killed = rounds(name, name in KILLED)
     assert undisturbed["good"], undisturbed
+    assert undisturbed["jobs"]
     assert len(killed) == (name in KILLED)
     for each in killed:
         assert each["good"], each
@@ -78,9 +88,8 @@ def test_a_use_case_has_the_figures_of_its_page(file: Path, tmp_path: Path) -> N
 @pytest.mark.checkout
 @needs_sklearn
 @pytest.mark.timeout(900)
-def test_a_surrogate_that_may_be_less_sure_needs_less_physics(tmp_path: Path) -> None:
-    words = [sys.executable, str(PROGRAM), "--base", str(tmp_path), "--rounds", "0", "ams/unsure"]
-    (found,) = read_rounds(words)
+def test_a_surrogate_that_may_be_less_sure_needs_less_physics(rounds: Callable[..., Any]) -> None:
+    (found,) = rounds("ams/unsure", 0)
     assert found["good"], found
 
 
@@ -90,9 +99,8 @@ def test_a_surrogate_that_may_be_less_sure_needs_less_physics(tmp_path: Path) ->
     reason="no plugin: pip install ensemble-minicluster to test this example",
 )
 @pytest.mark.timeout(900)
-def test_more_nodes_are_asked_of_a_minicluster_as_well(tmp_path: Path) -> None:
-    words = [sys.executable, str(PROGRAM), "--base", str(tmp_path), "--rounds", "0", "shape/mock"]
-    (found,) = read_rounds(words)
+def test_more_nodes_are_asked_of_a_minicluster_as_well(rounds: Callable[..., Any]) -> None:
+    (found,) = rounds("shape/mock", 0)
     assert found["good"], found
 
 
