@@ -34,7 +34,7 @@ def read_flux(faults: Faults, name: str) -> Workload:
     for key in ("dependencies", "constraints"):
         if key in own.extra:
             place = ("attributes", "system", key)
-            faults.warn(place, f"the key {key!r} is used by Flux only")
+            faults.warn(place, f"the key {key!r} is ignored, except on Flux")
     words, script = command(faults, ("tasks", 0, "command"), name)
     task = Task(name, words, script, request, 1, own, where=faults.at(("tasks", 0)))
     return Workload("flux", name, (task,), warnings=tuple(faults.warnings))

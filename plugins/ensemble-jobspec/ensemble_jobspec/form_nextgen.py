@@ -248,7 +248,7 @@ class _Reader:
             if each.name in known:
                 kind = "task" if isinstance(each, Task) else "group"
                 what = f"duplicate {kind} {each.name!r}, first at {known[each.name].where}"
-                self._error(each.where, what, "rename one of them", "duplicate-name")
+                self._error(each.where, what, f"rename one {kind}", "duplicate-name")
             known.setdefault(each.name, each)
         for each in known.values():
             for name in each.depends_on:
@@ -282,7 +282,8 @@ class _Reader:
             name = next(each for each in before[name] if each in left)
         circle = [*seen[seen.index(name) :], name]
         what = f"dependency cycle: {' needs '.join(circle)}"
-        self._error(known[name].where, what, "remove one of these dependencies", "dependency-cycle")
+        hint = "remove one dependency of the cycle"
+        self._error(known[name].where, what, hint, "dependency-cycle")
 
     def _before(self, each: Task | Group, known: Mapping[str, Task | Group]) -> list[str]:
         """Return the names of a task's or group's dependencies, including those of a group that the

@@ -113,7 +113,7 @@ def _ordered(waits: Mapping[str, Sequence[str]], named: Mapping[str, Task | Grou
         raise UsageError(
             f"dependency cycle: {' needs '.join(reversed(circle))}",
             where=named[circle[0]].where,
-            hint="remove one of these dependencies",
+            hint="remove one dependency of the cycle",
             code="dependency-cycle",
         ) from None
 
@@ -121,9 +121,11 @@ def _ordered(waits: Mapping[str, Sequence[str]], named: Mapping[str, Task | Grou
 def _run_elsewhere(each: Task | Group, group: str) -> UsageError:
     where = next((name.where for name in each.depends_on if name.text == group), each.where)
     return UsageError(
-        f"{each.name!r} depends on the group {group!r}, which is run by a task in another group",
+        f"{each.name!r} cannot depend on the group {group!r}: the task that runs it is in another "
+        "group",
         where=where,
-        hint="depend on that task, or add a task with 'group' here",
+        hint=f"depend on the group that contains that task, or add a task with 'group: {group}' "
+        f"beside {each.name!r}",
         code="no-such-task",
     )
 

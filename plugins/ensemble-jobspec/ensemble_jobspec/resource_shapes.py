@@ -181,7 +181,7 @@ def choose_shape(
         + ("these resources" if len(lacking) == 1 else "any of these resources"),
         where=request.where,
         cause="; ".join(lacking),
-        hint="ask for less, or choose another executor",
+        hint="request fewer resources, or choose another executor",
         code="cannot-hold",
     )
 

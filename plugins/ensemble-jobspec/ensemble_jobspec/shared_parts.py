@@ -28,7 +28,8 @@ def vertex(faults: Faults, path: Path) -> Vertex:
         what = "'count' cannot be combined with 'replicas' (a number of resources, anywhere)"
         faults.report((*path, "replicas"), what, code="bad-resources", key=True)
     if given.get("schedule") is not None:
-        faults.warn((*path, "schedule"), "'schedule' is ignored: the queue decides")
+        said = "'schedule' is ignored: the queue decides what it schedules"
+        faults.warn((*path, "schedule"), said)
     extra = {key: given[key] for key in ("unit", "id") if key in given}
     own = given.get("attributes")
     inner = range(len(given.get("with", ())))
@@ -108,7 +109,7 @@ def attributes(faults: Faults, path: Path) -> Attributes:
     given = faults.document.get(path) or {}
     extra = {key: value for key, value in given.items() if key not in _KNOWN}
     for key in extra:
-        faults.warn((*path, key), f"the attribute {key!r} is used by Flux only")
+        faults.warn((*path, key), f"the attribute {key!r} is ignored, except on Flux")
     return Attributes(
         duration=_duration(faults, (*path, "duration"), given.get("duration")),
         cwd=given.get("cwd"),
@@ -162,6 +163,11 @@ def inside(faults: Faults, path: Path, name: str) -> bool:
     """Return whether the path stays inside its folder; report a mistake otherwise."""
     if name.startswith("/") or ".." in name.split("/") or "\0" in name or name in (".", "./"):
         what = f"{name!r} is outside the staging folder"
-        faults.report(path, what, hint="use a file inside it, such as run.sh", code="path-outside")
+        faults.report(
+            path,
+            what,
+            hint="use a path inside the staging folder, such as run.sh",
+            code="path-outside",
+        )
         return False
     return True

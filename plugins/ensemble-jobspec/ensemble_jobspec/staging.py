@@ -59,8 +59,8 @@ def stage_files(
             f"{unit.name!r} stages files, but {executor} cannot copy them to nodes without a "
             f"shared folder",
             where=unit.steps[0].where if unit.steps else task.where,
-            hint="set sharedfs to true if the nodes share the folder, skip it with --skip stage, "
-            "or use Flux or Slurm",
+            hint="if the nodes share the folder, set sharedfs to true or use --skip stage; "
+            "otherwise, use Flux or Slurm",
             code="cannot-stage",
         )
 
@@ -75,9 +75,10 @@ def _content(unit: Unit, name: str, contents: Callable[[str], str] | None) -> st
     source = next((each["source"] for each in copies if each["filename"] == name), name)
     if contents is None:
         raise UsageError(
-            f"cannot stage {source!r}, because files beside the jobspec are not read here",
+            f"cannot stage {source!r}: an ensemble file with 'jobspec:' does not read the files in "
+            "the jobspec's folder",
             where=task.where,
-            hint="put it into 'scripts', or run the jobspec with 'ensemble jobspec run'",
+            hint="put the file into 'scripts', or run the jobspec with 'ensemble jobspec run'",
             code="cannot-stage",
         )
     return contents(source)

@@ -57,7 +57,7 @@ def _graphs(folder: Path) -> dict[str, list[Mapping[str, Any]]]:
     if not folder.is_dir():
         raise UsageError(
             f"folder of subsystems not found: {str(folder)!r}",
-            hint="name one with --subsystem-dir",
+            hint="choose an existing folder with --subsystem-dir",
             code="no-such-file",
         )
     found = {}

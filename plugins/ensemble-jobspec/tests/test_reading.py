@@ -292,8 +292,8 @@ def test_ignored_fields_cause_warnings() -> None:
         "{environment: {B: mine}}", "{environment: {B: mine}, priority: 3}"
     )
     warnings = "\n".join(read(text).warnings)
-    assert "jobspec:5:45: 'schedule' is ignored: the queue decides" in warnings
-    assert "'priority' is used by Flux only" in warnings
+    assert "jobspec:5:45: 'schedule' is ignored: the queue decides what it schedules" in warnings
+    assert "'priority' is ignored, except on Flux" in warnings
     text = TRANSFORM.replace("task:\n", "task:\n  resources: {io: {match: shm}}\n")
     assert "'resources' are ignored" in "".join(read(text).warnings)
 

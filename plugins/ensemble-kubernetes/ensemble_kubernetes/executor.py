@@ -57,7 +57,7 @@ class KubernetesExecutor(Executor):
         except OSError as error:
             api.release()
             raise ExecutorError(
-                f"cannot use the folder of records: {place}",
+                f"cannot use the folder in which the executor records its jobs: {place}",
                 cause=error.strerror or str(error),
                 hint="choose a folder that this machine can write (--state)",
                 code="no-folder",

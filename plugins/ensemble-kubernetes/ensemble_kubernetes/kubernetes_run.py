@@ -247,7 +247,7 @@ class KubernetesRun:
 
             if not self._lock.wait_for(listed, 60.0):
                 raise ExecutorError(
-                    "Kubernetes does not list its Jobs",
+                    "Kubernetes did not list the Jobs and pods of this run within 60 s",
                     cause=self._outlet.trouble_now or None,
                     hint="resume again once 'kubectl get jobs' works",
                     transient=True,

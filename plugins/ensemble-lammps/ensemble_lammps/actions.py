@@ -89,7 +89,7 @@ def _value(firing: Firing, name: str, value: Any) -> Any:
     number = expression(value).value(firing.fields, firing.metric)
     if number is None:
         raise EnsembleError(
-            f"variable {name}: cannot evaluate {value!r} now",
+            f"variable {name}: cannot evaluate the expression {value!r}",
             cause="a name in it has no value, or the result is not finite",
             code="no-value",
         )

@@ -1,10 +1,10 @@
 """Tables of thermo output with one line per row: styles ``one`` and ``yaml``.
 
-The reader creates a table after a header, and from then on requests rows from the table. One
-regular expression describes the rows of a table; a line that does not match it is not a row. But
-users print lines of numbers too. So a table of style ``one`` learns LAMMPS' format from its first
-row: the column in which values start, and whether rows end with a blank. ``tests/test_fuzz.py``
-compares the result with a reader that splits each line.
+``thermo`` creates a table when it has read a header. The table then finds the rows among the
+following lines: a row is a line that matches the table's regular expression. A user's script may
+also print a line of numbers that is not a row. To tell these lines apart, a table of style ``one``
+remembers how LAMMPS aligned the first row: the place of the first value, and whether a blank ends
+the line. ``tests/test_fuzz.py`` compares the result with a reader that splits each line.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _INFINITE = re.compile(rb"([-+]?)\.?inf", re.IGNORECASE)
 
 
 def number(token: bytes) -> float | None:
-    """Return the number in a text that matched :data:`VALUE`, including nan and infinity.
+    """Return the number that a text stands for, including nan and infinity.
 
-    Returns ``None`` if the text is not a number.
+    Returns ``None`` for texts such as ``1-2`` or ``e``, which :data:`VALUE` matches too.
     """
     try:
         return float(token)
@@ -53,7 +53,7 @@ class _Extra(Protocol):
 
 
 class Keeper:
-    """Filter of a row: keeps some columns or all, and adds the values that ``extra`` returns."""
+    """Filter of rows: keeps only ``columns`` (``None``: all), and adds what ``extra`` returns."""
 
     __slots__ = ("columns", "counts", "extra")
 
@@ -212,9 +212,9 @@ class _LineTable(Table):
 class OneTable(_LineTable):
     """Style ``one``: each row is a line of numbers separated by blanks.
 
-    The names of columns are ambiguous: after ``thermo_modify colname``, they may contain single
-    blanks. The argument ``names`` has the words of the header, and ``spaced`` the names with
-    blanks. The number of values in a row decides between the two.
+    After ``thermo_modify colname``, the name of a column may contain single blanks, so a header can
+    be read in two ways. In ``names``, each word of the header is a name; in ``spaced``, a name ends
+    where at least two blanks follow. The number of values in the first row decides between them.
     """
 
     _BEFORE, _BETWEEN, _AFTER = rb" *", rb" +", rb" *\r?\n"

@@ -2,7 +2,7 @@
 
 Both use the rows of the observer ``lammps``. The trigger ``lammps-thermo`` is the trigger
 ``observed``, restricted to thermo rows. The trigger ``lammps-converged`` waits for a metric: the
-number of converged replicas of a group.
+number of jobs of a group whose averages have converged.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _converged(name: str | None, options: Mapping[str, Any]) -> Trigger:
 
 
 def triggers() -> Iterable[TriggerPlugin]:
-    """Return the records."""
+    """Return the records of both triggers, from which the core builds them."""
     yield TriggerPlugin(
         name="lammps-thermo",
         summary="a LAMMPS job of the group printed a row of thermo output",

@@ -2,15 +2,16 @@
 FILE``).
 
 The actions ``lammps-vary`` and ``lammps-continue`` change commands with these functions;
-``lammps-check`` reads the log's name. LAMMPS' behaviour, as observed:
+``lammps-check`` reads the log's name. This module depends on behaviour that LAMMPS showed in tests:
 
-- If a variable is given twice, the first value counts, so values are replaced, not added.
-- The value of a variable is the next word, whatever it looks like, and all further words up to the
-  next option.
-- If several scripts or logs are given, the last counts.
-- Options have one dash and two spellings.
-- A variable on the command line has style ``index``: it takes precedence over ``variable NAME index
-  …`` in the script, and another style there is an error.
+- If a command sets a variable twice, LAMMPS uses the first value. So a new value replaces the old
+  one in the command.
+- The value of a variable is the next word, even if it begins with a dash, and all further words up
+  to the next option.
+- If a command has several scripts or logs, LAMMPS uses the last.
+- Each option begins with one dash and has a long and a short form: ``-var`` and ``-v``.
+- If the script defines the same variable with ``variable NAME index …``, the value in the command
+  is used. If the script defines it with another style than ``index``, LAMMPS ends with an error.
 """
 
 from __future__ import annotations

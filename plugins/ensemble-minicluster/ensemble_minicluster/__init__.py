@@ -1,5 +1,7 @@
-"""The plugin for Flux MiniClusters in Kubernetes: the executor ``minicluster``, and the resizer
-``kubernetes`` for the ensemble service.
+"""The plugin for MiniClusters: Flux instances in Kubernetes, whose pods are the nodes.
+
+The executor ``minicluster`` runs jobs in a MiniCluster that can grow and shrink. The ensemble
+service uses the resizer ``kubernetes`` to set a MiniCluster's number of nodes.
 
 Every run loads this module, so this module imports nothing heavy.
 """

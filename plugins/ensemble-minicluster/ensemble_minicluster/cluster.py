@@ -1,7 +1,7 @@
-"""A resizable cluster: its size, which the ensemble service controls, and its nodes.
+"""A run's view of its resizable cluster: requests to the service, and the nodes that Flux sees.
 
-The executor creates the cluster; the resizing thread, ``grow`` and ``shrink`` use it to request
-sizes and to wait until the nodes have changed.
+The resizing thread (``resizing``, ``grow``, ``shrink``) asks a :class:`Cluster` for another size,
+and then waits with it until nodes have arrived or left.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LONGEST_NAME = 200
 
 
 class Service(Protocol):
-    """Controller of the cluster's size: the ensemble service, for one member, or a mock of it."""
+    """What sets the cluster's size: the ensemble service, or a mock of it."""
 
     def size(self) -> int | None:
         """Return the target number of nodes, if known.
@@ -50,7 +50,8 @@ class Patience:
 
     - ``arrival``: for nodes to arrive or leave
     - ``drain``: for jobs to leave the nodes that will be removed
-    - ``settle``: for a node that was already up before a ``grow``; after this time it counts as new
+    - ``settle``: how long Flux may still count a node as up whose pod a shrink has removed. If a
+      rank that ``grow`` adds was up already and stays up for longer, its node is a new one.
     """
 
     arrival: float = 600.0
@@ -66,8 +67,8 @@ class Cluster:
     """The cluster of the run with the tag ``tag``.
 
     The argument ``nodes`` is ``None`` if sizes are simulated; nodes are then neither drained nor
-    waited for. The mapping ``gauges`` has the latest gauges of the composed executor. The callback
-    ``warn`` receives warnings.
+    waited for. The mapping ``gauges`` has the latest gauges of the executor that runs the jobs. The
+    callback ``warn`` receives warnings.
     """
 
     def __init__(
@@ -145,7 +146,7 @@ class Cluster:
                 for rank in look.drained_for(MARK if any_run else self.mark, wanted):
                     self.nodes.undrain([rank])
         except EnsembleError as error:
-            self.warn(f"{shown(wanted)} may still be drained: {error}")
+            self.warn(f"cannot undrain {shown(wanted)} in Flux: {error}")
         self.held -= wanted
 
     def until(self, done: Callable[[], bool], timeout: float, *, last: float) -> bool:

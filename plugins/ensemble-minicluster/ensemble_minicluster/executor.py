@@ -1,7 +1,7 @@
-"""The executor ``minicluster``: another executor's queue, on a changing number of nodes.
+"""The executor ``minicluster``: runs jobs in a cluster whose number of nodes changes.
 
-This executor delegates jobs to a composed executor, which it finds by name (``flux``). The module
-``resizing`` resizes the cluster. The README lists the guarantees.
+It passes all jobs to another executor, the *composed* executor (usually ``flux``), and carries out
+only the requests for more or fewer nodes (``resizing``). The README lists the guarantees.
 """
 
 from __future__ import annotations
@@ -50,9 +50,10 @@ _IN_VAIN = frozenset({"untrusted", "speaks-tls", "no-tls", "unauthenticated", "p
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The composed executor: its name, and the function that builds it.
+    """The composed executor, which runs the jobs: its name, and the function that builds it.
 
-    The flag ``resizes`` says that the executor can resize itself (a mock without Flux).
+    The flag ``resizes`` says that this executor carries out resize requests, too: with ``--mock``
+    and without Flux, the executor ``local`` changes its number of slots.
     """
 
     name: str
@@ -65,7 +66,8 @@ class MiniCluster(Executor):
 
     - ``service``: called when the run opens; returns the object that controls the cluster's size
     - ``follow``: if false, sizes are simulated, and nodes are neither drained nor waited for
-    - ``others``: returns the part with another name, for a resumed run that started with that part
+    - ``others``: returns the composed executor of this name. A resume needs it if the run began
+      with another one than ``part``
     - ``note``: printed at the start
     - ``check``: sends a request to the service at the start, and raises its error
     - ``report``: takes a function for warnings, and creates the reporter that sends the queue's
@@ -179,7 +181,7 @@ class MiniCluster(Executor):
         if self._others is None:
             raise ExecutorError(
                 f"the jobs of this run belong to executor {name!r}, not {self._part.name!r}",
-                hint=f"resume it where executor {name!r} works",
+                hint=f"resume the run on a machine where executor {name!r} works",
                 code="other-executor",
             )
         self._part = self._others(name)
@@ -438,7 +440,7 @@ def _part(name: str, options: Mapping[str, Any], *, resizes: bool = False) -> Pa
     """Return the executor of this name with these options. Raises :class:`UsageError`."""
     record = executor_record(name)
     if record.name == "minicluster":
-        raise UsageError("executor 'minicluster' cannot run on itself", code="bad-option")
+        raise UsageError("executor 'minicluster' cannot pass its jobs to itself", code="bad-option")
     known = record.options.get("properties", {})
     unknown = sorted(set(options) - set(known))
     if unknown:

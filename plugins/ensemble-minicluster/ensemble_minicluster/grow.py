@@ -1,7 +1,8 @@
 """Growing: requests nodes from the service, then waits until Flux reports them as up.
 
-Neither the recorded size nor ready pods prove that nodes have arrived: for a while after a shrink,
-Flux still counts leaving nodes with the same names as up. Used by ``resizing``.
+After a shrink, Flux still reports the removed nodes as up for a while, and new nodes get their
+ranks. So a rank that was already up before the request does not prove that its new node has
+arrived (see :func:`_arrival`). Used by ``resizing``.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ _BEHIND = 3.0
 def grow(cluster: Cluster, request: str, delta: int) -> Asked:
     """Carry out a request for more nodes. Return the outcome.
 
-    Raises :class:`EnsembleError` if the service did not reply, and :class:`Ended`.
+    Raises :class:`EnsembleError` if the service did not reply, and :class:`Ended` if the run ended
+    before the nodes arrived.
     """
     asked = Asked(delta=delta)
     before = cluster.look()

@@ -1,5 +1,6 @@
 """Plugin record of the resizer ``kubernetes``: its options, and how to build it.
 
+The ensemble service uses the resizer to set the number of nodes of MiniClusters in Kubernetes.
 Every run loads this module, so this module imports nothing heavy.
 """
 

@@ -1,7 +1,8 @@
 """In-memory mock of the ensemble service: grants requests for nodes within the bounds.
 
-Used for ``--mock`` inside a Flux instance. Without Flux, ``--mock`` uses the executor ``local``
-with one core per node, where growing adds slots.
+The executor ``minicluster`` uses it for ``--mock`` inside a Flux instance: requests change only the
+number that the mock keeps. Without Flux, ``--mock`` runs jobs on this machine with one slot for
+each node, and requests change the number of slots.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""States of nodes in Flux, and draining of nodes, through the composed executor's handle.
+"""Reads the states of nodes from Flux, and drains nodes.
 
-Nodes are identified by their ranks; in a MiniCluster, a node's rank is its pod's index. This module
-does not import Flux: a handle is any object with ``rpc``. Only the resizing thread uses it.
+A node is identified by its rank in Flux; in a MiniCluster, the rank is the index of the node's pod.
+This module does not import Flux: it gets a Flux handle (any object with ``rpc``) from the executor
+that runs the jobs. Only the resizing thread uses it.
 """
 
 from __future__ import annotations
@@ -80,9 +81,9 @@ class Look:
 
 
 class Nodes:
-    """The nodes of the Flux instance behind ``handle``.
+    """The nodes of a Flux instance.
 
-    The function ``handle`` is called in the thread that uses this object. Methods raise
+    The function ``handle`` returns a handle for the calling thread. Methods raise
     :class:`ExecutorError`.
     """
 
@@ -142,7 +143,7 @@ class Nodes:
             answer = future.get()
         except OSError as error:
             raise ExecutorError(
-                f"Flux rejected {topic}",
+                f"Flux rejected the request {topic!r}",
                 cause=_words(error),
                 hint="only the owner of an instance may drain its nodes"
                 if isinstance(error, PermissionError)

@@ -1,7 +1,9 @@
 """Request log: a run's resize requests and their outcomes, for idempotent retries.
 
-If a controller is killed before it knows an outcome, the next controller repeats the request under
-the same name. The log says which nodes were chosen and which requests already have an outcome.
+Each request has a name. If a controller is killed before it knows a request's outcome, the next
+controller repeats the request under this name. The log then says which nodes were to be removed, or
+that the request already has an outcome. The log is the file ``minicluster.json`` in the run's
+folder.
 """
 
 from __future__ import annotations
@@ -22,10 +24,10 @@ Answered = Literal["", "granted", "denied", "timeout"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """One request.
+    """One request for more or fewer nodes.
 
-    The field ``delta`` is the change to request from the service, and ``victims`` are the ranks to
-    remove. The field ``outcome`` is empty until the outcome is known.
+    The field ``delta`` is the number of nodes to add (negative: to remove), and ``victims`` are the
+    ranks to remove. The field ``outcome`` is empty until the outcome is known.
     """
 
     delta: int
@@ -37,9 +39,9 @@ class Asked:
 
 
 class RequestLog:
-    """Requests by name. Without a ``folder``, the log lasts as long as the process.
+    """The requests of a run, by name. Without a ``folder``, the log lasts as long as the process.
 
-    The attribute ``executor`` is the name of the run's composed executor, or ``None`` for a new
+    The attribute ``executor`` is the name of the executor that runs the jobs, or ``None`` for a new
     run. The attribute ``queue`` identifies that executor's queue; empty if unknown. The attribute
     ``trouble`` says why the log could not be read or written; otherwise it is empty.
     """

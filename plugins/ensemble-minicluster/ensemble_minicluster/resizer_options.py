@@ -37,7 +37,7 @@ def names_of(given: object, namespace: str | None) -> dict[str, str]:
                 "the option 'map' is not JSON", cause=str(error), hint=hint, code="bad-option"
             ) from None
     if not isinstance(given, Mapping):
-        raise UsageError("the option 'map' is not an object", hint=hint, code="bad-option")
+        raise UsageError("the option 'map' is not a JSON object", hint=hint, code="bad-option")
     names: dict[str, str] = {}
     for member, name in given.items():
         full = member_name(member)

@@ -1,8 +1,9 @@
-"""Shrinking without killing jobs: drains the nodes to remove, waits, and only then requests the
-removal.
+"""Shrinking without killing jobs: drains the nodes to remove, waits until no job runs on them, and
+only then requests their removal.
 
-A smaller Indexed Job loses its highest indices. Rank 0, which has the queue, always stays. Drained
-nodes that are not removed after all are undrained. Used by ``resizing``.
+The nodes of a MiniCluster are the pods of an Indexed Job. When the Job gets smaller, Kubernetes
+removes the pods with the highest indices, so these nodes are drained. Node 0, which has the queue,
+always stays. If a drained node is not removed after all, it is undrained. Used by ``resizing``.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ __all__ = ["Shrink"]
 class Shrink:
     """One request for fewer nodes.
 
-    The callback ``remember`` writes the chosen nodes to the run's request log before each step. If
-    the controller is killed, the next one repeats the request with these nodes. Without the log, it
-    would choose other nodes and remove them too, if the first ones were already gone.
+    The callback ``remember`` writes the nodes to remove into the run's request log before each
+    step. If the controller is killed, the next one repeats the request with these nodes. Without
+    the log, it would choose the highest remaining nodes. If the service had already removed the
+    nodes that the killed controller chose, twice as many would be removed.
     """
 
     def __init__(self, cluster: Cluster, request: str, remember: Callable[[Asked], None]) -> None:
@@ -41,7 +43,8 @@ class Shrink:
         """Return the outcome of a shrink. The argument ``known`` is the request's record, if it has
         one.
 
-        Raises :class:`EnsembleError` if the service did not reply, and :class:`Ended`.
+        Raises :class:`EnsembleError` if the service did not reply, and :class:`Ended` if the run
+        ended first.
         """
         cluster = self._cluster
         if cluster.nodes is None:

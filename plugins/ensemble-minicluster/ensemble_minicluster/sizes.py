@@ -49,8 +49,8 @@ class Plan:
 class Sizes:
     """Snapshot of a MiniCluster's sizes, in nodes.
 
-    - ``size``: the recorded size
-    - ``acted_on``: the size that the operator last acted on; 0 if it has acted on none
+    - ``size``: the wanted size, ``spec.size`` of the object
+    - ``acted_on``: the size that the Flux Operator last acted on; 0 if it has acted on none
     - ``least``, ``most``: the smallest and largest size that the operator accepts (``None``: no
       limit)
     - ``ceiling``: this resizer's upper limit
@@ -73,7 +73,7 @@ class Sizes:
     def before(self) -> int | None:
         """The number of nodes before a request; ``None`` if unknown.
 
-        This is the recorded size or, if the operator ignores that size, the last valid one.
+        This is the wanted size or, if the operator ignores that size, the last valid one.
         """
         if self._taken(self.size):
             return self.size
@@ -81,7 +81,7 @@ class Sizes:
 
     @property
     def ignored(self) -> bool:
-        """True if the operator ignores the recorded size."""
+        """True if the operator ignores the wanted size."""
         return not self._taken(self.size)
 
     def plan(self, delta: int) -> Plan:

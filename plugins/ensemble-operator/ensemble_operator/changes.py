@@ -47,7 +47,7 @@ class Create:
 class Try:
     """Let the API server validate objects with a dry run.
 
-    The field ``given`` has the fields of the last object that come from the user.
+    Of the fields of the last object in ``bodies``, ``given`` has those that the user wrote.
     """
 
     bodies: tuple[Object, ...]
@@ -130,9 +130,10 @@ class Observed:
     - ``files``: ensemble files in ConfigMaps, by their references
     - ``errors``: mistakes in an ensemble file, by its text
     - ``named``: members named in an ensemble file, by its text
-    - ``refused``: bodies that the API server rejected, as hash and message by kind and name
-    - ``tried``: hashes of bodies that the API server accepted in a dry run, by kind and name
-    - ``troubles``: messages about temporary rejections
+    - ``refused``: by kind and name, the hash of the body that the API server rejected, and its
+      message
+    - ``tried``: by kind and name, the hash of the body that the API server accepted in a dry run
+    - ``troubles``: by kind and name, the message of a rejection that may be temporary
     - ``options``: mistakes in members' options
     - ``warnings``: Kubernetes' newest warnings about pods and Jobs, by name
     - ``written``: time when the status was last written
@@ -158,7 +159,7 @@ class Observed:
 
 @dataclass(frozen=True)
 class Plan:
-    """The changes to make: first the status, then ``changes`` in order.
+    """The changes to make: the status is written first, then ``changes`` are made in order.
 
     The Events in ``events`` are posted once the status is written. The field ``again`` is the time
     of the next reconcile if nothing changes before, in seconds since the epoch.

@@ -1,10 +1,10 @@
 """Credentials of an Ensemble: its service's certificates, and a token for each of the service's
 clients.
 
-They are created with the public functions of ``ensemble_service``. Interrupted work is continued:
-an existing token is kept, and its hash is written again if it was lost. A token is renewed in two
-steps: first the hash of the new token is written, later the new token replaces the old one. So the
-service always knows the current token.
+They are created with the public functions of ``ensemble_service``. If the operator was interrupted,
+it keeps a token that exists already, and writes the token's hash for the service if it is missing.
+A token is renewed in two steps: the service first gets the hash of the new token, later the new
+token replaces the old one at the client. So the service always knows the client's token.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def errors_of(text: str, executor: str, name: str = "ensemble.yaml") -> list[Ens
             EnsembleError(
                 f"{name} is too large: {size} bytes",
                 cause=f"a ConfigMap holds at most {_LARGEST}",
-                hint="move tables of points into the image",
+                hint="move its tables of points into files of the image",
                 code="file-too-large",
             )
         ]

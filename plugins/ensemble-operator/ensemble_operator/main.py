@@ -101,7 +101,7 @@ def _ensembles(file: str) -> list[dict[str, Any]]:
     if not found:
         kinds = [str(each.get("kind")) for each in documents if isinstance(each, dict)]
         raise UsageError(
-            f"no {KIND} in {file}",
+            f"no object of kind {KIND} in {file}",
             cause=f"it contains {', '.join(kinds)}" if kinds else "it is empty",
             code="no-ensemble",
         )

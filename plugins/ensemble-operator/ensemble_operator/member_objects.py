@@ -1,7 +1,8 @@
-"""Objects of a member (its file, claim, autoscaler and MiniCluster), and the Job of a run outside
-of members.
+"""Builds the Kubernetes objects of a member, and those of a run that has a pod of its own.
 
-They depend on this behaviour of the Flux Operator:
+A member has a ConfigMap with its ensemble file, a PersistentVolumeClaim, an autoscaler and a
+MiniCluster. If all members share one ensemble file, its run is in no member: it has a Job (*the run
+outside of members*). The objects depend on this behaviour of the Flux Operator:
 
 - The volume of a ConfigMap has the ConfigMap's name.
 - Every ``emptyDir`` is mounted at ``/dev/shm``.
@@ -368,8 +369,8 @@ def _view(member: Member, ensemble: Ensemble, settings: Settings) -> Object:
 
 
 def run_objects(ensemble: Ensemble, settings: Settings, text: str, digest: str) -> list[Object]:
-    """Return the objects of the run that steers all members from outside: its file, claim and
-    Job.
+    """Return the objects of the run that steers all members from a pod of its own: its ConfigMap,
+    PersistentVolumeClaim and Job.
     """
     tag = run_tag(ensemble, RUNNER, digest)
     where = ["--host", address(ensemble), "--port", str(ensemble.sidecar.port)]

@@ -1,8 +1,9 @@
-"""Plans the parts of an Ensemble that run in pods: its members, and the run outside of members.
+"""Plans the parts of an Ensemble that run in pods.
 
-For each part it returns the changes and the part's entry in the status. The end of a run is written
-into the status before anything is deleted. A part that is over according to the status is never
-created again. Called by ``plan``.
+Each member is a part. If all members share one ensemble file, its run has a Job of its own, which
+is another part (*the run outside of members*). For each part, this module returns the changes to
+make and the part's entry in the status. The end of a run is written into the status before anything
+is deleted. A part that is over according to the status is never created again. Called by ``plan``.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ _PAUSE, _LONGEST_PAUSE, _STEADY = 10.0, 300.0, 900.0
 
 @dataclass(frozen=True)
 class Part:
-    """A member or the run.
+    """A member, or the run outside of members.
 
-    The field ``objects`` has the part's objects; the last one creates the pods. The flag ``runs``
-    says whether the ensemble's run is in this part. The field ``container`` is the name of the
-    part's container, and ``given`` has the fields of the last object that come from the user.
+    The field ``objects`` has the part's objects; the last one creates the pods. Of the fields of
+    this object, ``given`` has those that the user wrote. The flag ``runs`` says whether a run is in
+    this part, and ``container`` is the name of the container in which the run or the member works.
     """
 
     name: str

@@ -87,7 +87,8 @@ class Member:
 class Sidecar:
     """The service. An empty ``image`` means the operator's image.
 
-    The field ``foreign`` is an image of upstream's that the user gave; it is ignored.
+    The field ``foreign`` is the image in a file that was written for upstream's ensemble operator.
+    It is ignored, because that image does not contain this service.
     """
 
     image: str = ""

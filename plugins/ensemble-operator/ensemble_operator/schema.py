@@ -1,9 +1,10 @@
 """Schema of the custom resource ``Ensemble``, the source of ``crd.yaml``.
 
 The reader (``resource``) and ``ensemble-operator check`` use it too. The group, version, kind and
-meaning of fields are upstream's, so upstream's files can be applied unchanged. Of a MiniCluster,
-only fields that the rules read are declared; the MiniCluster's own definition checks the others.
-``LISTS`` bounds every list, because the API server limits the cost of rules.
+meaning of fields are those of upstream, the ensemble operator of converged-computing, whose files
+can therefore be applied unchanged. Of a MiniCluster, only fields that the rules read are declared;
+the MiniCluster's own definition checks the others. ``LISTS`` bounds every list, because the API
+server limits the cost of rules.
 """
 
 from __future__ import annotations

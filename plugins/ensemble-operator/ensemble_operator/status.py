@@ -1,4 +1,7 @@
-"""Status of an Ensemble: conditions, phase and sums. Called by ``plan``."""
+"""Computes the status of an Ensemble: conditions, phase, and sums over the members' nodes and jobs.
+
+Called by ``plan``.
+"""
 
 from __future__ import annotations
 
@@ -52,8 +55,8 @@ def conditions(
 ) -> list[dict[str, Any]]:
     """Return all conditions, each with its time of transition.
 
-    Conditions without a verdict stay. They keep their old ``observedGeneration``, so that ``kubectl
-    wait`` ignores them.
+    A condition that is not in ``verdicts`` stays as it was, with its old ``observedGeneration``, so
+    that ``kubectl wait`` ignores it.
     """
     before = {each["type"]: each for each in ensemble.status.get("conditions") or ()}
     found = [each for kind, each in before.items() if kind not in verdicts]
@@ -119,8 +122,8 @@ def whole(ensemble: Ensemble, verdicts: Mapping[str, Verdict], *, any_there: boo
 
 
 def not_new(status: Object, before: Object) -> tuple[bool, bool]:
-    """Return whether a status equals the previous one, and whether it does if figures are
-    ignored.
+    """Return two flags: whether the status equals the previous one except for heartbeats, and
+    whether it does if changing figures (nodes, cores, queue …) are ignored, too.
     """
 
     def bare(value: Object, members: tuple[str, ...], own: tuple[str, ...]) -> dict[str, Any]:

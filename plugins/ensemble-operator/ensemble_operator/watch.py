@@ -141,7 +141,7 @@ class Operator:
             if ending.is_set():
                 return
             why = next((str(each) for each in errors if each is not None), "kopf has ended")
-            _log.warning("restarting the watches of Kubernetes objects, which ended: %s", why)
+            _log.warning("the watches of Kubernetes objects ended and are restarted: %s", why)
             self.loop.counts["watch restarts"] += 1
             self._due = 0.0  # compare soon: nothing else reports changes during the gap
             await asyncio.sleep(_PAUSE)

@@ -1,13 +1,15 @@
-"""Withdraws a run that is in a pod outside the members: cancels its jobs and waits until they end.
+"""Withdraws a run whose controller has a pod of its own, not a member's pod: cancels the run's jobs
+and waits until they end.
 
 A run is withdrawn before its members are deleted or another run replaces it. A resume submits the
 cancelled jobs again.
 
-A new Job replaces the run's Job under the same name, so that both never coexist. The new Job's pod
-has the run's journal and runs ``ensemble stop --cancel-jobs``, whatever happened to the run's pod.
-A run without a claim has no journal for another pod, so the run cancels its jobs itself when it is
-stopped. A run counts as withdrawn when its status entry no longer contains the tag ``run``. Called
-by ``plan`` and ``pod_plan``.
+If the run's journal is in a PersistentVolumeClaim, the operator replaces the run's Job by a Job
+with the same name, so that both never coexist. The pod of the new Job reads the journal and runs
+``ensemble stop --cancel-jobs``, whatever happened to the run's pod. Otherwise the journal is lost
+with the run's pod, so the run itself cancels its jobs when it is stopped. A run counts as withdrawn
+when its status entry no longer contains the run's tag (``run``). Called by ``plan`` and
+``pod_plan``.
 """
 
 from __future__ import annotations
@@ -71,9 +73,10 @@ def withdrawal(ensemble: Ensemble, job: Object, tag: str) -> Object:
 def outcome(found: Object, observed: Observed, container: str, now: float) -> str | float | None:
     """Return the outcome of a withdrawal.
 
-    The outcome is an empty string if all jobs are cancelled, and otherwise a text that says why
-    that is unknown. While the withdrawal runs, the outcome is ``None``. Between the Job's end and
-    the pod's report, it is the time until which to wait for the report.
+    - ``None``: the withdrawal is still running
+    - a time: the Job has ended, but its pod has not reported yet; wait for the report until then
+    - an empty text: all jobs are cancelled
+    - another text: why it is unknown whether all jobs are cancelled
     """
     pods = first_pods(observed.pods, found, None)
     state = pod_state(newest(pods), container)

@@ -208,7 +208,7 @@ def test_a_file_without_an_ensemble_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "e.yaml").write_text("kind: Pod\n")
     done = CliRunner().invoke(main, ["check", str(tmp_path / "e.yaml")])
     assert done.exit_code == 2
-    assert "no Ensemble in" in done.output
+    assert "no object of kind Ensemble in" in done.output
 
 
 # -- reader ------------------------------------------------------------------------------------------

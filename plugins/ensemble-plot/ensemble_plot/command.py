@@ -151,10 +151,10 @@ def plot(
     Without TABLE, each variable that observers read from the jobs' output is a panel, and each job
     a curve. Marks show where rules fired and where jobs were cancelled or failed.
 
-    TABLE names a table of results or a generator. A table is drawn for a paper, as its key 'plot'
-    says. Of a generator's points, each objective is shown with the best value so far, or two
-    objectives with their Pareto front; with --parallel, each point is a line over its parameters
-    and results.
+    TABLE names a table of results or a generator. The columns of a table are drawn as its key
+    'plot' says, in the style of a figure for a paper. For a generator with two objectives, the
+    picture shows its points with their Pareto front; otherwise, it shows each objective with the
+    best value so far. With --parallel, each point is a line over its parameters and results.
 
     With --json, the data are printed, and a picture is only written if -o is given.
 
@@ -333,7 +333,7 @@ class _Selection:
         if len(variables) > _PANELS:
             raise UsageError(
                 f"{len(variables)} variables are too many for one picture",
-                hint=f"choose at most {_PANELS}",
+                hint=f"choose at most {_PANELS} of them with --variable",
                 code="too-many",
             )
         for name in variables:

@@ -106,7 +106,7 @@ def parallel_picture(name: str, vocs: Any, standing: Any, title: str | None) -> 
     if not done:
         raise UsageError(
             f"nothing to draw: no point of generator {name!r} is finished",
-            hint=f"'ensemble results RUN {name}' lists them",
+            hint=f"'ensemble results RUN {name}' lists the points",
             code="nothing-to-draw",
         )
     axes = []

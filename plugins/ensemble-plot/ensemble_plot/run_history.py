@@ -213,7 +213,7 @@ class _Reading:
                 self._decide(row)
         except (ValueError, TypeError, KeyError) as error:
             raise JournalError(
-                f"cannot read event {row.seq}", cause=str(error), code="corrupt"
+                f"cannot read event {row.seq} of the journal", cause=str(error), code="corrupt"
             ) from error
 
     def _observe(self, event: Observed) -> None:

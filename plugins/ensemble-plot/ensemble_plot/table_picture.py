@@ -75,7 +75,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class TablePicture:
-    """The picture of a table: its curves, in the order of their panels ``ys``."""
+    """The picture of a table: a panel for each column in ``ys``, and the curves of all panels."""
 
     table: str
     x: str
@@ -102,15 +102,16 @@ def table_picture(
     title: str | None,
     values: Sequence[Any] = (),
 ) -> TablePicture:
-    """Return the picture of a table, with a curve for each value of the pivot in ``values``.
+    """Return the picture of a table.
 
+    If the table has a ``pivot``, ``values`` are the values of that parameter, and each has a curve.
     Raises :class:`UsageError` if the table does not define a plot, or has nothing to draw.
     """
     plot = table.plot
     if not plot:
         raise UsageError(
             f"the table {name!r} has no 'plot'",
-            hint="add 'plot: {x: NAME, y: NAME}' to it",
+            hint="add 'plot: {x: NAME, y: NAME}' to the table",
             code="no-plot",
         )
     x, given = str(plot["x"]), plot["y"]
@@ -142,7 +143,7 @@ def table_picture(
     if not curves:
         raise UsageError(
             f"nothing to draw: no row of table {name!r} has {x} and {' or '.join(ys)}",
-            hint=f"'ensemble results RUN {name}' shows it",
+            hint=f"'ensemble results RUN {name}' shows the table",
             code="nothing-to-draw",
         )
     return TablePicture(name, x, ys, tuple(curves), title)

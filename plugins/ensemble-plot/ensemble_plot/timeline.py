@@ -103,7 +103,7 @@ def timeline_of(
     if not found:
         raise UsageError(
             "the run has no jobs" + (f" of {' or '.join(groups)}" if groups else ""),
-            hint="'ensemble jobs RUN' lists them",
+            hint="'ensemble jobs RUN' lists the run's jobs",
             code="nothing-to-draw",
         )
     found.sort(key=lambda row: (row.get("started") or row["submitted"], row["group"], row["index"]))

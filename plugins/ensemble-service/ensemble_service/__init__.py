@@ -1,17 +1,18 @@
-"""The ensemble service, where members (queues) and runs meet. The only package that loads gRPC.
+"""The ensemble service connects runs with members: queues elsewhere, each with an agent that runs
+jobs there. This is the only package that loads gRPC.
 
 How an event gets from a member to a run, module by module:
 
-1. At the member, ``hosted_run`` takes the event from the executor. If the event is a row or a
-   problem, ``kept_events`` writes it to disk, because no executor repeats these events after the
-   agent was killed.
+1. In the member's agent, ``hosted_run`` takes the event from the queue's executor. If the event is
+   a row or a problem, ``kept_events`` writes it to disk, because the executor would not report it
+   again to a restarted agent.
 2. ``event_stream.Outbox`` numbers the event and keeps it until it is acknowledged. ``agent`` sends
    it.
 3. At the service, ``streams`` receives the event, ``router`` finds the run, and ``send_queue``
    bounds the backlog. The service stores nothing.
 4. At the run, ``connection`` receives the event, and ``remote_executor`` passes it to the member's
-   ``member_proxy`` (``received``), which does the rest. ``event_stream.Inbox`` drops the event if
-   its number has arrived before.
+   ``member_proxy`` (``received``), which calls the following modules. ``event_stream.Inbox`` drops
+   the event if its number has arrived before.
 5. ``event_admission`` drops events that a member may not report. ``member_jobs`` drops job events
    that a restarted agent repeats. The remaining events go to the run through ``remote_executor``,
    and are then acknowledged.

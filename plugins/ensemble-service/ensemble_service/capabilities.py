@@ -1,4 +1,8 @@
-"""Capabilities of the executor ``remote``, available without loading gRPC."""
+"""Capabilities of the executor ``remote``.
+
+They have a module of their own, because every run reads them from the plugin's record, and the
+module of the executor would load gRPC.
+"""
 
 from __future__ import annotations
 

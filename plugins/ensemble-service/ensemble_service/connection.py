@@ -1,9 +1,9 @@
 """Reconnecting stream to the service, with backoff.
 
 Used by the member agent (for the RPC ``Member``) and by each controller with the executor
-``remote`` (for the RPC ``Steer``). This module repeats no messages: if the stream breaks, messages
-in flight may be lost. Its users find out which ones by the numbers of events and the ids of calls,
-and send these again.
+``remote`` (for the RPC ``Steer``). If the stream breaks, messages in flight may be lost, and this
+module does not repeat them. Both sides number their events and calls, so they find out what was
+lost and send it again.
 """
 
 from __future__ import annotations

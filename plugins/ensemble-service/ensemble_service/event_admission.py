@@ -55,8 +55,8 @@ class EventAdmission:
       proxy updates both
     - ``elsewhere``: returns whether a job belongs to another member
     - ``tell``: called with messages for the user
-    - ``ahead``: stores for later controllers how far the member's clock is ahead, in seconds: the
-      smallest estimate so far, and the current one
+    - ``ahead``: stores for later controllers by how many seconds the member's clock is ahead: the
+      smallest and the newest estimate
     - ``offsets``: these two estimates, as an earlier controller stored them
     - ``shared``: absolute paths of folders in which job files may be read
     """

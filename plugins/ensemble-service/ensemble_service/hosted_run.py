@@ -1,10 +1,12 @@
-"""Hosted run: one run at a member agent, with its executor, its events and its controller's calls.
+"""A run at a member agent: carries out the calls of the run's controller, and collects the events.
 
-The run's controllers are numbered; a controller's number is its *epoch*. The executor is reopened,
-as for a resumed run, for each new controller, after a restart of the agent, and after the queue or
-events were lost. The time from one opening to the next is a *life*; its events are numbered from 1.
-If a controller sees that the life has changed, it asks the executor for the state of its jobs.
-Within a life that is unnecessary, because events are resent until they are acknowledged.
+The controllers of a run are numbered; a controller's number is its *epoch*. The agent opens its
+executor for the run once, and opens it again, as for a resume, in three cases: for a new
+controller; after the agent was restarted; and after the executor lost its queue, or more events
+were waiting than the agent can keep. The time from one opening to the next is a *life*; its events
+are numbered from 1. If a controller sees that another life has begun, it asks the executor for the
+state of its jobs. Within a life that is unnecessary, because events are resent until they are
+acknowledged.
 
 The agent's receiving thread queues calls; the run's own thread performs them one by one.
 """
@@ -53,8 +55,8 @@ class HostedRun:
 
     The function ``build`` creates an executor. The folder ``folder`` keeps the run's files. The
     callback ``answer`` sends an answer, and ``news`` reports that events are ready to be sent. The
-    callback ``over`` is called when no call is left, and returns whether the agent has dropped the
-    run.
+    callback ``over`` is called after a call that leaves the run closed. Unless another call for the
+    run is waiting, the agent then drops the run, and ``over`` returns true.
     """
 
     def __init__(
