@@ -292,7 +292,8 @@ class Convergence:
 
         - ``COLUMN.mean``, ``COLUMN.error`` and ``COLUMN.drift``, if known
         - ``Converged``: 1 in the row where the conditions of all columns start to hold; -1 in the
-          row where they stop to hold, because a value exceeds its tolerance by more than a tenth
+          row where they no longer hold, because an error or a drift exceeds its limit by more than
+          a tenth
 
         A row is ignored if it has no step, or the same step as the previous row, as between two
         runs. A step lower than the previous one resets everything.
