@@ -1,9 +1,9 @@
-"""Reader of a LAMMPS log's thermo output, for complete and growing logs, cut at any byte.
+"""Reads the thermo output of a LAMMPS log: the tables that LAMMPS prints while a simulation runs.
 
-Called by the observer and by ``outcome``. The reader knows LAMMPS' format, but reads no files. Logs
-are not made for machines: between the rows of a table there are warnings, output of fixes, and user
-output. A wrong value is worse than a missing value. So a line counts as a row only if LAMMPS prints
-rows at this place and the line has LAMMPS' format.
+The observer and ``outcome`` pass the log to :class:`ThermoReader` in pieces, which may end within a
+line; this module opens no files. Between the rows of a table, a log also has warnings, and lines
+that fixes and the user's script print. A wrong value is worse than a missing value. So a line
+counts as a row only if LAMMPS prints rows at this place and the line has LAMMPS' format.
 
 The output of a run depends on ``thermo_modify line``:
 
@@ -53,7 +53,7 @@ _NOISE = (b"INFO", b"SHAKE stats")
 
 
 class ThermoReader:
-    """The rows of one log.
+    """Converts the text of one log into rows.
 
     Parameters
     ----------

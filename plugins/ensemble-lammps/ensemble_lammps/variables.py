@@ -83,8 +83,8 @@ def with_changes(
         raise EnsembleError(
             f"{' '.join(command)[:200]!r} has neither -in nor -var, so LAMMPS would not see the "
             "variables or the script that this action sets",
-            hint="write the command without a shell or a script around it, or '-var NAME {NAME}' "
-            "in it, with NAME under 'parameters'",
+            hint="start LAMMPS directly in 'command', without a shell or a script around it; or "
+            "write '-var NAME {NAME}' in the command, and NAME under 'parameters'",
             code="no-lammps-command",
         )
     words: list[str] = []

@@ -30,7 +30,8 @@ _OWN_NAMES = re.compile(r"^(<[^>]*>|HTTPS?Connection(Pool)?\([^)]*\)): ")
 class Fault(Exception):
     """A request that was rejected or failed.
 
-    The flag ``perhaps`` means that the request may have taken effect, or still may.
+    The flag ``perhaps`` is set if it is unknown whether the request had an effect, or will have
+    one.
     """
 
     def __init__(

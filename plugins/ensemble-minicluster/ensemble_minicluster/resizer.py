@@ -1,10 +1,11 @@
 """The resizer ``kubernetes``: sets the size of a member's MiniCluster.
 
-The record in :mod:`ensemble_minicluster.kubernetes_plugin` builds the resizer; the ensemble service
-calls it. For each request it reads the MiniCluster's size, computes the new size within the bounds,
-and sets that size on condition that the object has not changed. Then it reads the object again,
-because the Flux Operator resets sizes that it rejects. If the reply to a write was lost, the write
-is not simply repeated: the object shows whether it took effect.
+The ensemble service calls the resizer when a run requests more or fewer nodes. For each request,
+the resizer reads the MiniCluster's size, computes the new size within the bounds, and sets it on
+condition that the object has not changed. Then it reads the object again, because the Flux Operator
+resets sizes that it rejects. If the reply to a write was lost, the resizer does not simply repeat
+the write: the object shows whether it took effect. The record in
+:mod:`ensemble_minicluster.kubernetes_plugin` builds the resizer.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Cache of Ensembles and their children, filled from watches and from our own writes.
 
-Watches and the replies to writes use different connections, so either may be newer. The cache keeps
-the newest version of an object, and a deleted object stays deleted. The replies are needed because
-the next reconcile might otherwise repeat a write before the watches report it.
+Replies to our writes are stored too, because the next reconcile might otherwise repeat a write that
+the watches have not reported yet. Watches and replies use different connections, so an older
+version of an object may arrive after a newer one. The cache keeps the newest version, and ignores
+versions of an object that it knows to be deleted.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _POD_STATUS = ("phase", "startTime", "message", "reason", "conditions")
 
 
 class Cache:
-    """Everything known about Ensembles, by their keys."""
+    """The known Ensembles and their objects, by the Ensembles' namespaces and names."""
 
     def __init__(self) -> None:
         self.ensembles: dict[Key, Object] = {}

@@ -1,4 +1,6 @@
-"""Events about Ensembles. A repeated Event increases a count."""
+"""Posts Kubernetes Events about Ensembles. If something happens again, the count of its Event is
+increased.
+"""
 
 from __future__ import annotations
 

@@ -18,10 +18,10 @@ _log = logging.getLogger("ensemble.operator")
 
 
 def log_in(account: Path = _ACCOUNT) -> kopf.ConnectionInfo:
-    """Return the connection, from the pod's service account in ``account`` or otherwise a
-    kubeconfig.
+    """Return the connection for the pod's service account, whose files are in ``account``. Outside
+    of a pod, return the connection for a kubeconfig.
 
-    Raises :class:`UsageError`.
+    Raises :class:`UsageError` if neither exists.
     """
     found = _of_account(account) or kopf.login_with_kubeconfig(
         logger=_log, settings=kopf.OperatorSettings()

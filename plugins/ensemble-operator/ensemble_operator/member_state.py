@@ -1,7 +1,8 @@
 """State of a member's run, computed from its MiniCluster (or Job) and its first pod.
 
-The Flux Operator does not report the end of a MiniCluster. Pod 0 reports it in its termination
-message, which the run's start script writes.
+The Flux Operator does not report that the run in a MiniCluster has ended. So the start script in
+the first pod writes the run's exit code into the pod's termination message, where this module finds
+it.
 """
 
 from __future__ import annotations

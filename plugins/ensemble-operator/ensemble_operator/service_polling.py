@@ -1,4 +1,6 @@
-"""Polls services for the status of their members. Uses threads, because the client blocks."""
+"""Polls the services of Ensembles for the status of their members. Uses threads, because the
+services' client blocks.
+"""
 
 from __future__ import annotations
 

@@ -29,7 +29,10 @@ _LOOKED_AT = 20_000
 
 
 class Labels:
-    """The labels of one panel, whose layout is final. The labels should not cover ``lines``."""
+    """The labels of one panel, beside the marks in it. They should not cover the curves ``lines``.
+
+    The panel's layout must be final, because labels are placed by their positions in pixels.
+    """
 
     def __init__(self, ax: Axes, lines: Sequence[Line2D]) -> None:
         self._ax = ax

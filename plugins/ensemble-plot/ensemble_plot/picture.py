@@ -72,7 +72,7 @@ class Spot:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The firing of a rule at a time, but not at a row."""
+    """The firing of a rule that belongs to no row, but to a time. A panel marks it with a line."""
 
     rule: str
     seq: int

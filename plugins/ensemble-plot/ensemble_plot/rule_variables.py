@@ -1,7 +1,4 @@
-"""Default variables of a picture: the variables that the run's rules use.
-
-``ensemble plot`` calls this module with the ensemble from the journal.
-"""
+"""Chooses the variables that ``ensemble plot`` shows by default: those that the run's rules use."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Admission of members' events: allow-list, size and rate limits, and clock correction.
 
-A member's token identifies one queue. So a member may only report jobs that were submitted to it,
-its resources, the outcome of requests sent to it, and problems. Any other event is dropped, with
-one warning: for example ``call-returned``, ``stop``, and events of another member's job. ``wire``
-has already checked types. Paths of a job's files are trusted only within folders that the user
-shares with members; other files are reported but not read. ``member_proxy`` has one
+A member's token identifies one queue. So a member may only report problems, its resources, the jobs
+that were submitted to it, and the outcomes of requests that it got. Any other event is dropped,
+with one warning: for example ``call-returned``, ``stop``, and events of another member's job.
+``wire`` has already checked types. Paths of a job's files are trusted only within folders that the
+user shares with members; other files are reported but not read. ``member_proxy`` has one
 :class:`EventAdmission` for each member.
 """
 

@@ -138,7 +138,7 @@ class Outbox:
 
 
 class Inbox:
-    """The events of one member that have arrived, by their numbers."""
+    """The numbers of one member's events that have arrived, so that repeated events are dropped."""
 
     def __init__(self) -> None:
         #: The life that the numbers belong to; None before the first life.

@@ -20,9 +20,10 @@ _LISTENS = "0A"
 
 
 def foreign_owner(host: str, port: int) -> str | None:
-    """Return, in words for an error, the foreign user who listens on this loopback address.
+    """Return a text for an error message if another user (but not root) listens on this loopback
+    address.
 
-    Returns ``None`` if the listener is not foreign.
+    Returns ``None`` if this user, root or nobody listens there.
     """
     for address, owner in _listeners(host, port):
         if owner not in (os.geteuid(), 0):
