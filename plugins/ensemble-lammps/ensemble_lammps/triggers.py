@@ -1,8 +1,8 @@
 """The triggers ``lammps-thermo`` and ``lammps-converged``.
 
-Both use the rows of the observer ``lammps``. The trigger ``lammps-thermo`` is the trigger
-``observed``, restricted to thermo rows. The trigger ``lammps-converged`` waits for a metric: the
-number of jobs of a group whose averages have converged.
+Both use the rows that the observer ``lammps`` reads from jobs' logs. The trigger ``lammps-thermo``
+occurs at each row of thermo output, and not at other rows. The trigger ``lammps-converged`` waits
+for a metric: the number of jobs of a group whose averages have converged.
 """
 
 from __future__ import annotations

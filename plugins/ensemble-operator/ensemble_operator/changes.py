@@ -1,4 +1,4 @@
-"""Inputs and outputs of ``plan``: the changes that it requests, and the observed state."""
+"""Data types for ``plan``: the observed state, and the changes that ``plan`` requests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Note:
-    """An Event about an Ensemble."""
+    """A Kubernetes Event to post about an Ensemble."""
 
     reason: str
     message: str

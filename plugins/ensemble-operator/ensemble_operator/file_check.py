@@ -1,7 +1,7 @@
 """Validates ensemble files in the operator's process, as ``ensemble validate`` does.
 
-A check neither executes code in a file nor reads other files that it names, because pods get only
-the file itself.
+A check executes no code from the ensemble file. It also does not read files that the ensemble file
+names, because the pods of a run get only the ensemble file.
 """
 
 from __future__ import annotations

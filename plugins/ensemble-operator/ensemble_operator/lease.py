@@ -22,7 +22,7 @@ _log = logging.getLogger("ensemble.operator")
 
 
 class Lease:
-    """A Lease that ``identity`` tries to hold.
+    """A Lease in Kubernetes that this operator, named ``identity``, tries to hold.
 
     In seconds, ``duration`` is how long the Lease is valid, ``renew`` how long the holder continues
     without a renewal, and ``retry`` the pause between attempts.

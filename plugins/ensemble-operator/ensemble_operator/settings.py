@@ -12,7 +12,8 @@ class Settings:
     """Settings of the operator.
 
     - ``image``: image that contains the service
-    - ``view``: image with a relocatable folder of ``ensemble``, for members with other images
+    - ``view``: image with an installation of Ensemble that works in any folder. It is copied into
+      members whose own images lack Ensemble
     - ``restricted``: whether MiniClusters are denied Secrets, host paths and privileges
     - ``user``: uid and gid of the operator's own pods; ``None`` if the cluster chooses them
     - ``resync``: seconds between reconciles without changes

@@ -1,7 +1,8 @@
-"""Watches with kopf: updates the cache and triggers reconciles.
+"""Watches the cluster with kopf, a framework for operators: updates the cache and triggers
+reconciles.
 
-Only ``on.event`` and indices are used, because other handlers leave annotations or finalizers on
-objects. The indices serve only to delay handlers until all existing objects have been listed once.
+Of kopf's handlers, only ``on.event`` and indices are used, because the others leave annotations or
+finalizers on objects. The indices only delay the events until kopf has listed all existing objects.
 """
 
 from __future__ import annotations

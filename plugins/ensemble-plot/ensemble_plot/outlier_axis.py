@@ -1,7 +1,7 @@
-"""Vertical axis that is linear where most values are, and logarithmic beyond.
+"""Vertical axis that is linear in the range of most values, and logarithmic outside of this range.
 
-So a few outliers do not make the other curves flat. ``drawing`` uses it for panels for which
-``picture`` found such outliers (the field ``usual``).
+With this axis, a few outliers do not make all other curves flat. ``drawing`` uses it for panels in
+which ``picture`` has found outliers (the field ``usual`` has the range of most values).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _Scale:
 
 
 def set_outlier_axis(ax: Any, usual: tuple[float, float], least: float, most: float) -> None:
-    """Make the panel's vertical axis linear within ``usual`` and logarithmic beyond.
+    """Make the panel's vertical axis linear within the range ``usual``, and logarithmic outside.
 
     The axis extends from ``least`` to ``most``. Dotted lines mark the changes between the two
     scales.

@@ -1,9 +1,8 @@
 """Figure of a table of results, for a paper: ``ensemble plot RUN TABLE``.
 
-The table's ``plot:`` says which columns are x, y and error bars. Each column y has its own panel;
-the panels are below each other. If the table's ``by`` has a parameter besides x, a panel has a
-curve for each value of that parameter. The figure has no title, small type, and the width of a text
-column.
+The table's ``plot:`` says which columns are x, y and error bars. Each column y has its own panel,
+one below the other. If the table's ``by`` has a parameter besides x, a panel has a curve for each
+value of that parameter. The figure has no title, small type, and the width of a text column.
 """
 
 from __future__ import annotations
