@@ -41,7 +41,7 @@ ACTION_KEYS = frozenset({"name", "repetitions", "backoff", "on_error"})
 
 
 class MatchContext(NamedTuple):
-    """What an action can use when its rule fires. The action is checked against it.
+    """Facts that an action can use when its rule fires. The action is checked against them.
 
     - ``trigger``: the trigger's name, for messages.
     - ``job``: whether the event can have a job of this run; ``group`` is the group of that job

@@ -26,7 +26,7 @@ _LONGEST_NAME = 200
 
 
 class Service(Protocol):
-    """What sets the cluster's size: the ensemble service, or a mock of it."""
+    """The ensemble service or a mock of it, which sets the cluster's size."""
 
     def size(self) -> int | None:
         """Return the target number of nodes, if known.
