@@ -249,9 +249,9 @@ def did_you_mean(
 
 
 def no_such(whose: str, noun: str, name: str, known: Collection[str], if_empty: str) -> UsageError:
-    """Return the error for an unknown name.
+    """Return the error ``{whose} has no {noun} {name}``, with the ``known`` names in its hint.
 
-    ``whose`` is the thing that has only the names ``known``.
+    If no name is known, ``if_empty`` is the hint.
     """
     listed = f"it has {', '.join(known)}" if known else if_empty
     hint = did_you_mean(name, known, listed, cutoff=0.5)
@@ -269,10 +269,10 @@ def call_plugin(
 ) -> Any:
     """Call a function in a plugin's record, and check the type of the result.
 
-    Raises :class:`PluginError` if the result is not an instance of ``returns``, which the message
-    calls ``expected``. Leave ``whose`` empty if the surrounding message names the plugin. An
-    unexpected exception becomes a :class:`PluginError` with the text ``failed``; if ``failed`` is
-    empty, the exception propagates.
+    Raises :class:`PluginError` if the result is not an instance of ``returns``. In the message,
+    ``expected`` describes this type, and ``whose`` names the plugin (empty if the surrounding
+    message names it). An unexpected exception becomes a :class:`PluginError` whose message is
+    ``failed``; if ``failed`` is empty, the exception propagates.
     """
     try:
         returned = function(*arguments)

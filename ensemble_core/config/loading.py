@@ -1,8 +1,8 @@
 """Loads an ensemble file: checks it and turns it into an immutable :class:`Ensemble`.
 
 All errors are reported at once. The structure is checked first, with a JSON Schema, and then the
-references, section by section. The same checks are used during the run, for rules, actions and
-groups that arrive then.
+references, section by section. During the run, the same checks are used for rules and actions that
+the run adds, and for job groups that it changes.
 """
 
 from __future__ import annotations
@@ -137,9 +137,10 @@ def expanded(
     overrides: Sequence[str] = (),
     attached: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Return the data of a fully expanded ensemble file. It is equivalent to the original file.
+    """Return the data of an equivalent ensemble file without references to sources and algorithms.
 
-    Raises :class:`FileErrors` for an invalid file.
+    Sources under ``jobs:`` are replaced by the groups and rules that they create, and algorithms
+    under ``use:`` by their rules. Raises :class:`FileErrors` for an invalid file.
     """
     context, _ = _opened(text, registry, file, None, overrides, attached, None)
     _raise(context)

@@ -98,7 +98,7 @@ def _step(document: Document, path: Path, here: Any, step: str, origin: str) -> 
         return _named(here, "id", step, origin, "rule")
     if step.isascii() and step.isdigit() and len(step) < 7 and int(step) < len(here):
         return int(step)
-    raise _error(origin, f"{step!r} is not an index of a list of {len(here)}", "count from 0")
+    raise _error(origin, f"there is no item {step!r} in a list of {len(here)}", "count from 0")
 
 
 def _named(entries: Iterable[Any], key: str, step: str, origin: str, noun: str) -> int:

@@ -1,6 +1,7 @@
-"""Checks that the instances and generators which an action ``switch`` names exist.
+"""Checks that an action ``switch`` names only existing instances (entries under ``use:``) and
+generators.
 
-The names are the values of options with the annotation ``"x-ensemble": "phase"``.
+In the action's schema, the options for these names have the annotation ``"x-ensemble": "phase"``.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ def check_phase(context: Context, path: Path, name: str) -> bool:
 
 
 def check_learns(context: Context, path: Path, name: str, sources: Collection[str]) -> None:
-    """Report a generator that cannot take over the points of the generators that it replaces.
+    """Report an error if the generator ``name`` cannot learn from the points of other generators.
 
-    ``sources`` lists these generators. If it is empty, the generator replaces all others.
+    ``sources`` lists these other generators. If it is empty, they are all others in the file.
     """
     known = context.known.generators
     learner = known.get(name)

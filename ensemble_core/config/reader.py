@@ -1,7 +1,8 @@
 """Strict YAML parser that records the position of every value and limits depth and size.
 
 It builds data from the parsing events of PyYAML (or libyaml, if available). For an alias, it reads
-the events of the anchor again, so repeated content counts each time. Scalars follow YAML 1.1
+the events of the anchor again. So content that an alias repeats counts towards the limit on size
+each time, and nested aliases cannot exhaust the memory. Scalars follow YAML 1.1
 without its traps: ``1e3`` is a number, while ``1:30``, ``010`` and dates are strings. Keys are
 always strings. A duplicate key is an error.
 """

@@ -1,10 +1,12 @@
 """Checks names of the form ``STAT.NAME`` (``max.stress``, ``count.done``) in rules.
 
-Such a name is a statistic over the values in the rule's scope. The scope is the rule's instance if
-the rule has ``each``, or else the event's job, or else the trigger's group. ``all.max.stress``
-always covers the whole group. ``max.stress(T > 2)`` covers only the values that pass the filter.
-This module checks the names in conditions, expressions and messages. The engine computes only
-statistics that the file uses.
+Such a name is a statistic over the values in the rule's scope. If the rule has ``each``, the scope
+is the job or slice for which the rule is checked; otherwise, it is the event's job or, if the event
+has no job, the trigger's group. ``all.max.stress`` always covers the whole group.
+``max.stress(T > 2)`` covers only the values that pass the filter.
+
+This module checks such names in conditions, expressions and messages. It returns the valid ones, so
+that the engine computes only statistics that the file uses.
 """
 
 from __future__ import annotations

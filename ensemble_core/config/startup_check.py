@@ -1,5 +1,6 @@
-"""Checks that at least one rule can fire at the start, because the run would otherwise end at
-once.
+"""Checks that a run can begin: some rule or generator can submit its first job.
+
+Otherwise, the run would end at once.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ _OWN = (
 def check_can_start(context: Context, rules: Sequence[BoundRule], *, heartbeat: bool) -> None:
     """Report an error if no rule can fire before the first job and no generator suggests points.
 
-    With a ``heartbeat``, the run does not end although nothing happens, and jobs may be submitted
-    from outside (``ensemble submit``). In such a run, a rule on a gauge of the run's own jobs can
-    also fire.
+    Before the first job, gauges of the run's own jobs do not change, so rules on such gauges cannot
+    fire. With a ``heartbeat``, they can: the run does not end while it has no jobs, and a user may
+    add jobs (``ensemble submit``), which change these gauges.
     """
     if any(each is None or each.enabled for each in context.known.generators.values()):
         return

@@ -447,9 +447,11 @@ def check_filter_names(
     known: Collection[str],
     what: str,
 ) -> bool:
-    """Return False after reporting a name in the filter of ``base`` that jobs or rows do not have.
+    """Check the ``names`` that the filter of ``base`` uses. If one is unknown, report it and return
+    False.
 
-    ``what`` is the noun for messages: job or row.
+    ``known`` has the names that a filter can use. ``what`` says what the filter selects, for
+    messages: job or row.
     """
     right = True
     for name in names:

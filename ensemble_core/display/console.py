@@ -1,6 +1,8 @@
-"""Formats the events and decisions of a run as lines of text, like those of ensemble-python.
+"""Formats the events and decisions of a run as lines of text.
 
-The output thread calls a :class:`Narrator`, which stores some data about active jobs.
+The lines look like those of ensemble-python, an earlier program. The output thread passes each
+event and decision to a :class:`Narrator`. The narrator also stores some data about active jobs,
+such as why a job failed, because a later line needs it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Output thread: formats and prints everything that a run prints.
 
 The engine's thread queues events and decisions. The output thread writes them as lines, with the
-live table below. It also writes what users' functions print, so that lines stay whole. If the
-reader of a pipe exits (``| head``), the run ends. If the terminal is closed, the run continues.
+live table below. It also writes what users' functions print, so that lines stay whole. If stdout
+can no longer be written, for example because the reader of a pipe has exited (``| head``), the run
+continues without output.
 """
 
 from __future__ import annotations
@@ -38,8 +39,7 @@ class Output:
     reader is too slow, debug lines are dropped. Without ``redirects``, ``print`` is unchanged.
 
     With ``as_json``, the run waits for a slow reader instead of dropping lines. Text that users'
-    functions print goes to stderr, because stdout contains only JSON. If the reader of stdout
-    exits, nothing more is written to stdout.
+    functions print goes to stderr, because stdout contains only JSON.
     """
 
     def __init__(

@@ -1,6 +1,7 @@
-"""Formats text output: colors, times, sizes and aligned tables, within what a stream can show.
+"""Formats text output: colors, times, sizes and aligned tables.
 
-All code that prints uses it; commands of plugins use it through ``toolkit``.
+Colors and special characters are left out if the stream cannot show them. All code that prints uses
+this module; commands of plugins use it through ``ensemble_core.cli.toolkit``.
 """
 
 from __future__ import annotations

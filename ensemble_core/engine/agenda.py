@@ -4,10 +4,11 @@ The unit of work is a *step*: a method with its arguments. The loop calls the me
 and the method returns the steps that follow. Steps are on a stack, so a long chain of firings needs
 no recursion. The steps that a step returns run before older steps.
 
-Before each step, the loop considers metric rules whose metric has changed, then held jobs that were
-cancelled, then retries that were dropped. When the stack is empty, the loop asks for a step that
-concerns the whole run: limits, generators, or rules on ``idle``. The stack is always empty between
-events, so snapshots do not include it.
+Before each step, the loop handles what earlier steps have caused: first it considers rules on
+metrics that have changed, then it handles held jobs that were cancelled, and then retries that were
+dropped. When the stack is empty, the loop asks for a step that concerns the whole run: limits,
+generators, or rules on ``idle``. The stack is always empty between events, so snapshots do not
+include it.
 """
 
 from __future__ import annotations

@@ -28,8 +28,9 @@ DoneJob = tuple[Any, ...]
 class DoneJobs:
     """The done jobs of one group, by index.
 
-    ``slices`` is an index for rules with ``each``: for each list of parameters that a rule has
-    there, it maps the values of these parameters to the indices of the jobs with these values.
+    ``slices`` finds the jobs of a slice, for rules with ``each``. A key is the list of parameters
+    under a rule's ``each``. Its value maps each combination of values of these parameters to the
+    indices of the jobs with these values.
     """
 
     jobs: dict[int, DoneJob] = field(default_factory=dict)

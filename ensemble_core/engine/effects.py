@@ -265,10 +265,10 @@ def _by(index: Index, rules: set[str]) -> bool:
 
 
 def switched(effects: Effects, decision: Switch) -> tuple[list[RuleState], list[Index]]:
-    """Apply a switch.
+    """Turn on and off the instances and generators that an action ``switch`` names.
 
-    Return those rules on ``start`` that belong to instances that were turned on, and the indices
-    for which pending calls were dropped.
+    Return two lists: the rules on ``start`` of the instances that were turned on, and the indices
+    that waited for calls of instances that were turned off, because such calls are dropped.
     """
     state = effects.state
     rules = state.rules

@@ -23,8 +23,8 @@ It obeys these laws, which are tested:
 4. **Repetitions.** A rule fires at most ``repetitions`` times. With ``each``, this holds for every
    instance, and every instance has its own backoff and its own count of consecutive checks
    (``for``). If a resize request is not delivered, repeating it belongs to the same firing. Rules
-   that are exhausted, disabled or cut leave the index and cost nothing; an exhausted instance costs
-   one look-up.
+   that are exhausted, disabled or cut are removed from the rule index and cost nothing; an
+   exhausted instance costs one look-up.
 5. **Counting.** Each of our jobs is counted once, by its outcome. At all times, ``submitted =
    finished + cancelled + active``, where ``finished = success + failed``. The outcome is known at
    ``finish``, or at ``clean`` for a job that never ran. Duplicate events change nothing. These
@@ -35,9 +35,9 @@ It obeys these laws, which are tested:
 6. **Chains.** Firings form a chain if each causes the next one and no job finishes in between. A
    chain longer than ``limits.chain`` is cut: the next rule (or instance) is switched off, and an
    error shows the chain. A retry starts a new chain.
-7. **Failures.** A failed job counts as handled if a rule on failures has matched one of its events
-   by the time of its ``clean``, or still waits for more failures (``count.G.failed``). It also
-   counts as handled if it is retried, or if it costs a point of a generator with the option
+7. **Failures.** A failed job counts as handled if, at its ``clean``, a rule on failures has matched
+   one of its events, or a rule on ``count.G.failed`` has not yet reached its number. It also counts
+   as handled if it is retried, or if a point is lost with it whose generator has the option
    ``failed``. A lost index counts as a failed job, unless its last attempt was cancelled. A natural
    end has exit code 0 if all failures were handled, and 1 otherwise.
 8. **Natural end.** The run ends when no job is active, no call is pending, no retry waits, rules on

@@ -1,7 +1,8 @@
 """One firing of a rule, as the method ``plan`` of an action sees it.
 
-A decision takes effect when the plan yields it. The only exception: creating a ``Submit`` reserves
-the indices of its jobs. The interface is ``model.rules.Firing``; this module implements it for
+The plan creates decisions with the methods of this object and yields them. A decision takes effect
+when it is yielded. Only a ``Submit`` has an effect before: when it is created, the indices of its
+jobs are reserved. The interface is ``model.rules.Firing``; this module implements it for
 ``rule_evaluation``.
 """
 

@@ -2,9 +2,9 @@
 backlogs.
 
 Counting starts when a gauge is first used, so runs without gauges pay nothing. The job table
-reports every change of a job's state. If the executor reports a gauge (``queue.sched``,
-``waiting.nodes``), its value takes precedence. ``queue.active`` and the other ``waiting.*`` gauges
-always cover only jobs of this run.
+reports every change of a job's state to this module. If the executor reports a gauge of the whole
+queue (``queue.sched``, ``waiting.nodes``), its value is used instead. ``queue.active`` and the
+other ``waiting.*`` gauges always cover only jobs of this run.
 """
 
 from __future__ import annotations

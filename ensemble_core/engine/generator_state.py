@@ -31,7 +31,11 @@ _LAST = {"pending": 3, "pruned": 4, "lost": 5}
 
 @dataclass(slots=True, eq=False)
 class Asking:
-    """A pending call: how many points it requests, and which points and readings it passes on."""
+    """A pending call of a generator.
+
+    ``count`` is how many points it requests. ``told`` and ``readings`` have the finished points and
+    the rows of running points that it reports to the generator.
+    """
 
     call: Call
     count: int

@@ -97,10 +97,10 @@ _STATE_EVENT = {
 class Transition(NamedTuple):
     """The effect of one event on a job.
 
-    ``once`` is a bit in a set of events, for events that a job has at most once. ``state`` is the
-    new state (0: unchanged). ``changes`` is true if the event changes more of the job's record than
-    its state. ``moving`` has the trigger events for rules if the state changes, and
-    ``trigger_events`` those if it does not.
+    If a job has the event at most once, ``once`` is the event's bit in the set of events that a job
+    has had; otherwise, it is 0. ``state`` is the new state (0: unchanged). ``changes`` is true if
+    the event changes more of the job's record than its state. Rules get the trigger events
+    ``moving`` if the event changes the job's state, and otherwise ``trigger_events``.
     """
 
     once: int
@@ -111,7 +111,7 @@ class Transition(NamedTuple):
 
 
 def transition_of(name: str) -> Transition:
-    """Return the effect of an event. RFC 21 need not define the event."""
+    """Return the effect of an event, even if RFC 21 does not define it."""
     state = _STATE_AFTER.get(name, JobState.NEW)
     changes = name in ("submit", "start", "exception", "finish", "clean")
     own = (f"job-{name}",)

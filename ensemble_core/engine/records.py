@@ -427,8 +427,10 @@ class Pending(Generic[Asked]):
 
 @dataclass(slots=True, eq=False)
 class Stop:
-    """A stop that is in effect: its decision, the deferred events, and the jobs that ended in
-    them.
+    """A stop that is in effect.
+
+    ``deferred`` has the events that a resume will handle; ``over`` has the jobs that ended in these
+    events.
     """
 
     decision: Terminate

@@ -82,7 +82,7 @@ _SWITCHED = 50
 class RuleState:
     """State of a rule: its firings and its backoff.
 
-    If the rule has ``each``, each instance has its own.
+    If the rule has ``each``, every :class:`Instance` has its own firings and backoff.
 
     ``order`` is the rule's position among all rules. ``woken`` counts matches; for a metric rule,
     its ``watch`` counts them instead. ``seen`` has the values in the condition when it was last
@@ -239,9 +239,9 @@ class Watch:
     """The rules that wait for one metric.
 
     ``read`` returns the value of the metric; ``last`` is the value that was read last; ``updates``
-    counts updates. No rule is satisfied by a value above ``floor`` and below ``ceiling``. As long
-    as the ``bounds`` of the metric's series lie between ``floor`` and ``ceiling``, the metric is
-    not read at updates, and ``unread`` is true.
+    counts updates. A value above ``floor`` and below ``ceiling`` satisfies no rule. ``bounds`` is
+    the series of values between whose minimum and maximum the metric lies. As long as both are
+    between ``floor`` and ``ceiling``, updates do not read the metric, and ``unread`` is true.
     """
 
     path: MetricPath

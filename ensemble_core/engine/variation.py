@@ -96,8 +96,8 @@ def combinations(
 ) -> Iterator[dict[str, object]]:
     """Yield the combinations of these values, in the order of the group's parameters.
 
-    Parameters that are not in ``parameters`` have their value in ``base``. Parameters that are in
-    neither have all values of the group's sweep.
+    A parameter has the values in ``parameters``. If it is not there, it has its value in ``base``,
+    and if it is in neither, all its values in the group's sweep.
     """
     names = group.names
     given = {

@@ -150,8 +150,9 @@ def recover(
 ) -> Replay:
     """Replay a journal to its last event, beginning at the newest snapshot that ``maker`` can read.
 
-    If ``maker`` is ``None``, begin at the first event. Without ``pending``, a change of the file
-    after the last event is ignored, because the caller replaces it.
+    If ``maker`` is ``None``, begin at the first event. If the ensemble file was changed after the
+    last event, this change is applied only with ``pending``; a caller that changes the file itself
+    leaves it out.
 
     Raises :class:`JournalError` if the journal is damaged, :class:`Difference` if decisions differ,
     and the errors of ``loading``.

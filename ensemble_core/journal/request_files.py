@@ -118,9 +118,7 @@ def requester() -> str:
 
 
 def leave_request(folder: Path, *names: str, word: str | None = None) -> None:
-    """Create files with these names.
-
-    They request that the controller stops, ends or leaves the run.
+    """Request that the controller stops, ends or leaves the run, by files with these names.
 
     The files contain ``word``, or else the user's name. Raises :class:`EnsembleError` if the files
     cannot be written.

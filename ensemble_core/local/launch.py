@@ -107,8 +107,8 @@ class Launcher:
     """Launches the tasks of the jobs of a run. It changes the working directory of this process.
 
     ``began`` is the time at which the run's first supervisor started (seconds since the epoch), or
-    ``None`` if this supervisor is the first one. Files that were written since then are not
-    truncated.
+    ``None`` if this supervisor is the first one. An output file that was written since then has
+    output of this run, so it is not truncated.
     """
 
     def __init__(

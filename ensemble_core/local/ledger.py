@@ -13,7 +13,8 @@ when it is opened. In addition to events of jobs (see ``protocol``), the file ha
 - ``["f",[ID,…]]``: the controller no longer needs these jobs, so a compaction may remove them.
 - ``["t",TIME]``: the time of the newest event when the file was compacted.
 
-A truncated last line is ignored. The file is compacted when most of it is about forgotten jobs.
+A truncated last line is ignored. The file is compacted when most of it is about jobs that the
+controller no longer needs (``f``).
 Lines of format 1 have no checksum; they are accepted before the first line with a checksum.
 
 Durability: all writes survive the process. Events of waiting jobs and answers to resizes are synced

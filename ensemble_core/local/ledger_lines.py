@@ -68,9 +68,7 @@ def checked(raw: bytes, plain: bool) -> bytes:
 
 
 def newer(raw: bytes, wanted: Mapping[str, float]) -> bool:
-    """Return True if a line is an event of a job in ``wanted`` and is later than the time given
-    there.
-    """
+    """Return True if a line is an event of a job in ``wanted``, later than ``wanted[job]``."""
     try:
         text = raw.decode("ascii")
         name = line_job(text)
