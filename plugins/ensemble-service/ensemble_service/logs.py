@@ -23,7 +23,7 @@ _LONGEST = 2_000
 
 
 def tell(event: str, level: Level = "info", **fields: object) -> None:
-    """Log ``event``. The ``fields`` are plain data."""
+    """Log an event: a few constant words, with ``fields`` that vary (numbers, texts)."""
     number = getattr(logging, level.upper())
     if _LOGGER.isEnabledFor(number):
         _LOGGER.log(number, event, extra={_FIELDS: fields})
@@ -32,7 +32,7 @@ def tell(event: str, level: Level = "info", **fields: object) -> None:
 def configure(
     form: Literal["text", "json"] = "text", level: Level = "info", stream: TextIO | None = None
 ) -> None:
-    """Send the service's log, and gRPC's, to ``stream`` (stderr)."""
+    """Write the service's log and gRPC's errors to ``stream``, by default stderr."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(_Json() if form == "json" else _Text())
     for name in ("ensemble_core", "ensemble_service", "grpc"):

@@ -1,7 +1,8 @@
-"""Active jobs of one member, and what the run knows of each.
+"""Table of the active jobs that a run has submitted to one member.
 
-``member_proxy`` has one :class:`MemberJobs` for its member. ``MemberJobs`` also decides what
-happens to jobs that a restarted member no longer knows.
+It is part of the member's proxy in the run's controller (``member_proxy``). It says which jobs
+still have to be sent to the member, and decides what happens to jobs that a restarted member does
+not know.
 """
 
 from __future__ import annotations
@@ -19,10 +20,14 @@ __all__ = ["MemberJob", "MemberJobs"]
 class MemberJob:
     """An active job.
 
-    The field ``data`` is kept until the member is known to have the job. The field ``newest`` is
-    the time of the job's newest event. After a restart, the member repeats the job's events; those
-    up to the time ``since`` had already arrived and are dropped. Both times are by the member's
-    clock. The field ``events`` is the number of received events.
+    - ``data``: the job as it is sent to the member. It is kept, so that the job can be sent again,
+      until an event shows that the member has the job.
+    - ``newest``: time of the job's newest event
+    - ``since``: the value of ``newest`` when the member restarted. The member then repeats the
+      job's events, and those up to this time are dropped, because they had already arrived.
+    - ``events``: number of received events
+
+    Times are by the member's clock.
     """
 
     data: pb.Job | None

@@ -1,15 +1,15 @@
-"""Member proxy: represents one member in a run's controller, with retries, acknowledgements and
-jobs.
+"""Member proxy: the object in a run's controller that represents one member.
 
 The executor ``remote`` has one :class:`MemberProxy` for each member, and holds its own lock when it
-calls a proxy. Calls are sent in order and resent until they are answered; the member carries out
-each call once. The member numbers its events, so none is lost or repeated.
+calls a proxy. The proxy sends calls (submit, cancel …) to the member in order, and resends each one
+until it is answered; the member carries out each call once. The member numbers its events, so none
+is lost or repeated.
 
-When the member was restarted, or has reopened its executor, its numbers start from 1 again: another
-*life* begins (``hosted_run``). The proxy then first asks the member which jobs it knows. Jobs that
-never arrived are resubmitted; jobs that vanished are reported as lost. The member repeats the
-events of the other jobs, and the proxy drops those that it has already received. Only then are the
-waiting calls sent.
+When the member was restarted, or has reopened its executor, it numbers its events from 1 again:
+another *life* begins (``hosted_run``). The proxy then first asks the member which jobs it knows,
+and keeps all other calls until the answer. Jobs that never arrived at the member are resubmitted.
+Jobs that had arrived, but are now unknown to the member, are reported as lost. The member repeats
+the events of the jobs that it knows, and the proxy drops those that it has already received.
 """
 
 from __future__ import annotations
@@ -52,8 +52,10 @@ _MOST_CAPABILITIES = 100
 
 
 class MemberProxy:
-    """One member. ``present`` says whether it is connected, ``open`` whether calls can be sent to
-    it.
+    """One member, as a run's controller sees it.
+
+    The attribute ``present`` says whether the member is connected. The property ``open`` says
+    whether it has also joined the run, so that calls can be sent to it.
     """
 
     def __init__(self, name: str, run: RunContext, offsets: tuple[int, int] = (0, 0)) -> None:

@@ -1,7 +1,7 @@
-"""Members of a run, kept in a file of its state folder, and errors for absent members.
+"""Record of a run's members, in a file of its state folder, and errors for absent members.
 
-When a run is resumed, its new controller reads in that file which members may have jobs of the
-run. Used by the executor ``remote``. Loads neither gRPC nor protobuf.
+When a run is resumed, its new controller reads this file to learn which members may have jobs of
+the run. Used by the executor ``remote``. Loads neither gRPC nor protobuf.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FILE = "remote.json"
 
 
 class Membership:
-    """The members of a run, and what a later controller needs to know about them.
+    """The record of a run's members. Each change is written to the file.
 
     Raises :class:`ExecutorError` if the file cannot be read or written.
     """
@@ -174,7 +174,7 @@ def similar_name(name: str, there: Collection[str]) -> str | None:
 def no_such_member(
     absent: Sequence[str], present: Collection[str], target: str, namespace: str
 ) -> ExecutorError:
-    """Return the error for members that are not connected."""
+    """Return the error of a new run for members that are not connected to the service."""
     there = sorted(present)
     cause = f"connected: {listed(there)}" if there else "no member is connected"
     hint = "start one beside a queue with 'ensemble member start'"
@@ -193,7 +193,7 @@ def no_such_member(
 
 
 def away(run: Run | None, names: Sequence[str], seconds: float) -> ExecutorError:
-    """Return the error for members that did not come back in time."""
+    """Return the error of a resumed run whose members did not connect within ``seconds``."""
     tag = run.tag if run is not None else "RUN"
     return ExecutorError(
         f"{'member' if len(names) == 1 else 'members'} {listed(names)} "

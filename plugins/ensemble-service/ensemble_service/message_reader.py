@@ -2,9 +2,9 @@
 
 ``rpc_guard`` uses it to read the first message of each call. gRPC allocates memory for a message
 only while the message is read; a call whose message is not read yet holds at most one HTTP/2 flow
-control window. Callers with a credential wait for their turn. Callers without one share a few
-places: if all are taken, a new message replaces the one that has taken longest, because an honest
-caller's message arrives at once.
+control window. Messages of callers with a credential are queued. Messages of callers without one
+share a few places. If all places are taken, the oldest of these messages is rejected to make room
+for a new one: an honest caller's message arrives at once, so it is hardly ever the oldest.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ _MOST_READERS = 1_000
 
 
 class Messages:
-    """The messages of a call as they arrive.
+    """Iterator over the messages of a call.
 
-    Unlike gRPC's own iterator, this class does not keep a message until the next one arrives.
+    Unlike gRPC's own iterator, it keeps no reference to a message that it has returned, so the
+    memory of a large message is free before the next one arrives.
     """
 
     def __init__(self, context: Any) -> None:

@@ -40,7 +40,10 @@ class Waiting:
 
 
 class PendingCalls:
-    """Calls to one member. The mapping ``jobs`` has the member's jobs; the proxy updates it."""
+    """The unanswered calls to one member, in order.
+
+    The mapping ``jobs`` has the data of the jobs to submit. The member's proxy updates it.
+    """
 
     def __init__(self, member: str, run: RunContext, jobs: Mapping[str, MemberJob]) -> None:
         self._member = member

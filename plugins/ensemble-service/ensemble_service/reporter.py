@@ -35,7 +35,7 @@ _log = logging.getLogger("ensemble.member")
 
 
 class Reporter:
-    """Sends heartbeats of the member ``name`` to the service at ``host:port``.
+    """Sends heartbeats as the member ``name`` to the service at ``host:port``.
 
     The file ``token_file`` has the credential and is read for each connection. The arguments ``ca``
     and ``insecure`` are those of :class:`ServiceClient`. The arguments ``executor``, ``version``

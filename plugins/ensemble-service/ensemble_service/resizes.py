@@ -1,11 +1,13 @@
 """Resize requests: carries out each request once, and one per member at a time.
 
 The resize requests of both protocols (``servicer``, ``legacy_protocol``) arrive here, on the event
-loop. This is the only layer that makes them idempotent: a repeated request waits until the member's
-earlier requests are answered, and finds its own answer in the log (``resize_log``). No other layer
-remembers answers, and the resizer never sees a request twice. The section "Which layer retries, and
-which is idempotent" in ``docs/service.md`` describes the other layers. The resizer is called in
-threads, or on the event loop if it declares that it never blocks.
+loop. The *resizer*, a plugin, changes the size of a member. It is called in threads, or on the
+event loop if it declares that it never blocks.
+
+Only this layer makes requests idempotent. A repeated request waits until the member's earlier
+requests are answered, and then gets its first answer from the log (``resize_log``), so the resizer
+never sees a request twice. The section "Which layer retries, and which is idempotent" in
+``docs/service.md`` describes the other layers.
 """
 
 from __future__ import annotations
@@ -44,8 +46,9 @@ _CLOSING = 1.0
 
 
 class Resizes:
-    """The resizer, if any, with a queue of requests for each member. Use it on the event loop
-    only.
+    """The service's resizer, if it has one, with a queue of requests for each member.
+
+    Use it on the event loop only.
     """
 
     def __init__(

@@ -1,6 +1,7 @@
-"""Roll call at the start of a run: waits for the service and for the members that the file names.
+"""Roll call at the start of a run: waits for the service and for the members that the run needs.
 
-It also chooses the default member, for jobs that name none.
+These are the members that the ensemble file or the option ``members`` names, and the default
+member, which gets the jobs that name no member. If no default is set, the roll call chooses one.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ _log = logging.getLogger("ensemble.remote")
 class RollCall:
     """A roll call in progress.
 
-    The condition ``news`` is notified of every change. Callers must hold its lock.
+    Another thread notifies the condition ``news`` whenever the service or a member connects or
+    disconnects. Callers must hold the condition's lock.
     """
 
     def __init__(

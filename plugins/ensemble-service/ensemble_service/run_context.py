@@ -1,4 +1,7 @@
-"""Run context: the parts of the executor ``remote`` and its run that a member's proxy needs."""
+"""Run context: what the executor ``remote`` passes to its member proxies (``member_proxy``).
+
+Every proxy of a run gets the same context.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ __all__ = ["RunContext"]
 
 @dataclass(slots=True)
 class RunContext:
-    """Callbacks of the executor, and a run's name and epoch."""
+    """A run's name, the number of its controller (``epoch``), and callbacks of the executor."""
 
     run: str
     epoch: int

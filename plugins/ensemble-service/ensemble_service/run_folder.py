@@ -1,9 +1,9 @@
 """Run folder: what a member agent keeps on disk about one run, to read it after a restart.
 
 The file ``epoch`` has the number of the run's newest controller, so that a restarted agent rejects
-calls of earlier controllers. The file ``home`` has a random name of the folder, which the agent
-reports to the run. If the name changes, another agent with another folder has replaced the first,
-and may not know the jobs that the first received. Used by ``hosted_run``.
+calls of earlier controllers. The file ``home`` has a random name of the folder. The agent reports
+this name to the run. If it changes, an agent with another folder has replaced the previous agent,
+and may not know the jobs that the previous agent received. Used by ``hosted_run``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ __all__ = ["RunFolder"]
 
 
 class RunFolder:
-    """An agent's record of one run, in ``path``. ``epoch`` is 0 until an epoch was written."""
+    """An agent's folder ``path`` for one run.
+
+    The attribute ``epoch`` is the content of the file ``epoch``, 0 if it does not exist.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path

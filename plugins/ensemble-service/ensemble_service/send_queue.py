@@ -24,7 +24,7 @@ _M = TypeVar("_M", bound="Sized")
 
 
 class Sized(Protocol):
-    """A message that has a size."""
+    """Type of messages: protobuf's method that returns the number of bytes."""
 
     def ByteSize(self) -> int: ...  # noqa: N802 - protobuf's name
 
@@ -41,7 +41,8 @@ class _Waiting(Generic[_M]):
 class SendQueue(Generic[_M]):
     """Messages for one connection, in order.
 
-    The argument ``of_one`` is the set of the queues of all connections with the same credential.
+    The argument ``of_one`` is a set that the connections of one credential share. It contains
+    their queues, and the new queue adds itself.
     """
 
     def __init__(self, of_one: WeakSet[SendQueue[Any]] | None = None) -> None:
@@ -114,9 +115,10 @@ class SendQueue(Generic[_M]):
 
 
 class RunSendQueue(SendQueue[pb.ToRun]):
-    """Send queue for a run, which merges consecutive batches of a member.
+    """Send queue for a run. It merges consecutive batches of events from the same member.
 
-    Merging lets a slow reader catch up. It never delays a message.
+    Only batches that are still waiting are merged, so a slow run can catch up, and no message is
+    delayed.
     """
 
     def __init__(self, of_one: WeakSet[SendQueue[Any]] | None = None) -> None:

@@ -1,6 +1,6 @@
-"""Presence of the service from a run's point of view: whether it is connected, and its members.
+"""What a run knows about the service: whether the run is connected to it, and which members are.
 
-The executor ``remote`` has one :class:`ServicePresence` and updates it.
+The executor ``remote`` has one :class:`ServicePresence` and updates it at each change.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ _AWAY = 5.0
 
 
 class ServicePresence:
-    """The service at ``target``.
+    """The service at ``target``, as the run sees it.
 
-    The attribute ``members`` has the members that are connected to the service. The attribute
-    ``welcome`` says whether the run is connected too.
+    The attribute ``welcome`` says whether the run is connected to the service. The attribute
+    ``members`` has the members that are connected to the service; it is empty while the run is
+    disconnected.
     """
 
     def __init__(self, target: str) -> None:

@@ -87,9 +87,10 @@ def raise_file_limit() -> None:
 
 
 def give_memory_back() -> None:
-    """Make glibc return unused memory to the system.
+    """Set glibc's ``malloc`` so that it returns freed memory to the system.
 
-    Otherwise the memory of a large message stays fragmented in this process and doubles its size.
+    With its defaults, glibc keeps the fragmented memory of freed large messages, which doubles the
+    size of the process.
     """
     with contextlib.suppress(OSError, AttributeError):  # not glibc
         mallopt = ctypes.CDLL(None).mallopt
@@ -100,8 +101,8 @@ def give_memory_back() -> None:
 def trim_memory() -> None:
     """Return free memory to the system, even between blocks of the heap that are in use.
 
-    glibc by itself returns only free memory at the end of the heap. After a flood of messages, this
-    call takes milliseconds.
+    Without this call, glibc returns only free memory at the end of the heap. After a flood of
+    messages, the call takes milliseconds.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
