@@ -1,7 +1,7 @@
 """Roll call at the start of a run: waits for the service and for the members that the run needs.
 
-These are the members that the ensemble file or the option ``members`` names, and the default
-member, which gets the jobs that name no member. If no default is set, the roll call chooses one.
+These are the members that the ensemble file names, and the default member, which gets the jobs of
+groups that name no member. If no default is set, the roll call chooses one.
 """
 
 from __future__ import annotations

@@ -46,8 +46,9 @@ _Kind = Literal["arrive", "eligible", "start", "row", "killed", "end", "heard"]
 class Machine:
     """A cluster.
 
-    The field ``wait`` is the delay of each job caused by other users' jobs. The field ``most`` is
-    the maximum number of nodes after growing.
+    The field ``nodes`` is the number of nodes at the start, and ``most`` the number to which rules
+    can grow the cluster. The fields ``cores`` and ``gpus`` are those of one node. The field
+    ``wait`` is how long other users' jobs delay each job.
     """
 
     nodes: int = 1

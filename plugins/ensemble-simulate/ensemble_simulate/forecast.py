@@ -60,11 +60,11 @@ class Firings(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Figures of one simulated run: its length, and the core-seconds of its jobs and of the
-    cluster.
+    """Figures of one simulated run, such as its length in seconds.
 
-    The flag ``over`` is false if the run did not end in time. The field ``last`` counts the last
-    firings by rule; in an endless loop, these are the rules of the loop.
+    The fields ``used`` and ``offered`` are the core-seconds of the jobs and of the cluster. The
+    flag ``over`` is false if the run did not end in time. The field ``last`` says how often each
+    rule is among the last firings of the run, to find the rules of an endless loop.
     """
 
     seed: int
@@ -100,9 +100,9 @@ class Figures:
 class Study:
     """The simulated study.
 
-    - ``until``: seconds after which a run is aborted
-    - ``cost``: formula of a run's cost, with the names ``COST_NAMES``
-    - ``purpose``: decides whether code that the file names is loaded
+    - ``until``: seconds of virtual time after which a run is aborted
+    - ``cost``: formula of a run's cost, which may use the names ``COST_NAMES``
+    - ``purpose``: purpose of loading the file; only some purposes allow to load code that it names
     """
 
     ensemble: Ensemble

@@ -45,9 +45,11 @@ _Path = tuple[str | int, ...]
 def read(
     document: Document, ensemble: Ensemble, registry: Registry, path: _Path, until: float = math.inf
 ) -> Model:
-    """Return the model at this path of a file, for runs of at most ``until`` seconds.
+    """Return the model that a YAML document contains.
 
-    Raises :class:`FileErrors` with all mistakes.
+    The argument ``path`` has the keys that lead to the model, such as ``("simulate",)``. The
+    argument ``until`` is the maximum length of a run in seconds. Raises :class:`FileErrors` with
+    all mistakes.
     """
     return _Reader(document, ensemble, registry, until).model(document.get(path), path)
 

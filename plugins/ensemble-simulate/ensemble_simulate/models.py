@@ -176,11 +176,12 @@ class ReplayedRows:
 class GroupModel:
     """The model of the jobs of one group.
 
-    The field ``fails`` has the probability of each cause of failure, and ``statuses`` the wait
-    status of a job that fails with it. If ``recorded`` has an entry for a job (:func:`keys_of`),
-    the job has that life, from a kept run, instead of a drawn one; otherwise ``delays`` are its
-    delays. The field ``source`` says in words where the model comes from, and ``where`` is its
-    place in the file.
+    - ``fails``: probability of each cause of failure
+    - ``statuses``: wait status of a failed job, by cause
+    - ``recorded``: lives of jobs in a kept run, by the keys of :func:`keys_of`. A job with an entry
+      has this life. The other fields apply to all other jobs.
+    - ``source``: where the model comes from, in words
+    - ``where``: place of the model in the file
     """
 
     duration: Number | None = None
@@ -351,7 +352,7 @@ def names_of(job: Job) -> dict[str, Any]:
 def without_model(ensemble: Ensemble, model: Model) -> list[str]:
     """Return the job groups for which the model has no duration.
 
-    Groups with urgency 0 are omitted, because their jobs are held in the queue.
+    Groups with urgency 0 are omitted: the queue holds their jobs, so they need no duration.
     """
     known = {
         name for name, each in model.groups.items() if each.duration is not None or each.recorded

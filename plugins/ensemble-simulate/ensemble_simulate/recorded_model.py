@@ -1,10 +1,10 @@
-"""A model learned from a kept run: the lives of its jobs by id, and of other jobs by group.
+"""Model learned from a kept run: how long jobs take, how they fail and what they print.
 
-A job of the recorded run has the same life as in that run. For other jobs:
+A simulated job that the kept run had, too, has the same life as there. For other jobs:
 
-- The duration is drawn. If the group has enough jobs with different numeric parameters, it comes
-  from a regression of the logarithm of the duration, with resampled residuals. Otherwise it is one
-  of the measured durations.
+- The duration is random. If the group's jobs in the kept run had enough different numeric
+  parameters, the duration comes from a regression of its logarithm on these parameters, with
+  resampled residuals. Otherwise it is one of the durations in the kept run.
 - Failure rates are those of the group's recorded jobs.
 - Rows are those of the recorded job with the nearest parameters.
 

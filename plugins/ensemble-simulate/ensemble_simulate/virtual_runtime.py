@@ -77,9 +77,9 @@ LookingUp = Callable[[Sequence[tuple[Job, JobGroup | None]], float], Sequence[Ev
 def looking_up(
     state: Path, runs: Sequence[str], ensemble: Ensemble, warn: Callable[[str], None]
 ) -> tuple[tuple[str, ...], LookingUp]:
-    """Return the folders of earlier runs, and a function that looks jobs up in them.
+    """Return the folders of earlier runs, and a function that looks for jobs' results in them.
 
-    Raises :class:`EnsembleError` if nothing of a run can be reused.
+    Raises :class:`EnsembleError` if one of the runs has nothing that can be reused.
     """
     from ensemble_core.session.reuse import open_earlier
 

@@ -70,9 +70,10 @@ def parse_indices(text: str) -> list[int]:
 class Label:
     """Name and comment of a batch in Slurm: jobs of ``group`` with these indices, in run ``tag``.
 
-    The field ``attempt`` is the name that the base class ``BatchExecutor`` gives the batch. The
-    field ``suffix`` is what follows the index in the jobs' ids: ``-1`` for a first retry, ``~1``
-    for a first resubmission, ``-1~1`` for both, otherwise nothing.
+    The field ``attempt`` identifies the submission of the batch, because a batch may be submitted
+    several times. The base class ``BatchExecutor`` chooses it. The field ``suffix`` is what follows
+    the index in the jobs' ids: ``-1`` for a first retry, ``~1`` for a first resubmission, ``-1~1``
+    for both, otherwise nothing.
     """
 
     tag: str

@@ -12,7 +12,7 @@ __all__ = ["Refusal", "hint_for", "refusal", "words"]
 
 
 class Refusal(Enum):
-    """Meaning of a rejection for the caller."""
+    """Why a command of Slurm failed, and so whether to try it again."""
 
     #: A retry would be rejected too, because this job cannot run as it is.
     FINAL = "final"

@@ -87,7 +87,10 @@ def launcher(job: Job) -> list[str]:
 
 
 def render(job: Job, site: Mapping[str, str]) -> str:
-    """Return a job as a standalone batch script, without its reports."""
+    """Return a job as a batch script for users to read or to submit themselves.
+
+    Unlike the executor's own script, it does not report the job's start and end.
+    """
     options = [
         f"#SBATCH {_directive(word)}"
         for word in sbatch_options([job], Label.of([job], "RUN", "BATCH"), site)

@@ -126,10 +126,10 @@ custom: |
 
 
 def ensemble_files(folder: Path, *without: str) -> list[Path]:
-    """Return a folder's ensemble files, except those with rule tests and those with the prefixes
-    ``without``.
+    """Return a folder's ensemble files, without rule tests.
 
-    Returns an empty list if the folder does not exist.
+    Files whose names begin with one of the texts ``without`` are left out. Returns an empty list if
+    the folder does not exist.
     """
     files = sorted(folder.glob("*.yaml"))
     return [
@@ -139,7 +139,11 @@ def ensemble_files(folder: Path, *without: str) -> list[Path]:
 
 @dataclass(frozen=True)
 class Decisions:
-    """The decisions of a run: its exit code, and how often each firing (as JSON) was decided."""
+    """The decisions of a run, as they are compared.
+
+    The mapping ``firings`` has the number of equal firings: a firing is a rule with its decisions,
+    as JSON.
+    """
 
     exit_code: int
     firings: Counter[str]

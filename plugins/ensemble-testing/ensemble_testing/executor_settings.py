@@ -54,13 +54,14 @@ class ExecutorKnobs:
         Whether jobs run on this machine, as this user. If not, tests of their files and processes
         are skipped.
     contains:
-        Whether the queue also finds processes that have left the job's session.
+        Whether cancelling a job also ends those of its processes that have left its session
+        (``setsid``).
     forks:
         Whether a forked child of the tests can be a controller. False if a library (gRPC) does not
         work after a fork.
     slots:
-        Number of one-core jobs that run concurrently; ``None``: use the gauge ``cores.up``. One is
-        enough.
+        Number of one-core jobs that run concurrently; ``None``: use the gauge ``cores.up``. A queue
+        with one slot is enough for the suite.
     many:
         Number of one-core jobs in a bulk submission; more than can run concurrently.
     impossible:

@@ -1,4 +1,4 @@
-"""Contract of a plugin's record: the record is valid, and its options have a closed schema.
+"""Contract of a plugin's record: the record is valid, and its schema rejects unknown options.
 
 The other suites inherit it; plugin authors do not use it directly.
 """

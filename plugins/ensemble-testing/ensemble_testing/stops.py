@@ -80,8 +80,8 @@ class StopSuite:
     slots:
         Number of one-core jobs that run concurrently; ``None``: use the gauge ``cores.up``.
     ways:
-        How runs are stopped: signals, ``"stop"`` (the command) and ``"wall"`` (the flag). One is
-        enough, because executors see no difference.
+        How the tests stop runs: by signals, by ``"stop"`` (the command) or by ``"wall"`` (the
+        flag). One way is enough, because executors see no difference between them.
     timeout:
         Time limit of one run in seconds.
     """

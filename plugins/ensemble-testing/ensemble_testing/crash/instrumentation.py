@@ -1,7 +1,8 @@
-"""Instrumentation of a controller: adds kill points around its writes, orders and snapshots.
+"""Instrumentation of a controller: adds places where a crash test can kill it (``kill_points``).
 
-It replaces functions only in this process, a child that runs one controller. The project's code has
-no hooks for this.
+They are before and after each write to the journal, each snapshot, and each call of the executor.
+To add them, functions of the controller are replaced in this process, a child that runs only this
+controller. The project's code has no hooks for tests.
 """
 
 from __future__ import annotations

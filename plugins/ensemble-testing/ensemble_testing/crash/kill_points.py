@@ -1,8 +1,8 @@
 """Kill points: named places in a controller where a test can kill it.
 
 A call ``reach(name)`` marks such a place. :mod:`~ensemble_testing.crash.instrumentation` adds these
-calls; a fake queue may contain some too. Each call only counts itself, unless :func:`kill_at` was
-called in this process: then the process is killed in the chosen call.
+calls; a fake queue may contain some too. A call only increases a counter, unless :func:`kill_at`
+has chosen this call: then it kills the process.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ reached: Counter[str] = Counter()
 
 
 def kill_at(kind: str | None, number: int) -> None:
-    """Kill this process the ``number``-th time that a place of this kind is reached; 0 means never.
+    """Kill this process at the ``number``-th call of ``reach(kind)``; 0 means never.
 
-    If ``kind`` is ``None``, every place counts.
+    If ``kind`` is ``None``, calls with any name count.
     """
     global _kind, _number
     _kind, _number = kind, number

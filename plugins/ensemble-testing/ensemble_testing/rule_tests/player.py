@@ -1,7 +1,9 @@
-"""Runs a rule test: the engine and the runtime of simulations, on the test's queue.
+"""Runs a rule test and compares the result with its expectations.
 
-A difference is reported with the output of ``why`` about the rules concerned. For that, the test
-runs again with a tracer on each of these rules. Used by ``ensemble test`` and by the pytest plugin.
+The test runs on a virtual clock, with the engine and the runtime of simulations; the queue replays
+the test's events (``scripted_queue``). A difference is reported with the output of ``ensemble why``
+about the rules concerned. For this output, the test runs again with a tracer on each of these
+rules. Used by ``ensemble test`` and by the pytest plugin.
 """
 
 from __future__ import annotations

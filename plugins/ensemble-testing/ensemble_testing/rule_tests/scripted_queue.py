@@ -30,7 +30,11 @@ _CLEARING = ("release", "free", "clean")
 
 
 def called(call: Call) -> Set[str]:
-    """Return the names by which a test answers a call: functions, an action, or a generator."""
+    """Return the names under which a step of the test can answer this call.
+
+    These are the functions that compute parameters, or ``generator NAME`` for a generator, or the
+    name of the call's function or action.
+    """
     if call.kind == "generator":
         return {f"generator {call.name}"}
     return {*call.options["functions"].values()} if call.kind == "parameters" else {call.name}
@@ -41,10 +45,11 @@ class NotPossible(Exception):
 
 
 class ScriptedQueue(VirtualExecutor):
-    """A queue with an agenda of functions to call at their times.
+    """The queue of a rule test. Its agenda has the effects of the test's steps, with their times.
 
-    The attribute ``calls`` has the unanswered calls by function, and ``resizes`` the unanswered
-    requests to resize. The attribute ``state`` has the held jobs.
+    The attribute ``calls`` has the calls of functions that no step has answered yet, and
+    ``resizes`` the unanswered requests to resize. The argument ``state`` is the engine's state, in
+    which steps find the held jobs.
     """
 
     capabilities: ClassVar[frozenset[str]] = frozenset({"submit", "cancel", "resize", "detach"})

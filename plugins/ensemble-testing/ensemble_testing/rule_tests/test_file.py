@@ -99,9 +99,9 @@ def read_tests(
 ) -> TestFile:
     """Return the tests of a file, or of ``text`` in its place.
 
-    The argument ``purpose`` decides whether plugins that the file names are loaded. With ``about``,
-    the tests are for that ensemble, and no plugin or ensemble is read. Raises
-    :class:`EnsembleError` with all mistakes.
+    The argument ``purpose`` decides whether plugins that the file names are loaded. If ``about`` is
+    set, the tests are for this ensemble: the plugins and the ensemble file that the tests name are
+    not read. Raises :class:`EnsembleError` with all mistakes.
     """
     document = read_document(read_file(file) if text is None else text, file)
     data = document.data
