@@ -524,11 +524,11 @@ def check_snapshots_and_adoption(story: Watched, drawn: Spec, seed: int) -> None
     joined = any(one.type == "add-rule" for one in story.decisions)
     for event, text in zip(story.events, story.texts, strict=True):
         pick = chance.random()
-        if pick < 0.04:
+        if pick < 0.02:
             loaded = load(dump(again), story.ensemble)
             assert loaded is not None or joined
             again = loaded or again
-        elif pick < 0.07:
+        elif pick < 0.035:
             again.adopt(ensemble_of(drawn))
         assert decisions_text(again.handle(event)) == text
 
