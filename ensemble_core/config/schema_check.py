@@ -68,7 +68,11 @@ def check_shape(context: Context, part: str = "", at: Path = ()) -> None:
         found = list(context.validators.errors(context.document.get(at), part))
     except (ValueError, UnicodeError) as error:
         # Before it validates, jsonschema_rs rejects data that JSON cannot express.
-        context.report(at, f"this cannot be checked: {error}", code="bad-value")
+        context.report(
+            at,
+            f"this value cannot be checked, because JSON cannot express it: {error}",
+            code="bad-value",
+        )
         return
     unknown = {
         (*one.instance_path, key) for one in found for key in getattr(one.kind, "unexpected", ())

@@ -89,8 +89,8 @@ def _plain_statistic(
         given = ", ".join(f"{key}: …" for key in missing)
         listed = " and ".join(map(repr, missing))
         return EnsembleError(
-            f"{shown} needs the option{'s' * (len(missing) > 1)} {listed}, which a metric path "
-            "cannot express",
+            f"{shown} needs the option{'s' * (len(missing) > 1)} {listed}, which cannot be set "
+            "in the name of a metric",
             hint=f"write 'statistics: {{{own}: {{statistic: {name}, {given}}}}}' "
             f"next to 'jobs:', and use the metric {own + '.NAME'!r}",
             code="statistic-needs-options",

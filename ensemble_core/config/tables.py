@@ -463,7 +463,7 @@ def check_filter_names(
         if dot and (head in context.known.statistics or head == "count"):
             context.report(
                 path,
-                f"a filter sees one {what}: {name!r} is a statistic",
+                f"a filter is checked for each {what}, so it cannot use the statistic {name!r}",
                 hint=f"known: {', '.join(sorted(known)[:15])}",
                 code="bad-condition",
                 where=where,

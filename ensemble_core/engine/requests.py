@@ -87,8 +87,8 @@ def _check_given(state: State, action: Mapping[str, Any]) -> None:
         lacking = [each for each in standing.group.asked if each not in given]
         if label in (None, name) and lacking:
             raise UsageError(
-                f"the parameter {lacking[0]!r} of {name!r} comes from a function that only "
-                "rules call",
+                f"the parameter {lacking[0]!r} of {name!r} is computed by a function, which a "
+                "request cannot call",
                 hint=f"set its value: {lacking[0]}=VALUE",
                 code="no-value",
             )
@@ -114,9 +114,10 @@ def _check(group: JobGroup, given: Mapping[str, Any]) -> None:
     for name in given:
         if name in group.points:
             raise UsageError(
-                f"the parameter {name!r} of {group.name!r} takes its values from points",
-                hint="points are rows of values, so no single value can change: edit them in the "
-                "file",
+                f"the parameter {name!r} of {group.name!r} takes its values from the group's "
+                "'points'",
+                hint="a request cannot change 'points', because they are rows of values: edit them "
+                "in the file",
                 code="bad-value",
             )
         if name not in group.parameters:
@@ -142,7 +143,7 @@ def check_parameters(state: State, action: Mapping[str, Any]) -> None:
             if parameter in used and parameter not in left:
                 raise UsageError(
                     f"the parameter {parameter!r} of {group.name!r} would no longer be used, so "
-                    "all its jobs would be the same",
+                    "the jobs for its values would be equal",
                     hint=f"write {{{parameter}}} in the command, workdir, environment, stdout or "
                     "stderr",
                     code="unused-parameter",

@@ -369,7 +369,8 @@ def _check_filters(whole: ast.AST, what: str, hint: str) -> None:
                 isinstance(part.func, ast.Attribute) or called(part) == "metric"
             ):
                 raise refused(
-                    f"a filter sees one job: {ast.unparse(part)!r} is a statistic",
+                    f"a filter is checked for each job, so it cannot use the statistic "
+                    f"{ast.unparse(part)!r}",
                     "compare parameters, or values that the job printed",
                 )
         parse(conditions[0], conditions[0], f"the filter of {name!r}", hint)
