@@ -63,7 +63,6 @@ LONGEST = (
     "ensemble-gridengine",
     "ensemble-kubernetes",
     "ensemble-minicluster",
-    "ensemble-dashboard",
     "ensemble-batch",
 )
 #: The last line of pytest, with or without its frame.

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from ensemble_testing import wait_until
 
 import ensemble_core
 from ensemble_core import EnsembleError
+from ensemble_core.cli.commands.cancel import cancel
 
 SCRIPT = """
 echo '<script>document.title="taken"</script>'
@@ -82,11 +84,11 @@ rules:
 @pytest.fixture
 def live(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Yield the controller of the active run ``one``, which has a failed and a running job."""
-    program = [sys.executable, "-m", "ensemble_core.cli"]
     place = ["--state", str(tmp_path)]
     (tmp_path / "slow.yaml").write_text(SLOW)
-    words = ["run", str(tmp_path / "slow.yaml"), "--executor", "local", "--option", "slots=2"]
-    with subprocess.Popen([*program, *words, "--tag", "one", "--quiet", *place]) as process:
+    program = [sys.executable, "-m", "ensemble_core.cli", "run", str(tmp_path / "slow.yaml")]
+    words = ["--executor", "local", "--option", "slots=2", "--tag", "one", "--quiet", *place]
+    with subprocess.Popen([*program, *words]) as process:
 
         def has_failed_job() -> bool:
             with (
@@ -101,7 +103,7 @@ def live(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
             yield process
         finally:
             process.kill()
-    subprocess.run([*program, "cancel", "one", *place], check=False, capture_output=True)
+    CliRunner().invoke(cancel, ["one", *place])
 
 
 def browser_path() -> str | None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shutil
 import sqlite3
 import subprocess
-import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
+from ensemble_dashboard.command import _listening
 from ensemble_dashboard.report import page_of, write_report
+from ensemble_dashboard.server import application
 
 import ensemble_core
 
@@ -40,15 +44,16 @@ def report_url(state: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
 @contextmanager
 def served(run: str, state: Path) -> Iterator[str]:
     """Yield the address of a dashboard that shows a run."""
-    command = [sys.executable, "-m", "ensemble_core.cli", "dashboard", run, "--state", str(state)]
-    command += ["--no-open", "--no-socket"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        line = next(each for each in process.stdout if each.startswith("Dashboard: "))
+    app = application(str(state), lambda: [run], "right", lambda: None)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
+    with _listening(0) as listener:
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
         try:
-            yield line.split()[1]
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}/#token=right"
         finally:
-            process.terminate()
+            server.should_exit = server.force_exit = True
+            thread.join()
 
 
 @pytest.fixture(scope="module")
@@ -85,32 +90,49 @@ class Page:
 
     def show(self, url: str, view: str) -> str:
         base, _, token = url.partition("#")
-        new = self.page.url == "about:blank"
-        self.page.goto(f"{base}#/study/{view}{'&' if '?' in view else '?'}{token}")
-        if not new:  # the browser does not load a page again for another fragment
-            self.page.reload()
+        new = self.page.url.partition("#")[0] != base
+        query = f"{'&' if '?' in view else '?'}{token}" if new else ""
+        self.page.goto(f"{base}#/study/{view}{query}")
+        name = view.partition("?")[0]
         self.page.wait_for_function(
-            "() => document.querySelector('main h2') && !/reading …/.test(document.body.innerText)"
+            f"() => document.querySelector('main.{name} h2')"
+            " && !/reading …/.test(document.body.innerText)"
         )
         text: str = self.page.inner_text("body")
         return text
 
 
+@pytest.fixture(scope="module")
+def tab(browser: Any) -> Iterator[Page]:
+    tab = Page(browser)
+    yield tab
+    tab.context.close()
+
+
+@pytest.fixture
+def page(tab: Page) -> Iterator[Page]:
+    """Yield the page that all tests share: a new one takes longer than most tests."""
+    tab.page.emulate_media(color_scheme="light")
+    tab.page.set_viewport_size({"width": 1280, "height": 720})
+    yield tab
+    tab.page.goto("about:blank")
+    tab.problems.clear()
+
+
 # The width of a view does not depend on its colours.
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1100), ("dark", 360)])
-def test_each_view_shows_what_it_is_for(browser: Any, url: str, scheme: str, width: int) -> None:
-    page = Page(browser, color_scheme=scheme, viewport={"width": width, "height": 800})
+def test_each_view_shows_what_it_is_for(page: Page, url: str, scheme: str, width: int) -> None:
+    page.page.emulate_media(color_scheme=scheme)
+    page.page.set_viewport_size({"width": width, "height": 800})
     for view, words in VIEWS.items():
         text = page.show(url, view)
         assert re.search(words, text), (view, text)
         wide = page.page.evaluate("document.documentElement.scrollWidth")
         assert wide <= width, f"{view} is wider than the screen"
     assert page.problems == []
-    page.context.close()
 
 
-def test_markup_and_escape_codes_in_output_are_shown_as_text(browser: Any, url: str) -> None:
-    page = Page(browser)
+def test_markup_and_escape_codes_in_output_are_shown_as_text(page: Page, url: str) -> None:
     text = page.show(url, "job?id=sim.6")
     assert '<script>document.title="taken"</script>' in text
     assert "\x1b" not in text
@@ -118,28 +140,24 @@ def test_markup_and_escape_codes_in_output_are_shown_as_text(browser: Any, url: 
     assert page.page.title() != "taken"
     assert "<b>1</b>" in text
     assert page.page.query_selector("main b") is None
-    page.context.close()
 
 
-def test_names_with_markup_are_shown_as_text(browser: Any, report_url: str, tmp_path: Path) -> None:
+def test_names_with_markup_are_shown_as_text(page: Page, report_url: str, tmp_path: Path) -> None:
     # Ensemble files reject such names, but a forged journal may have them.
     text = Path(report_url.removeprefix("file://")).read_text()
     for name in ("sim", "energies", "never", "T"):
         text = text.replace(f'"{name}"', f'"<img src=x onerror=document.title=1>{name}"')
     (tmp_path / "other.html").write_text(text)
-    page = Page(browser)
     for view in ("overview", "failures", "costs", "results", "rules", "timeline", "jobs"):
         assert "<img src=x" in page.show((tmp_path / "other.html").as_uri(), view), view
         assert page.page.query_selector("main img") is None
     assert page.page.title() != "1"
     assert page.problems == []
-    page.context.close()
 
 
 def test_sorting_and_filtering_work_by_keyboard_and_are_kept_in_the_address(
-    browser: Any, url: str
+    page: Page, url: str
 ) -> None:
-    page = Page(browser)
     page.show(url, "jobs")
     page.page.get_by_role("button", name="T", exact=True).focus()
     page.page.keyboard.press("Enter")
@@ -151,11 +169,9 @@ def test_sorting_and_filtering_work_by_keyboard_and_are_kept_in_the_address(
     page.page.goto("about:blank")
     page.page.goto(again)
     page.page.get_by_text("3 rows").wait_for()
-    page.context.close()
 
 
-def test_the_filter_has_one_meaning_and_says_what_it_found(browser: Any, url: str) -> None:
-    page = Page(browser)
+def test_the_filter_has_one_meaning_and_says_what_it_found(page: Page, url: str) -> None:
     page.show(url, "jobs")
     field = page.page.get_by_label("Filter")
     # Each time of a job contains 17, but times are not searched.
@@ -171,7 +187,6 @@ def test_the_filter_has_one_meaning_and_says_what_it_found(browser: Any, url: st
     page.page.get_by_role("button", name="Show others than T = 2.3 too").wait_for()
     page.page.get_by_text("3 rows").wait_for()
     assert field.input_value() == ""
-    page.context.close()
 
 
 def test_numbers_in_tables_can_be_copied_into_the_filter(altered: Any) -> None:
@@ -207,49 +222,41 @@ def test_a_report_says_which_logs_and_commands_it_has(altered: Any) -> None:
     page.get_by_text("without logs: ensemble report study --with-logs").first.wait_for()
 
 
-def test_commands_name_the_folder_of_the_run(browser: Any, state: Path, tmp_path: Path) -> None:
+def test_commands_name_the_folder_of_the_run(page: Page, state: Path, tmp_path: Path) -> None:
     shutil.copytree(state / "runs" / "study", tmp_path / "runs" / "study")
     with served("study", tmp_path) as url:
-        page = Page(browser)
         assert f"ensemble why study never --state {tmp_path}" in page.show(url, "rules")
-        page.context.close()
 
 
-def test_a_wrong_token_is_reported_with_a_hint(browser: Any, dashboard_url: str) -> None:
-    page = Page(browser)
+def test_a_wrong_token_is_reported_with_a_hint(page: Page, dashboard_url: str) -> None:
     page.page.goto(dashboard_url.partition("#")[0] + "#token=wrong")
     page.page.get_by_text("Open the address that").wait_for()
-    page.context.close()
 
 
-def test_the_token_is_removed_from_the_address(browser: Any, dashboard_url: str) -> None:
-    page = Page(browser)
+def test_the_token_is_removed_from_the_address(page: Page, dashboard_url: str) -> None:
     page.page.goto(dashboard_url)
     page.page.get_by_role("heading", name="study").wait_for()
     assert "token" not in page.page.url
-    page.context.close()
 
 
 @pytest.fixture
 def altered(
-    browser: Any, report_url: str, tmp_path: Path
+    page: Page, report_url: str, tmp_path: Path
 ) -> Iterator[Callable[[Callable[[dict[str, Any]], object], str], Any]]:
     """Return a function that shows a view of the report after a change to its data."""
-    pages = []
+    numbers = itertools.count()
 
     def show(change: Callable[[dict[str, Any]], object], view: str) -> Any:
         text = Path(report_url.removeprefix("file://")).read_text()
         data = json.loads(text.partition('id="data">')[2].partition("</script>")[0])
         change(data)
-        (tmp_path / "altered.html").write_text(page_of(data))
-        pages.append(Page(browser))
-        pages[-1].show((tmp_path / "altered.html").as_uri(), view)
-        return pages[-1].page
+        path = tmp_path / f"altered{next(numbers)}.html"
+        path.write_text(page_of(data))
+        page.show(path.as_uri(), view)
+        return page.page
 
     yield show
-    for page in pages:
-        assert page.problems == []
-        page.context.close()
+    assert page.problems == []
 
 
 def test_bars_distinguish_held_and_lost_jobs(altered: Any) -> None:
@@ -375,13 +382,11 @@ def test_a_pair_of_values_replaces_its_single_values(altered: Any) -> None:
     ]
 
 
-def test_a_jobs_log_comes_first(browser: Any, url: str) -> None:
-    page = Page(browser)
+def test_a_jobs_log_comes_first(page: Page, url: str) -> None:
     page.show(url, "job?id=sim.6")
     headings = page.page.locator("main h3").all_inner_texts()
     assert headings[:3] == ["Output (stderr)", "Output (stdout)", "Command"]
     assert "status" not in page.page.get_by_role("region", name="Events").inner_text()
-    page.context.close()
 
 
 def test_results_without_tables_need_one_line(altered: Any) -> None:
@@ -390,7 +395,7 @@ def test_results_without_tables_need_one_line(altered: Any) -> None:
     assert page.get_by_text("What jobs reported while they ran").count() == 0
 
 
-def test_every_view_reports_damage_of_the_run(browser: Any, state: Path, tmp_path: Path) -> None:
+def test_every_view_reports_damage_of_the_run(page: Page, state: Path, tmp_path: Path) -> None:
     shutil.copytree(state / "runs" / "study", tmp_path / "runs" / "study")
     with sqlite3.connect(tmp_path / "runs" / "study" / "journal.db") as journal:
         # The engine's state is read from a snapshot after this, firings are not.
@@ -398,28 +403,24 @@ def test_every_view_reports_damage_of_the_run(browser: Any, state: Path, tmp_pat
             "UPDATE events SET list = replace(list, 'submit', 'sxbmit') WHERE first = 1"
         )
     with served("study", tmp_path) as url:
-        page = Page(browser)
         page.show(url, "rules")
         page.page.get_by_role("alert").get_by_text("the journal is damaged").wait_for()
         page.page.get_by_role("link", name="Overview").click()
         page.page.get_by_role("heading", name="Progress").wait_for()
         page.page.get_by_role("alert").get_by_text("the journal is damaged").wait_for()
-        page.context.close()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_no_view_has_a_serious_accessibility_problem(
-    browser: Any, report_url: str, scheme: str
-) -> None:
+def test_no_view_has_a_serious_accessibility_problem(browser: Any, report_url: str) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
-    page = Page(browser, color_scheme=scheme, bypass_csp=True)
+    page = Page(browser, bypass_csp=True)
     # The dark theme differs only in its colours.
-    options = {"runOnly": ["color-contrast"]} if scheme == "dark" else None
     for view in VIEWS:
         page.show(report_url, view)
-        found = axe.run(page.page, options=options).response["violations"]
-        serious = [each["id"] for each in found if each["impact"] in ("serious", "critical")]
-        assert serious == [], (view, found)
+        for scheme, options in (("light", None), ("dark", {"runOnly": ["color-contrast"]})):
+            page.page.emulate_media(color_scheme=scheme)
+            found = axe.run(page.page, options=options).response["violations"]
+            serious = [each["id"] for each in found if each["impact"] in ("serious", "critical")]
+            assert serious == [], (view, scheme, found)
     page.context.close()
 
 
@@ -433,8 +434,7 @@ def press_until(page: Any, name: str) -> None:
     pytest.fail(f"Tab never reaches {name!r}")
 
 
-def test_a_failed_jobs_log_can_be_reached_by_keyboard(browser: Any, url: str) -> None:
-    page = Page(browser)
+def test_a_failed_jobs_log_can_be_reached_by_keyboard(page: Page, url: str) -> None:
     page.show(url, "overview")
     press_until(page.page, "3 jobs failed")
     page.page.get_by_role("heading", name="Failures").wait_for()
@@ -443,34 +443,28 @@ def test_a_failed_jobs_log_can_be_reached_by_keyboard(browser: Any, url: str) ->
     press_until(page.page, "sim")
     page.page.get_by_role("heading", name="Output (stderr)").wait_for()
     assert page.problems == []
-    page.context.close()
 
 
-def test_a_chart_is_saved_as_svg(browser: Any, report_url: str) -> None:
-    page = Page(browser)
+def test_a_chart_is_saved_as_svg(page: Page, report_url: str) -> None:
     page.show(report_url, "timeline")
     with page.page.expect_download() as waiting:
         page.page.get_by_role("button", name="Save SVG").first.click()
     picture = Path(waiting.value.path()).read_text()
     assert 'xmlns="http://www.w3.org/2000/svg"' in picture
     assert waiting.value.suggested_filename.endswith(".svg")
-    page.context.close()
 
 
-def test_a_report_has_the_commands_and_events_of_jobs(browser: Any, report_url: str) -> None:
-    page = Page(browser)
+def test_a_report_has_the_commands_and_events_of_jobs(page: Page, report_url: str) -> None:
     text = page.show(report_url, "job?id=sim.6")
     assert "echo energy=2.3" in text
     assert "Rules that touched it" in text
     assert "do-not-show" not in text
-    page.context.close()
 
 
 def test_the_page_follows_a_live_run_until_it_stops(
-    browser: Any, live: subprocess.Popen[bytes], tmp_path: Path
+    page: Page, live: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     with served("one", tmp_path) as url:
-        page = Page(browser)
         page.page.goto(url)
         page.page.get_by_text("1 running").first.wait_for()
         page.page.get_by_role("link", name="Jobs", exact=True).click()
@@ -484,4 +478,3 @@ def test_the_page_follows_a_live_run_until_it_stops(
         page.page.get_by_role("link", name="Overview").click()
         page.page.get_by_text("ensemble resume one").wait_for()
         assert page.problems == []
-        page.context.close()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from click.testing import CliRunner
 from ensemble_dashboard import command
 
 
@@ -62,6 +63,17 @@ def test_without_a_browser_it_prints_the_ssh_command(state: Path) -> None:
         assert f"ssh -N -L 8123:127.0.0.1:{port} " in lines[0]
         with httpx.Client() as client:
             assert tags(client, address) == ["study"]
+
+
+def test_in_an_ssh_session_it_can_use_a_port(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSH_CONNECTION", "10.0.0.1 2 10.0.0.2 22")
+    monkeypatch.delenv("ENSEMBLE_STATE")
+    served: list[str | None] = []
+    monkeypatch.setattr(command, "_serve", lambda _, place, *rest: served.append(place))
+    words = ["study", "--no-socket", "--no-open", "--state", str(state)]
+    found = CliRunner().invoke(command.dashboard, words)
+    assert "Dashboard: http://127.0.0.1:" in found.output
+    assert served == [str(state)]
 
 
 @pytest.mark.parametrize("words", [["--port", "80000"], ["--socket", "--port", "8123"], ["none"]])
