@@ -3,9 +3,9 @@
 A plugin inherits from one of two classes: from :class:`BatchExecutor` if jobs need a wrapper (PBS,
 LSF, Grid Engine …), or from :class:`QueueExecutor` if the queue itself meets all requests of a job
 group and knows how each job ended (Kubernetes …). The plugin submits a :class:`Batch`, describes
-jobs as :class:`QueueJob`, and raises :class:`CannotTake` and :class:`InvalidJob`. The other names
-are building blocks for other kinds of executors. The tutorial ``docs/executor-tutorial.md``
-develops an executor of each kind.
+jobs as :class:`QueueJob`, and raises :class:`CannotTake` and :class:`InvalidJob`. The tutorial
+``docs/executor-tutorial.md`` develops an executor with each base class. The package's other names
+are building blocks for executors that use neither.
 """
 
 from ensemble_batch.batch_executor import BatchExecutor

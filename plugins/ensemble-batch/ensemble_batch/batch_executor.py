@@ -1,7 +1,8 @@
 """Base class for executors of queues that must be polled.
 
-``BatchExecutor`` adds two threads to those of ``QueueExecutor``: one reads the files that wrappers
-write, and one listens to wrappers that report over the network. The tutorial
+A wrapper is a script that the queue runs for each job; it starts the job's command and reports its
+start and end. ``BatchExecutor`` adds two threads to those of ``QueueExecutor``: one reads the files
+that wrappers write, and one listens to wrappers that report over the network. The tutorial
 ``docs/executor-tutorial.md`` develops an executor with this class.
 """
 
@@ -36,21 +37,22 @@ class BatchExecutor(QueueExecutor):
 
     This class gathers jobs into batches of one :meth:`shape`, to save calls. Its wrapper script
     creates folders, starts the tasks and enforces the time limit. It writes each start and end to
-    the run's folder, which the nodes must see. One query covers all jobs, slightly more often than
-    every ``poll`` seconds. Events are emitted in order, each once. A later controller finds the
-    jobs again.
+    the run's folder, which the nodes must see. One query covers all jobs; queries are 3 s more
+    frequent than ``poll`` (every 12 s if ``poll`` is 15). Events are emitted in order, each once. A
+    later controller finds the jobs again.
 
-    Each job runs at most once, whatever the queue does, because its wrapper claims the job before
-    running it. So a submission without a reply is simply repeated. A job without a report is over
-    when three consecutive replies of the queue omit it. That takes at most ``poll`` seconds, or 6 s
-    if that is more. If :meth:`account` has no record of the job either, the job is reported as
+    Each job runs at most once, whatever the queue does: its wrapper first claims the job by
+    creating a file, and a second copy of the job finds this file and runs nothing. So a submission
+    without a reply is simply repeated. A job whose wrapper has reported nothing is over when three
+    consecutive replies of the queue omit the job. That takes at most ``poll`` seconds, or 6 s if
+    that is more. If :meth:`account` has no record of the job either, the job is reported as
     ``lost``, and does not run even if it reaches the queue later.
 
     With ``claims = False``, jobs report over the network (``listen``), or into the run's folder if
-    the controller does not answer; a node needs to reach only one of the two. A submission without
-    a reply is then invalidated before it is repeated, and the queue's report ends a job at once.
-    With ``explains = True``, the end of a job by a signal is reported only after the queue has
-    explained it.
+    the controller does not answer; a node needs to reach only one of the two. Without claims, a
+    submission without a reply is invalidated before it is repeated, and a job is over as soon as
+    the queue reports its end. With ``explains = True``, the end of a job by a signal is reported
+    only after the queue has explained it.
     """
 
     _listener: Listener | None = None

@@ -1,7 +1,8 @@
 """State of a run on a queue whose wrapper scripts claim their jobs.
 
-A wrapper claims its job before it starts the job, and writes the start and the end to the run's
-folder. ``BatchExecutor`` creates the run.
+The wrapper script of a job first claims the job: it creates a file, and runs nothing if the file
+exists. So each job runs once, even if the queue has two copies of it. The wrapper writes the job's
+start and end to the run's folder. ``BatchExecutor`` creates the run.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ __all__ = ["BatchRun"]
 
 
 class BatchRun(QueueRun):
-    """A run whose wrappers report to ``spool``."""
+    """A run whose wrapper scripts claim their jobs, and report by files in the folder ``spool``."""
 
     claims: ClassVar[bool] = True
 

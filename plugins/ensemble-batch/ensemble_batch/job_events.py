@@ -1,8 +1,9 @@
-"""Events of one job of a queue: each step of RFC 21's job life once, in order.
+"""Events of one job of a queue: each step in the life of a job (Flux's RFC 21) once, in order.
 
-Reports of a queue and of its jobs may arrive late, twice or never, and are dated by clocks that
-differ. The times of emitted events never decrease, and ``clean`` is emitted exactly once.
-``JobLife`` and other executors decide what has happened and record it here. Pure.
+Reports of a queue and of its jobs may arrive late, twice or never, and their times come from clocks
+that differ. The times of emitted events never decrease, and ``clean`` is emitted exactly once.
+``JobLife``, or an executor with its own loop, decides what has happened to the job and calls the
+methods of :class:`JobEvents`. Pure.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _ALLOCATED: Mapping[str, Any] = {"ranks": "all", "final": True}
 
 
 class JobEvents:
-    """One job that is not over.
+    """The events of one job that is not over.
 
     The mapping ``files`` is added to the context of the job's ``start`` event, and the list ``out``
     collects the job's events. The attribute ``queue_id`` is the queue's id of the job. The

@@ -1,7 +1,8 @@
 """Job scripts of polled queues: the script that is submitted for a batch.
 
-A script consists of ``wrapper.sh`` and a table of the jobs, from which each task takes its own
-entry. It needs bash. Used by ``BatchExecutor``; pure.
+A script consists of a table of the batch's jobs and ``wrapper.sh``, which runs a job. The queue
+runs the script once for each job, as the tasks of an array; each task takes its own job from the
+table. A script needs bash. Used by ``BatchExecutor``; pure.
 """
 
 from __future__ import annotations

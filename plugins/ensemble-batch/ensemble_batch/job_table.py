@@ -1,6 +1,7 @@
-"""Life of one job of a queue: turns reports and the queue's replies into the executor's events.
+"""Life of one job of a queue, which determines the job's events.
 
-Pure; the executor supplies reports and emits the events.
+:class:`JobLife` receives the reports of the job's wrapper script and what the queue's replies say
+about the job. Pure: the executor supplies both, and emits the events.
 """
 
 from __future__ import annotations

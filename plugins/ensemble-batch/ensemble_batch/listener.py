@@ -1,9 +1,9 @@
-"""Report listener: a TCP port that reads one line from each wrapper and replies to it.
+"""Report listener: a TCP port where wrappers report that their jobs have started or ended.
 
-Anyone on the network may connect. So a connection is limited: one line of bounded length, a few
-seconds, and no reply without the token. The reply ``ok`` means that the report was recorded; a
-wrapper that does not receive it writes a file instead. ``BatchExecutor`` runs the listener in its
-own thread.
+A wrapper is the script in which a job runs. It connects and sends one line. Anyone on the network
+may connect. So a connection is limited: one line of bounded length, a few seconds, and no reply
+without the run's token. The reply ``ok`` means that the report was recorded; a wrapper that does
+not receive it writes the report to a file. ``BatchExecutor`` runs the listener in its own thread.
 """
 
 from __future__ import annotations

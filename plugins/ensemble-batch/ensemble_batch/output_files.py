@@ -1,9 +1,9 @@
 """Output files and working folders of jobs, according to their group.
 
-A job's wrapper opens the files on the node. A named file is truncated when the run first uses it
-and appended to after that, so jobs may share it. Unnamed output goes to a file in the run's folder,
-which is removed if it is empty. Used by ``BatchExecutor``, and by executors whose wrapper opens
-files in the same way.
+A job's wrapper script opens the files on the node. A file that the group names is truncated when
+the run first uses it and appended to after that, so jobs may share it. Other output goes to a file
+for each job in the run's folder; the file is removed if it is empty. Used by ``BatchExecutor``, and
+by executors whose wrapper opens files in the same way.
 """
 
 from __future__ import annotations

@@ -27,8 +27,10 @@ LEAVE, PATIENCE = 10.0, 120.0
 def between(period: float) -> float:
     """Return the interval between queries for a poll ``period``.
 
-    The interval leaves enough of the period to confirm that a job is gone: 12 s of 15 s, 57 s of a
-    minute. That is impossible if the period is less than twice the confirmation time.
+    A job that a reply omits is gone only when two more replies omit it, which takes 3 s. So the
+    interval is 3 s shorter than the period, and a job's end is noticed within the period. A period
+    shorter than 6 s is too short for this: the interval is then 3 s, or the whole period if that is
+    less.
 
     >>> between(15.0), between(60.0), between(5.0), between(1.0)
     (12.0, 57.0, 3.0, 1.0)
@@ -37,9 +39,9 @@ def between(period: float) -> float:
 
 
 def until_sure(misses: int) -> float:
-    """Return the delay from the ``misses``-th reply without a job to the next reply that counts.
+    """Return how long after the ``misses``-th reply without a job another such reply counts.
 
-    Frequent queries do not help if the queue lags behind or answers from a cache.
+    An earlier reply shows nothing new if the queue lags behind or answers from a cache.
     """
     return SOON if misses < 2 else SOON_AGAIN
 

@@ -1,7 +1,7 @@
 """State of a run on a queue whose jobs report over the network.
 
-A wrapper sends a line when its job starts and ends, or writes the line to the run's folder if the
-controller does not answer. The wrapper's report determines the result of the command; the queue's
+The wrapper script of a job sends a line when the job starts and ends, or writes the line to the
+run's folder if the controller does not answer. This report gives the command's result; the queue's
 report determines why the job was ended from outside. If nodes reach neither the listener nor the
 folder, the queue's report is enough. ``BatchExecutor`` creates the run.
 """
@@ -34,7 +34,7 @@ _EVERYWHERE = ("0.0.0.0", "::")
 
 
 class ReportRun(QueueRun):
-    """A run whose wrappers report to ``listener``, or into ``spool``."""
+    """A run whose wrappers report over the network, or else by files in the folder ``spool``."""
 
     ends_copies: ClassVar[bool] = False
 

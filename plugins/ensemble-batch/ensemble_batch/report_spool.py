@@ -2,9 +2,9 @@
 
 The file ``address`` says where the current controller listens. The folder ``reports`` has reports
 that wrappers could not send, ``void`` names abandoned submission attempts, and ``scripts`` has the
-batches' scripts. The spool is in the run's state folder. Nodes need not see it, but then unsent
-reports are lost. The spool contains the token, so only the run's user may read it. Used by
-``ReportRun``.
+batches' scripts. The spool is in the run's state folder. If nodes do not see it, reports that
+wrappers cannot send are lost. Only the run's user may read the spool, because it contains the token
+that each report must contain. Used by ``ReportRun``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Reports of wrappers about the start and end of their jobs.
+"""Reports about the start and end of jobs, which their wrapper scripts write or send.
 
-A report over the network must contain the run's token. It names the job, the submission and, for a
-restarted job, the number of restarts. Pure; used by the listener and the spools.
+A report over the network must contain the run's token. It names the job, the job's id in the queue
+and the number of restarts. Pure; used by the listener and the spools.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ID = re.compile(r"[A-Za-z0-9_.\[\]-]+")
 
 
 def status_of(code: int) -> int:
-    """Return the wait status for a shell's exit code, where 128 and more means a signal.
+    """Return the wait status for a shell's exit code, where 129 to 159 means 128 plus a signal.
 
     >>> status_of(3), status_of(137), status_of(255)
     (768, 9, 65280)

@@ -1,6 +1,7 @@
-"""Shared folder of a run's controller and its jobs' wrappers; nodes must see it.
+"""Folder through which a run's controller and the wrapper scripts of its jobs exchange files.
 
-Only the run's user may read it. Used by ``Spool`` and ``ReportSpool``.
+Only the run's user may read it. Base class of ``Spool``, which needs a folder that nodes see, and
+of ``ReportSpool``, which does not.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ __all__ = ["SharedFolder"]
 class SharedFolder:
     """A folder with subfolders; the subfolder ``scripts`` has the batches' scripts.
 
-    Raises :class:`OSError` if they cannot be created or written.
+    Raises :class:`OSError` if the folders cannot be created.
     """
 
     def __init__(self, folder: str, *parts: str) -> None:

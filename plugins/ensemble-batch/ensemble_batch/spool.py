@@ -1,6 +1,6 @@
-"""Spool of a polled queue: the files that jobs' wrappers and the controller share.
+"""Spool of a run: the folder where wrapper scripts claim their jobs and report start and end.
 
-Used by ``BatchExecutor``.
+The controller reads these files. Used by ``BatchRun``.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ CLAIMED = 121
 class Spool(SharedFolder):
     """Folder that the controller shares with its jobs' wrappers; nodes must see it.
 
-    The folder ``reports`` has a file for each claimed job (``JOB@KEY``) and another, with the
-    suffix ``.end``, for each job that has ended. The folder ``scripts`` has the batches' scripts,
-    and the file ``environment`` the variables that jobs start with. Only the run's user may read
-    them. Raises :class:`OSError` if they cannot be created or written.
+    The folder ``reports`` has a file for each claimed job (``JOB@KEY``, with the key of the job's
+    batch) and another, with the suffix ``.end``, for each job that has ended. A job is claimed by
+    creating its file; a wrapper that finds the file does not run the job. The folder ``scripts``
+    has the batches' scripts, and the file ``environment`` the variables that jobs start with. Only
+    the run's user may read them. Raises :class:`OSError` if they cannot be created or written.
     """
 
     def __init__(self, folder: str, environment: Mapping[str, str]) -> None:

@@ -1,12 +1,15 @@
-"""Submits jobs to a queue: with few calls, and each job once.
+"""Submits jobs to a queue, in few calls, so that each job runs once.
 
 Jobs are collected for a short time and submitted as batches; all jobs of a batch have the same
 shape (they request the same resources). Each batch is recorded before it is submitted. If a batch
-may not have arrived, it is looked up, and resubmitted if the queue does not have it. If both copies
-of a batch then arrive, each job still runs once. If wrappers claim jobs, the second copy finds them
-claimed and runs nothing. Otherwise the first copy was invalidated before the second was submitted,
-or both have the same name and the queue keeps only one. Used by the querying thread of
-``QueueExecutor``.
+may not have arrived, it is looked up, and resubmitted if the queue does not have it. Both copies
+may arrive late; even then each job runs once, for one of three reasons, depending on the executor:
+
+- Wrapper scripts claim their jobs, so the copy that comes second runs nothing.
+- The first copy was invalidated before the second was submitted.
+- Both copies have the same name, and the queue keeps only one.
+
+Used by the querying thread of ``QueueExecutor``.
 """
 
 from __future__ import annotations

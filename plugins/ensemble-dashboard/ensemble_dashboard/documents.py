@@ -1,6 +1,7 @@
-"""The page's data, as JSON documents described by ``documents.schema.json``.
+"""Data of the page of dashboards and reports, as JSON documents.
 
-The number ``FORMAT`` increases with each change that makes a document unreadable for an older page.
+``documents.schema.json`` describes the documents. The number ``FORMAT`` increases with each change
+that makes a document unreadable for an older page.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Finds Flux's Python bindings, and explains problems with them.
 
 Each installation of Flux has its own bindings. They are built for one Python version but usually
-work with others; ``flux env`` prints their folder. That folder is used if ``import flux`` fails, so
-a virtual environment needs only this package. The bindings are imported when an executor opens,
-because ``import flux`` takes 0.1 s.
+work with others. If ``import flux`` fails, the bindings are imported from the folder that
+``flux env`` prints; so a virtual environment need not contain them. They are imported only when an
+executor opens, because ``import flux`` takes 0.1 s.
 """
 
 from __future__ import annotations

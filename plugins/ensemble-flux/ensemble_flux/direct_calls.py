@@ -1,8 +1,8 @@
-"""Direct calls of the few functions in Flux's C library that every message needs.
+"""Direct calls of the functions in Flux's C library that are called for every message.
 
-The bindings check and convert every argument, which takes several times as long as the call itself.
-Through the bindings, the executor would fall behind at a thousand jobs per second. All other calls
-use the bindings. For the reactor's thread only.
+Flux's Python bindings check and convert every argument, which takes several times as long as the
+call itself: at a thousand jobs per second, the executor could not keep up. Functions that are
+called less often are called through the bindings. For the reactor's thread only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["DirectCalls"]
 
 
 class DirectCalls:
-    """Calls of C library functions on futures and reactors of the bindings."""
+    """Calls of C library functions, with futures and reactors that the bindings created."""
 
     def __init__(self) -> None:
         core = import_module("_flux._core")

@@ -1,6 +1,7 @@
-"""Eventlog watcher: follows the eventlog of each job, for guests of a Flux instance.
+"""Eventlog watcher: follows the eventlog of each of the run's jobs.
 
-The reactor loop uses it in the reactor's thread.
+It is used if the user does not own the Flux instance (a guest), and therefore may not read the
+instance's journal of all jobs. The reactor loop uses it in the reactor's thread.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ _AGAIN = 0.5
 class EventlogWatcher:
     """Follows the eventlogs of a run's jobs, and finds the run's jobs among all jobs of the user.
 
-    The callback ``tell`` receives events, ``lost`` the name of a job that the instance no longer
-    knows, and ``problem`` warnings for the user. The callback ``moved`` is called when free
-    resources may have changed.
+    - ``tell`` is called with events.
+    - ``lost`` is called with the name of a job that the instance no longer knows.
+    - ``problem`` is called with a warning for the user.
+    - ``moved`` is called when free resources may have changed.
     """
 
     def __init__(

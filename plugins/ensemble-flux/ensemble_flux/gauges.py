@@ -1,8 +1,9 @@
 """Gauges of a Flux instance, updated from the instance's messages.
 
-The instance's owner receives changes of jobs through the journal, and changes of nodes through the
-resource journal. A guest receives only the number of jobs in each state when it changes, and then
-queries the free resources. Used in the executor's thread.
+If the user owns the instance, every change of a job comes from the job manager's journal, and every
+change of a node from the resource journal. Other users (guests) may not read these journals. For
+them, the instance sends the number of jobs in each state when it changes, and the gauges then query
+the free resources. Used in the executor's thread.
 """
 
 from __future__ import annotations

@@ -1,17 +1,19 @@
-"""Translates entries of Flux's journal and eventlogs into the events of a run.
+"""Translates what Flux reports about jobs into the events of a run.
 
-:class:`Journal` receives responses of ``job-manager.events-journal``, or entries of a job's
-eventlog in the same form, and returns events. It also tracks the state of the queue. It is pure: it
-uses neither a clock nor Flux. Used in the executor's thread, and by tests with recorded journals.
+Flux reports the entries of all jobs' eventlogs in one stream, the journal
+(``job-manager.events-journal``); without access to it, the entries come from each job's eventlog.
+:class:`Journal` receives these entries and returns events. It also tracks the state of the queue.
+It is pure: it uses neither a clock nor Flux. Used in the executor's thread, and by tests with
+recorded journals.
 
-No event is lost or repeated when a stream is reopened. A job's eventlog only grows, so an entry is
-a repetition if both conditions hold:
+A stream that is reopened sends earlier entries of a job again. So that no event is lost or
+repeated, an entry is skipped if both conditions hold:
 
-- Its position is among the entries that were processed so far.
-- It is no newer than the newest of those entries.
+- Its position in the eventlog is among the entries that were handled before.
+- Its time is not after the newest of those entries.
 
-One condition is not enough, because volatile memos are streamed but not kept in the eventlog, and
-clocks may be set back.
+Position alone is not enough, because a stream also has volatile memos, which a reopened stream
+omits. Time alone is not enough, because clocks may be set back.
 """
 
 from __future__ import annotations

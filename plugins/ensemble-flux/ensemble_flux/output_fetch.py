@@ -25,7 +25,8 @@ class Fetcher:
     """Follows the standard output of jobs, and delays their end events until the output is
     complete.
 
-    The callback ``tell`` receives the delayed events, and ``problem`` warnings for the user.
+    The callback ``tell`` receives the delayed events. The callback ``problem`` receives warnings
+    for the user.
     """
 
     def __init__(

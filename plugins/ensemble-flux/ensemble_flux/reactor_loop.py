@@ -1,8 +1,9 @@
 """Reactor loop of a run in its Flux instance: submits, cancels, and reports events.
 
-Jobs are submitted without waiting for replies, with a window. Their events come from the job
-manager's journal. The journal covers all jobs but is only for the instance's owner; a guest follows
-the eventlogs of its own jobs. The executor creates and drives the loop.
+Many submissions are sent before Flux has replied to the first; their number is limited. The events
+of jobs come from the job manager's journal. It covers all jobs, but only the instance's owner may
+read it; for other users (guests), the loop follows the eventlog of each of the run's jobs. The
+executor creates and drives the loop.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class FluxLoop:
 
     The argument ``events`` selects the source of events: ``journal``, ``eventlogs``, or ``auto``
     (the journal if this user may read it). The argument ``window`` is the maximum number of
-    submissions in flight.
+    submissions that wait for Flux's reply.
     """
 
     def __init__(

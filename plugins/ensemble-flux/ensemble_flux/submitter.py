@@ -1,6 +1,7 @@
-"""Asynchronous job submission with a window, which does not wait for Flux's replies.
+"""Submits jobs to Flux without waiting for the reply to each.
 
-Used by the reactor loop in the reactor's thread.
+At most :data:`WINDOW` submissions wait for a reply at a time. Used by the reactor loop in the
+reactor's thread.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from ensemble_flux.reactor import Reactor, words
 
 __all__ = ["WINDOW", "Order", "Submitter"]
 
-#: Maximum number of submissions in flight. Flux handles jobs in batches and is faster with larger
-#: batches. Measured: 64 in flight reach 0.6 of the rate of 1,024, and more than 1,024 add nothing.
+#: Maximum number of submissions that wait for a reply. Flux handles jobs in batches and is faster
+#: with larger batches. Measured: 64 give 0.6 of the rate of 1,024; more than 1,024 add nothing.
 WINDOW = 2048
 #: Number of submissions between two checks for incoming messages.
 _SLICE = 64

@@ -1,7 +1,8 @@
 """Jobspecs for Ensemble: one description of work that any queue can run.
 
-The function ``read`` returns the workload of a jobspec in any of the three forms. Submodules are
-imported on first use.
+A jobspec is a YAML file in one of three forms: Flux's own (``flux``), jobspec 0.0 (``transform``)
+or 0.1 (``nextgen``). The function ``read`` returns its content as a ``Workload``, whatever the
+form. Submodules are imported on first use.
 """
 
 from __future__ import annotations

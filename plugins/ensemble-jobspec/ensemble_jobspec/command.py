@@ -344,7 +344,7 @@ def serve(
     once: bool,
     state: str | None,
 ) -> int:
-    """Run each jobspec that is moved into FOLDER/new once.
+    """Wait for jobspecs that are moved into FOLDER/new, and run each of them once.
 
     Each jobspec is validated, run, and moved to FOLDER/done or FOLDER/failed with a text file that
     describes the result. If the server was killed, the next server resumes its runs. Files that

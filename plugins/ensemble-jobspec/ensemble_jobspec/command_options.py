@@ -1,4 +1,7 @@
-"""Options that the jobspec commands share, and the workload and conversion that they describe."""
+"""Options that several ``ensemble jobspec`` commands have, and what the commands do with them.
+
+The commands read a jobspec, collect the options in ``Options``, and convert the jobspec.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ form_option = click.option(
 
 
 def conversion_options(function: Callable[..., int]) -> Callable[..., int]:
-    """Add the conversion options to a command; it receives them as the mapping ``how``."""
+    """Add the conversion's options to a command; it receives them in the mapping ``how``."""
 
     def command(**given: Any) -> int:
         how = {

@@ -1,9 +1,10 @@
 """Converts a workload into job groups and rules of an ensemble file.
 
-Each unit of the plan becomes a job group, or an action on the controller's machine. Each dependency
-becomes a rule that waits until enough jobs have finished. Each of these rules enables the next, and
-the last rule starts the unit. So if a dependency fails, the task never starts, and the summary
-names the rules that waited.
+Each unit of the plan (a task, a group or a step) becomes a job group, or an action on the
+controller's machine. A unit has one rule for each of its dependencies: the rule fires when all jobs
+of the dependency have succeeded. It then enables the unit's next rule; the last rule starts the
+unit. So if a dependency fails, the unit never starts, and the run's summary lists the rules that
+did not fire.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Folder server: runs each jobspec that is moved into a folder exactly once, even after kills.
+"""Folder server: runs the jobspecs that users move into a folder, each exactly once.
+
+Each is run once even if the server or a run's controller is killed.
 
 The server claims a file by moving it from ``new`` to ``running`` under its run's tag, and moves it
 to ``done`` or ``failed`` when the run is over. On start, the server resumes the runs of files in
@@ -243,10 +245,11 @@ def _make_folders(folder: Path) -> None:
 class Runs:
     """The runs of jobspecs, at most ``at_once`` at a time.
 
-    The list ``words`` has additional options for ``ensemble jobspec run``. With ``once``, runs
-    whose controllers keep dying are given up. The attribute ``gave_up`` says why a run is left to
-    the next server; otherwise it is empty. Whether a run is over is read from its journal, not from
-    the exit code.
+    A process ``ensemble jobspec run``, with the additional options ``words``, controls each run. If
+    it dies before the run is over, it is started again after a delay; with ``once``, the run is
+    given up after a few such deaths. The attribute ``gave_up`` says why a run is left to the next
+    server, because it was given up or stopped; otherwise it is empty. Whether a run is over is read
+    from its journal, not from the exit code.
     """
 
     def __init__(

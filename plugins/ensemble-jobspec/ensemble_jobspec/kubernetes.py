@@ -1,7 +1,8 @@
 """Writes Kubernetes manifests: Jobs (batch/v1), and MiniClusters for jobs of several nodes.
 
-The manifests are not applied. Kubernetes has no dependencies between Jobs. So each Job's
-dependencies are only listed in an annotation: the user must apply a Job's manifest after theirs.
+Ensemble does not apply the manifests; the user does. Kubernetes has no dependencies between Jobs.
+So an annotation of each Job lists the Jobs on which it depends; the user must apply its manifest
+when these Jobs have succeeded.
 """
 
 from __future__ import annotations

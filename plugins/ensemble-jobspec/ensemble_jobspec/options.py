@@ -1,6 +1,7 @@
-"""Options of a conversion, and its result.
+"""Options for converting a jobspec into an ensemble file, and the result of the conversion.
 
-``conversion`` reads the options and creates the result, which the writers and commands use.
+``conversion`` reads :class:`Options` and creates :class:`Converted`, which the commands run or
+write in the form of a target.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ _STAGE = "{cwd}/jobspec-{run}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Options of a conversion.
+    """Options for converting a jobspec.
 
-    - ``executor``: the target executor
-    - ``executors``: the installed executors whose options may be written
-    - ``site``: the executors' options for each requirement; with ``strict``, a requirement without
-      an entry is an error
+    - ``executor``: the executor that will run the jobs
+    - ``executors``: the installed executors; the job groups have options of these only
+    - ``site``: for each requirement (such as a CPU type), the executors' options that meet it; with
+      ``strict``, a requirement without an entry is an error
     - ``gauges``: resources of the executor, to choose an alternative; with ``firm``, the executor
       can never have more
     - ``shared``: whether all nodes see the staging folder, for steps that do not specify it
     - ``contents``: function that reads a staged file
     - ``program``, ``file``, ``state``: the ``ensemble`` command, the jobspec and the folder of
-      runs, as used by a batch's job
-    - ``flux``: the ``flux`` command of a batch's job; empty if Flux is missing
+      runs, for a job that runs a group as a nested ensemble
+    - ``flux``: the ``flux`` command for such a job; empty if Flux is missing
     """
 
     executor: str | None = None

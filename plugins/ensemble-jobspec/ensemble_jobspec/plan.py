@@ -1,8 +1,12 @@
-"""Plan of a workload: its units in order, each with its dependencies. Pure.
+"""Plan of a workload: its units of work in the order of the file, with their dependencies. Pure.
 
-A task is a unit. A group that has its own allocation is one unit (mode ``nested``, for groups with
-resources); the tasks of any other group are units themselves (mode ``flat``). Each step of a
-transform is a unit. ``conversion`` converts units into job groups and rules.
+``conversion`` makes a job group or an action of each unit, and rules of the dependencies. Units:
+
+- each task; of a task that consists of steps (form ``transform``), each step that submits a job or
+  signs on, and each series of steps that write files
+- in the mode ``nested``, each group that requests resources, in place of its tasks: one job runs
+  all of them
+- the end of a group of tasks with several last units, for units that depend on the group
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""JSON Schemas of the three forms. Unknown keys are mistakes.
+"""JSON Schemas of the three forms of a jobspec: ``flux``, ``transform`` and ``nextgen``.
 
-Each step of a ``transform`` is checked with the schema of the same name in ``STEPS``.
+The schemas reject unknown keys, except some attributes. In the form ``transform``, a task is a list
+of steps; ``STEPS`` has a schema for each kind of step, by the value of the step's key ``step``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The site's table: maps each resource requirement to the executors' options that meet it here.
+"""The site's table: the executors' options that meet each resource requirement at this site.
 
 A file with a table::
 

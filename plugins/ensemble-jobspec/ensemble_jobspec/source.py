@@ -1,6 +1,7 @@
-"""The source ``jobspec`` of ensemble files: ``jobs: [{jobspec: study.yaml, prefix: study-}]``.
+"""The source ``jobspec``: entries of an ensemble file that a jobspec replaces.
 
-Tasks become job groups with prefixed names; dependencies become rules.
+In ``jobs: [{jobspec: study.yaml, prefix: study-}]``, the entry is replaced by a job group for each
+task of the jobspec, with the prefix before its name. The jobspec's dependencies become rules.
 """
 
 from __future__ import annotations

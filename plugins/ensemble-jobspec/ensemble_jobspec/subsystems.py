@@ -1,6 +1,7 @@
-"""Checks a jobspec's requirements against graphs (JGF) of a site's subsystems.
+"""Checks whether a site meets a jobspec's requirements, such as a compiler or a CPU type.
 
-A requirement is met if one node of its subsystem's graph has everything that is required.
+A site describes each of its subsystems (software, hardware …) as a graph in a JGF file. A
+requirement is met if one node of its subsystem's graph has everything that is required.
 """
 
 from __future__ import annotations

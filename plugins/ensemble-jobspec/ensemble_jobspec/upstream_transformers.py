@@ -1,7 +1,8 @@
-"""Third-party transformers of jobspec 0.0 and 0.1: packages ``jobspec_NAME``.
+"""Runs third-party transformers: plugins of the original program ``jobspec``.
 
-Each transformer runs in a separate process, so that a broken one does no harm. A transformer needs
-upstream's package ``jobspec`` for its base classes.
+A transformer submits a jobspec to one kind of queue; its package is called ``jobspec_NAME``. It
+runs in a separate process, so that a broken one does no harm. It needs the package ``jobspec`` for
+its base classes.
 """
 
 from __future__ import annotations

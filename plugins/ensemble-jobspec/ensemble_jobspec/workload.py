@@ -42,9 +42,9 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Vertex:
-    """A resource with its contents.
+    """A resource, such as a node, with the resources within it.
 
-    The flag ``anywhere`` says that the counted units may be on any nodes (``replicas``).
+    The flag ``anywhere`` says that its ``count`` units may be on any nodes (the key ``replicas``).
     """
 
     type: str

@@ -1,6 +1,4 @@
-"""State of one job, computed from the status of its Job and pods, and the resulting events.
-Pure.
-"""
+"""State and events of one job, computed from the status of its Kubernetes Job and pods. Pure."""
 
 from __future__ import annotations
 
@@ -21,12 +19,13 @@ _LOST = Failure("lost", "Kubernetes no longer knows this job, so its outcome is 
 class Life(JobEvents):
     """A job that is not over.
 
-    - ``notes``: data for a later controller: ``tasks``, ``observed``, ``kept`` (the output file is
-      in the run's folder), and the context of the job's start
+    - ``notes``: data that is recorded for a later controller: the number of ``tasks``, ``observed``
+      (an observer reads the output), ``kept`` (the output file is in the run's folder), and the
+      context of the job's ``start`` event
     - ``pods``: the pods by rank
     - ``sent``: whether the Job may have reached Kubernetes
-    - ``verdict``: our reason to end the Job
-    - ``condition``: how the Job ended
+    - ``verdict``: why the executor ends the Job, if it does
+    - ``condition``: how Kubernetes says that the Job ended
     - ``followed``: whether its log is being copied while it runs
     - ``incomplete``: whether part of its log could not be copied
     - ``gone``: whether the Job was deleted; ``missed``: whether this was noticed only afterwards

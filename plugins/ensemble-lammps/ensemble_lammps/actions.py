@@ -1,10 +1,14 @@
 """The actions ``lammps-vary``, ``lammps-continue`` and ``lammps-check``.
 
-The action ``lammps-vary`` decides in the engine's thread. The other two read files, so they run in
-another thread and return further actions. The action ``lammps-continue`` returns a ``lammps-vary``
-with the restart file among the variables. The action ``lammps-check`` returns the action for the
-job's outcome. If a crash makes them run twice, the result is the same, because the job is over and
-its files stay.
+- ``lammps-vary`` submits LAMMPS jobs with changed variables. It reads no files, so it runs in the
+  engine's thread.
+- ``lammps-continue`` submits a job again from its newest restart file: it finds the file and
+  returns a ``lammps-vary`` with the file's name among the variables.
+- ``lammps-check`` determines how a job ended, and returns the action that the rule has for this
+  outcome.
+
+The last two read files, so they run in another thread. If the controller crashes meanwhile and
+calls them again after a resume, the result is the same, because the job is over and its files stay.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Convergence test of column means, with their errors, row by row and in bounded memory.
 
 The observer passes each row of a log to a :class:`Convergence`, and adds the returned values to the
-row: the running mean of each watched column, its standard error, its recent drift, and a mark in
-rows where the conditions start or stop to hold. Pure: the same rows give the same values.
+row: the running mean of each watched column, its standard error and its recent drift. A mark shows
+the rows from which the column counts as converged, or no longer does. Pure: the same rows give the
+same values.
 
 The standard error accounts for autocorrelation by blocking (H. Flyvbjerg and H. G. Petersen, J.
 Chem. Phys. 91, 461 (1989)). Neighbouring values are averaged repeatedly, which doubles the block

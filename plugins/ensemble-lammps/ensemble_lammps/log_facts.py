@@ -1,7 +1,7 @@
 """Facts of a LAMMPS log other than thermo rows: run time, speed, warnings and errors.
 
 The reader passes each line outside of tables to this module, and gets one row of facts at the end
-of each run. ``outcome`` uses the same lines.
+of each run. The module ``outcome`` recognizes the same lines.
 """
 
 from __future__ import annotations

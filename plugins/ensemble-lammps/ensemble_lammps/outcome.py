@@ -2,7 +2,7 @@
 
 Called by ``lammps-check``. The log takes precedence over the exit status: LAMMPS exits with 0 after
 ``fix halt`` and ``timer timeout``, and also if the disk is full. If neither log nor status is
-conclusive, the outcome is ``unknown``, because further actions depend on it.
+conclusive, the outcome is ``unknown`` rather than a guess, because rules act on it.
 
 Of a long log, only the end and the start of the last table are read.
 """
