@@ -1,6 +1,7 @@
 """Warns about jobs of one submit that would write to the same file.
 
-An observer of such a file would read the output of another job.
+An observer reads the output file of one job. If two jobs write to this file, it would take the
+output of one for that of the other.
 """
 
 from __future__ import annotations
@@ -21,9 +22,7 @@ _MOST = 2000
 def warn_of_shared_files(
     groups: Iterable[JobGroup], observers: Mapping[str, ObserverPlugin]
 ) -> Iterator[str]:
-    """Yield a warning for each observer of each group that would read the same file for two
-    jobs.
-    """
+    """Yield a warning for each observer that would read the same file for two jobs of a group."""
     for group in groups:
         if not group.observe or group.size < 2:
             continue

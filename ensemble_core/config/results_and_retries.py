@@ -1,6 +1,7 @@
 """Checks the keys ``result`` and ``retry`` of job groups.
 
-Both refer to columns of observers, so the loader calls these checks after those of all groups.
+Both keys can refer to columns that the observers of any group read, so the loader checks all groups
+first.
 """
 
 from __future__ import annotations

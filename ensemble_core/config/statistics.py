@@ -1,6 +1,7 @@
 """Collects the statistics that a file can use: those of plugins, and those under ``statistics:``.
 
-The loader calls this check before those of groups and rules, whose metric paths name statistics.
+The loader does this before it checks groups and rules, because the names of their metrics contain
+statistics.
 """
 
 from __future__ import annotations

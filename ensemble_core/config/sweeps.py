@@ -1,7 +1,8 @@
 """Reads sweeps: the values of a group's ``parameters``, and its ``points`` from a CSV file.
 
-Called for each entry under ``jobs:`` and each ``with:``. The number of jobs is checked before any
-value is computed.
+Called for each job group under ``jobs:`` and for each change of a group in the ``with:`` of an
+action. The number of jobs is checked before any value is computed, because a short range can have
+billions of values.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Checks the section ``results:`` and creates the :class:`Table` objects.
 
-The loader calls this check after those of groups, and before those of rules, whose actions can name
-tables.
+The loader checks groups before, because tables have their parameters and results, and rules after,
+because their actions can name tables.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Binds the trigger of a rule: which events trigger the rule, and which names its condition can
-use.
+"""Checks the trigger of a rule, and determines which events trigger the rule and which names its
+condition can use.
 
-This is the first step in binding a rule. The plugin that defines the trigger builds the
+This is the first step in checking a rule. The plugin that defines the trigger builds the
 :class:`Trigger` object.
 """
 

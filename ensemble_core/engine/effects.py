@@ -1,4 +1,7 @@
-"""Applies decisions to the state of the run, and ends the run."""
+"""Applies decisions to the state of the run.
+
+It also ends the run, because a decision says so or because nothing more can happen.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The engine: turns events into decisions.
 
-It obeys these laws, which are tested:
+It obeys these laws, which are tested. An *index* is a job of a group with all its *attempts* (the
+first submission and the retries); a *slice* is all jobs with the same values of some parameters.
 
 1. **Purity.** Only ``Engine.handle(event) -> decisions`` changes the state. The engine has no
    clock, I/O, threads, randomness or logging; each event carries its time. The same events give the

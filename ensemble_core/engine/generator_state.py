@@ -1,6 +1,7 @@
 """State of a generator: its points and their outcomes, and the pending call.
 
-It is part of the state of the run, so snapshots contain it.
+A point is a set of parameters that the generator suggested. The state of a generator is part of the
+state of the run, so snapshots contain it.
 """
 
 from __future__ import annotations

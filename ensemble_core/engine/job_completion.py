@@ -1,7 +1,8 @@
-"""Decides what follows when an attempt ends: a retry, or the end of its index (done or lost).
+"""Decides what follows when an attempt of a job ends: a retry, or the end of the job.
 
-The module also handles rules on ``limit`` and ``idle``. The methods are steps (see ``agenda``) and
-return the steps that follow.
+A job with all its attempts is called an *index*; at its end, it is *done* or *lost*. The module
+also handles rules on ``limit`` and ``idle``. The methods are steps (see ``agenda``) and return the
+steps that follow.
 """
 
 from __future__ import annotations

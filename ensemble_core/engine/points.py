@@ -1,7 +1,7 @@
 """Submits and tracks the jobs of generators' points, and cancels those of pruned points.
 
-A point is finished when all its jobs are over. The module ``generator_scheduler`` decides when
-generators are called.
+A point is a set of parameters that a generator suggested. It is finished when all its jobs are
+over. The module ``generator_scheduler`` decides when generators are called.
 """
 
 from __future__ import annotations

@@ -87,8 +87,9 @@ class State:
     """State of a run. ``out`` has the decisions that the current event has led to so far.
 
     If ``everything`` is true, all statistics of all variables are computed. The default (``None``)
-    is true if the ensemble has functions or slow actions, because these may read any statistic. If
-    ``shared`` is true, other users share the queue, so its gauges may change at any time.
+    is true if the ensemble has functions, or actions that run on a separate thread, because these
+    may read any statistic. If ``shared`` is true, other users share the queue, so its gauges may
+    change at any time.
     """
 
     # With more than thirty attributes, slots are faster.

@@ -21,9 +21,10 @@ __all__ = ["metric_of_rows"]
 def metric_of_rows(
     journal: Journal, jobs: Callable[[], Jobs], ensemble: Ensemble, text: str
 ) -> float | None:
-    """Return ``STAT.GROUP-NAME`` over the rows or results of the group's jobs.
+    """Return the value of a metric ``STAT.GROUP-NAME``, computed from the rows or results of the
+    group's jobs.
 
-    Return ``None`` for any other metric.
+    Return ``None`` if the metric ``text`` has another form.
     """
     path = parse_path(text, ensemble.groups, ensemble.statistics)
     if path.kind != "series" or not path.group or path.variable.partition(".")[0] in VARIABLES:

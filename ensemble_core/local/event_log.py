@@ -1,7 +1,7 @@
-"""Timestamps the supervisor's events, stores them in the ledger, and sends them to the controller.
+"""Timestamps the events of local jobs, stores them in the ledger, and sends them to the controller.
 
-Timestamps strictly increase. Each event is encoded once; the ledger and the controller get the same
-line.
+It runs in the supervisor, the parent process of the jobs. Timestamps strictly increase. Each event
+is encoded once; the ledger and the controller get the same line.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Handles what happens to a job in the supervisor between its start and its last event, ``clean``.
+"""Handles what happens to a local job between its start and its last event, ``clean``.
 
-It ends a job at its time limit, collects the exit codes of the job's tasks, and reports the job's
-end and frees its slots when no process is left. The starter, the terminator and the request handler
-of the supervisor call it.
+It ends a job at its time limit and collects the exit codes of the job's tasks. When no process of
+the job is left, it reports the job's end and frees its slots. It runs in the supervisor, the parent
+process of the jobs, and is called by the supervisor's starter, terminator and request handler.
 """
 
 from __future__ import annotations

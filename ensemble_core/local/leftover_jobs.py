@@ -1,8 +1,9 @@
 """Counts and ends the local jobs of a run whose journal cannot be read.
 
-Instead of the journal, it uses the executor's files in the run's folder. If the run's supervisor is
-alive, some of its jobs are too. Otherwise, the ledger shows which jobs had started. Commands reach
-the function :func:`leftover_jobs` through the field ``remains`` of the executor's record.
+Instead of the journal, it uses the executor's files in the run's folder. If the run's supervisor
+(the parent process of the jobs) is alive, some jobs are alive, because it exits after the last one.
+Otherwise, its ledger shows which jobs had started. Commands reach the function
+:func:`leftover_jobs` through the field ``remains`` of the executor's record.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""State of a job in the supervisor, from its arrival to its last event, ``clean``."""
+"""State of a local job, from its arrival in the supervisor to its last event, ``clean``.
+
+The supervisor is the parent process of the jobs.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Detects whether the kernel has killed a job because memory ran out.
 
 A parent process cannot find out why a child got SIGKILL. But the kernel counts out-of-memory kills,
-either for the cgroup of the supervisor and its jobs, or for the whole machine. If this count grew
-when a job was killed, the job is reported as out of memory.
+either for the cgroup of the jobs and of the supervisor (their parent process), or for the whole
+machine. If this count grew when a job was killed, the job is reported as out of memory.
 """
 
 from __future__ import annotations
