@@ -303,7 +303,7 @@ def _check_listener(host: str, port: int) -> None:
     if cause is not None:
         error = NotSent(cause)
         error.refusal = UsageError(
-            f"token not sent in plaintext to {address(host, port)}",
+            f"the token was not sent to {address(host, port)}: the connection is not encrypted",
             cause=cause,
             hint=(
                 "set up TLS ('ensemble-server init-tls') and pass its ca.crt with --ca; "

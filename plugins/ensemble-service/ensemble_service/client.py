@@ -144,7 +144,7 @@ class ServiceClient:
             raise ExecutorError(
                 f"unknown answer from the service at {self.target}",
                 cause=f"outcome {reply.outcome}",
-                hint="it may be newer than this client",
+                hint="the service may be newer than this client: update ensemble-service here",
                 code="bad-answer",
             )
         return Resized(

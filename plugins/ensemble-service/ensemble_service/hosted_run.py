@@ -255,7 +255,7 @@ class HostedRun:
             answer.done.SetInParent()
         else:
             raise ExecutorError(
-                "this member does not know the controller's request: update ensemble-service there",
+                "unknown request of the run's controller: update ensemble-service at this member",
                 code="unknown-call",
             )
 

@@ -133,7 +133,8 @@ def _delta(action: str, payload: str) -> int:
     if action == "shrink":
         return -abs(count)
     if count <= 0:
-        raise UsageError(f"cannot grow by {str(count)[:30]}", cause="the smallest change is 1")
+        what = f"cannot grow by {str(count)[:30]} nodes"
+        raise UsageError(what, cause="the smallest change is 1")
     return count
 
 

@@ -372,7 +372,7 @@ class MemberProxy:
         hint = f"\n  hint: {event.hint}" if event.hint else ""
         self._run.warn(
             f"executor {clean(event.executor, 100)} of member {self.name} lost its queue: "
-            f"{event.reason}; its requests wait until the queue is back{hint}"
+            f"{event.reason}; requests to this member wait until the queue is back{hint}"
         )
         self._interrupt()
         self._again = time.monotonic() + _AGAIN

@@ -250,7 +250,8 @@ class RemoteExecutor(Executor):
                 for job, message in zip(some, messages, strict=True):
                     if len(message.data) > MOST_BYTES:
                         raise ExecutorError(
-                            f"job {job.id} is too large: {len(message.data)} bytes",
+                            f"job {job.id} is too large: {len(message.data)} bytes, at most "
+                            f"{MOST_BYTES}",
                             hint="move long arguments and environments to files",
                             code="too-large",
                         )
@@ -272,7 +273,7 @@ class RemoteExecutor(Executor):
             return self._full(str(job.executor))
         if self._default is None:
             raise ExecutorError(
-                f"job {job.id} has no member, and no default is set",
+                f"no member for job {job.id}: its group names none, and no default is set",
                 hint="set 'executor' in its group, or pass --option default=MEMBER",
                 code="no-default",
             )
@@ -292,8 +293,8 @@ class RemoteExecutor(Executor):
                 name = next(iter(self._members))
             if name is None:
                 raise ExecutorError(
-                    "the run has several members and no default, so none can be resized",
-                    hint="choose one with --option default=MEMBER",
+                    "cannot choose the member to resize: the run has several, and no default",
+                    hint="choose the default with --option default=MEMBER",
                     code="no-default",
                 )
             proxy = self._proxy(name)

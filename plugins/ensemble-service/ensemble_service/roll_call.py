@@ -118,7 +118,7 @@ class RollCall:
                 raise self._service.unreachable(self._membership.run)
             raise no_such_member([], self._service.members, self._service.target, self._namespace)
         raise ExecutorError(
-            "some job groups name no member, and more than one member is connected",
+            "no default member for job groups without 'executor': several members are connected",
             cause=f"connected in {self._namespace}: {listed(there)}",
             hint=f"choose a default: --option default={there[0].partition('/')[2]}",
             code="no-default",

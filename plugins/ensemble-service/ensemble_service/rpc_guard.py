@@ -381,7 +381,7 @@ def _no_credential(named_by_message: bool = False) -> Unauthenticated:
         return Unauthenticated(
             "missing credential",
             cause=f"{cause}, and the member is not in --legacy",
-            hint="add it with 'ensemble-server start --legacy NS/NAME'",
+            hint="add the member with 'ensemble-server start --legacy NS/NAME'",
             code="no-token",
         )
     return Unauthenticated(

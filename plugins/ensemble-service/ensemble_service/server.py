@@ -160,7 +160,7 @@ class Service:
                 f"without TLS the service may only listen on this machine, not on {settings.host}",
                 cause=f"no certificate in {settings.tls_folder}",
                 hint=(
-                    "create one with 'ensemble-server init-tls --tls-dir "
+                    "create a certificate with 'ensemble-server init-tls --tls-dir "
                     f"{settings.tls_folder}'; with --insecure everyone on the network path can "
                     "read the tokens"
                 ),

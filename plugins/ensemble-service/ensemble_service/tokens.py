@@ -100,7 +100,7 @@ class TokenFile:
             raise Unauthenticated(
                 "not a token of the ensemble service",
                 cause="tokens begin with 'ensemble-'",
-                hint="create one with 'ensemble-server token add'",
+                hint="create a token with 'ensemble-server token add'",
                 code="bad-token",
             )
         if token is None or not right:
@@ -113,7 +113,7 @@ class TokenFile:
             raise Unauthenticated(
                 f"the token {token.id} has expired",
                 cause=f"it was valid until {_when(token.expires)}",
-                hint="create a new one with 'ensemble-server token add'",
+                hint="create a new token with 'ensemble-server token add'",
                 code="expired-token",
             )
         return token.identity
@@ -228,13 +228,14 @@ class TokenFile:
             raise self._broken(error.strerror or str(error)) from None
         try:
             if len(data) > _LARGEST:
-                raise ValueError(f"it is larger than {_LARGEST} bytes")
+                raise ValueError(f"the file is larger than {_LARGEST} bytes")
             document = json.loads(data)
             if document["version"] != _VERSION:
-                raise ValueError(f"it has version {document['version']!r}, not {_VERSION}")
+                version = document["version"]
+                raise ValueError(f"the file has version {version!r}, expected {_VERSION}")
             return {token.id: token for token in map(_token, document["tokens"])}
         except (ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
-            words = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+            words = f"the file has no {error}" if isinstance(error, KeyError) else str(error)
             raise self._broken(words) from None
 
     def _broken(self, cause: str, hint: str | None = None) -> EnsembleError:
@@ -281,21 +282,24 @@ def _token(data: Any) -> Token:
     """Return a validated entry of the file."""
     token = Token(**data)
     if token.role not in get_args(Role):
-        raise ValueError(f"unknown role {token.role!r} of a token")
+        raise ValueError(f"a token has the unknown role {token.role!r}")
     if not re.fullmatch(r"[0-9a-f]{8}", token.id) or not re.fullmatch(
         r"[0-9a-f]{64}", token.sha256
     ):
-        raise ValueError("invalid id or sha256 of a token")
+        raise ValueError("a token has an invalid 'id' or 'sha256'")
     if not all(type(each) in (int, float) for each in (token.created, token.expires)):
-        raise ValueError("a token's times are not numbers")
+        raise ValueError("'created' or 'expires' of a token is not a number")
     if (token.role == "member") != (token.member is not None):
-        raise ValueError("a member's token needs a member, and other tokens must not have one")
+        raise ValueError("a token must have 'member' if its role is 'member', and only then")
     if token.member is not None and member_name(token.member) != token.member:
-        raise ValueError(f"a token's member {token.member!r} has no namespace")
+        raise ValueError(f"a token has the member {token.member!r}, expected NAMESPACE/NAME")
     if token.member is not None and token.member.partition("/")[0] != token.namespace:
-        raise ValueError(f"a token of {token.member!r} is for another namespace")
+        raise ValueError(
+            f"the token of {token.member!r} has the namespace {token.namespace!r}, which is not "
+            "the member's"
+        )
     if token.role == "admin" and token.namespace:
-        raise ValueError("an admin's token has a namespace")
+        raise ValueError("a token with the role 'admin' must not have a namespace")
     if token.role != "admin":
         namespace_name(token.namespace)
     return token

@@ -78,7 +78,7 @@ def from_event(event: Event) -> pb.Event:
     if len(text) > MOST_BYTES:
         text = json.dumps(_shortened(json.loads(text)))
     if len(text) > MOST_BYTES:
-        raise ValueError(f"event too long: {len(text)} bytes")
+        raise ValueError(f"the event is too long: {len(text)} bytes, at most {MOST_BYTES}")
     return pb.Event(timestamp=event.timestamp, other=pb.OtherEvent(data=text))
 
 
@@ -118,7 +118,7 @@ def to_event(message: pb.Event) -> Event:
 def _loads(data: str) -> Any:
     """Parse a member's JSON, within the limits of an event."""
     if len(data) > MOST_BYTES:
-        raise ValueError(f"too long: {len(data)} bytes")
+        raise ValueError(f"the JSON text is too long: {len(data)} bytes, at most {MOST_BYTES}")
     value = json.loads(data)
     if "\\u" in data and "\\ud" in data.lower():
         # A lone surrogate is valid in JSON, but nowhere else.
@@ -133,7 +133,7 @@ def _loads(data: str) -> Any:
 def _check_depth(value: object, left: int) -> None:
     if isinstance(value, (dict, list)):
         if not left:
-            raise ValueError(f"nested more than {_DEEPEST} deep")
+            raise ValueError(f"the JSON text is nested more than {_DEEPEST} levels deep")
         for each in value.values() if isinstance(value, dict) else value:
             _check_depth(each, left - 1)
 

@@ -107,7 +107,7 @@ def formula(text: str, names: Collection[str], whose: str = "jobs of this group"
     if unknown:
         listed = f"known: {', '.join(sorted(names))}"
         raise EnsembleError(
-            f"{text!r} uses {unknown[0]!r}, which {whose} do not have",
+            f"unknown name {unknown[0]!r} in {text!r}: {whose} do not have it",
             hint=did_you_mean(unknown[0], names, listed, cutoff=0.5),
             code="no-such-name",
         )

@@ -231,8 +231,8 @@ class Model:
             taken = 0.0 if draw is None else draw.number({}, self.chance(call.call))
             if not 0 <= taken < math.inf:
                 raise UsageError(
-                    f"the model gives a call of {call.name!r} a duration of {taken:g} s",
-                    cause=f"it takes {'' if draw is None else draw.text}",
+                    f"invalid duration of a call of {call.name!r} in the model: {taken:g} s",
+                    cause=f"the model's duration is {'' if draw is None else draw.text}",
                     hint="use a distribution without negative values, such as lognormal(…)",
                     code="bad-draw",
                 )
@@ -256,7 +256,7 @@ class Model:
         seconds = model.duration.number(names, random)
         if not (0 <= seconds < math.inf):
             raise UsageError(
-                f"the model of {job.group!r} gives {job.id} a duration of {seconds:g} s",
+                f"invalid duration of {job.id} in the model of {job.group!r}: {seconds:g} s",
                 cause=f"the model's duration is {model.duration.text}",
                 hint="use lognormal(…), which is never negative, or write max(…, 1) around the "
                 "arithmetic",
@@ -278,8 +278,8 @@ class Model:
             period = model.rows.every.number(names, random)
             if not 0 < period < math.inf:
                 raise UsageError(
-                    f"the model of {job.group!r} lets {job.id} print a row every {period:g} s",
-                    hint="'every' must be more than 0",
+                    f"invalid 'every' of {job.id} in the model of {job.group!r}: {period:g} s",
+                    hint="the time between two rows must be more than 0",
                     where=model.where,
                     code="bad-draw",
                 )

@@ -296,4 +296,4 @@ simulate: {jobs: {a: 1m}, functions: {train: 'normal(-10, 1)'}}
 """
     result = _simulate(tmp_path, "", "--runs", "2", "--workers", "1", "--run-code", text=text)
     assert result.exit_code == 2, result.output
-    assert "the model gives a call of 'train' a duration of -" in result.output
+    assert "invalid duration of a call of 'train' in the model: -" in result.output

@@ -222,7 +222,7 @@ def test_a_negative_drawn_duration_is_an_error_that_names_the_job(
     text = STUDY.replace("'100 * T'", "'normal(1, 50)'")
     result = _simulate(tmp_path, text, "--runs", "3")
     assert result.exit_code == 2
-    assert "gives sim." in result.output
+    assert "invalid duration of sim." in result.output
     assert "lognormal" in result.output
 
 

@@ -201,7 +201,7 @@ def _sound(context: Context, path: Path, word: str, what: Any) -> bool:
             context.report(
                 path,
                 f"{shown(what)} is not a mapping",
-                hint="{GROUP: {FIELD: …}}",
+                hint="write set: {GROUP: {FIELD: VALUE}}",
                 code="wrong-type",
             )
             return False
@@ -225,7 +225,9 @@ def _sound(context: Context, path: Path, word: str, what: Any) -> bool:
     if word in ("grow", "shrink", "terminate") and (
         not isinstance(what, int) or isinstance(what, bool)
     ):
-        context.report(path, f"{shown(what)} is not a number", hint=f"{word}: 1", code="wrong-type")
+        context.report(
+            path, f"{shown(what)} is not a number", hint=f"write {word}: 1", code="wrong-type"
+        )
         return False
     return True
 

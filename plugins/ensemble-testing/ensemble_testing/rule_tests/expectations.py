@@ -276,7 +276,8 @@ def _read_fired(context: Context, data: Any, path: Path) -> Mapping[str, int | N
         for rule, times in data.items():
             if not isinstance(times, int) or isinstance(times, bool) or times < 0:
                 what = f"{shown(times)} is not a number of times"
-                context.report((*path, rule), what, hint=f"write {rule}: 2", code="wrong-type")
+                hint = f"write how often the rule fires, for example {rule}: 2"
+                context.report((*path, rule), what, hint=hint, code="wrong-type")
         return {rule: times for rule, times in data.items() if _rule(context, rule, (*path, rule))}
     names = data if isinstance(data, list) else [data]
     return dict.fromkeys(name for name in names if _rule(context, name, path))

@@ -130,7 +130,8 @@ def read_tests(
     study = data.get("ensemble")
     if not isinstance(study, str):
         hint = "write 'ensemble: study.yaml', the file under test"
-        context.report(("ensemble",), "'ensemble' is missing", hint=hint, code="missing-key")
+        what = "the test file does not name its ensemble file"
+        context.report(("ensemble",), what, hint=hint, code="missing-key")
         raise FileErrors(context.errors)
     overrides = data.get("set") or []
     if not isinstance(overrides, list):
