@@ -1,4 +1,7 @@
-"""Checks data by the JSON Schema, and converts each error to a readable message with a position."""
+"""Checks an ensemble file against its JSON Schema.
+
+Each error becomes a readable message with its position in the file.
+"""
 
 from __future__ import annotations
 

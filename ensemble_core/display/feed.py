@@ -15,7 +15,11 @@ __all__ = ["Feed"]
 
 
 class Feed(Watcher):
-    """Passes events and decisions to the output thread, at minimal cost to the engine's thread."""
+    """Passes events and decisions to the output thread, which formats them.
+
+    It is called on the engine's thread, so it does as little as possible: events that would print
+    nothing are left out.
+    """
 
     def __init__(self, output: Output, *, everything: bool) -> None:
         self._output = output

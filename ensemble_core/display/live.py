@@ -1,4 +1,5 @@
-"""The live table at the bottom of a terminal, below the lines about the run.
+"""The live table of a run's job groups: it stays at the bottom of a terminal, below the lines about
+events, and is updated in place.
 
 A :class:`LiveTable` only returns text: the escape sequence that erases the last frame, and the next
 frame. The output thread writes this text together with the lines above it in one piece, so nothing

@@ -4,7 +4,7 @@
 submitted attempts can still take: the remaining time of running attempts (at least 0) and the full
 time of waiting attempts. The full time of an attempt is its time limit or, without a limit, the
 mean duration of its group. The job table reports to this module when an attempt is submitted,
-starts or ends. A run without such limits has no budget.
+starts or ends. A run that limits none of these has no budget.
 """
 
 from __future__ import annotations

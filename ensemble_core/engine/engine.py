@@ -38,7 +38,7 @@ first submission and the retries); a *slice* is all jobs with the same values of
    error shows the chain. A retry starts a new chain.
 7. **Failures.** A failed job counts as handled if, at its ``clean``, a rule on failures has matched
    one of its events, or a rule on ``count.G.failed`` has not yet reached its number. It also counts
-   as handled if it is retried, or if a point is lost with it whose generator has the option
+   as handled if it is retried, or if it belongs to a lost point of a generator with the option
    ``failed``. A lost index counts as a failed job, unless its last attempt was cancelled. A natural
    end has exit code 0 if all failures were handled, and 1 otherwise.
 8. **Natural end.** The run ends when no job is active, no call is pending, no retry waits, rules on

@@ -1,8 +1,9 @@
-"""Tables of the states of attempts and indices, and of the effect of each job event (RFC 21).
+"""Tables of the states of attempts and indices, and of the effect of each job event.
 
-An index is a job with all its attempts. ``ATTEMPT`` and ``INDEX`` are the two state machines. A
-property test compares the engine with them, and docs/job-states.md is generated from them.
-``TRANSITIONS`` has the effect of each event on the record of a job.
+The events are those of Flux RFC 21. An index is a job with all its attempts. ``ATTEMPT`` and
+``INDEX`` are the two state machines. A property test compares the engine with them, and another
+test compares the diagrams in ``docs/job-states.md`` with them. ``TRANSITIONS`` has the effect of
+each event on the record of a job.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Finds jobs of earlier runs that a new run can reuse (``--reuse``).
 
-The journal of a run contains the identities of its jobs (see ``model.identity``). Its events are
-read once, into a temporary database on disk, so that memory does not grow with the number of jobs.
+The journal of a run contains the identities of its jobs (see ``model.identity``): two jobs with the
+same identity would compute the same. The events of an earlier run are read once, into a temporary
+database on disk, so that memory does not grow with the number of jobs.
 """
 
 from __future__ import annotations

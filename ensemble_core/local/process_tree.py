@@ -1,9 +1,9 @@
 """Process tree: finds all processes of a job, even detached ones.
 
-The supervisor is a *child subreaper* (``prctl(2)``): orphaned descendants become its children
-instead of children of init. All processes of jobs, and no others, therefore stay below the
-supervisor in the tree. A :class:`ProcessTree` assigns each process to a job by the first of these
-rules that applies:
+The supervisor, the parent process of the jobs, is a *child subreaper* (``prctl(2)``): orphaned
+descendants become its children instead of children of init. All processes of jobs, and no others,
+therefore stay below the supervisor in the tree. A :class:`ProcessTree` assigns each process to a
+job by the first of these rules that applies:
 
 1. By its ancestors: the process descends from a task of the job.
 2. By its session or process group: a task of the job has the same one.

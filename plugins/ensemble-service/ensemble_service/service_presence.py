@@ -1,4 +1,4 @@
-"""What a run knows about the service: whether the run is connected to it, and which members are.
+"""Tracks whether a run is connected to the service, and which members are.
 
 The executor ``remote`` has one :class:`ServicePresence` and updates it at each change.
 """
