@@ -158,7 +158,9 @@ def check_record(record: Any) -> None:
         raise PluginError(f"{shown}: only options of generators may be marked 'class'")
     if isinstance(record, ActionPlugin) and (record.run is None) == (record.plan is None):
         count = "both" if record.run else "neither"
-        raise PluginError(f"{shown} has {count} of 'run' and 'plan'; define exactly one")
+        raise PluginError(
+            f"{shown} defines {count} of the functions 'run' and 'plan'; define exactly one of them"
+        )
     for name, arguments in _FUNCTIONS[kind].items():
         function: object = getattr(record, name)
         if name in ("build", "expand") and not callable(function):
@@ -280,8 +282,8 @@ def check_schema(schema: object, shown: str) -> None:
         if not (kind is None or isinstance(kind, dict) or kind in ANNOTATIONS):
             known = ", ".join(sorted(ANNOTATIONS))
             raise PluginError(
-                f"{shown}: unknown annotation 'x-ensemble': {kind!r}, which would check nothing; "
-                f"known: {known}"
+                f"{shown}: the annotation 'x-ensemble' has the unknown value {kind!r}; known "
+                f"values: {known}"
             )
     import jsonschema_rs
 
@@ -293,7 +295,10 @@ def check_schema(schema: object, shown: str) -> None:
     properties = copied.get("properties", {})
     for key in copied.get("required", ()):
         if key not in properties:
-            raise PluginError(f"{shown}: option {key!r} is required but not among the properties")
+            raise PluginError(
+                f"{shown}: the schema of its options lists {key!r} under 'required' but does not "
+                "define it under 'properties'"
+            )
 
 
 #: Keys of an ``x-ensemble-flag`` mapping, with the types of their values.
@@ -332,7 +337,10 @@ def _check_flags(schema: Mapping[str, Any], shown: str) -> None:
                 raise PluginError(f"{shown_mark}: {key!r} is unknown or invalid; known: {known}")
         unknown = set(mark.get("commands", ())) - {"run", "resume", "cancel"}
         if unknown:
-            raise PluginError(f"{shown_mark}: command {min(unknown)!r} takes no executor flags")
+            raise PluginError(
+                f"{shown_mark}: the command {min(unknown)!r} has no flags of executors; expected "
+                "run, resume or cancel"
+            )
 
 
 def plain(value: Any) -> Any:

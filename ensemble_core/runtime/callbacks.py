@@ -210,7 +210,10 @@ class Caller:
 
     def _function(self, name: str) -> Callable[..., object]:
         if name not in self._functions:
-            raise EnsembleError(f"{name!r} is not a function", code="no-such-function")
+            raise EnsembleError(
+                f"no function {name!r} is defined under 'custom' or given in Python",
+                code="no-such-function",
+            )
         return self._functions[name]
 
     def _parameters(self, task: MakeCall) -> dict[str, list[Any]]:

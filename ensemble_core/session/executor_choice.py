@@ -322,8 +322,8 @@ def check_environment(ensemble: Ensemble, warn: Callable[[str], None] | None = N
     if missing:
         shown = (f"{name} (for {', '.join(groups)})" for name, groups in missing.items())
         raise UsageError(
-            f"the environment lacks {', '.join(shown)}",
-            cause="jobs inherit it by 'environment_from'",
+            f"environment variables are not set: {', '.join(shown)}",
+            cause="the job groups inherit them by 'environment_from'",
             hint=f"export {next(iter(missing))}=… in this shell and repeat the command",
             code="no-variable",
         )

@@ -48,7 +48,7 @@ def check_not_lost(folder: Path, find_plugins: FindPlugins) -> None:
     raise JournalError(
         f"the journal of run {folder.name} is lost: {folder}",
         cause=f"the journal is empty, but {jobs}",
-        hint=f"'ensemble cancel {folder.name}' ends its jobs on this machine; check other queues "
-        "yourself",
+        hint=f"'ensemble cancel {folder.name}' ends its jobs on this machine; cancel its jobs in "
+        "other queues yourself",
         code="journal-lost",
     )

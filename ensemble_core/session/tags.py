@@ -49,9 +49,9 @@ def remove_if_never_began(folder: Path, find_plugins: FindPlugins) -> bool:
         stays = remove(folder)
         if stays:
             raise UsageError(
-                f"the folder of run {folder.name} has other files: {folder}",
+                f"cannot remove the folder of run {folder.name}, which never began: {folder}",
                 cause=stays,
-                hint="move these files, or choose another --tag",
+                hint="remove the folder yourself, or choose another --tag",
                 code="tag-taken",
             )
     finally:

@@ -591,7 +591,7 @@ def test_resume_reads_secrets_again_and_reports_missing_ones(
     monkeypatch.delenv("DB_PASSWORD")
     result = place.ensemble("resume", "last")
     assert result.exit_code == 2
-    assert "the environment lacks DB_PASSWORD" in result.output
+    assert "environment variables are not set: DB_PASSWORD" in result.output
     assert place.submitted() == before
     monkeypatch.setenv("DB_PASSWORD", "second")
     check_right(place, place.ensemble("resume", "last"))

@@ -58,7 +58,7 @@ def test_inherited_secret_is_neither_stored_nor_in_json(
 def test_run_does_not_start_if_an_inherited_variable_is_missing(folder: Path) -> None:
     result = run(folder)
     assert result.exit_code == 2
-    assert "the environment lacks DB_PASSWORD (for load)" in result.stderr
+    assert "environment variables are not set: DB_PASSWORD (for load)" in result.stderr
     assert "export DB_PASSWORD=" in result.stderr
     assert not (folder / "work").exists()
     assert not (folder / "state").exists()

@@ -290,8 +290,8 @@ RECORDS: dict[str, tuple[str, str]] = {
     "name no text": ("Action(name=3, run=f)", "3 cannot be"),
     "empty summary": ("Action(summary=' ', run=f)", "one line of text"),
     "long summary": ("Action(summary='a\\nb', run=f)", "one line of text"),
-    "neither": ("Action()", "neither of 'run' and 'plan'"),
-    "both": ("Action(run=f, plan=g)", "both of 'run' and 'plan'"),
+    "neither": ("Action()", "neither of the functions 'run' and 'plan'"),
+    "both": ("Action(run=f, plan=g)", "both of the functions 'run' and 'plan'"),
     "run without argument": ("Action(run=h)", "called with (context)"),
     "run no function": ("Action(run=3)", "expected a function"),
     "plan too short": ("Action(plan=f)", "called with (firing, opt"),
@@ -315,7 +315,7 @@ RECORDS: dict[str, tuple[str, str]] = {
     ),
     "requires what is not there": (
         "Action(run=f, options={'required': ['a']})",
-        "'a' is required",
+        "'a' under 'required'",
     ),
     "statistic called count": (
         "Statistic(name='count', build=f)",

@@ -109,7 +109,11 @@ class QueueCommands:
             self._due = max(self._due, now) + self._gap
             wait = self._due - now - _BURST * self._gap
         if self._closed.wait(max(0.0, wait)):
-            raise ExecutorError("the run has closed the queue", code="closed", transient=True)
+            raise ExecutorError(
+                "the executor is closed: it runs no further commands of the queue",
+                code="closed",
+                transient=True,
+            )
 
     def run(
         self,

@@ -78,8 +78,8 @@ class Outlet:
             if not self.unwritten:
                 self.unwritten = True
                 self.warn(
-                    f"cannot write {self._folder} ({error.strerror}): no job is submitted "
-                    "until that works\n  hint: check the folder's permissions and free disk space"
+                    f"cannot write to {self._folder} ({error.strerror}): no job is submitted until "
+                    "it is writable\n  hint: check the folder's permissions and free disk space"
                 )
             return False
         if self.unwritten:

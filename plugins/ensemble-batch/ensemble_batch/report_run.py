@@ -73,7 +73,8 @@ class ReportRun(QueueRun):
             raise ExecutorError(
                 "cannot listen for jobs' reports on this machine",
                 cause=error.strerror or str(error),
-                hint="name an address of this machine with -o listen=ADDRESS, or -o listen=none",
+                hint="name an address of this machine with -o listen=ADDRESS; with -o listen=none, "
+                "jobs report only by files in the run's folder",
                 code="no-port",
             ) from None
 

@@ -51,5 +51,5 @@ def test_two_commands_run_side_by_side_and_both_end_when_the_queue_is_closed() -
     for thread in threads:
         thread.join(30)
     assert codes == [-9, -9]
-    with pytest.raises(ExecutorError, match="closed the queue"):
+    with pytest.raises(ExecutorError, match="executor is closed"):
         commands.run(["true"])

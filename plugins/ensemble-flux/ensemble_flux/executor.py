@@ -122,7 +122,7 @@ class FluxExecutor(Executor):
             raise ExecutorError(
                 "the Flux instance has ended",
                 cause=self._loop.lost,
-                hint="resume the run once it is back",
+                hint="resume the run when the instance runs again",
                 code="lost",
             )
         return self._loop

@@ -41,7 +41,7 @@ def _set(target: dict[str, Any], path: str, value: Any) -> None:
     for folder in folders:
         inner = target.setdefault(folder, {})
         if not isinstance(inner, dict):
-            raise JobspecError(f"attribute {path!r}: {folder!r} already has a value")
+            raise JobspecError(f"cannot set the attribute {path!r}: {folder!r} already has a value")
         target = inner
     target[last] = value
 

@@ -284,7 +284,7 @@ class Reactor:
     def _run(self, handle: Any, reactor: Any, flags: int) -> None:
         if self.direct.run(reactor, flags) < 0:
             handle.raise_if_exception()
-            raise OSError(errno.ECONNRESET, "lost the connection to the broker")
+            raise OSError(errno.ECONNRESET, "lost the connection to Flux's broker")
 
     def _sweep(self) -> None:
         """Release finished futures and watchers outside of their own callbacks."""

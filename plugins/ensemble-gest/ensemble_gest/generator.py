@@ -37,7 +37,8 @@ class GestGenerator(Generator):
         except (TypeError, ValueError) as error:
             raise EnsembleError(
                 f"{self._class.__name__} rejected this problem: {error}",
-                hint="its arguments go under with: {options: {…}}",
+                hint="pass arguments of the class under 'options' of the generator: with: "
+                "{options: {…}}",
                 code="bad-value",
             ) from error
         #: Points as the generator suggested them, by our numbers. They are returned to the

@@ -89,8 +89,8 @@ def _run_all(context: CallContext, records: Path) -> str:
         )  # fmt: skip
         if code is None:
             raise EnsembleError(
-                f"{options['task']!r} was interrupted when an earlier controller died, and is not "
-                f"run twice",
+                f"{options['task']!r} was interrupted when an earlier controller died; it is not "
+                f"run a second time, because it may have done part of its work",
                 hint="check what it has done, then run the jobspec again",
                 code="local-failed",
             )

@@ -361,7 +361,8 @@ class _Conversion:
             raise UsageError(
                 what,
                 where=task.where if task else None,
-                hint=f"add it: requires: {{'{requirement}': {{slurm: {{constraint: …}}}}}}",
+                hint="add it to the site file: "
+                f"requires: {{'{requirement}': {{slurm: {{constraint: …}}}}}}",
                 code="not-met",
             )
         self._warn([what])

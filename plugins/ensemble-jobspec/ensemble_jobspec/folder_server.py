@@ -248,8 +248,8 @@ class Runs:
     A process ``ensemble jobspec run``, with the additional options ``words``, controls each run. If
     it dies before the run is over, it is started again after a delay; with ``once``, the run is
     given up after a few such deaths. The attribute ``gave_up`` says why a run is left to the next
-    server, because it was given up or stopped; otherwise it is empty. Whether a run is over is read
-    from its journal, not from the exit code.
+    server, because it was given up or stopped; otherwise it is empty. The run's journal says
+    whether the run is over; the exit code does not.
     """
 
     def __init__(
