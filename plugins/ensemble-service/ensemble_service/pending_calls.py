@@ -1,6 +1,6 @@
-"""Pending calls of a run to a member, sent in order and resent until they are answered.
+"""Pending calls (submit, cancel …) of a run to a member, resent until they are answered.
 
-``member_proxy`` has one :class:`PendingCalls` for its member.
+They are sent in order, by the member's proxy (``member_proxy``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Kind = Literal["submit", "cancel", "resize", "reattach", "forget", "close"]
 
 @dataclass(slots=True)
 class Waiting:
-    """An unanswered call."""
+    """An unanswered call. ``when`` is the time at which it was sent (monotonic seconds)."""
 
     id: int
     kind: Kind

@@ -3,8 +3,8 @@
 The endpoint ``/metrics`` reads the service's counters on each scrape, so counting is cheap. The
 endpoint ``/healthz`` returns 200 while the service accepts requests and 503 while it stops, for
 probes that do not use TLS. If ``--metrics-port`` is given, the server starts both on its event
-loop. Each request has a deadline. If too many requests are slow, the slowest is dropped, so that
-health stays available.
+loop. Each request has a deadline. If too many connections are open, the oldest is closed, so that
+``/healthz`` stays available.
 """
 
 from __future__ import annotations

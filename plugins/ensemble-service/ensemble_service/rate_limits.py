@@ -11,8 +11,9 @@ __all__ = ["Deadline", "RateLimiter"]
 
 
 class RateLimiter:
-    """A token bucket per key, with ``rate`` tokens a second and ``burst`` at once. Bounded
-    memory.
+    """A token bucket for each key, with ``rate`` tokens a second and ``burst`` at once.
+
+    Only the ``most`` keys that were used last are remembered, to limit memory.
     """
 
     def __init__(self, rate: float, burst: float, most: int = 20_000) -> None:

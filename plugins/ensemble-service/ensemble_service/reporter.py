@@ -1,8 +1,8 @@
-"""Reporter: makes a queue that serves a single run visible at the service, as a member.
+"""Reporter: shows the queue of a single run at the service, as a member.
 
-The executor ``minicluster`` uses it: its run submits jobs to the queue directly, so no member agent
-is needed. The reporter sends the same heartbeats as an agent, with gauges and job counts, but
-rejects requests of other runs to use the queue.
+The executor ``minicluster`` uses it. Its run submits jobs to the queue directly, so the queue has
+no member agent. In place of an agent, the reporter sends heartbeats with gauges and job counts. If
+other runs ask to use the queue, the reporter rejects that.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Idempotency log of resize requests, in SQLite: request names and outcomes.
 
-A repeated request gets the first outcome, also after a restart of the service. A recorded request
-without an outcome means that the service was killed while carrying it out. The outcome is then
-unknown, and the request is not carried out again. ``resizes`` calls this module from its threads.
+A repeated request gets the outcome of the first one, also after a restart of the service. If the
+service was killed while it carried out a request, the log has the request without an outcome.
+``resizes`` then asks the resizer for the outcome (``Resizer.decide``); if the resizer cannot tell,
+the request is denied. ``resizes`` calls this module from its threads.
 """
 
 from __future__ import annotations

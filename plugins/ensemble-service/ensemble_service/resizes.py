@@ -5,9 +5,9 @@ loop. The *resizer*, a plugin, changes the size of a member. It is called in thr
 event loop if it declares that it never blocks.
 
 Only this layer makes requests idempotent. A repeated request waits until the member's earlier
-requests are answered, and then gets its first answer from the log (``resize_log``), so the resizer
-never sees a request twice. The section "Which layer retries, and which is idempotent" in
-``docs/service.md`` describes the other layers.
+requests are answered, and then gets its first answer from the log (``resize_log``), so
+``Resizer.resize`` is called once for each request. The section "Which layer retries, and which is
+idempotent" in ``docs/service.md`` describes the other layers.
 """
 
 from __future__ import annotations

@@ -5,9 +5,10 @@ get the sender from :func:`caller`. Every method is registered as a stream, beca
 message of a unary method before the interceptor runs.
 
 Two kinds of calls are read without a token: health checks, and calls of ensemble-python's protocol
-(``legacy_protocol``), whose clients have no token. In the latter, the member that the message names
-is taken as the caller, if ``--legacy`` lists it. Both kinds share a few slots (``message_reader``).
-An error ends one call with a status and a reason, and affects no other call.
+(``legacy_protocol``), whose clients have no token. A call of this protocol names a member: if
+``--legacy`` lists that member, the call is treated as the member's. Only a few calls of both kinds
+can be read at the same time (``message_reader``). An error ends one call with a status and a
+reason, and affects no other call.
 """
 
 from __future__ import annotations

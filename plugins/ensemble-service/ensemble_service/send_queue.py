@@ -24,7 +24,7 @@ _M = TypeVar("_M", bound="Sized")
 
 
 class Sized(Protocol):
-    """Type of messages: protobuf's method that returns the number of bytes."""
+    """A protobuf message, which knows its size in bytes."""
 
     def ByteSize(self) -> int: ...  # noqa: N802 - protobuf's name
 

@@ -1,8 +1,8 @@
 """Daemon threads for an event loop's blocking calls: one call at a time per key, in order.
 
-Used by ``resizes``, whose plugins may take long or hang. Starting a thread per call takes about 0.1
-ms, far less than a resize. ``run_in_executor`` is unsuitable, because its threads keep the process
-alive while a call hangs.
+``resizes`` uses it to call resizers (plugins), which may take long or hang; the key is the member.
+Starting a thread for each call takes about 0.1 ms, far less than a resize. ``run_in_executor`` is
+unsuitable, because its threads keep the process alive while a call hangs.
 """
 
 from __future__ import annotations

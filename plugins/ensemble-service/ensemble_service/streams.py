@@ -1,7 +1,7 @@
 """The two long-lived streams of the service, a member's and a run's, as asynchronous generators.
 
-The server calls them for authenticated callers, and converts :class:`Refused` into a status. They
-pass messages to and from the router, which makes all decisions.
+The server calls these generators for authenticated callers, and converts :class:`Refused` into a
+gRPC status. The generators pass messages to and from the router, which makes all decisions.
 """
 
 from __future__ import annotations

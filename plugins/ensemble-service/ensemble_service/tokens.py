@@ -1,4 +1,4 @@
-"""Tokens and their file: authenticates calls to the service.
+"""File of tokens, by which callers of the service are authenticated.
 
 A token is shown once, when it is created; the file keeps its SHA-256. The command line writes the
 file. A running service rereads the file when it changes. Loads neither gRPC nor protobuf.

@@ -1,4 +1,4 @@
-"""Random numbers of a model: a constant, arithmetic, a distribution, or recorded values.
+"""Numbers of a model: a constant, arithmetic, a random distribution, or recorded values.
 
 The distributions are ``normal(mean, deviation)``, ``lognormal(median, sigma)`` (sigma of the
 logarithm), ``uniform(low, high)`` and ``exponential(mean)``. Their arguments are durations (``5m``)

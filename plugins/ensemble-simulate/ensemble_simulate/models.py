@@ -1,9 +1,9 @@
 """Models of job groups: how long their jobs take, how they fail, and what they print.
 
 A model comes from the section ``simulate:`` of an ensemble file, from a separate file (both read by
-``model_file``), or from a kept run (``recorded_model``). :meth:`Model.life` returns the life of one
-job. It depends only on the seed and the job's id, so two simulations with the same seed give the
-same job the same life, whatever else differs.
+``model_file``), or from a kept run (``recorded_model``). :meth:`Model.life` returns the *life* of a
+job: its duration, result and output. The life depends only on the seed and the job's id, so two
+simulations with the same seed give the same job the same life, whatever else differs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Environments for Slurm's commands, without variables that change their behaviour. Pure."""
+"""Environments for Slurm's commands, without variables that change their behaviour.
+
+The functions are pure.
+"""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ A batch is one ``sbatch``: a job array, or a single job.
 - The comment is complete: it has the run, the submission attempt, and the index of each job, in the
   order of the array's tasks.
 
-Pure.
+All functions are pure.
 """
 
 from __future__ import annotations

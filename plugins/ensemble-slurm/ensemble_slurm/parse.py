@@ -3,7 +3,7 @@
 They read jobs from ``squeue`` and ``sacct``, nodes from ``sinfo``, and the configuration from
 ``scontrol``. The commands print named columns, with a separator that occurs in no name. This output
 is the same in all releases from 20.11 on, and a tenth as long as that of ``--json``, which differs
-between releases: states became lists, and numbers became objects. Pure.
+between releases: states became lists, and numbers became objects. All functions are pure.
 """
 
 from __future__ import annotations

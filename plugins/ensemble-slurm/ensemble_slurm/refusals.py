@@ -1,6 +1,6 @@
 """Error classification for Slurm's commands: whether to retry, and hints for users.
 
-Slurm's message is always kept. Pure; works on a command's standard error.
+The functions are pure; they read a command's standard error. Slurm's message is always kept.
 """
 
 from __future__ import annotations

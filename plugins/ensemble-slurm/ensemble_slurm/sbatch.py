@@ -1,4 +1,4 @@
-"""Options of ``sbatch`` and ``srun`` for a job. Pure; used by the executor."""
+"""Options of ``sbatch`` and ``srun`` for a job: pure functions, used by the executor."""
 
 from __future__ import annotations
 

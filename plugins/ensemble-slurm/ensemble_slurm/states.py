@@ -1,7 +1,7 @@
 """Slurm's job states, pending reasons and exit codes, converted to the base class's terms.
 
-The commands ``squeue`` and ``sacct`` print the same states in all releases. Pure; used for the rows
-that ``parse`` reads.
+The commands ``squeue`` and ``sacct`` print the same states in all releases. These pure functions
+convert the rows that ``parse`` reads.
 """
 
 from __future__ import annotations

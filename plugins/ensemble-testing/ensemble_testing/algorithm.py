@@ -1,4 +1,7 @@
-"""Contract suite for algorithms: checks what ``use:`` and the run's journal assume about them.
+"""Contract suite for algorithms, the plugins that an ensemble file names under ``use:``.
+
+The suite checks that an algorithm always makes valid rules, and the same rules for the same
+options, so that a run can be replayed from its journal.
 
 Inherit from the suite, and set the record and valid options::
 

@@ -1,6 +1,7 @@
 """Chain suite: tests a batch script that runs a study over several allocations.
 
-When an allocation ends, the next one resumes the run. At the end there must be one complete table.
+When an allocation ends, the next one resumes the run. After the last allocation, the run must have
+written one complete table.
 
 An author's own test file::
 

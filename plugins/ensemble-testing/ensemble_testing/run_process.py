@@ -1,4 +1,4 @@
-"""Runs in child processes, with their output, for tests of executors on real queues."""
+"""Starts runs in child processes and reads their output, for tests of executors on real queues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Crash suite: kills an executor's controllers with SIGKILL and resumes the runs.
+"""Crash suite: kills the controllers of runs on an executor with SIGKILL, and resumes the runs.
 
 An author's own test file::
 
@@ -10,8 +10,8 @@ An author's own test file::
 
 Each round is one ``ensemble run`` in its own process. The process is killed at least once, at kill
 points (between a decision and its effect, before and after each write …) and at random moments. The
-run is resumed until it is over. No job may be lost or run twice, no rule may fire again, and a
-replay of the journal must make the same decisions.
+run is resumed until it is over. No job may be lost or run twice, no firing of a rule may be lost or
+repeated, and a replay of the journal must make the same decisions.
 
 The variable ``ENSEMBLE_CRASH=SEED:COUNT`` sets the first seed and the number of rounds. A failure
 prints its seed.

@@ -1,4 +1,8 @@
-"""Base class for readers of a rule test's steps: mappings, jobs, durations, numbers, gauges."""
+"""Base class for readers of a rule test's steps.
+
+It reads the values that occur in several kinds of steps: mappings, jobs, durations, numbers and
+gauges.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reader of rule tests: a file ``*.ensemble-test.yaml`` for a study.
+"""Reader of files ``*.ensemble-test.yaml``, each with rule tests of one ensemble.
 
 The reader reports all mistakes at once, with places and suggestions, before any test runs. Used by
 ``ensemble test`` and by the pytest plugin.
