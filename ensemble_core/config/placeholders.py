@@ -69,7 +69,7 @@ def check_placeholders(
         meant = did_you_mean(name, known, otherwise, cutoff=0.7, form="did you mean {{{}}}? Or")
         context.report(
             place,
-            f"the placeholder {{{name}}} has no parameter",
+            f"unknown placeholder {{{name}}}: no parameter has this name",
             hint=f"{meant} write {{{{{name}}}}} for literal braces",
             code="no-such-parameter",
             where=context.document.at_text(place, f"{{{name}}}"),

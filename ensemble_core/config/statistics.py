@@ -104,4 +104,6 @@ def _plain_statistic(
 
 
 def _never() -> Any:
-    raise EnsembleError("a statistic with errors was used", code="internal")
+    raise EnsembleError(
+        "internal error: a statistic whose definition has errors was used", code="internal"
+    )
