@@ -51,7 +51,7 @@ def remove_if_never_began(folder: Path, find_plugins: FindPlugins) -> bool:
             raise UsageError(
                 f"cannot remove the folder of run {folder.name}, which never began: {folder}",
                 cause=stays,
-                hint="remove the folder yourself, or choose another --tag",
+                hint="move the folder away, or choose another --tag",
                 code="tag-taken",
             )
     finally:
