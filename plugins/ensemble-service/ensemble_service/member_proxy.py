@@ -131,7 +131,7 @@ class MemberProxy:
         self._pump()
 
     def cancel(self, jobs: Iterable[str]) -> None:
-        """Cancel those of these jobs that belong to the member.
+        """Cancel the given jobs that the member has; ignore other members' jobs.
 
         Jobs that were never sent are dropped.
         """

@@ -192,8 +192,7 @@ def _recorded(values: Collection[Any]) -> Draw:
     numbers = [each for each in found if each is not None]
     if not numbers or len(numbers) != len(found):
         raise EnsembleError(
-            "a list of recorded values must contain at least one number or duration, and nothing "
-            "else",
+            "a list of recorded values may contain only numbers and durations, and at least one",
             code="wrong-type",
         )
     return Draw(str(list(values)), values=tuple(numbers))

@@ -139,8 +139,8 @@ class FaultSuite:
         submit = self.commands["submit"]
         if list(self.commands.values()).count(submit) > 1:
             pytest.fail(
-                f"in {whose}, {submit!r} serves two purposes: add the first arguments of a submit, "
-                f"such as '{submit} -s'",
+                f"in {whose}, {submit!r} is used for 'submit' and for another purpose: add the "
+                f"arguments that only a submit has, such as '{submit} -s'",
                 pytrace=False,
             )
         self.folder = tmp_path / "programs"

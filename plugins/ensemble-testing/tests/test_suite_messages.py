@@ -82,7 +82,7 @@ STOPPED = "test_a_second_signal_leaves_at_once_and_nothing_is_lost"
 MESSAGES = {
     f"TestNothing::{AT_START}": "set the attribute 'commands' of TestNothing: the queue's command",
     f"TestNoAsk::{AT_START}": "add ask to the attribute 'commands' of TestNoAsk",
-    f"TestSame::{AT_START}": "'true' serves two purposes: add the first arguments of a submit",
+    f"TestSame::{AT_START}": "'true' is used for 'submit' and for another purpose",
     f"TestNoProgram::{AT_START}": "there-is-no-such-command is not on the PATH",
     f"TestFinal::{AT_START}": "connect() must raise CannotTake(message, hint=...)",
     f"TestNoName::{STOPPED}": "set the attribute 'executor' of TestNoName",
