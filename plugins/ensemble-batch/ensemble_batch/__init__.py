@@ -1,9 +1,10 @@
 """Base classes for executors of batch queues.
 
-A plugin inherits from one of two classes: from :class:`BatchExecutor` if jobs need a wrapper (PBS,
-LSF, Grid Engine …), or from :class:`QueueExecutor` if the queue itself meets all requests of a job
-group and knows how each job ended (Kubernetes …). The plugin submits a :class:`Batch`, describes
-jobs as :class:`QueueJob`, and raises :class:`CannotTake` and :class:`InvalidJob`. The tutorial
+A plugin inherits from one of two classes. :class:`BatchExecutor` is for queues such as PBS, LSF or
+Grid Engine: a wrapper script starts each job's command and reports how it ended. The class
+:class:`QueueExecutor` is for queues that need no such script, because they meet all requests of a
+job group and know how each job ended. The plugin submits a :class:`Batch`, describes jobs as
+:class:`QueueJob`, and raises :class:`CannotTake` and :class:`InvalidJob`. The tutorial
 ``docs/executor-tutorial.md`` develops an executor with each base class. The package's other names
 are building blocks for executors that use neither.
 """

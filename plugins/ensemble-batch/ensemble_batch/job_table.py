@@ -21,12 +21,14 @@ __all__ = ["JobLife"]
 class JobLife(JobEvents):
     """One job that is not over.
 
-    The attribute ``key`` is the key of the job's batch, empty while the job has no batch. The
-    attribute ``misses`` counts consecutive replies of the queue that omit the job. ``handed_at`` is
-    when the job was submitted, by our clock (0 before that). ``counts_at`` (monotonic seconds) is
-    when a reply without the job starts to count. A job that is ``barred`` can no longer start.
-    ``restarts`` counts restarts by the queue. ``reported`` is a reported end that waits for the
-    queue's explanation, and ``heard`` is when that end was reported, by our clock.
+    - ``key``: the key of the job's batch; empty while the job has no batch
+    - ``handed_at``: when the job was submitted, by our clock; 0 before that
+    - ``misses``: how many consecutive replies of the queue have omitted the job
+    - ``counts_at`` (monotonic seconds): a reply that omits the job counts only after this time
+    - ``barred``: whether the job can no longer start
+    - ``restarts``: how often the queue has restarted the job
+    - ``reported``: the end that the wrapper reported, while the queue has not yet explained it
+    - ``heard``: when this end was reported, by our clock
     """
 
     __slots__ = (

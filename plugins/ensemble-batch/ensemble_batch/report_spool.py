@@ -1,10 +1,10 @@
 """Spool of a run whose jobs report over the network: a folder shared with their wrappers.
 
 The file ``address`` says where the current controller listens. The folder ``reports`` has reports
-that wrappers could not send, ``void`` names abandoned submission attempts, and ``scripts`` has the
-batches' scripts. The spool is in the run's state folder. If nodes do not see it, reports that
-wrappers cannot send are lost. Only the run's user may read the spool, because it contains the token
-that each report must contain. Used by ``ReportRun``.
+that wrappers could not send, ``scripts`` has the batches' scripts, and ``void`` has a file for each
+submission attempt whose jobs must not run any more. The spool is in the run's state folder. If
+nodes do not see it, reports that wrappers cannot send are lost. Only the run's user may read the
+spool, because it contains the token that each report must contain. Used by ``ReportRun``.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class _PendingBatch:
 
 
 class Submission:
-    """Jobs that the queue does not have yet, or may not have."""
+    """Jobs that wait to be submitted, and batches whose submission got no reply."""
 
     def __init__(self, polled: QueueRun, inquiry: Inquiry) -> None:
         self._polled = polled

@@ -50,7 +50,9 @@ _REPLAYED = 200_000
 
 
 def document(inspection: Inspection, name: str, query: Mapping[str, str]) -> Any:
-    """Return a document. Raises :class:`UsageError` for an unknown name or an invalid query."""
+    """Return the document of this name. Raises :class:`UsageError` for an unknown name or an
+    invalid query.
+    """
     if name == "overview":
         found = inspection.overview()
         report = inspection.report()

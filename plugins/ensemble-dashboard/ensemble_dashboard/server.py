@@ -1,4 +1,4 @@
-"""The dashboard's web server: serves the page and the documents of its runs, read-only.
+"""The dashboard's web server: serves the page and the data of its runs (documents), read-only.
 
 The page contains no data and needs no token; documents need the token. Requests whose ``Host`` or
 ``Origin`` is not this machine are rejected, so that pages of other sites cannot read anything.
@@ -152,9 +152,10 @@ class _Runs:
 def application(
     state: str | None, runs: Callable[[], Sequence[str]], token: str, seen: Callable[[], None]
 ) -> Starlette:
-    """Return the server for the runs whose tags ``runs`` returns.
+    """Return the server.
 
-    The callback ``seen`` is called for each request that has the token.
+    The callback ``runs`` returns the tags of the runs to show. The callback ``seen`` is called for
+    each request that has the token.
     """
     problems: dict[str, str] = {}
     quick, thorough = _Runs(state, runs, problems), _Runs(state, runs, problems)

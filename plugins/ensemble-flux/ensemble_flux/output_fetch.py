@@ -1,7 +1,8 @@
 """Output fetching: copies job output from Flux's KVS into the run's files as it is written.
 
-This is needed if an observer reads the output of jobs whose nodes do not see the run's folder.
-Rules must get the last line before the job's end. Used by the reactor loop.
+This is needed if an observer reads the output of jobs whose nodes do not see the run's folder. A
+job's end is reported only after its output has been copied, so that rules see the last line first.
+Used by the reactor loop.
 """
 
 from __future__ import annotations

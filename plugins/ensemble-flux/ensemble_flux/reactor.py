@@ -1,4 +1,4 @@
-"""A thread with its own Flux handle and reactor.
+"""A thread with its own Flux handle (a connection to Flux's broker) and reactor.
 
 A Flux handle belongs to one thread. Other threads pass functions to :meth:`Reactor.post`; the
 reactor's thread runs these functions between two messages of the broker. Used by the executor.

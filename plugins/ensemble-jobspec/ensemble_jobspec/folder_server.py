@@ -1,9 +1,8 @@
 """Folder server: runs the jobspecs that users move into a folder, each exactly once.
 
-Each is run once even if the server or a run's controller is killed.
-
-The server claims a file by moving it from ``new`` to ``running`` under its run's tag, and moves it
-to ``done`` or ``failed`` when the run is over. On start, the server resumes the runs of files in
+That holds even if the server or a run's controller is killed. The server claims a file by moving it
+from ``new`` to ``running``, where it has the tag of its run as its name. When the run is over, the
+server moves the file to ``done`` or ``failed``. On start, it resumes the runs of files in
 ``running``.
 """
 

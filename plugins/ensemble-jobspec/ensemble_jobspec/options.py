@@ -1,7 +1,7 @@
 """Options for converting a jobspec into an ensemble file, and the result of the conversion.
 
-``conversion`` reads :class:`Options` and creates :class:`Converted`, which the commands run or
-write in the form of a target.
+``conversion`` reads :class:`Options` and creates :class:`Converted`, which the commands run, or
+write as text for a queue.
 """
 
 from __future__ import annotations

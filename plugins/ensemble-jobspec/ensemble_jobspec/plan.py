@@ -2,8 +2,8 @@
 
 ``conversion`` makes a job group or an action of each unit, and rules of the dependencies. Units:
 
-- each task; of a task that consists of steps (form ``transform``), each step that submits a job or
-  signs on, and each series of steps that write files
+- each task; of a task that consists of steps (form ``transform``), each step that submits a job,
+  each step ``auth``, and each series of steps that write files
 - in the mode ``nested``, each group that requests resources, in place of its tasks: one job runs
   all of them
 - the end of a group of tasks with several last units, for units that depend on the group

@@ -1,4 +1,4 @@
-"""Shapes of jobs: nodes, tasks, cores and GPUs of a resource tree.
+"""Computes the shape of a job, its nodes, tasks, cores and GPUs, from a jobspec's resource tree.
 
 A slot runs one task, which owns everything in the slot. Without slots, each node runs one task with
 everything in the node. Counts multiply down the tree.

@@ -1,7 +1,8 @@
 """Scripts as commands: a script is passed to its job as an argument, so it needs no shared folder
 and no cleanup.
 
-Texts of a jobspec are always separate arguments, never part of a shell's text.
+Texts of a jobspec become separate arguments of a command. They are never inserted into the text of
+another script, where they could inject commands.
 """
 
 from __future__ import annotations

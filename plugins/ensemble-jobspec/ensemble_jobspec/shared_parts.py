@@ -1,7 +1,7 @@
 """Readers of parts that the forms share: resources, commands, scripts, attributes and requests.
 
-Each reader takes the document's faults and a path, and returns a part of the workload. Invalid
-parts are reported and replaced by a default.
+Each reader takes the ``Faults`` of the document and the path of a part in it, and returns this part
+of the workload. Invalid parts are reported to the ``Faults`` and replaced by a default.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Converts a jobspec to text for a target.
+"""Converts a jobspec to text for a target: an installed executor, or one of the plugin's own.
 
-Installed executors render the text that their queue would receive. The plugin itself writes
-ensemble files, jobspecs of the form ``nextgen``, Kubernetes manifests and shell scripts.
+An executor renders the text that its queue would receive. The plugin's own targets are ensemble
+files, jobspecs of the form ``nextgen``, Kubernetes manifests and shell scripts.
 """
 
 from __future__ import annotations

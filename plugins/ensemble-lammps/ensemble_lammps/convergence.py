@@ -1,9 +1,9 @@
 """Convergence test of column means, with their errors, row by row and in bounded memory.
 
 The observer passes each row of a log to a :class:`Convergence`, and adds the returned values to the
-row: the running mean of each watched column, its standard error and its recent drift. A mark shows
-the rows from which the column counts as converged, or no longer does. Pure: the same rows give the
-same values.
+row: the running mean of each watched column, its standard error and its recent drift. The value
+``Converged`` marks the row from which all columns are converged, and the row from which they no
+longer are. Pure: the same rows give the same values.
 
 The standard error accounts for autocorrelation by blocking (H. Flyvbjerg and H. G. Petersen, J.
 Chem. Phys. 91, 461 (1989)). Neighbouring values are averaged repeatedly, which doubles the block
@@ -292,8 +292,8 @@ class Convergence:
         """Return the values to add to this row.
 
         - ``COLUMN.mean``, ``COLUMN.error`` and ``COLUMN.drift``, if known
-        - ``Converged``: 1 in the row where the conditions of all columns start to hold; -1 in the
-          row where they no longer hold, because an error or a drift exceeds its limit by more than
+        - ``Converged``: 1 in the row from which the conditions of all columns hold; -1 in the row
+          from which they no longer hold, because an error or a drift exceeds its limit by more than
           a tenth
 
         A row is ignored if it has no step, or the same step as the previous row, as between two

@@ -1,4 +1,4 @@
-"""The observer ``lammps``: its options, file and columns; ``thermo`` reads the log.
+"""The observer ``lammps``: its options, file and columns. The module ``thermo`` reads the log.
 
 An ensemble file uses it as ``observe: {lammps: {log: log.lammps, columns: [Temp, Press]}}``. The
 reader is imported on first use, because every run imports this module.
