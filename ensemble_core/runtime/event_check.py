@@ -123,18 +123,18 @@ def admitted(event: object, now: float) -> tuple[Event, str]:
         event = replace(event, timestamp=now)
     text = event.to_json()
     if len(text) > _LONGEST:
-        raise ValueError(f"it has {len(text) >> 20} MiB; the limit is {_LONGEST >> 20} MiB")
+        raise ValueError(f"the event has {len(text) >> 20} MiB; the limit is {_LONGEST >> 20} MiB")
     again = Event.from_dict(json.loads(text))
     for name, hint in _hints(type(again)):
         value = getattr(again, name)
         if not _fits(value, hint):
-            raise ValueError(f"its {name!r} is of type {type(value).__name__}")
+            raise ValueError(f"the field {name!r} has the wrong type {type(value).__name__}")
         inner = [*value] if type(value) is tuple else [value]
         if value is NOTHING or name == "timestamp":
             continue
         if not _plain(inner, _LONGEST, _DEEPEST):
             raise ValueError(
-                f"its {name!r} contains a number that is too large, or is nested too deeply"
+                f"the field {name!r} contains a number that is too large, or is nested too deeply"
             )
     if isinstance(again, JobEvent) and again.name == "finish" and not _has_status(again.context):
         mended = mended or "finish without a 'status' (a wait status); the job counts as failed"

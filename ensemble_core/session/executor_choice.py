@@ -79,7 +79,7 @@ def choose_executor(registry: Registry, name: str | None) -> ExecutorChoice:
     if not able:
         reasons = "; ".join(f"{each}: {detail}" for each, (_, _, detail) in probed.items())
         raise UsageError(
-            "no executor is available here",
+            "no executor is available on this machine",
             cause=reasons or "no executor is installed",
             hint="'ensemble plugins list' shows installed and broken plugins",
             code="no-executor",

@@ -404,7 +404,9 @@ class Inspection:
         later attempt. Raises :class:`UsageError` for a stream other than ``stdout`` and ``stderr``.
         """
         if stream not in ("stdout", "stderr"):
-            raise UsageError(f"a job has no stream {stream!r}", code="no-such-stream")
+            raise UsageError(
+                f"unknown stream {stream!r}: expected stdout or stderr", code="no-such-stream"
+            )
         return log_tail(self._starts({job}).get(job, {}), stream, min(most, _LOG))
 
     def _events(self, holding: Sequence[str], after: int = 0, **options: Any) -> Iterator[Any]:

@@ -156,7 +156,7 @@ class QueueCommands:
         if done.code is None:
             raise ExecutorError(
                 f"{words[0]} did not answer within {deadline:g} s",
-                hint="the queue is slow or not reachable",
+                hint="check the queue: it is slow or not reachable",
                 code="no-answer",
                 transient=True,
             )
