@@ -1,4 +1,4 @@
-"""Spool of a run: the folder where wrapper scripts claim their jobs and report start and end.
+"""Spool of a run: the folder where wrapper scripts claim their jobs and report how they end.
 
 The controller reads these files. Used by ``BatchRun``.
 """

@@ -2,8 +2,9 @@
 
 Jobs are collected for a short time and submitted as batches; all jobs of a batch have the same
 shape (they request the same resources). Each batch is recorded before it is submitted. If a batch
-may not have arrived, it is looked up, and resubmitted if the queue does not have it. Both copies
-may arrive late; even then each job runs once, for one of three reasons, depending on the executor:
+may not have arrived, it is looked up, and resubmitted if the queue does not have it. The first copy
+may still arrive later. Even then each job runs once, for one of three reasons, depending on the
+executor:
 
 - Wrapper scripts claim their jobs, so the copy that comes second runs nothing.
 - The first copy was invalidated before the second was submitted.

@@ -1,8 +1,8 @@
 """Output destinations: files that the job shell writes, or Flux's key-value store (KVS).
 
-Users and observers want files, but the job shell writes them on the job's first node. If the run's
-folder is not mounted there, the job fails. So output goes to files only if the folder is visible on
-every node.
+Files are easier to use for users and observers, but the job shell writes them on the job's first
+node. If the run's folder is not mounted there, the job fails. So output goes to files only if the
+folder is visible on every node.
 """
 
 from __future__ import annotations

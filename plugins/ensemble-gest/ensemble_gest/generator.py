@@ -1,7 +1,7 @@
 """Adapter between a gest-api generator and the core's generators.
 
-The standard has no logarithmic variables. For a variable with ``log``, the generator therefore
-receives the logarithm.
+gest-api is a standard for optimizers' classes. It has no logarithmic variables. For a variable with
+``log``, the generator therefore receives the logarithm.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _MOST_LISTED = 1_000_000
 class GestGenerator(Generator):
     """A gest-api generator.
 
-    The standard has no message for lost and pruned points. So they are not reported, unless
-    ``failed`` in the ensemble file gives them values.
+    The standard has no message for points whose jobs were lost or pruned. So such points are not
+    reported to the generator, unless ``failed`` in the ensemble file gives them values.
     """
 
     def __init__(self, vocs: Vocs, options: Mapping[str, Any]) -> None:

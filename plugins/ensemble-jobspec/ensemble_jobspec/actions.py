@@ -1,9 +1,9 @@
 """Actions of converted jobspecs: ``jobspec-local`` runs a command on the controller's machine, and
 ``jobspec-files`` puts files into the staging folder.
 
-Both may be slow, so they run outside the engine's thread. Their option ``then`` lists the actions
-that follow on success. A failure is an error of the run (exit code 1), and the dependents of the
-action never start.
+Both may be slow, so they run outside the engine's thread. If one succeeds, the actions in its
+option ``then`` follow. If it fails, this is an error of the run (exit code 1), and the tasks that
+depend on it never start.
 """
 
 from __future__ import annotations
