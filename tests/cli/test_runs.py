@@ -19,7 +19,7 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner, Result
-from ensemble_testing import Story
+from kept_story import KeptStory
 
 from ensemble_core import open_run, run
 from ensemble_core.cli.main import main
@@ -28,11 +28,7 @@ from ensemble_core.display.text_style import format_size
 from ensemble_core.journal.checksums import WRITE_ALL, add_functions
 from ensemble_core.journal.reader import NAME, Snapshot, digest
 from ensemble_core.journal.run_store import BEGAN, Lock, new_folder, write_began
-from ensemble_core.journal.writer import JournalWriter
-from ensemble_core.model.decisions import Decision
-from ensemble_core.model.events import Event
 from ensemble_core.plugin.discovery import discover
-from ensemble_core.session.kept_run import versions
 
 REGISTRY = discover()
 
@@ -45,42 +41,17 @@ rules:
 """
 
 
-class Kept(Story):
-    """Story that is written to a journal below ``state``."""
+class Kept(KeptStory):
+    """A run with output."""
 
     def __init__(
-        self,
-        state: Path,
-        tag: str = "run-20260101T120000-aaaaaa",
-        text: str = FILE,
-        *,
-        began: float | None = None,
-        **about: Any,
+        self, state: Path, tag: str = "run-20260101T120000-aaaaaa", text: str = FILE, **about: Any
     ) -> None:
-        super().__init__(text)
-        self.folder = state / "runs" / tag
-        self.output = self.folder / "output"
-        self.output.mkdir(parents=True)
-        self.writer = JournalWriter(self.folder / NAME)
-        self.writer.describe(
-            {
-                "tag": tag,
-                "name": "run",
-                "file": "/e.yaml",
-                "executor": {"name": "local", "options": {}},
-                "plugins": [],
-                "shared": False,
-                "output": str(self.output),
-                **about,
-            }
-        )
-        self.writer.text("/e.yaml", text, ())
-        self.writer.begin(self.now if began is None else began, versions(REGISTRY))
-
-    def tell(self, event: Event) -> list[Decision]:
-        decisions = super().tell(event)
-        self.writer.append(event, decisions)
-        return decisions
+        self.output = state / "runs" / tag / "output"
+        executor = {"name": "local", "options": {}}
+        about = {"name": "run", "executor": executor, "output": str(self.output), **about}
+        super().__init__(state, text, tag, **about)
+        self.output.mkdir()
 
     def started(self, job: str, out: str | None = "", err: str | None = "") -> None:
         """Start a job with this output; ``None``: its file was deleted."""

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from ensemble_testing import Story
+from kept_story import KeptStory
 
 from ensemble_core.cli.main import main
 from ensemble_core.engine.engine import Engine
 from ensemble_core.engine.rule_trace import RuleTracer, Verdict
 from ensemble_core.journal.checksums import WRITE_ALL, add_functions
 from ensemble_core.journal.codec import decisions_text
-from ensemble_core.journal.reader import NAME
 from ensemble_core.journal.replay import maker_of
 from ensemble_core.journal.snapshot import dump
 from ensemble_core.journal.writer import JournalWriter
@@ -31,26 +31,17 @@ REGISTRY = discover()
 MAKER = maker_of(versions(REGISTRY))
 
 
-class Kept(Story):
-    """Story that is written to a journal below ``state`` and passed to a tracing engine."""
+class Kept(KeptStory):
+    """Story whose events are also passed to a tracing engine."""
 
     def __init__(self, state: Path, text: str, traced: str = "", tag: str = "told") -> None:
-        super().__init__(text)
-        folder = state / "runs" / tag
-        folder.mkdir(parents=True)
-        self.path = folder / NAME
-        self.writer = JournalWriter(self.path)
-        about = {"tag": tag, "name": tag, "file": "/e.yaml", "executor": {"name": "local"}}
-        self.writer.describe({**about, "plugins": [], "shared": False})
-        self.writer.text("/e.yaml", text, ())
-        self.writer.begin(self.now, versions(REGISTRY))
+        super().__init__(state, text, tag)
         self.traced = Engine(self.ensemble)
         self.tracer = RuleTracer(self.traced, traced)
         self.verdicts: list[tuple[int, Verdict]] = []
 
     def tell(self, event: Event) -> list[Decision]:
         decisions = super().tell(event)
-        self.writer.append(event, decisions)
         # The tracer must not change the decisions.
         assert decisions_text(self.traced.handle(event)) == decisions_text(decisions)
         self.verdicts += [(self.writer.seq, verdict) for verdict in self.tracer.verdicts]

@@ -16,16 +16,15 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 from ensemble_plot.curves import Curve
-from ensemble_testing import Story
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kept_story import KeptStory
 
 from ensemble_core.cli.main import main
 from ensemble_core.journal.reader import NAME
 from ensemble_core.journal.run_store import Lock
-from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.decisions import Decision
-from ensemble_core.model.events import CallReturned, Event, Observed
+from ensemble_core.model.events import CallReturned, Observed
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.session.kept_run import versions
 
@@ -37,24 +36,12 @@ SWEEP = (
 BEGIN = "  - {id: begin, trigger: start, action: {name: submit, label: sim}}\n"
 
 
-class Kept(Story):
-    """A story that is written to a journal below ``state``."""
+class Kept(KeptStory):
+    """A run of this group of jobs."""
 
     def __init__(self, state: Path, rules: str = "", *, jobs: str = SIM, more: str = "") -> None:
         text = f"jobs: [{jobs}]\nrules:\n{BEGIN}{rules}{more}"
-        super().__init__(text)
-        self.folder = state / "runs" / "told"
-        self.folder.mkdir(parents=True)
-        self.writer = JournalWriter(self.folder / NAME)
-        about = {"tag": "told", "name": "story", "file": "/e.yaml", "executor": {"name": "local"}}
-        self.writer.describe({**about, "plugins": [], "shared": False})
-        self.writer.text("/e.yaml", text, ())
-        self.writer.begin(self.now, VERSIONS)
-
-    def tell(self, event: Event) -> list[Decision]:
-        decisions = super().tell(event)
-        self.writer.append(event, decisions)
-        return decisions
+        super().__init__(state, text, "told", name="story")
 
     def row(
         self, job: str, clock: float | None, *, anew: bool = False, **values: float
