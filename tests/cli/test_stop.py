@@ -26,6 +26,8 @@ echo "{\\"x\\": $1}"
 until [ -e go ]; do sleep 0.05; done
 echo "{\\"x\\": $(($1 * 3))}"
 """
+#: The same, but it ignores SIGTERM.
+STUBBORN = JOB.replace("#!/bin/sh", "#!/bin/sh\ntrap '' TERM")
 TABLE = [{"T": 1, "x": 2.0, "n": 1}, {"T": 2, "x": 4.0, "n": 1}, {"T": 3, "x": 6.0, "n": 1}]
 
 
@@ -79,39 +81,32 @@ def stopped(process: subprocess.Popen[str], code: int) -> tuple[str, str]:
     return out, err
 
 
-def test_run_stopped_by_a_signal_is_resumed(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "told"), [(signal.SIGINT, "130: Ctrl-C"), (signal.SIGTERM, "143: SIGTERM")]
+)
+def test_run_stopped_by_a_signal_is_shown_as_stopped_and_resumed(
+    number: signal.Signals, told: str, folder: Path
+) -> None:
     process = begun()
-    process.terminate()
-    out, err = stopped(process, 143)
+    process.send_signal(number)
+    out, err = stopped(process, 128 + number)
     assert "stopping: cancelling 3 jobs (Ctrl-C again to exit without waiting)" in err
+    assert f"exit code {told}" in out
     assert "to resume this run: ensemble resume study" in out
+    status = ensemble("status", "study").output
+    assert "study: stopped" in status
+    assert "ensemble resume study" in status
+    for text in (out, status):
+        assert not re.search("interrupted|ended", text)
     assert state() == "stopped"
-    assert "ensemble resume study" in ensemble("status", "study").output
     Path("go").touch()
     ensemble("resume", "study")
     assert sorted(starts()) == sorted(2 * [f"started work.{index}" for index in range(3)])
     check_whole()
 
 
-@pytest.mark.parametrize(
-    ("number", "told"), [(signal.SIGINT, "130: Ctrl-C"), (signal.SIGTERM, "143: SIGTERM")]
-)
-def test_run_stopped_by_a_signal_is_shown_as_stopped_everywhere(
-    number: signal.Signals, told: str, folder: Path
-) -> None:
-    process = begun()
-    process.send_signal(number)
-    out, _ = stopped(process, 128 + number)
-    assert f"exit code {told}" in out
-    status = ensemble("status", "study").output
-    assert "study: stopped" in status
-    for text in (out, status):
-        assert not re.search("interrupted|ended", text)
-
-
 def test_job_that_finishes_during_the_stop_counts_as_finished(folder: Path) -> None:
-    text = JOB.replace('echo "started', "trap '' TERM\necho \"started")
-    Path("job.sh").write_text(text)
+    Path("job.sh").write_text(STUBBORN)
     process = begun()
     process.terminate()
     assert process.stderr is not None
@@ -123,7 +118,7 @@ def test_job_that_finishes_during_the_stop_counts_as_finished(folder: Path) -> N
 
 
 def test_run_left_by_a_second_signal_is_resumed(folder: Path) -> None:
-    Path("job.sh").write_text(JOB.replace('echo "started', "trap '' TERM\necho \"started"))
+    Path("job.sh").write_text(STUBBORN)
     process = begun()
     process.terminate()
     assert process.stderr is not None
@@ -193,7 +188,7 @@ def test_stopped_run_can_be_cancelled(folder: Path) -> None:
 
 
 def test_cancel_ends_a_stopping_run(folder: Path) -> None:
-    Path("job.sh").write_text(JOB.replace('echo "started', "trap '' TERM\necho \"started"))
+    Path("job.sh").write_text(STUBBORN)
     process = begun()
     ensemble("stop", "study", "--no-wait")
     assert process.stderr is not None
@@ -275,7 +270,7 @@ def test_jobs_that_ended_before_the_cancel_count_without_triggering_rules(
 
 
 def test_incomplete_cancel_ends_with_exit_code_75(folder: Path) -> None:
-    Path("job.sh").write_text(JOB.replace('echo "started', "trap '' TERM\necho \"started"))
+    Path("job.sh").write_text(STUBBORN)
     # The jobs must not be killed before the test has looked, however slow the machine is.
     process = begun("--set", "on_stop=keep", "--executor", "local", "-o", "grace=600")
     process.terminate()
