@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +23,8 @@ PROGRAM = """
 import os, signal, sys, time
 import ensemble_core as ensemble
 import yaml
+from ensemble_core.journal.reader import Journal
+from pathlib import Path
 
 if sys.argv[1:] == ["kill"] and hasattr(yaml, "CSafeDumper"):
     del yaml.CSafeDumper  # another PyYAML, which writes long texts in other lines
@@ -43,11 +46,11 @@ study = {
 }
 run = ensemble.run(study, executor="local", state="state", tag="t", or_resume=True, wait=False)
 if sys.argv[1:] == ["kill"]:
-    while run.metric("count.quick.done") < 2 or run.report().groups[1].running < 1:
+    returned = 0  # calls of the function, on record
+    while returned < 2 or run.report().groups[1].running < 1:
         time.sleep(0.02)
-    while not os.path.exists("heard") or len(open("heard").readlines()) < 2:
-        time.sleep(0.02)
-    time.sleep(0.1)
+        with Journal(Path("state/runs/t/journal.db")) as journal:
+            returned = sum(row.type == "call-returned" for row in journal.rows())
     os.kill(os.getpid(), signal.SIGKILL)
 open("go", "w").close()
 run.wait()
@@ -62,21 +65,51 @@ def program(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_restarted_program_resumes_and_runs_no_job_twice(tmp_path: Path) -> None:
-    assert program(tmp_path, "kill").returncode == -9
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of a killed program. Each test leaves a run that resumes or has ended."""
+    folder = tmp_path_factory.mktemp("killed")
+    assert program(folder, "kill").returncode == -9
+    yield folder
+    (folder / "go").touch()  # ends the job that the program started
+
+
+def test_simulated_run_is_not_resumed_with_real_jobs(killed: Path) -> None:
+    def describe(simulated: bool) -> None:
+        with contextlib.closing(JournalWriter(killed / "state" / "runs" / "t" / NAME)) as journal:
+            journal.describe({"simulated": simulated})
+
+    describe(True)
+    refused = program(killed)
+    describe(False)
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "run t was simulated" in refused.stderr
+
+
+def test_run_that_others_can_write_is_not_resumed(killed: Path) -> None:
+    """A resume executes the functions in its journal."""
+    folder = killed / "state" / "runs" / "t"
+    folder.chmod(0o777)
+    refused = program(killed)
+    folder.chmod(0o700)
+    assert refused.returncode == 1
+    assert "run t belongs to another user, or others can write in its folder" in refused.stderr
+
+
+def test_restarted_program_resumes_and_runs_no_job_twice(killed: Path) -> None:
     refused = subprocess.run(
         [sys.executable, "-m", "ensemble_core.cli", "resume", "t", "--state", "state"],
-        cwd=tmp_path,
+        cwd=killed,
         capture_output=True,
         text=True,
     )
     assert refused.returncode == 2
     assert "or_resume=True" in refused.stderr
     for _ in range(2):  # the second time, the run is over
-        done = program(tmp_path)
+        done = program(killed)
         assert (done.stdout, done.stderr) == ("ended 0 2 1\n", "")
-    assert sorted((tmp_path / "ran").read_text().split()) == ["0", "1", "long"]
-    assert sorted((tmp_path / "heard").read_text().split()) == ["long.0", "quick.0", "quick.1"]
+    assert sorted((killed / "ran").read_text().split()) == ["0", "1", "long"]
+    assert sorted((killed / "heard").read_text().split()) == ["long.0", "quick.0", "quick.1"]
 
 
 def test_changed_mapping_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,28 +143,3 @@ def test_tag_of_another_ensembles_run_is_rejected(
     with pytest.raises(ensemble.EnsembleError, match=r"cannot be combined with keep=False") as got:
         ensemble.run("one.yaml", executor="local", tag="t", or_resume=True, keep=False)
     assert got.value.code == "bad-option"
-
-
-def test_simulated_run_is_not_resumed_with_real_jobs(tmp_path: Path) -> None:
-    assert program(tmp_path, "kill").returncode == -9
-    with contextlib.closing(JournalWriter(tmp_path / "state" / "runs" / "t" / NAME)) as journal:
-        journal.describe({"simulated": True})
-    refused = program(tmp_path)
-    assert (refused.returncode, refused.stdout) == (1, "")
-    assert "run t was simulated" in refused.stderr
-    (tmp_path / "go").touch()  # ends the job that the first program started
-
-
-def test_run_that_others_can_write_is_not_resumed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A resume executes the functions in its journal."""
-    monkeypatch.chdir(tmp_path)
-    assert program(tmp_path, "kill").returncode == -9
-    folder = tmp_path / "state" / "runs" / "t"
-    folder.chmod(0o777)
-    refused = program(tmp_path)
-    assert refused.returncode == 1
-    assert "run t belongs to another user, or others can write in its folder" in refused.stderr
-    folder.chmod(0o700)
-    assert program(tmp_path).returncode == 0
