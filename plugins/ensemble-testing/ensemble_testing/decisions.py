@@ -25,13 +25,14 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
+from ensemble_core.cli.main import main
 from ensemble_testing.run_process import cancel_runs, held_jobs
 from ensemble_testing.session import NAME, need
 
@@ -193,20 +194,16 @@ class DecisionSuite:
     ) -> Iterator[subprocess.Popen[str]]:
         """Run ``ensemble run`` in a separate folder during the block."""
         folder.mkdir()
-        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+        words = self._words(executor, file, folder, *options)
         with (folder / "errors").open("w") as errors:
             process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "ensemble_core.cli", "run", "--json"),
-                    *("--executor", executor, "--output", str(folder / "output"), *options),
-                    str(file),
-                ],
+                [sys.executable, "-m", "ensemble_core.cli", *words],
                 cwd=folder,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
-                env={**os.environ, "PATH": path, "ENSEMBLE_STATE": str(folder / "state")},
+                env={**os.environ, **self._environment(folder)},
             )
         try:
             yield process
@@ -218,6 +215,36 @@ class DecisionSuite:
                 process.terminate()
             process.communicate(timeout=self.timeout)
 
+    @staticmethod
+    def _words(executor: str, file: Path, folder: Path, *options: str) -> list[str]:
+        output = str(folder / "output")
+        return ["run", "--json", "--executor", executor, "--output", output, *options, str(file)]
+
+    @staticmethod
+    def _environment(folder: Path) -> dict[str, str]:
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+        return {"PATH": path, "ENSEMBLE_STATE": str(folder / "state")}
+
+    def _decisions_here(self, file: Path, folder: Path, *options: str) -> Decisions:
+        """Return the decisions of a run on this machine, played in this process to save imports."""
+        folder.mkdir()
+        words = self._words("local", file, folder, *options)
+        with (
+            (folder / "lines").open("w") as lines,
+            (folder / "errors").open("w") as errors,
+            pytest.MonkeyPatch.context() as patch,
+            redirect_stdout(lines),
+            redirect_stderr(errors),
+        ):
+            patch.chdir(folder)
+            for name, value in self._environment(folder).items():
+                patch.setenv(name, value)
+            with pytest.raises(SystemExit) as ended:
+                main(words)
+        code = ended.value.code
+        assert isinstance(code, int)
+        return self._read(code, (folder / "lines").read_text(), (folder / "errors").read_text())
+
     def decisions(self, process: subprocess.Popen[str], folder: Path) -> Decisions:
         """Wait for the end of a run and return its decisions."""
         try:
@@ -225,7 +252,9 @@ class DecisionSuite:
         except subprocess.TimeoutExpired:
             held = held_jobs(folder / "state")
             pytest.fail(f"a run did not end within {self.timeout:g} s: {held}")
-        errors = (folder / "errors").read_text()
+        return self._read(process.returncode, output, (folder / "errors").read_text())
+
+    def _read(self, code: int, output: str, errors: str) -> Decisions:
         lines = [json.loads(line) for line in output.splitlines()]
         found = [line for line in lines if line.get("kind") == "decision"]
         assert found, errors
@@ -239,7 +268,7 @@ class DecisionSuite:
                 keys = [key for key in ("type", "rule", "group") if key in line]
                 outline.add(tuple(str(line[key]) for key in keys))
         return Decisions(
-            process.returncode,
+            code,
             Counter(json.dumps(each, sort_keys=True) for each in firings.values()),
             frozenset(each for each in outline if each[1] not in self.unheeded),
         )
@@ -277,11 +306,9 @@ class DecisionSuite:
             assert "resize" in errors or "grow" in errors
             return
         tag = ("--tag", f"same-{secrets.token_hex(6)}")  # {run} is the same in both
-        with (
-            self.running("local", file, here, "--slots", "8", *tag) as local,
-            self.running(self.executor, file, there, *self.options, *tag) as other,
-        ):
-            expected, found = self.decisions(local, here), self.decisions(other, there)
+        with self.running(self.executor, file, there, *self.options, *tag) as other:
+            expected = self._decisions_here(file, here, "--slots", "8", *tag)
+            found = self.decisions(other, there)
         assert found.exit_code == expected.exit_code
         assert found.outline == expected.outline
         if file.name not in self.timed:
