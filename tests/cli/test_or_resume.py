@@ -179,15 +179,21 @@ def test_invalid_tag_is_rejected(folder: Path, more: tuple[str, ...]) -> None:
     assert not Path("state").exists()
 
 
-def test_damaged_journal_of_a_started_run_is_not_removed(folder: Path) -> None:
+@pytest.mark.parametrize("empty", [False, True])
+def test_lost_journal_of_a_started_run_is_not_removed(folder: Path, empty: bool) -> None:
     """Its jobs may be alive, so the run must not be restarted."""
     kill(folder, "told", 2, words(folder, *PLAIN))
     for each in Path("state/runs/study").glob(f"{NAME}*"):
         each.unlink()
+    if empty:
+        Path("state/runs/study", NAME).touch()
     before = submitted(folder)
     result = run(folder)
     assert result.exit_code == 2
     assert submitted(folder) == before
+    assert "the journal of run study is lost" in result.output
+    shown = CliRunner().invoke(main, ["runs", "--json", "--state", "state"])
+    assert json.loads(shown.output)["state"] == "unreadable"
 
 
 @pytest.mark.parametrize(
@@ -225,18 +231,6 @@ def test_run_killed_during_the_creation_of_its_journal_restarts(folder: Path, ma
         assert json.loads(shown.output)["state"] == "new"
     assert run(folder).exit_code == 0
     assert submitted(folder) == JOBS
-
-
-def test_empty_journal_of_a_started_run_is_not_removed(folder: Path) -> None:
-    kill(folder, "told", 2, words(folder, *PLAIN))
-    for each in Path("state/runs/study").glob(f"{NAME}*"):
-        each.unlink()
-    Path("state/runs/study", NAME).touch()
-    before = submitted(folder)
-    assert "lost" in run(folder).output
-    assert submitted(folder) == before
-    shown = CliRunner().invoke(main, ["runs", "--json", "--state", "state"])
-    assert json.loads(shown.output)["state"] == "unreadable"
 
 
 @pytest.mark.parametrize("trouble", ["away", "lost"])
