@@ -149,8 +149,8 @@ def test_folder_that_cannot_be_created_is_an_error(folder: Path) -> None:
 
 
 def test_json_has_every_event_and_decision_and_a_summary(folder: Path) -> None:
-    result = piped("run", "hello.yaml", "--json")
-    assert result.returncode == 0
+    result = ensemble("run", "hello.yaml", "--json")
+    assert result.exit_code == 0
     items = lines_of(result.stdout)
     assert items[0]["type"] == "run"
     assert items[0]["executor"] == "local"

@@ -245,7 +245,7 @@ USE_CASES: Mapping[str, Study] = {
     "phases/plain": Study(plain, file="phases/plain.yaml", racing=True, kills=1),
     "potential": Study(
         potential,
-        ["jobs.liquid.parameters.cells=4", "generators.fit.until=generator.fit.suggested >= 16"],
+        ["jobs.liquid.parameters.cells=3", "generators.fit.until=generator.fit.suggested >= 16"],
         file="potential/ensemble.yaml",
         racing=True,
         kills=1,
