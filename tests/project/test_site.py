@@ -90,8 +90,7 @@ _LOADED = re.compile(
 )
 
 
-def test_no_page_loads_anything_from_another_host(site: Path, page: Any) -> None:
-    """Read from all pages, and seen in a browser on a page of each kind."""
+def test_no_page_loads_anything_from_another_host(site: Path) -> None:
     pages = sorted(site.rglob("*.html"))
     assert len(pages) > 100
     loaded = {
@@ -102,19 +101,26 @@ def test_no_page_loads_anything_from_another_host(site: Path, page: Any) -> None
         if re.match("[a-z]+:|//", url)
     }
     assert {url for url in loaded if not url.startswith("data:")} == set()
-    asked, errors = set(), []
-    page.on("request", lambda request: asked.add(request.url))
-    page.on("pageerror", lambda error: errors.append(f"{page.url}: {error}"))
-    for name in KINDS.values():
-        page.goto(f"{site.as_uri()}/{name}")
-    assert {url for url in asked if not url.startswith(("file:", "data:"))} == set()
-    assert len(asked) > len(KINDS)
-    assert errors == []
+
+
+@pytest.fixture
+def asked(page: Any) -> Iterator[list[str]]:
+    """What the page asks for during a test, with errors of its scripts."""
+    found: list[str] = []
+    listeners = {
+        "request": lambda request: found.append(request.url),
+        "pageerror": lambda error: found.append(f"error: {error}"),
+    }
+    for event, listener in listeners.items():
+        page.on(event, listener)
+    yield found
+    for event, listener in listeners.items():
+        page.remove_listener(event, listener)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_kind_of_page_has_no_serious_problem_of_accessibility(
-    site: Path, page: Any, kind: str
+def test_a_kind_of_page_works_alone_and_has_no_serious_problem_of_accessibility(
+    site: Path, page: Any, asked: list[str], kind: str
 ) -> None:
     """In light colours; in dark ones, only the contrast differs."""
     from axe_playwright_python.sync_playwright import Axe
@@ -124,6 +130,8 @@ def test_a_kind_of_page_has_no_serious_problem_of_accessibility(
     if kind == "search":
         page.wait_for_selector("ul.search li")
     page.evaluate(REMOVE_REPEATED)
+    assert len(asked) > 1
+    assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
     answers = [Axe().run(page).response]
     page.emulate_media(color_scheme="dark")
     answers.append(Axe().run(page, options={"runOnly": ["color-contrast"]}).response)
