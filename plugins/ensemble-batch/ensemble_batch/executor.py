@@ -145,15 +145,15 @@ class QueueExecutor(QueueHooks):
         return loops
 
     def close(self) -> None:
-        """Close the connection. Submissions in progress and cancels of an earlier controller's jobs
-        finish first. Jobs in the queue continue.
+        """Close the connection. Submissions in progress and cancels that were not yet sent finish
+        first. Jobs in the queue continue.
         """
         polled, self._polled = self._polled, None
         if polled is None:
             return
 
         def idle() -> bool:
-            return not (self._submission.waiting or polled.unconfirmed_cancels)
+            return not (self._submission.waiting or 0.0 in polled.cancels.values())
 
         with polled.lock:
             polled.lock.wait_for(lambda: idle() or polled.closed, pace.LEAVE)

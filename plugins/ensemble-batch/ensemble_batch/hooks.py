@@ -59,8 +59,10 @@ class QueueJob:
     ended the job, and ``cause`` is set only if it differs from the cause that the exception
     implies.
 
-    The field ``batch`` is the name under which the job was submitted, if the queue reports it. A
-    job with another name than ours is a foreign job: the queue has assigned the id again.
+    The field ``batch`` is the name under which the job was submitted, or the path of its script. A
+    job with another name or script than ours is a foreign job: the queue has assigned the id again.
+    If users or sites can rename jobs, use the path. Leave the field empty if the queue reports
+    neither.
 
     The field ``restarts`` counts restarts by the queue. The fields ``began`` and ``ended`` are
     seconds since the epoch by the queue's clock, and ``host`` is the node. If wrappers claim jobs,

@@ -80,7 +80,7 @@ class Inquiry:
             polled.outlet.answered("cancel")
             running = {life.queue_id for life in polled.lives.values() if life.cancelled}
             for id_ in ids:
-                del polled.cancels[id_]
+                polled.cancels.pop(id_, None)
                 if id_ in running:
                     polled.cancels[id_] = time.monotonic() + pace.HEEDS
             polled.soon()

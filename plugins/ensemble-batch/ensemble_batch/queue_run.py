@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, TypeVar
 
 from ensemble_batch import pace
@@ -42,9 +43,9 @@ class QueueRun:
     these names, and ``by_id`` maps the queue's ids to the same jobs. The attribute ``sent`` has the
     batches with such jobs, and ``left`` the number of jobs left in each. ``cancels`` maps ids to
     the time of their cancel, and ``ask_at`` is the time of the next query (infinite without jobs),
-    both in monotonic seconds. ``unconfirmed`` maps ids that an earlier controller recorded to the
-    names of their batches, until the queue's next reply: such an id may now belong to a foreign
-    job, so it is not cancelled earlier. ``early`` has reports of unknown ids, received while a
+    both in monotonic seconds. ``unconfirmed`` maps ids that an earlier controller recorded to their
+    batches, until the queue's next reply: such an id may now belong to a foreign job, so it is not
+    cancelled earlier. ``early`` has reports of unknown ids, received while a
     batch is being submitted. ``drops`` counts the jobs that have ended.
     """
 
@@ -78,7 +79,7 @@ class QueueRun:
         self.left: dict[str, int] = {}
         self.cancels: dict[str, float] = {}
         self.early: dict[str, QueueJob] | None = None
-        self.unconfirmed: dict[str, Collection[str]] = {}
+        self.unconfirmed: dict[str, Sent | None] = {}
         self.ask_at = math.inf
         self.drops = 0
         self.gauges: Mapping[str, float] = {}
@@ -122,9 +123,10 @@ class QueueRun:
         then no longer refers to our job.
         """
         life = self.by_id.get(row.id)
-        sent = None if life is None else self.sent.get(life.key)
-        names = self.unconfirmed.get(row.id, ()) if sent is None else sent.names
-        if not (row.batch and names) or row.batch in names:
+        sent = self.unconfirmed.get(row.id) if life is None else self.sent.get(life.key)
+        if sent is None or not row.batch or row.batch in sent.names:
+            return True
+        if os.path.basename(row.batch) == f"{sent.key}.sh":  # our script, in a renamed job
             return True
         self.by_id.pop(row.id, None)
         self.cancels.pop(row.id, None)

@@ -70,7 +70,7 @@ def _restore(
             queue_id = sent.ids[list(sent.jobs).index(job)]
     if queue_id is not None:
         polled.learn(life, queue_id)
-        polled.unconfirmed[queue_id] = () if sent is None else sent.names
+        polled.unconfirmed[queue_id] = sent
     elif polled.never_runs(life):
         return False  # not in the queue, and cannot run if it arrives later
     life.cancelled = job in polled.records.cancelled

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -42,6 +43,8 @@ class Odd(BatchExecutor):
         self.batches: dict[str, Batch] = {}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.forgets = self.tells_codes = False
+        #: Whether jobs are identified by their scripts, because somebody may rename them.
+        self.shows_scripts = False
         #: Names of batches that the queue does not show, and whether it hides new ones.
         self.hidden: set[str] = set()
         self.hides = False
@@ -71,15 +74,16 @@ class Odd(BatchExecutor):
     def ask(self, ids: Collection[str]) -> Iterable[QueueJob]:
         self.fault(self.instead, "ask")
         self.answers += 1
-        for id_, batch in () if self.forgets else self.batches.items():
+        for id_, each in () if self.forgets else self.batches.items():
             process = self.processes.get(id_)
+            batch = each.script if self.shows_scripts else each.name
             if process is None:
-                yield QueueJob(id_, "waiting", batch=batch.name)
+                yield QueueJob(id_, "waiting", batch=batch)
             elif process.poll() is None:
-                yield QueueJob(id_, "running", batch=batch.name)
+                yield QueueJob(id_, "running", batch=batch)
             elif self.tells_codes:
                 status = (process.returncode & 0xFF) << 8
-                yield QueueJob(id_, "over", status=status, batch=batch.name)
+                yield QueueJob(id_, "over", status=status, batch=batch)
 
     def find_batch(self, name: str, size: int) -> Sequence[str] | None:
         self.fault(self.instead, "find")
@@ -455,14 +459,35 @@ def test_a_reused_queue_id_belongs_to_the_later_job(odd: Odd, tmp_path: Path) ->
     assert ran(tmp_path) == 0
 
 
-def test_a_foreign_job_with_a_reused_queue_id_is_not_ours(odd: Odd, tmp_path: Path) -> None:
-    odd.auto = False
+@pytest.mark.parametrize("shown", ["name", "script"])
+def test_a_foreign_job_with_a_reused_queue_id_is_not_ours(
+    odd: Odd, tmp_path: Path, shown: str
+) -> None:
+    odd.auto, odd.shows_scripts = False, shown == "script"
     with Session(odd, tmp_path) as session:
         session.submit(job := counted(session, tmp_path))
         session.wait_for(job, "priority")
-        odd.batches["0"] = replace(odd.batches["0"], name="another")
+        odd.batches["0"] = replace(odd.batches["0"], name="another", script="/home/me/another.sh")
         session.wait_clean(job)
         assert session.exception(job) == "lost"
+
+
+def test_a_renamed_job_is_still_ours_if_the_queue_shows_its_script(
+    odd: Odd, tmp_path: Path
+) -> None:
+    odd.shows_scripts = True
+    gate = tmp_path / "gate"
+    with Session(odd, tmp_path) as session:
+        job = session.job("sh", "-c", f"until [ -e {gate} ]; do sleep 0.05; done")
+        session.submit(job)
+        session.wait_for(job, "start")
+        odd.batches["0"] = replace(odd.batches["0"], name="another")
+        answers = odd.answers
+        wait_until(lambda: odd.answers > answers + 4)
+        session.cancel(job)
+        session.wait_clean(job)
+        assert session.exception(job) == "cancel"
+    assert odd.ended[0] == "0"
 
 
 @pytest.mark.parametrize("foreign", [False, True], ids=["ours", "foreign"])
@@ -483,6 +508,26 @@ def test_a_resumed_run_cancels_a_job_only_if_its_queue_id_was_not_reused(
         second.wait_clean(job)
         assert second.exception(job) == "cancel"
     assert odd.ended == ([] if foreign else ["0"])
+
+
+def test_a_cancel_is_sent_before_the_executor_closes(
+    odd: Odd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, answer = threading.Event(), threading.Event()
+
+    def slow_ask(ids: Collection[str]) -> Iterable[QueueJob]:
+        asked.set()
+        answer.wait(60)
+        return [QueueJob(id_, "running") for id_ in ids]
+
+    with Session(odd, tmp_path) as session:
+        session.submit(job := session.job("sleep", "1000"))
+        session.wait_for(job, "start")
+        monkeypatch.setattr(odd, "ask", slow_ask)
+        assert asked.wait(60)
+        session.cancel(job)
+        threading.Timer(0.3, answer.set).start()
+    assert odd.ended == ["0"]
 
 
 def test_an_error_of_the_plugin_in_a_thread_ends_the_run_with_its_location(

@@ -161,12 +161,33 @@ class GridEngineExecutor(BatchExecutor):
             yield row.findtext("JB_name", ""), id_, row.findtext("state", "")
 
     def ask(self, ids: Collection[str]) -> Iterable[QueueJob]:
-        for name, id_, state in self._jobs():
+        asked, jobs = set(ids), list(self._jobs())
+        renamed = {
+            id_.partition(".")[0]
+            for name, id_, _ in jobs
+            if id_ in asked and not name.startswith("ens_")
+        }
+        scripts = self._scripts(sorted(renamed))
+        for name, id_, state in jobs:
+            number = id_.partition(".")[0]
+            batch = scripts.get(number, "") if number in renamed else name
             if "E" in state:
-                note = f"in error ('qstat -j {id_.partition('.')[0]}' says why; 'qmod -cj' clears)"
-                yield QueueJob(id_, "stuck", note=note, batch=name)
+                note = f"in error ('qstat -j {number}' says why; 'qmod -cj' clears)"
+                yield QueueJob(id_, "stuck", note=note, batch=batch)
             else:
-                yield QueueJob(id_, "waiting" if "w" in state else "running", batch=name)
+                yield QueueJob(id_, "waiting" if "w" in state else "running", batch=batch)
+
+    def _scripts(self, numbers: Sequence[str]) -> dict[str, str]:
+        """Return the path of each job's script; the job's name if it has no script."""
+        found: dict[str, str] = {}
+        for at in range(0, len(numbers), _AT_ONCE):
+            words = ["qstat", "-j", ",".join(numbers[at : at + _AT_ONCE])]
+            out = self._run_command(words, fine="do not exist")
+            for part in out.split("=" * 62):
+                fields = dict(re.findall(r"^(\w+):\s+(.*?)\s*$", part, re.M))
+                number, name = fields.get("job_number", ""), fields.get("job_name", "")
+                found[number] = fields.get("script_file") or name
+        return found
 
     def find_batch(self, name: str, size: int) -> Sequence[str] | None:
         found = {id_.partition(".")[0] for called, id_, _ in self._jobs() if called == name}

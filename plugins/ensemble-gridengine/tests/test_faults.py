@@ -114,6 +114,22 @@ class TestGridEngine(FaultSuite):
         assert session.context(later, "finish")["status"] == 0
         assert self.ran_in.read_text().split() == [later.id]
 
+    def test_a_renamed_job_is_still_ours(self, session: Session) -> None:
+        gate = self.folder / "gate"
+        jobs = [self.gated(session, gate) for _ in range(2)]
+        session.submit(*jobs)
+        session.wait_for(jobs[1], "start")
+        number = session.queue_id(jobs[1]).partition(".")[0]
+        self.cluster.run("qalter", "-N", "another", number)
+        asked = (self.folder / "qstat.calls").read_text().count("\n")
+        wait_until(lambda: (self.folder / "qstat.calls").read_text().count("\n") > asked + 9)
+        session.cancel(jobs[1])
+        session.wait_clean(jobs[1])
+        assert session.exception(jobs[1]) == "cancel"
+        gate.touch()
+        session.wait_clean(jobs[0])
+        assert session.context(jobs[0], "finish")["status"] == 0
+
     def test_a_foreign_job_with_the_id_of_a_forgotten_one_is_not_ours(
         self, session: Session
     ) -> None:

@@ -153,7 +153,7 @@ class PBSExecutor(BatchExecutor):
                 what = f"the output of qstat is invalid or incomplete: {out[-100:]!r}"
                 raise CannotTake(what)
             for id_, fields in jobs.items():
-                yield replace(queue_job(id_, fields), batch=fields.get("Job_Name", ""))
+                yield replace(queue_job(id_, fields), batch=_script_or_name(fields))
         # PBS reports a deleted job as over while its wrapper still ends processes.
         now = time.monotonic()
         self._ending = {id_: until for id_, until in self._ending.items() if until > now}
@@ -187,6 +187,14 @@ class PBSExecutor(BatchExecutor):
 
 def _is_away(said: str) -> bool:
     return any(part in said for part in _AWAY)
+
+
+def _script_or_name(fields: Mapping[str, str]) -> str:
+    """Return the path of the script that is the last argument of a job's program; without
+    arguments, the job's name. Users and hooks may rename a job.
+    """
+    script = re.sub("<.*?>", "", fields.get("argument_list", ""))
+    return script or fields.get("Job_Name", "")
 
 
 def _ids(id_: str, size: int) -> list[str]:

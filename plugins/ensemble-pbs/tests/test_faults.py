@@ -56,6 +56,17 @@ class TestPBS(FaultSuite):
             self.check(session, *jobs, told=(0,))
             assert (self.folder / "qsub.calls").read_text().count("\n") == 3
 
+    def test_a_renamed_job_is_still_ours(self, session: Session) -> None:
+        job = self.gated(session, self.folder / "gate")
+        session.submit(job)
+        session.wait_for(job, "start")
+        self.pbs.run("qalter", "-N", "another", session.queue_id(job))
+        asked = (self.folder / "qstat.calls").read_text().count("\n")
+        wait_until(lambda: (self.folder / "qstat.calls").read_text().count("\n") > asked + 9)
+        session.cancel(job)
+        session.wait_clean(job)
+        assert session.exception(job) == "cancel"
+
     def test_a_job_that_pbs_reruns_fails_and_runs_once(self, session: Session) -> None:
         """As after the death of a node, when PBS may always rerun an array."""
         # Its wrapper can no longer report.

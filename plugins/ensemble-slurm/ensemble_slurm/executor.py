@@ -31,6 +31,7 @@ from ensemble_slurm.jobcomp import Completions
 from ensemble_slurm.names import COMMENT_LIMIT, Label, format_indices, suffix_of
 from ensemble_slurm.parse import (
     SACCT,
+    SACCT_SCRIPT,
     SEPARATOR,
     SINFO,
     SQUEUE,
@@ -236,17 +237,18 @@ class SlurmExecutor(BatchExecutor):
         return read_squeue(out)
 
     def _sacct(self, *which: str) -> Iterator[Row]:
+        columns = SACCT_SCRIPT if self._site.version >= (21, 8) else SACCT
         return read_sacct(
             self._query(
                 "sacct", "--allocations", "--noheader", "--parsable2",
-                f"--delimiter={SEPARATOR}", f"--format={SACCT}", *which,
+                f"--delimiter={SEPARATOR}", f"--format={columns}", *which,
             )
         )  # fmt: skip
 
     def ask(self, ids: Collection[str]) -> Iterable[QueueJob]:
         asked, rows = set(ids), list(self._squeue(SQUEUE))
         if any(row.id in asked and not self._is_ours(row) for row in rows):
-            rows = list(self._squeue(SQUEUE_COMMENT))  # a site may rename jobs
+            rows = list(self._squeue(SQUEUE_COMMENT))  # it may be renamed, or foreign
         return map(self._queue_job, rows)
 
     def _is_ours(self, row: Row) -> bool:
@@ -255,7 +257,7 @@ class SlurmExecutor(BatchExecutor):
         return marked or Label.from_comment(row.comment, self._tag) is not None
 
     def _queue_job(self, row: Row) -> QueueJob:
-        return replace(queue_job(row), batch="" if self._is_ours(row) else "of another run")
+        return replace(queue_job(row), batch="" if self._is_ours(row) else row.script or row.name)
 
     def account(self, ids: Collection[str]) -> Iterable[QueueJob]:
         """Return the ended jobs from accounting, if the site has accounting.

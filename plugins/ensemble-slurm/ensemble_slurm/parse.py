@@ -16,6 +16,7 @@ from ensemble_slurm.states import Row, base_state, wait_status
 
 __all__ = [
     "SACCT",
+    "SACCT_SCRIPT",
     "SEPARATOR",
     "SINFO",
     "SQUEUE",
@@ -40,11 +41,13 @@ _JOB = {
     "JobArrayID": 40, "State": 20, "Reason": 60, "exit_code": 12, "RestartCnt": 8,
     "SubmitTime": 24, "StartTime": 24, "EndTime": 24, "NodeList": 40, "Name": 90,
 }  # fmt: skip
-#: Columns of ``squeue --Format``: for the state of jobs only, and with their comments.
+#: Columns of ``squeue --Format``: for the state of jobs only, and with comments and scripts.
 SQUEUE = _columns(**_JOB)
-SQUEUE_COMMENT = _columns(**_JOB, Comment=1000)
-#: Columns of ``sacct --format``, printed with ``--parsable2 --delimiter``.
+SQUEUE_COMMENT = _columns(**_JOB, Comment=1000, Command=4096)
+#: Columns of ``sacct --format``, printed with ``--parsable2 --delimiter``. ``SACCT_SCRIPT`` needs
+#: Slurm 21.08.
 SACCT = "JobID,State,ExitCode,Submit,Start,End,NodeList,JobName,Comment"
+SACCT_SCRIPT = f"{SACCT},SubmitLine"
 #: Columns of ``sinfo --Format``.
 SINFO = _columns(NodeList=120, StateLong=30, CPUsState=40, Gres=200, GresUsed=200)
 
@@ -94,12 +97,11 @@ def read_squeue(text: str) -> Iterator[Row]:
         known = _task(fields[0])
         if known is None:
             continue
-        comment = fields[10] if len(fields) > len(_JOB) + 1 else ""
         yield Row(
             known[0], known[1], base_state(fields[1]), fields[2], wait_status(fields[3]),
             int(fields[4]) if fields[4].isdigit() else 0,
             _time(fields[5]), _time(fields[6]), _time(fields[7]),
-            _nodes(fields[8]), fields[9], comment,
+            _nodes(fields[8]), fields[9], *fields[len(_JOB) : -1][:2],
         )  # fmt: skip
 
 
@@ -118,7 +120,7 @@ def read_sacct(text: str) -> Iterator[Row]:
         yield Row(
             known[0], known[1], base_state(fields[1]), fields[1].strip(), wait_status(fields[2]),
             0, _time(fields[3]), _time(fields[4]), _time(fields[5]),
-            _nodes(fields[6]), fields[7], fields[8],
+            _nodes(fields[6]), fields[7], fields[8], *fields[9:10],
         )  # fmt: skip
 
 

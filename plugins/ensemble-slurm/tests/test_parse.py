@@ -124,13 +124,13 @@ def test_accounting_is_parsed_with_and_without_comments() -> None:
                  "n1", "sim.0-9@abcdef01", "ensemble t k 1 sim 0-9"),
             line("13", "COMPLETED", "0:0", "1795270000", "Unknown", "Unknown", "None assigned", "x", ""),
             line("13.batch", "COMPLETED", "0:0", "1", "1", "1", "n1", "batch", ""),
-            line("14", "FAILED", "3:0", "1", "1", "1", "n1", "x", ""),
+            line("14", "FAILED", "3:0", "1", "1", "1", "n1", "x", "", "sbatch --wait /run/ab.sh"),
         ]
     )  # fmt: skip
     first, second, third = read_sacct(text)
     assert (first.job, first.task, first.state, first.status) == ("12", 3, "CANCELLED", 15)
     assert (second.nodes, second.started, second.ended) == ("", None, None)
-    assert third.status == 3 << 8
+    assert (third.status, third.script) == (3 << 8, "sbatch --wait /run/ab.sh")
 
 
 def test_exit_codes_of_all_releases_are_parsed() -> None:

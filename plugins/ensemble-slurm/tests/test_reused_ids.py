@@ -43,3 +43,24 @@ def test_a_job_with_the_id_of_a_lost_one_is_not_ours(
         assert second.exception(job) == ("cancel" if cancelled else "lost")
         assert other in [id_ for id_, *_ in cluster.active()]
         cluster.run("scancel", other)
+
+
+def test_a_job_whose_name_and_comment_were_changed_is_still_ours(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    executor = SlurmExecutor(look=0.5, rate=50)
+    with Session(executor, tmp_path, 90.0) as session:
+        job = session.job("sleep", "1000")
+        session.submit(job)
+        session.wait_for(job, "start")
+        id_ = session.queue_id(job)
+        asked: list[object] = []
+        ask = executor.ask
+        monkeypatch.setattr(executor, "ask", lambda ids: (asked.append(ids), ask(ids))[1])
+        cluster.run("scontrol", "update", f"JobId={id_}", "JobName=another", "Comment=mine")
+        session.wait(lambda: len(asked) > 6, "queries")
+        session.cancel(job)
+        session.wait_clean(job)
+        assert session.exception(job) == "cancel"
+        assert id_ not in [active for active, *_ in cluster.active()]
