@@ -239,10 +239,12 @@ def with_text(data: Any, path: tuple[Any, ...], text: str) -> Any:
     return copied
 
 
+#: The fast loader, if PyYAML has it: each worker reads all examples when it collects its tests.
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 FILES = {
     file: data
     for file in sorted((ROOT / "examples").rglob("*.yaml"))
-    if "jobs" in (data := yaml.safe_load(file.read_text("utf-8")) or {})
+    if "jobs" in (data := yaml.load(file.read_text("utf-8"), LOADER) or {})
 }
 
 
