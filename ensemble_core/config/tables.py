@@ -69,7 +69,7 @@ def _warn_of_size(context: Context, path: Path, table: Table) -> None:
         where = context.document.at((*path, "by"))
         context.warnings.append(
             f"{f'{where}: ' if where else ''}the table {table.name!r} can have "
-            f"{rows:,} rows, which need about {size:.1f} GB of memory; remove a "
+            f"{rows:,} rows, which need at least {size:.1f} GB of memory; remove a "
             f"parameter from 'by', or select jobs with of: {table.of}(CONDITION)"
         )
 
@@ -576,12 +576,15 @@ def _check_in_slice(
     Warn about a statistic over a parameter of the slice.
     """
     group = context.known.groups.get(table.of)
-    lacks = group is not None and not {*each} <= {*group.names}
+    lacks = [] if group is None else sorted({*each} - {*group.names})
     single = bool(table.by) and {*table.by} <= {*each} and _needs_two(context, statistic)
     if lacks or single:
+        why = "within a slice ('each'), the table has too few rows"
+        if lacks:
+            why = f"'each' has the parameter {lacks[0]!r}, which jobs of {table.of!r} do not have"
         context.report(
             path,
-            f"{name!r} can never have a value: within a slice ('each'), the table has too few rows",
+            f"{name!r} can never have a value: {why}",
             hint=f"write {ALL}{name}",
             code="no-value",
             where=context.document.at_text(path, spoken(name).path),

@@ -196,7 +196,7 @@ results:
     many = text.replace("COUNT", "500000")
     (warning,) = load_text(many.replace("OF", "g"), REGISTRY, file="study.yaml").warnings
     assert warning == (
-        "study.yaml:11:9: the table 't' can have 500,000 rows, which need about 1.2 GB of "
+        "study.yaml:11:9: the table 't' can have 500,000 rows, which need at least 1.2 GB of "
         "memory; remove a parameter from 'by', or select jobs with of: g(CONDITION)"
     )
     for small in (many.replace("OF", "g(T < 1000)"), text.replace("COUNT", "1000")):

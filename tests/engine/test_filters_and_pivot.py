@@ -216,7 +216,7 @@ def test_a_table_of_a_group_without_the_parameter_of_the_slice_is_an_error() -> 
     with pytest.raises(FileErrors) as caught:
         load_text(text, REGISTRY, file="study.yaml")
     (error,) = caught.value.errors
-    why = "within a slice ('each'), the table has too few rows"
+    why = "'each' has the parameter 'T', which jobs of 'h' do not have"
     assert error.what == f"'max.t.M' can never have a value: {why}"
     assert error.hint == "write all.max.t.M"
     load_text(text.replace("max.t.M", "all.max.t.M"), REGISTRY, file="study.yaml")

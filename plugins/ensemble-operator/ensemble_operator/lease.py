@@ -66,7 +66,7 @@ class Lease:
             if await self._try():
                 renewed = self._clock()
             elif self._clock() - renewed > self._renew:
-                _log.error("cannot renew the Lease %s: another operator may take over", self._name)
+                _log.error("lost the Lease %s: another operator may take over", self._name)
                 return
 
     async def release(self) -> None:

@@ -293,7 +293,7 @@ class RemoteExecutor(Executor):
                 name = next(iter(self._members))
             if name is None:
                 raise ExecutorError(
-                    "cannot choose the member to resize: the run has several, and no default",
+                    "cannot choose the member to resize: the run has no default member",
                     hint="choose the default with --option default=MEMBER",
                     code="no-default",
                 )
