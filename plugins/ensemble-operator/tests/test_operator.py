@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn, cast
 
 import pytest
+from ensemble_operator.api import Api, ApiError
+from ensemble_operator.lease import Lease
 from ensemble_operator.loop import _occurred
 from ensemble_operator.settings import Settings
 from fake_namespace import FILE, ensemble, member
@@ -30,8 +34,6 @@ def test_deletion_needs_no_operator(stand: Stand) -> None:
 
 def test_a_lease_renewed_during_the_shutdown_does_not_keep_the_operator() -> None:
     """Before Python 3.12, ``wait_for`` may lose a cancellation."""
-    import asyncio
-
     from ensemble_operator.watch import _end
 
     async def main() -> int:
@@ -51,6 +53,17 @@ def test_a_lease_renewed_during_the_shutdown_does_not_keep_the_operator() -> Non
         return cancelled
 
     assert asyncio.run(main()) == 2
+
+
+def test_an_operator_that_cannot_renew_its_lease_in_time_gives_it_up() -> None:
+    times = iter([0.0, 5.0, 10.0, 10.5, 99.0])
+
+    async def api(*words: object, **options: object) -> NoReturn:
+        raise ApiError(0, "connection lost")
+
+    lease = Lease(cast(Api, api), "default", "me", retry=0.0, clock=lambda: next(times))
+    asyncio.run(asyncio.wait_for(lease.hold(), 60))
+    assert next(times) == 99.0
 
 
 # -- errors ------------------------------------------------------------------------------------------
