@@ -339,7 +339,8 @@ def test_a_second_operator_takes_over_when_the_first_is_killed(
     place.operate(*words)
     place.until(lambda: "another operator is active" in place.said)
     place.make(ensemble(long_member(), name="led"))
-    place.until(lambda: "led-0" in place.names("MiniCluster"))
+    # The operator reports what it has created a moment later.
+    place.until(lambda: place.events().count("Created") == 2)
     made = uid(place, "MiniCluster", "led-0")
     first.kill()
     first.wait()
