@@ -247,7 +247,7 @@ def test_manual_submit_must_give_the_value() -> None:
     under_way = ensemble.run({"jobs": [sim], "rules": [start]}, executor="local", wait=False)
     assert asked.wait(120)
     try:
-        with pytest.raises(ensemble.UsageError, match="'x' of 'sim' comes from a function"):
+        with pytest.raises(ensemble.UsageError, match="'x' of 'sim' is computed by a function"):
             under_way.submit("sim")
         under_way.submit("sim", {"x": 3})
     finally:

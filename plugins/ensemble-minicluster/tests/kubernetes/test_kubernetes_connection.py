@@ -174,7 +174,7 @@ def test_an_invalid_kubeconfig_is_reported(tmp_path: Path, text: str | None) -> 
     ("options", "says"),
     [
         ({"map": "{"}, "not JSON"),
-        ({"map": "[]"}, "not an object"),
+        ({"map": "[]"}, "not a JSON object"),
         ({"map": {"a/b/c": "x"}}, "not the name of a member"),
         ({"map": {"a/b": "X!"}}, "not the name of a MiniCluster"),
         ({"map": {"a/b": 3}}, "not the name of a MiniCluster"),
