@@ -188,7 +188,7 @@ def _pivot(
         context.report(
             place,
             f"{pivot!r} has {len(values)} values; 'pivot' allows at most {MOST_PIVOT_VALUES}",
-            hint=f"select some with of: {group.name}({pivot} < …), or move {pivot} to 'by'",
+            hint=f"select fewer with 'of: {group.name}({pivot} < …)', or move {pivot} to 'by'",
             code="out-of-range",
         )
     return "", ()

@@ -2,7 +2,8 @@
 
 The rule set keeps the index of rules up to date: a rule is in the index as long as it can fire. It
 leaves the index if it has used its repetitions, is disabled, or is *cut* (permanently switched off
-because of an endless chain of firings). The rule set also knows which failed jobs rules handle.
+because of an endless chain of firings). The rule set also knows whether a rule still waits for
+failures in a job group; until then, these failures count as handled.
 """
 
 from __future__ import annotations

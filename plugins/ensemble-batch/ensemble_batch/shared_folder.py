@@ -1,7 +1,8 @@
 """Folder through which a run's controller and the wrapper scripts of its jobs exchange files.
 
-Only the run's user may read it. Base class of ``Spool``, which needs a folder that nodes see, and
-of ``ReportSpool``, which does not.
+Only the run's user may read it. ``Spool`` and ``ReportSpool`` inherit from this class. With
+``Spool``, nodes must see the folder. With ``ReportSpool``, wrappers report over the network, and
+only reports that they cannot send go through the folder.
 """
 
 from __future__ import annotations

@@ -19,7 +19,9 @@ __all__ = ["Output", "remove_empty", "seen_by_all"]
 
 
 def seen_by_all(path: str, hosts: Iterable[str], here: str) -> bool:
-    """Return whether jobs on these hosts see the same folder as this process on ``here``."""
+    """Return whether jobs on these hosts see the folder ``path`` of this process, which runs on the
+    host ``here``.
+    """
     if all(host.partition(".")[0] == here.partition(".")[0] for host in hosts):
         return True
     return shared_storage(path) is not None

@@ -1,9 +1,9 @@
 """Reader of thermo output in style ``multi``: a row is a head line and lines of ``Name = value``.
 
-A table starts at the first head line of a run. The first row ends at the next head line, which
-shows how many values a row has; a later row ends as soon as it has as many. To save time, a row
-with the same format as the previous row is matched as a whole by a regular expression; other rows
-are read line by line, with the same result.
+A table starts at the first head line of a run. The first row ends at the next head line; only then
+is the number of values in a row known. A later row ends as soon as it has this number of values. To
+save time, a row with the same format as the previous row is matched as a whole by a regular
+expression; other rows are read line by line, with the same result.
 """
 
 from __future__ import annotations

@@ -47,9 +47,9 @@ _PAUSE, _LONGEST_PAUSE, _STEADY = 10.0, 300.0, 900.0
 class Part:
     """A member, or the run outside of members.
 
-    The field ``objects`` has the part's objects; the last one creates the pods. Of the fields of
-    this object, ``given`` has those that the user wrote. The flag ``runs`` says whether a run is in
-    this part, and ``container`` is the name of the container in which the run or the member works.
+    The field ``objects`` has the part's Kubernetes objects. The last one creates the pods;
+    ``given`` is what the user wrote of it. The flag ``runs`` says whether a run is in this part,
+    and ``container`` is the name of the container in which the run or the member works.
     """
 
     name: str
