@@ -34,8 +34,8 @@ def resume_or_none(
     """Resume the run with this tag and return its exit code, or ``None`` if it does not exist.
 
     If the run has ended, only return its exit code. A run that was killed before its first event is
-    removed. Raises :class:`UsageError` for a run of another file, and the errors of ``ensemble
-    resume``.
+    removed, and counts as one that does not exist. Raises :class:`UsageError` for a run of another
+    file, and the errors of ``ensemble resume``.
     """
     folder = state_folder(state) / "runs" / tag
     if not folder.exists() or remove_if_never_began(folder, load_plugins):

@@ -44,7 +44,7 @@ _ROWS = {
 
 @dataclass(frozen=True)
 class _Named:
-    """A registry reduced to the records with these names."""
+    """A registry that shows only the records with the given names."""
 
     registry: Registry
     words: Container[str]

@@ -76,7 +76,7 @@ _ONCE = ("submit", "validate", "depend", "alloc", "start", "finish", "free", "cl
 
 
 def exit_code(status: int) -> int:
-    """Return the exit code that a shell would report: 128 + N after signal N.
+    """Return the exit code that a shell would report for a wait status: 128 + N after signal N.
 
     >>> exit_code(256), exit_code(9)
     (1, 137)

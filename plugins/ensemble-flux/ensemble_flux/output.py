@@ -1,6 +1,6 @@
 """Output destinations: files that the job shell writes, or Flux's key-value store (KVS).
 
-Files are easier to use for users and observers, but the job shell writes them on the job's first
+Files are more convenient for users and observers, but the job shell writes them on the job's first
 node. If the run's folder is not mounted there, the job fails. So output goes to files only if the
 folder is visible on every node.
 """

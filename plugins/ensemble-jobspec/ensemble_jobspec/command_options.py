@@ -42,7 +42,7 @@ form_option = click.option(
 
 
 def conversion_options(function: Callable[..., int]) -> Callable[..., int]:
-    """Add the conversion's options to a command; it receives them in the mapping ``how``."""
+    """Add the conversion's options to a command, which gets them as the mapping ``how``."""
 
     def command(**given: Any) -> int:
         how = {

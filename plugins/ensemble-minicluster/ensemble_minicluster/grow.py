@@ -1,8 +1,8 @@
 """Growing: requests nodes from the service, then waits until Flux reports them as up.
 
-After a shrink, Flux still reports the removed nodes as up for a while, and new nodes get their
-ranks. So a rank that was already up before the request does not prove that its new node has
-arrived (see :func:`_arrival`). Used by ``resizing``.
+New nodes reuse the ranks of nodes that a shrink removed, and Flux still reports a removed node as
+up for a while. So if a rank was already up before the request, this may be the removed node, not
+the new one (see :func:`_arrival`). Used by ``resizing``.
 """
 
 from __future__ import annotations

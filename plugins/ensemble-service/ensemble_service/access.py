@@ -28,7 +28,9 @@ _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
 def namespace_name(text: str) -> str:
-    """Return a valid namespace (an RFC 1123 label). Raise :class:`UsageError` otherwise."""
+    """Return ``text`` if it is a valid namespace (an RFC 1123 label). Otherwise raise
+    :class:`UsageError`.
+    """
     return _label(text, "namespace", text)
 
 

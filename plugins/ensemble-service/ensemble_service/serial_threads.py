@@ -30,7 +30,7 @@ class _Turn:
     """The lock of a key.
 
     The field ``calls`` is the number of calls that hold or wait for the lock. The field ``callers``
-    is how many of those still have a caller that was not cancelled.
+    is how many of those have a caller that still waits.
     """
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)

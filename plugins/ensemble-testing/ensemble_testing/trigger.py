@@ -46,9 +46,9 @@ class TriggerContract(RecordContract):
             matching = [PluginEvent(8.0, "nightly", {"hour": 3})]
             rejected = [PluginEvent(9.0, "nightly", {"hour": 4})]
 
-    The attribute ``name`` is the rule's key ``name``. The attribute ``matching`` has events that
-    ``match`` must accept, and ``rejected`` events that it must reject. Each entry is an event, or a
-    pair of an event and its fields.
+    Set ``name`` if your trigger needs a value for the key ``name`` beside ``trigger:`` (mostly a
+    job group). The attribute ``matching`` has events that ``match`` must accept, and ``rejected``
+    events that it must reject. Each entry is an event, or a pair of an event and its fields.
     """
 
     plugin: ClassVar[TriggerPlugin]

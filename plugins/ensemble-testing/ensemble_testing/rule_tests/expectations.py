@@ -58,11 +58,11 @@ class Failure:
 class Expectation:
     """An entry of ``expect``.
 
-    The field ``at`` is in seconds after the start; ``None`` means any time (for a metric: the end).
-    The field ``fired`` has the number of firings of each rule, ``None`` for at least one; if it is
-    empty, no rule may fire. The field ``metrics`` has a condition for each metric, ``None`` for a
-    metric without a value. The field ``ended`` is an exit code and a part of the reason, or
-    ``False`` if the run must continue.
+    The field ``at`` is in seconds after the start; ``None`` means the whole test (for a metric: the
+    test's end). The field ``fired`` has the number of firings of each rule, ``None`` for at least
+    one; if it is empty, no rule may fire. The field ``metrics`` has a condition for each metric,
+    ``None`` for a metric without a value. The field ``ended`` is an exit code and a part of the
+    reason, or ``False`` if the run must continue.
     """
 
     where: Location | None

@@ -1,7 +1,7 @@
 """Records a rule test from a kept run: its events and decisions.
 
-Rows that triggered no rule are omitted if the decisions stay the same without them. Used by
-``ensemble test --record``.
+Observed rows that triggered no rule are omitted if the decisions stay the same without them. Used
+by ``ensemble test --record``.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _Firing = tuple[float, dict[str, int], list[dict[str, Any]]]
 
 
 class _TriggerRecorder:
-    """Records whether the current event triggered a rule: a ``RuleObserver``."""
+    """A ``RuleObserver`` that records whether the current event triggered a rule."""
 
     def __init__(self) -> None:
         self.woken = False
