@@ -145,8 +145,8 @@ class QueueExecutor(QueueHooks):
         return loops
 
     def close(self) -> None:
-        """Close the connection. Submissions in progress and cancels that were not yet sent finish
-        first. Jobs in the queue continue.
+        """Close the connection. Submissions in progress finish first, and cancels that were not
+        yet sent are sent, if that takes at most 10 s. Jobs in the queue continue.
         """
         polled, self._polled = self._polled, None
         if polled is None:

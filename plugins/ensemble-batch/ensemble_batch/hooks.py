@@ -59,10 +59,10 @@ class QueueJob:
     ended the job, and ``cause`` is set only if it differs from the cause that the exception
     implies.
 
-    The field ``batch`` is the name under which the job was submitted, or the path of its script. A
-    job with another name or script than ours is a foreign job: the queue has assigned the id again.
-    If users or sites can rename jobs, use the path. Leave the field empty if the queue reports
-    neither.
+    The field ``batch`` is the name under which the job was submitted, or the path of its script.
+    If it is neither the batch's name nor ends with the file name of the batch's script, the job is
+    foreign: the queue has assigned the id again. If users or sites can rename jobs, use the path.
+    Leave the field empty if the queue reports neither.
 
     The field ``restarts`` counts restarts by the queue. The fields ``began`` and ``ended`` are
     seconds since the epoch by the queue's clock, and ``host`` is the node. If wrappers claim jobs,

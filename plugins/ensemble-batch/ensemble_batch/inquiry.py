@@ -74,11 +74,11 @@ class Inquiry:
                     f"{hooks.name} does not accept a cancel; retrying until it does\n  {error}",
                 )
                 again = time.monotonic() + pace.SOON_AGAIN
-                polled.cancels.update(dict.fromkeys(ids, again))
+                polled.cancels.update((id_, again) for id_ in ids if id_ in polled.cancels)
             return
         with polled.lock:
             polled.outlet.answered("cancel")
-            running = {life.queue_id for life in polled.lives.values() if life.cancelled}
+            running = {id_ for id_, life in polled.by_id.items() if life.cancelled}
             for id_ in ids:
                 polled.cancels.pop(id_, None)
                 if id_ in running:

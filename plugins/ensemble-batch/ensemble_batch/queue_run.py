@@ -119,8 +119,9 @@ class QueueRun:
         return life.queue_id is not None and self.by_id.get(life.queue_id) is life
 
     def owns(self, row: QueueJob) -> bool:
-        """Return False if the queue has assigned the id of one of our jobs to a foreign job. The id
-        then no longer refers to our job.
+        """Return False if the queue has assigned the id of one of our jobs to a foreign job, which
+        has neither the name nor the script of our job's batch. The id then no longer refers to our
+        job.
         """
         life = self.by_id.get(row.id)
         sent = self.unconfirmed.get(row.id) if life is None else self.sent.get(life.key)

@@ -178,15 +178,20 @@ class GridEngineExecutor(BatchExecutor):
                 yield QueueJob(id_, "waiting" if "w" in state else "running", batch=batch)
 
     def _scripts(self, numbers: Sequence[str]) -> dict[str, str]:
-        """Return the path of each job's script; the job's name if it has no script."""
+        """Return the path of each job's script, empty if the job has no script.
+
+        Raises :class:`CannotTake` if a job has just ended.
+        """
         found: dict[str, str] = {}
         for at in range(0, len(numbers), _AT_ONCE):
             words = ["qstat", "-j", ",".join(numbers[at : at + _AT_ONCE])]
             out = self._run_command(words, fine="do not exist")
             for part in out.split("=" * 62):
-                fields = dict(re.findall(r"^(\w+):\s+(.*?)\s*$", part, re.M))
-                number, name = fields.get("job_number", ""), fields.get("job_name", "")
-                found[number] = fields.get("script_file") or name
+                # A field may be empty, so the pattern must not cross the end of a line.
+                fields = dict(re.findall(r"^(\w+):[ \t]*(.*?)[ \t]*$", part, re.M))
+                found[fields.get("job_number", "")] = fields.get("script_file", "")
+        if missing := [number for number in numbers if number not in found]:
+            raise CannotTake(f"'qstat -j' does not know job {missing[0]}, which 'qstat' has listed")
         return found
 
     def find_batch(self, name: str, size: int) -> Sequence[str] | None:
@@ -221,7 +226,7 @@ class GridEngineExecutor(BatchExecutor):
         for number in sorted({id_.partition(".")[0] for id_ in ids})[:20]:
             code, out, _ = self.command(["qacct", "-j", number])
             for part in out.split("=" * 62) if code == 0 else ():
-                fields = dict(re.findall(r"^(\w+)\s+(.*?)\s*$", part, re.M))
+                fields = dict(re.findall(r"^(\w+)[ \t]+(.*?)[ \t]*$", part, re.M))
                 task = fields.get("taskid", "undefined")
                 status = re.match(r"\d+", fields.get("exit_status", ""))
                 if fields.get("jobnumber") == number and status is not None:

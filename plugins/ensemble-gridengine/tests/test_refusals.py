@@ -1,4 +1,4 @@
-"""Submissions to Grid Engine: ids of accepted jobs; rejected ones are retried, wait or fail."""
+"""Replies of Grid Engine: ids of accepted jobs, rejected submissions, and renamed jobs."""
 
 from __future__ import annotations
 
@@ -37,3 +37,30 @@ def test_jobs_of_a_batch_have_the_ids_of_its_tasks(said: str, ids: list[str]) ->
     executor.command = lambda words, given=b"": (0, said, "")  # type: ignore[method-assign]
     jobs = [Job(id=f"t.{n}", group="t", index=n, command=("true",)) for n in range(len(ids))]
     assert executor.submit_batch(Batch("ens_t", tuple(jobs), "script")) == ids
+
+
+QSTAT = """<job_info><queue_info><job_list><JB_job_number>7</JB_job_number>
+<JB_name>another</JB_name><state>r</state></job_list></queue_info></job_info>"""
+DETAILS = f"""{"=" * 62}
+job_number:                 7
+job_name:                   another
+jobshare:                   0
+env_list:
+script_file:                /home/me/run/scripts/ab.sh
+"""
+
+
+def test_a_renamed_job_is_identified_by_its_script() -> None:
+    executor = GridEngineExecutor()
+    said = {"-xml": QSTAT, "-j": DETAILS}
+    executor.command = lambda words, given=b"": (0, said[words[1]], "")  # type: ignore[method-assign]
+    (job,) = executor.ask(["7"])
+    assert (job.id, job.state, job.batch) == ("7", "running", "/home/me/run/scripts/ab.sh")
+
+
+def test_a_job_that_ends_between_two_questions_is_asked_for_again() -> None:
+    executor = GridEngineExecutor()
+    said = {"-xml": QSTAT, "-j": "Following jobs do not exist: 7"}
+    executor.command = lambda words, given=b"": (0, said[words[1]], "")  # type: ignore[method-assign]
+    with pytest.raises(CannotTake, match="job 7"):
+        list(executor.ask(["7"]))

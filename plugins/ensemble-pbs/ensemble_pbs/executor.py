@@ -153,7 +153,7 @@ class PBSExecutor(BatchExecutor):
                 what = f"the output of qstat is invalid or incomplete: {out[-100:]!r}"
                 raise CannotTake(what)
             for id_, fields in jobs.items():
-                yield replace(queue_job(id_, fields), batch=_script_or_name(fields))
+                yield replace(queue_job(id_, fields), batch=_batch(fields))
         # PBS reports a deleted job as over while its wrapper still ends processes.
         now = time.monotonic()
         self._ending = {id_: until for id_, until in self._ending.items() if until > now}
@@ -189,12 +189,14 @@ def _is_away(said: str) -> bool:
     return any(part in said for part in _AWAY)
 
 
-def _script_or_name(fields: Mapping[str, str]) -> str:
-    """Return the path of the script that is the last argument of a job's program; without
-    arguments, the job's name. Users and hooks may rename a job.
+def _batch(fields: Mapping[str, str]) -> str:
+    """Return the name of a job's batch, or text that ends with the path of its script.
+
+    Users and hooks may rename a job, so an unknown name proves nothing.
     """
+    name = fields.get("Job_Name", "")
     script = re.sub("<.*?>", "", fields.get("argument_list", ""))
-    return script or fields.get("Job_Name", "")
+    return name if name.startswith("ens_") or not script else script
 
 
 def _ids(id_: str, size: int) -> list[str]:

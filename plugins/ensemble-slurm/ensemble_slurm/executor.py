@@ -36,6 +36,7 @@ from ensemble_slurm.parse import (
     SINFO,
     SQUEUE,
     SQUEUE_COMMENT,
+    SQUEUE_SCRIPT,
     Row,
     Site,
     read_config,
@@ -107,6 +108,7 @@ class SlurmExecutor(BatchExecutor):
         self.listen = address_option(listen)
         self._jobcomp = jobcomp
         self._site = Site()
+        self._has_submit_line = True
         self._user = str(os.getuid())
         self._ended = threading.Event()
         self._completions: Completions | None = None
@@ -226,18 +228,26 @@ class SlurmExecutor(BatchExecutor):
 
     # -- asking --------------------------------------------------------------------------------
 
-    def _squeue(self, columns: str) -> Iterator[Row]:
+    def _squeue(self, columns: str, *which: str) -> Iterator[Row]:
         """Return this user's jobs from one request. Slurmctld does the filtering."""
         out = self._query(
             "squeue", "--noheader", "--all", "--array", "--states=all",
-            f"--user={self._user}", f"--Format={columns}",
+            f"--user={self._user}", f"--Format={columns}", *which, fine="invalid job id",
         )  # fmt: skip
         if (part := unreadable(out)) is not None:
             raise CannotTake(f"cannot parse the output of squeue ({part})")
         return read_squeue(out)
 
     def _sacct(self, *which: str) -> Iterator[Row]:
-        columns = SACCT_SCRIPT if self._site.version >= (21, 8) else SACCT
+        # The version is slurmctld's. An older sacct rejects the column.
+        if self._site.version >= (21, 8) and self._has_submit_line:
+            try:
+                return self._sacct_columns(SACCT_SCRIPT, *which)
+            except InvalidJob:
+                self._has_submit_line = False
+        return self._sacct_columns(SACCT, *which)
+
+    def _sacct_columns(self, columns: str, *which: str) -> Iterator[Row]:
         return read_sacct(
             self._query(
                 "sacct", "--allocations", "--noheader", "--parsable2",
@@ -247,8 +257,11 @@ class SlurmExecutor(BatchExecutor):
 
     def ask(self, ids: Collection[str]) -> Iterable[QueueJob]:
         asked, rows = set(ids), list(self._squeue(SQUEUE))
-        if any(row.id in asked and not self._is_ours(row) for row in rows):
-            rows = list(self._squeue(SQUEUE_COMMENT))  # it may be renamed, or foreign
+        # Somebody may have renamed our jobs, or they are foreign.
+        unknown = {row.job for row in rows if row.id in asked and not self._is_ours(row)}
+        if unknown:
+            rows = [row for row in rows if row.job not in unknown]
+            rows += self._squeue(SQUEUE_SCRIPT, f"--jobs={','.join(sorted(unknown))}")
         return map(self._queue_job, rows)
 
     def _is_ours(self, row: Row) -> bool:

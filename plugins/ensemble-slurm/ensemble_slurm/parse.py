@@ -21,6 +21,7 @@ __all__ = [
     "SINFO",
     "SQUEUE",
     "SQUEUE_COMMENT",
+    "SQUEUE_SCRIPT",
     "Row",
     "Site",
     "read_config",
@@ -41,9 +42,10 @@ _JOB = {
     "JobArrayID": 40, "State": 20, "Reason": 60, "exit_code": 12, "RestartCnt": 8,
     "SubmitTime": 24, "StartTime": 24, "EndTime": 24, "NodeList": 40, "Name": 90,
 }  # fmt: skip
-#: Columns of ``squeue --Format``: for the state of jobs only, and with comments and scripts.
+#: Columns of ``squeue --Format``: for the state of jobs only, with comments, and with scripts too.
 SQUEUE = _columns(**_JOB)
-SQUEUE_COMMENT = _columns(**_JOB, Comment=1000, Command=4096)
+SQUEUE_COMMENT = _columns(**_JOB, Comment=1000)
+SQUEUE_SCRIPT = _columns(**_JOB, Comment=1000, Command=4096)
 #: Columns of ``sacct --format``, printed with ``--parsable2 --delimiter``. ``SACCT_SCRIPT`` needs
 #: Slurm 21.08.
 SACCT = "JobID,State,ExitCode,Submit,Start,End,NodeList,JobName,Comment"
