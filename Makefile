@@ -22,7 +22,7 @@ help: ## list what there is
 demo: $(READY) ## set up, run two examples, show what happened
 	@BIN=$(BIN) scripts/demo
 
-test: $(READY) ## set up, pass all tests (about thirteen minutes on two cores)
+test: $(READY) ## set up, pass all tests (about eleven minutes on two cores)
 	@$(BIN)/python scripts/check.py $(ONLY)
 
 lint: $(READY) ## ruff, mypy and import-linter
