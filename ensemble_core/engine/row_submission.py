@@ -116,6 +116,6 @@ def _value(group: str, name: str, value: object) -> object:
         return value if isinstance(value, (str, bool)) else tidy(value)
     raise EnsembleError(
         f"{what}: nothing was submitted",
-        hint=f"exclude such rows with 'where', or write with: {{parameters: {{{name}: …}}}}",
+        hint=f"exclude such rows with 'where', or set 'with: {{parameters: {{{name}: …}}}}'",
         code="no-value",
     )

@@ -29,9 +29,10 @@ Loading = Callable[[Text], Ensemble]
 
 
 def maker_of(versions: Mapping[str, str]) -> str:
-    """Return the format of snapshots with these versions (Ensemble, Python, plugins), as one text.
+    """Return a text with the snapshot format and the versions of Ensemble, Python and plugins.
 
-    A snapshot stores this text. It can be read only where this function returns the same text.
+    A snapshot stores the text of its writer. A program can read the snapshot only if its own text
+    is the same.
     """
     parts = [f"{name}={version}" for name, version in sorted(versions.items())]
     return " ".join([f"format={FORMAT}", *parts])

@@ -42,9 +42,9 @@ TIMED = frozenset({"submit", "start", "finish", "clean"})
 class OrderCheck:
     """Checks the events of a run. ``take`` is called with each problem and handles it immediately.
 
-    ``latest`` is a time that no event may exceed, as of the last check. If the time of an event of
-    any kind exceeds it, the caller has to pass the event through :meth:`in_time`, which compares
-    the time with the clock.
+    An event may be only a few seconds in the future. ``latest`` is this bound when the clock was
+    last read, so an event up to ``latest`` is valid. The caller must pass any later event through
+    :meth:`in_time`, which reads the clock again and corrects the event's time if it is too late.
     """
 
     def __init__(

@@ -30,8 +30,9 @@ class Options:
     - ``executors``: the installed executors; the job groups have options of these only
     - ``site``: for each requirement (such as a CPU type), the executors' options that meet it; with
       ``strict``, a requirement without an entry is an error
-    - ``gauges``: resources of the executor, to choose an alternative; with ``firm``, the executor
-      can never have more
+    - ``gauges``: resources of the executor (``nodes.up`` …), to choose the first alternative of a
+      request that fits; with ``firm``, the executor can never have more, so that none fits is an
+      error instead of a warning
     - ``shared``: whether all nodes see the staging folder, for steps that do not specify it
     - ``contents``: function that reads a staged file
     - ``program``, ``file``, ``state``: the ``ensemble`` command, the jobspec and the folder of

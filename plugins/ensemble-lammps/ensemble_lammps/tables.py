@@ -1,10 +1,10 @@
 """Tables of thermo output with one line per row: styles ``one`` and ``yaml``.
 
 ``thermo`` creates a table when it has read a header. The table then finds the rows among the
-following lines: a row is a line that matches the table's regular expression. A user's script may
-also print a line of numbers that is not a row. To tell these lines apart, a table of style ``one``
-remembers how LAMMPS aligned the first row: the place of the first value, and whether a blank ends
-the line. ``tests/test_fuzz.py`` compares the result with a reader that splits each line.
+following lines by a regular expression. A line of numbers that a user's script prints may match it,
+too. To recognize such a line, a table of style ``one`` remembers how LAMMPS aligned the first row:
+the place of the first value, and whether a blank ends the line. ``tests/test_fuzz.py`` compares the
+result with a reader that splits each line.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 The reader (``resource``) and ``ensemble-operator check`` use it too. The group, version, kind and
 meaning of fields are those of upstream, the ensemble operator of converged-computing, whose files
-can therefore be applied unchanged. Of a MiniCluster, only fields that the rules read are declared;
-the MiniCluster's own definition checks the others. ``LISTS`` bounds every list, because the API
-server limits the cost of rules.
+can therefore be applied unchanged. Of a MiniCluster, only fields that the validation rules (module
+``rules``) read are declared; the MiniCluster's own definition checks the others. Every list has a
+maximum length, because the API server limits the estimated cost of validation rules.
 """
 
 from __future__ import annotations
