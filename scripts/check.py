@@ -162,8 +162,6 @@ def pytest(name: str, programs: Path, where: Path, *arguments: str) -> None:
     report.parent.mkdir(parents=True, exist_ok=True)
     env = {**environment(programs), "ENSEMBLE_DIST": str(DIST), "UV": str(UV)}
     workers = WORKERS if name in LONGEST else 0  # 0: in the process of pytest itself
-    if name == LONGEST[0]:
-        workers *= 2  # or this part would end long after all others
     code, lines = show(
         programs / "pytest", "-q", "-r", "fE", "-p", "no:cacheprovider", f"--junitxml={report}",
         "-n", str(workers), "--dist", "worksteal", *arguments,
