@@ -164,7 +164,7 @@ def _bound(context: Context, path: Path, spec: Mapping[str, Any]) -> GeneratorSp
         context.report(
             path,
             f"the generator {spec['name']!r} would never end",
-            hint="add until: count.done >= 60, or a limit: limits: {jobs: 60}",
+            hint="add 'until: count.done >= 60', or a limit: 'limits: {jobs: 60}'",
             code="no-end",
         )
     if len(context.errors) > before:

@@ -12,7 +12,7 @@ from typing import Any
 from ensemble_core.engine.group_state import Combination, combination
 from ensemble_core.engine.records import MOST_ROWS, Origin
 from ensemble_core.engine.state import State
-from ensemble_core.engine.variation import beyond, combinations
+from ensemble_core.engine.variation import beyond, combinations, varied_group
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.expressions import tidy
 from ensemble_core.model.filters import ALL, filtered
@@ -64,16 +64,7 @@ def of_rows(
     use all columns, and ``fields`` takes precedence over columns. Raises :class:`EnsembleError` if
     a row does not fit.
     """
-    found = state.table.groups.get(name)
-    if found is None:
-        raise EnsembleError(f"there is no job group {name!r}", code="no-such-group")
-    had = found.had
-    if had is None:
-        raise EnsembleError(
-            f"the action submits new combinations of parameters of {name!r}, but the schema of its "
-            "options does not contain x-ensemble-varies",
-            code="bad-plugin",
-        )
+    found, had = varied_group(state, name)
     jobs: list[Job] = []
     sources: list[JobGroup] = []
     taken = set(had)

@@ -10,14 +10,14 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ensemble_core.engine.group_state import Combination, combination
+from ensemble_core.engine.group_state import Combination, GroupState, combination
 from ensemble_core.engine.records import Origin, Slice
 from ensemble_core.engine.state import State
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.jobs import Job, JobGroup
 from ensemble_core.model.sweeps import GivenBy
 
-__all__ = ["beyond", "combinations", "varied"]
+__all__ = ["beyond", "combinations", "varied", "varied_group"]
 
 
 def varied(
@@ -45,9 +45,7 @@ def varied(
         raise EnsembleError(
             "'vary' needs an event of a job, or a rule with 'each: [PARAMETER]'", code="no-job"
         )
-    group_state = state.table.groups.get(name)
-    if group_state is None:
-        raise EnsembleError(f"there is no job group {name!r}", code="no-such-group")
+    group_state, had = varied_group(state, name)
     group = group_state.group
     if fields:
         group = state.ensemble.binder.group(group, fields)
@@ -56,13 +54,6 @@ def varied(
         raise EnsembleError(
             f"the job group {name!r} has no parameter {', '.join(unknown)}",
             code="no-such-parameter",
-        )
-    had = group_state.had
-    if had is None:
-        raise EnsembleError(
-            f"the action submits new combinations of parameters of {name!r}, but the schema of its "
-            "options does not contain x-ensemble-varies",
-            code="bad-plugin",
         )
     if not replicas:
         replicas = list(range(group.count))
@@ -117,6 +108,24 @@ def combinations(
         for values in itertools.product(*given.values()):
             one = {**dict(zip(others, rest, strict=True)), **dict(zip(given, values, strict=True))}
             yield {name: one[name] for name in names}
+
+
+def varied_group(state: State, name: str) -> tuple[GroupState, set[Combination]]:
+    """Return a job group and its combinations so far.
+
+    Raises :class:`EnsembleError` if there is no such group, or if no action declares that it varies
+    the group.
+    """
+    group = state.table.groups.get(name)
+    if group is None:
+        raise EnsembleError(f"there is no job group {name!r}", code="no-such-group")
+    if group.had is None:
+        raise EnsembleError(
+            f"the action submits new combinations of parameters of {name!r}, but the schema of its "
+            "options does not contain x-ensemble-varies",
+            code="bad-plugin",
+        )
+    return group, group.had
 
 
 def beyond(one: Mapping[str, object], count: int, had: set[Combination]) -> Iterator[int]:

@@ -15,8 +15,9 @@ class LedgerJob:
     """State of a job according to the ledger, if the job is not over.
 
     ``launched`` is true if the job's processes were spawned, or were about to be. ``pids`` has the
-    process ids of the job's tasks, as they were when the machine had been up for ``up`` seconds.
-    ``newest`` is the time of the job's last event.
+    process ids of the job's tasks, recorded when the machine had been up for ``up`` seconds: a
+    process that started later has only got the same id. ``newest`` is the time of the job's last
+    event.
     """
 
     __slots__ = ("data", "fatal", "gpus", "launched", "names", "newest", "pids", "started", "up")

@@ -165,8 +165,8 @@ class ProcessTree(Generic[J]):
     def set_inherited(self, name: str, job: J, pids: Sequence[int], up: float) -> None:
         """Search the whole process table for processes of a job of an earlier supervisor.
 
-        ``pids`` has the process ids of the job's tasks, as they were when the machine had been up
-        for ``up`` seconds.
+        ``pids`` has the process ids of the job's tasks, recorded when the machine had been up for
+        ``up`` seconds: a process that started later has only got the same id.
         """
         self._inherited[name] = job
         ticks = (up + 1.0) * os.sysconf("SC_CLK_TCK")

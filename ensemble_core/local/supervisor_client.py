@@ -50,18 +50,18 @@ main()
 """
 
 
-def address(tag: str, state: Path | None, *, anew: bool = False) -> str:
+def address(tag: str, state: Path | None, *, renew: bool = False) -> str:
     """Return the name of the supervisor's socket, in the abstract namespace.
 
     Any user of the machine can open a socket with any name in this namespace. The name therefore
-    contains a secret from the run's folder. With ``anew``, a new secret is created. If the run has
+    contains a secret from the run's folder. With ``renew``, a new secret is created. If the run has
     no folder, or no secret because an earlier version of Ensemble started it, the name is derived
     from the tag. Raises :class:`ExecutorError` if the secret cannot be read or created.
     """
     mark = ""
     if state is not None:
         try:
-            mark = _secret(state, anew=anew)
+            mark = _secret(state, renew=renew)
         except OSError as error:
             raise ExecutorError(
                 f"cannot write the name of the run's supervisor: {state / SECRET}",
@@ -77,20 +77,20 @@ def address(tag: str, state: Path | None, *, anew: bool = False) -> str:
     return f"ensemble-keeper-{os.getuid()}-{mark}"
 
 
-def _secret(state: Path, *, anew: bool) -> str:
+def _secret(state: Path, *, renew: bool) -> str:
     """Return the secret of the run. Create it if it is missing.
 
     It is empty for runs of older versions, which have no secret.
     """
     state.mkdir(parents=True, exist_ok=True)
-    begun = not anew and (state / LEDGER).exists()
+    begun = not renew and (state / LEDGER).exists()
     flags = os.O_RDWR | os.O_CLOEXEC | (0 if begun else os.O_CREAT)
     try:
         descriptor = os.open(state / SECRET, flags, 0o600)
     except FileNotFoundError:
         return ""
     with os.fdopen(descriptor, "r+b") as file:
-        mark = b"" if anew else file.read()
+        mark = b"" if renew else file.read()
         if len(mark) != _SECRET_SIZE:
             mark = os.urandom(_SECRET_SIZE // 2).hex().encode()
             file.seek(0)
@@ -196,7 +196,7 @@ class SupervisorClient:
         if uid != os.getuid():
             sock.close()
             if self._run.state is not None:  # this run's supervisor cannot have this name
-                self._name = address(self._run.tag, self._run.state, anew=True)
+                self._name = address(self._run.tag, self._run.state, renew=True)
                 return None
             raise ExecutorError(
                 "another user's process uses the socket of this run's supervisor",

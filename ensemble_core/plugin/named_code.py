@@ -3,8 +3,10 @@
 An ensemble file may contain Python source (``custom:``) or the import path of a class (in an option
 with the annotation ``"x-ensemble": "class"``). Rule tests and journals may name plugin files. All
 these files may come from untrusted sources, so a command that only validates, shows or replays a
-file must not run the code in it. Each caller states its *purpose*, from ``check`` to ``run``, which
-decides what may be loaded. Call :func:`require` or :func:`is_loaded` before loading such code.
+file must not run the code in it. There is one exception: to show a run, the plugin files that its
+journal names are loaded if only the user can have written it. Each caller states its *purpose*,
+from ``check`` to ``run``, which decides what may be loaded. Call :func:`require` or
+:func:`is_loaded` before loading such code.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def test_no_page_loads_anything_from_another_host(site: Path) -> None:
 
 @pytest.fixture
 def asked(page: Any) -> Iterator[list[str]]:
-    """What the page asks for during a test, with errors of its scripts."""
+    """Addresses that the page requests during a test, and errors of its scripts."""
     found: list[str] = []
     listeners = {
         "request": lambda request: found.append(request.url),

@@ -20,6 +20,7 @@ from ensemble_batch.job_table import JobLife
 from ensemble_batch.outlet import Outlet
 from ensemble_batch.output_files import OutputFiles, Place
 from ensemble_batch.records import Records, Sent
+from ensemble_batch.shared_folder import script_name
 from ensemble_core import Emit, Job, JobEvent, Run
 
 __all__ = ["QueueRun", "mark_of"]
@@ -42,11 +43,12 @@ class QueueRun:
     The attribute ``lives`` maps job names to the jobs that are not over, ``ids`` is the set of
     these names, and ``by_id`` maps the queue's ids to the same jobs. The attribute ``sent`` has the
     batches with such jobs, and ``left`` the number of jobs left in each. ``cancels`` maps ids to
-    the time of their cancel, and ``ask_at`` is the time of the next query (infinite without jobs),
-    both in monotonic seconds. ``unconfirmed`` maps ids that an earlier controller recorded to their
-    batches, until the queue's next reply: such an id may now belong to a foreign job, so it is not
-    cancelled earlier. ``early`` has reports of unknown ids, received while a
-    batch is being submitted. ``drops`` counts the jobs that have ended.
+    the time of their next cancel (0 before the first one), and ``ask_at`` is the time of the next
+    query (infinite without jobs), both in monotonic seconds. ``unconfirmed`` maps ids that an
+    earlier controller recorded to their batches (``None`` if unknown), until the queue's next
+    reply: such an id may now belong to a foreign job, so it is not cancelled earlier. ``early`` has
+    reports of unknown ids, received while a batch is being submitted. ``drops`` counts the jobs
+    that have ended.
     """
 
     #: Whether only the first copy of a job runs anything, whatever the queue does.
@@ -127,8 +129,8 @@ class QueueRun:
         sent = self.unconfirmed.get(row.id) if life is None else self.sent.get(life.key)
         if sent is None or not row.batch or row.batch in sent.names:
             return True
-        if os.path.basename(row.batch) == f"{sent.key}.sh":  # our script, in a renamed job
-            return True
+        if os.path.basename(row.batch) == script_name(sent.key):
+            return True  # a renamed job of ours
         self.by_id.pop(row.id, None)
         self.cancels.pop(row.id, None)
         return False

@@ -1,9 +1,10 @@
 """State of a run on a queue whose jobs report over the network.
 
-The wrapper script of a job sends a line when the job starts and ends, or writes the line to the
-run's folder if the controller does not answer. This report gives the command's result; the queue's
-report determines why the job was ended from outside. If nodes reach neither the listener nor the
-folder, the queue's report is enough. ``BatchExecutor`` creates the run.
+The wrapper script of a job reports the job's start and end: it sends a line to the controller or,
+if the controller does not answer, writes the line to the run's folder. The wrapper's report gives
+the command's result; the queue's report says why the job was ended from outside. If nodes reach
+neither the controller nor the folder, the run uses only the queue's report. ``BatchExecutor``
+creates the run.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Folder through which a run's controller and the wrapper scripts of its jobs exchange files.
 
 Only the run's user may read it. ``Spool`` and ``ReportSpool`` inherit from this class. With
-``Spool``, nodes must see the folder. With ``ReportSpool``, wrappers report over the network, and
-only reports that they cannot send go through the folder.
+``Spool``, nodes must see the folder. With ``ReportSpool``, they need not: wrappers report over the
+network, and only reports that they cannot send are lost without the folder.
 """
 
 from __future__ import annotations
@@ -11,7 +11,12 @@ import os
 import secrets
 from contextlib import suppress
 
-__all__ = ["SharedFolder"]
+__all__ = ["SharedFolder", "script_name"]
+
+
+def script_name(key: str) -> str:
+    """Return the file name of a batch's script, which no other batch has."""
+    return f"{key}.sh"
 
 
 class SharedFolder:
@@ -54,7 +59,7 @@ class SharedFolder:
             os.unlink(self._script(key))
 
     def _script(self, key: str) -> str:
-        return os.path.join(self.folder, "scripts", f"{key}.sh")
+        return os.path.join(self.folder, "scripts", script_name(key))
 
     def remove(self) -> None:
         """Remove the folder, after its last user has ended."""

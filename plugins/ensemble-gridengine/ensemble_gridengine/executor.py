@@ -170,7 +170,7 @@ class GridEngineExecutor(BatchExecutor):
         scripts = self._scripts(sorted(renamed))
         for name, id_, state in jobs:
             number = id_.partition(".")[0]
-            batch = scripts.get(number, "") if number in renamed else name
+            batch = scripts.get(number, name)
             if "E" in state:
                 note = f"in error ('qstat -j {number}' says why; 'qmod -cj' clears)"
                 yield QueueJob(id_, "stuck", note=note, batch=batch)

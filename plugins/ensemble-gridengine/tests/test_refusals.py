@@ -50,17 +50,17 @@ script_file:                /home/me/run/scripts/ab.sh
 """
 
 
-def test_a_renamed_job_is_identified_by_its_script() -> None:
-    executor = GridEngineExecutor()
-    said = {"-xml": QSTAT, "-j": DETAILS}
-    executor.command = lambda words, given=b"": (0, said[words[1]], "")  # type: ignore[method-assign]
+def test_a_renamed_job_is_identified_by_its_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    executor, said = GridEngineExecutor(), {"-xml": QSTAT, "-j": DETAILS}
+    monkeypatch.setattr(executor, "command", lambda words: (0, said[words[1]], ""))
     (job,) = executor.ask(["7"])
     assert (job.id, job.state, job.batch) == ("7", "running", "/home/me/run/scripts/ab.sh")
 
 
-def test_a_job_that_ends_between_two_questions_is_asked_for_again() -> None:
-    executor = GridEngineExecutor()
-    said = {"-xml": QSTAT, "-j": "Following jobs do not exist: 7"}
-    executor.command = lambda words, given=b"": (0, said[words[1]], "")  # type: ignore[method-assign]
+def test_a_job_that_ends_between_two_queries_is_queried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    executor, said = GridEngineExecutor(), {"-xml": QSTAT, "-j": "Following jobs do not exist: 7"}
+    monkeypatch.setattr(executor, "command", lambda words: (0, said[words[1]], ""))
     with pytest.raises(CannotTake, match="job 7"):
         list(executor.ask(["7"]))

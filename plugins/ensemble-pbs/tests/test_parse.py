@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from ensemble_batch import QueueJob
+from ensemble_pbs.executor import PBSExecutor
 from ensemble_pbs.parse import blocks, count, queue_job
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -77,3 +78,21 @@ def test_resources_of_a_node_and_attributes_of_the_server_are_read() -> None:
     assert server["job_history_enable"] == "True"
     assert count(server, "max_array_size") == 10000
     assert count(server, "none") == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "batch"),
+    [("ens_a_1", "ens_a_1"), ("another", "/home/me/my run/scripts/ab.sh")],
+    ids=["", "renamed"],
+)
+def test_a_renamed_job_is_identified_by_its_script(
+    name: str, batch: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listing = (RECORDED / "qstat.txt").read_text().partition("\n\n")[0] + "\n\n"
+    script = "<jsdl-hpcpa:Argument>/home/me/my run/scr\n\tipts/ab.sh</jsdl-hpcpa:Argument>"
+    listing = re.sub(r"(?<=argument_list = ).*\n\t.*", script, listing)
+    listing = listing.replace("Job_Name = ens_a_1\n", f"Job_Name = {name}\n")
+    executor = PBSExecutor()
+    monkeypatch.setattr(executor, "command", lambda words: (0, listing, ""))
+    (job,) = executor.ask(["135.pbshost"])
+    assert job.batch == batch

@@ -55,8 +55,8 @@ class HostedRun:
 
     The function ``build`` creates an executor. The folder ``folder`` keeps the run's files. The
     callback ``answer`` sends an answer, and ``news`` reports that events are ready to be sent. The
-    callback ``over`` is called after a call that leaves the run closed. Unless another call for the
-    run is waiting, the agent then drops the run, and ``over`` returns true.
+    callback ``over`` is called after each call that leaves the run closed. It makes the agent
+    forget the run and returns true, or returns false if another call for the run is waiting.
     """
 
     def __init__(

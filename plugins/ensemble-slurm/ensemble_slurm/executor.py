@@ -108,7 +108,7 @@ class SlurmExecutor(BatchExecutor):
         self.listen = address_option(listen)
         self._jobcomp = jobcomp
         self._site = Site()
-        self._has_submit_line = True
+        self._has_submit_line = True  # before Slurm 21.08, sacct rejects this column
         self._user = str(os.getuid())
         self._ended = threading.Event()
         self._completions: Completions | None = None
@@ -239,21 +239,13 @@ class SlurmExecutor(BatchExecutor):
         return read_squeue(out)
 
     def _sacct(self, *which: str) -> Iterator[Row]:
-        # The version is slurmctld's. An older sacct rejects the column.
-        if self._site.version >= (21, 8) and self._has_submit_line:
+        words = ("sacct", "--allocations", "--noheader", "--parsable2", f"--delimiter={SEPARATOR}")
+        if self._has_submit_line:
             try:
-                return self._sacct_columns(SACCT_SCRIPT, *which)
+                return read_sacct(self._query(*words, f"--format={SACCT_SCRIPT}", *which))
             except InvalidJob:
                 self._has_submit_line = False
-        return self._sacct_columns(SACCT, *which)
-
-    def _sacct_columns(self, columns: str, *which: str) -> Iterator[Row]:
-        return read_sacct(
-            self._query(
-                "sacct", "--allocations", "--noheader", "--parsable2",
-                f"--delimiter={SEPARATOR}", f"--format={columns}", *which,
-            )
-        )  # fmt: skip
+        return read_sacct(self._query(*words, f"--format={SACCT}", *which))
 
     def ask(self, ids: Collection[str]) -> Iterable[QueueJob]:
         asked, rows = set(ids), list(self._squeue(SQUEUE))

@@ -46,8 +46,7 @@ _JOB = {
 SQUEUE = _columns(**_JOB)
 SQUEUE_COMMENT = _columns(**_JOB, Comment=1000)
 SQUEUE_SCRIPT = _columns(**_JOB, Comment=1000, Command=4096)
-#: Columns of ``sacct --format``, printed with ``--parsable2 --delimiter``. ``SACCT_SCRIPT`` needs
-#: Slurm 21.08.
+#: Columns of ``sacct --format``, printed with ``--parsable2 --delimiter``.
 SACCT = "JobID,State,ExitCode,Submit,Start,End,NodeList,JobName,Comment"
 SACCT_SCRIPT = f"{SACCT},SubmitLine"
 #: Columns of ``sinfo --Format``.

@@ -24,8 +24,8 @@ class Row:
 
     The field ``job`` is the id of the job or of its array, and ``task`` is the job's number in the
     array. Times are seconds since the epoch, ``None`` if not yet known. The field ``nodes`` is
-    empty if the job never had nodes. The field ``script`` ends with the path of the batch script,
-    or is empty if Slurm was not asked for it.
+    empty if the job never had nodes. If Slurm was asked for it, the field ``script`` has the
+    path of the batch script or, from accounting, the command line that ends with it.
     """
 
     job: str

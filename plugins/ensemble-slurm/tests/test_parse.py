@@ -4,12 +4,15 @@ releases.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from ensemble_slurm.executor import SlurmExecutor
 from ensemble_slurm.parse import (
     SEPARATOR,
     Row,
+    Site,
     read_config,
     read_nodes,
     read_sacct,
@@ -131,6 +134,30 @@ def test_accounting_is_parsed_with_and_without_comments() -> None:
     assert (first.job, first.task, first.state, first.status) == ("12", 3, "CANCELLED", 15)
     assert (second.nodes, second.started, second.ended) == ("", None, None)
     assert (third.status, third.script) == (3 << 8, "sbatch --wait /run/ab.sh")
+
+
+@pytest.mark.parametrize("old", [False, True], ids=["", "before 21.08"])
+def test_accounting_without_comments_identifies_a_renamed_job_by_its_script(
+    old: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = ["7", "FAILED", "3:0", "1", "1", "1", "n1", "another", ""]
+    asked: list[bool] = []
+
+    def command(words: Sequence[str], **options: object) -> tuple[int, str, str]:
+        asked.append(any("SubmitLine" in word for word in words))
+        if old and asked[-1]:
+            return 1, "", 'sacct: fatal: Invalid field requested: "SubmitLine"'
+        line = ["sbatch --chdir=/home/me /home/me/run/scripts/ab.sh"] if asked[-1] else []
+        return 0, SEPARATOR.join(record + line) + "\n", ""
+
+    executor = SlurmExecutor()
+    executor._tag, executor._mark = "study", "@bd94cc00"
+    executor._site = Site(accounting=True)
+    monkeypatch.setattr(executor, "command", command)
+    for _ in range(2):
+        (job,) = executor.account(["7"])
+        assert (job.status, job.batch.rpartition("/")[2]) == (3 << 8, "another" if old else "ab.sh")
+    assert asked == ([True, False, False] if old else [True, True])
 
 
 def test_exit_codes_of_all_releases_are_parsed() -> None:
