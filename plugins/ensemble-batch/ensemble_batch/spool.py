@@ -18,6 +18,8 @@ __all__ = ["CLAIMED", "Spool"]
 
 #: Exit code of a wrapper that has run nothing, because it found its job claimed.
 CLAIMED = 121
+#: Content of a claim by a controller.
+_CONTROLLER = "controller"
 
 
 class Spool(SharedFolder):
@@ -42,12 +44,23 @@ class Spool(SharedFolder):
         self.put(os.path.join(folder, "environment"), os.fsencode("".join(lines)))
 
     def claim(self, job: str, key: str) -> bool:
-        """Prevent a job from ever running. Return False if the job has begun."""
-        path = os.path.join(self._reports, f"{job}@{key}")
+        """Prevent a job from ever running. Return False if the job has begun.
+
+        The claim says that a controller made it, for a later controller: this one may be killed
+        before it has recorded anything.
+        """
+        name = f"{job}@{key}"
+        path = os.path.join(self._reports, name)
         try:
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
-            return False
+            return self._words(name) == [_CONTROLLER]
+        try:
+            with open(descriptor, "w", encoding="ascii") as file:
+                file.write(_CONTROLLER)
+        except OSError:
+            os.unlink(path)  # an empty claim would look like that of a job that has begun
+            raise
         return True
 
     def names(self) -> list[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ensemble_batch import Batch, BatchExecutor, Place, QueueJob, Records, Sent, pace
+from ensemble_batch import Batch, BatchExecutor, CannotTake, Place, QueueJob, Records, Sent, pace
 from ensemble_batch.job_script import script_of
 from ensemble_batch.job_table import JobLife
 from ensemble_batch.reports import Report
@@ -508,6 +508,22 @@ def test_a_resumed_run_cancels_a_job_only_if_its_queue_id_was_not_reused(
         second.wait_clean(job)
         assert second.exception(job) == "cancel"
     assert odd.ended == ([] if foreign else ["0"])
+
+
+def test_a_batch_that_never_arrived_is_submitted_again_after_any_number_of_resumes(
+    odd: Odd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first resume bars the batch, and may be killed before anything is on record."""
+    monkeypatch.setattr(pace, "LEAVE", 0.1)
+    odd.instead["submit"] = [CannotTake("no answer") for _ in range(99)]
+    with Session(odd, tmp_path) as first:
+        first.submit(job := counted(first, tmp_path))
+        wait_until(lambda: len(odd.instead["submit"]) < 99)
+    for _ in range(2):
+        resumed = Session(odd, tmp_path)
+        resumed.tag = first.tag
+        with resumed:
+            assert resumed.executor.reattach({job.id: 0.0}) == {job.id: False}
 
 
 def test_a_cancel_is_sent_before_the_executor_closes(
