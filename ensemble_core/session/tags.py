@@ -37,7 +37,7 @@ def check_tag(tag: str, state: str | None, *, new: bool) -> None:
 
 
 def remove_if_never_began(folder: Path, find_plugins: FindPlugins) -> bool:
-    """Remove a run that was killed before its first event. Return True if the run was removed."""
+    """Remove a run that was killed before its first event. Return whether it was removed."""
     if not is_own(folder):
         return False
     lock = Lock(folder)
@@ -60,7 +60,7 @@ def remove_if_never_began(folder: Path, find_plugins: FindPlugins) -> bool:
 
 
 def _has_begun(path: Path) -> bool:
-    """Return True if a journal exists and is not empty."""
+    """Return whether a journal exists and is not empty."""
     if not path.exists():
         return False
     try:

@@ -1,12 +1,11 @@
 """Base classes for executors of batch queues.
 
-A plugin inherits from one of two classes. :class:`BatchExecutor` is for queues such as PBS, LSF or
-Grid Engine: a wrapper script starts each job's command and reports how it ended. The class
-:class:`QueueExecutor` is for queues that need no such script, because they meet all requests of a
-job group and know how each job ended. The plugin submits a :class:`Batch`, describes jobs as
-:class:`QueueJob`, and raises :class:`CannotTake` and :class:`InvalidJob`. The tutorial
-``docs/executor-tutorial.md`` develops an executor with each base class. The package's other names
-are building blocks for executors that use neither.
+- :class:`BatchExecutor`: for queues such as PBS, LSF or Grid Engine. A wrapper script starts each
+  job's command and reports how it ended.
+- :class:`QueueExecutor`: for queues that need no wrapper script, because they meet all requests of
+  a job group and know how each job ended.
+
+The tutorial ``docs/executor-tutorial.md`` develops an executor with each base class.
 """
 
 from ensemble_batch.batch_executor import BatchExecutor

@@ -1,9 +1,6 @@
-"""Base class for executors of queues that must be polled.
+"""Base class for executors of queues that must be polled, such as PBS or Grid Engine.
 
-A wrapper is a script that the queue runs for each job; it starts the job's command and reports its
-start and end. ``BatchExecutor`` adds two threads to those of ``QueueExecutor``: one reads the files
-that wrappers write, and one listens to wrappers that report over the network. The tutorial
-``docs/executor-tutorial.md`` develops an executor with this class.
+The tutorial ``docs/executor-tutorial.md`` develops an executor with this class.
 """
 
 from __future__ import annotations
@@ -25,34 +22,31 @@ __all__ = ["BatchExecutor"]
 
 
 class BatchExecutor(QueueExecutor):
-    """Base class for executors of polled queues.
+    """Base class for executors of queues that must be polled.
+
+    The queue runs a wrapper script for each job. The script creates folders, starts the tasks,
+    enforces the time limit, and reports when the job starts and ends.
 
     A plugin must override :meth:`submit_batch`, :meth:`ask`, :meth:`find_batch` and
     :meth:`end_jobs`. It can override :meth:`connect`, :meth:`wrong`, :meth:`shape`, :meth:`nodes`
-    and :meth:`account`. These methods are called one at a time, never on the engine's thread, and
-    may block; they run commands with :meth:`command`. Each may raise :class:`CannotTake`: the call
-    is then retried until it succeeds, and the problem is reported once. :meth:`submit_batch` may
-    also raise :class:`InvalidJob`. If the queue reports changes itself, override :meth:`watch` too;
-    a wrapper's report still takes precedence.
+    and :meth:`account`, and :meth:`watch` if the queue reports changes itself.
 
-    This class gathers jobs into batches of one :meth:`shape`, to save calls. Its wrapper script
-    creates folders, starts the tasks and enforces the time limit. It writes each start and end to
-    the run's folder, which the nodes must see. One query covers all jobs; queries are 3 s more
-    frequent than ``poll`` (every 12 s if ``poll`` is 15). Events are emitted in order, each once. A
-    later controller finds the jobs again.
+    - All methods but ``watch`` are called one at a time, never on the engine's thread. They may
+      block.
+    - They run commands of the queue with :meth:`command`.
+    - They may raise :class:`CannotTake`. The call is then retried until it succeeds, and the
+      problem is reported once. :meth:`submit_batch` may also raise :class:`InvalidJob`.
 
-    Each job runs at most once, whatever the queue does: its wrapper first claims the job by
-    creating a file, and a second copy of the job finds this file and runs nothing. So a submission
-    without a reply is simply repeated. A job whose wrapper has reported nothing is over when three
-    consecutive replies of the queue omit the job. That takes at most ``poll`` seconds, or 6 s if
-    that is more. If :meth:`account` has no record of the job either, the job is reported as
-    ``lost``, and does not run even if it reaches the queue later.
+    The executor guarantees:
 
-    With ``claims = False``, jobs report over the network (``listen``), or into the run's folder if
-    the controller does not answer; a node needs to reach only one of the two. Without claims, a
-    submission without a reply is invalidated before it is repeated, and a job is over as soon as
-    the queue reports its end. With ``explains = True``, the end of a job by a signal is reported
-    only after the queue has explained it.
+    - Each event of a job is emitted once, and in order.
+    - If the controller is killed, the next one finds the jobs.
+    - With ``claims`` (the default), a job runs at most once, whatever the queue does. Its wrapper
+      creates a file in the run's folder, and runs nothing if the file exists.
+    - Without ``claims``, wrappers report over the network (``listen``), or by files if the
+      controller does not answer. A submission without a reply is invalidated before it is repeated.
+    - A job is ``lost`` if its wrapper has reported nothing, three consecutive replies of
+      :meth:`ask` omit it, and :meth:`account` has no record of it. A lost job never runs.
     """
 
     _listener: Listener | None = None

@@ -1,8 +1,7 @@
 """State of a run on a queue whose wrapper scripts claim their jobs.
 
-The wrapper script of a job first claims the job: it creates a file, and runs nothing if the file
-exists. So each job runs once, even if the queue has two copies of it. The wrapper writes the job's
-start and end to the run's folder. ``BatchExecutor`` creates the run.
+A wrapper claims its job by creating a file, and runs nothing if the file exists. So each job runs
+once, even if the queue has two copies of it.
 """
 
 from __future__ import annotations
@@ -25,7 +24,9 @@ __all__ = ["BatchRun"]
 
 
 class BatchRun(QueueRun):
-    """A run whose wrapper scripts claim their jobs, and report by files in the folder ``spool``."""
+    """A run whose wrapper scripts claim their jobs, and report through files in the folder
+    ``spool``.
+    """
 
     claims: ClassVar[bool] = True
 

@@ -1,7 +1,4 @@
-"""Runs the commands of a queue, such as ``qsub``, and kills those that exceed their deadline.
-
-Used by ``BatchExecutor``, and by executors that run such commands themselves.
-"""
+"""Runs the commands of a queue, such as ``qsub``, with a deadline."""
 
 from __future__ import annotations
 
@@ -25,16 +22,12 @@ _BURST = 10
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """Result of a command.
+    """Exit code and output of a command."""
 
-    The field ``code`` is the exit code. It is ``None`` if the command timed out or could not be
-    started; the field ``missing`` then says why.
-    """
-
-    code: int | None
+    code: int | None  # None: timed out or could not be started
     out: str
     err: str
-    missing: str = ""
+    missing: str = ""  # why the command could not be started
 
     @property
     def good(self) -> bool:
@@ -42,7 +35,8 @@ class CommandResult:
 
 
 def kill_command(process: subprocess.Popen[bytes]) -> None:
-    """Kill a command and its children, which would keep its output open."""
+    """Kill a command and its children."""
+    # Its children would keep its output open.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
 
@@ -57,7 +51,6 @@ def run_command(
 ) -> CommandResult:
     """Run a command of a queue to its end, or kill it after ``deadline`` seconds. Never raises.
 
-    The command runs in its own session, so that Ctrl-C does not interrupt what the queue has begun.
     The argument ``given`` is the command's standard input. The callback ``began`` is called with
     the command's process.
     """
@@ -68,7 +61,7 @@ def run_command(
             stdin=subprocess.PIPE if given else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            start_new_session=True,
+            start_new_session=True,  # Ctrl-C must not interrupt what the queue has begun
         )
     except OSError as error:
         why = error.strerror or str(error)
@@ -90,9 +83,9 @@ def run_command(
 
 
 class QueueCommands:
-    """Runs commands in the jobs' environment, with untranslated messages and a rate limit.
+    """Runs commands in the jobs' environment, with untranslated messages.
 
-    The argument ``rate`` is the number of commands per second, after a burst of ten.
+    The argument ``rate`` is the maximum number of commands per second, after a burst of ten.
     """
 
     def __init__(self, rate: float = math.inf) -> None:

@@ -1,8 +1,6 @@
 """Base class for executors of queues that know how each job ended.
 
-One thread submits jobs and queries the queue; another waits for the queue's own reports. Queues
-whose jobs need a wrapper have their own base class, ``BatchExecutor``. The tutorial
-``docs/executor-tutorial.md`` develops an executor with each class.
+The tutorial ``docs/executor-tutorial.md`` develops an executor with this class.
 """
 
 from __future__ import annotations
@@ -47,32 +45,37 @@ class QueueExecutor(QueueHooks):
     A plugin must override :meth:`submit_batch`, :meth:`ask`, :meth:`find_batch` and
     :meth:`end_jobs`, and :meth:`watch` if the queue reports changes itself. It can override
     :meth:`connect`, :meth:`disconnect`, :meth:`wrong`, :meth:`shape`, :meth:`nodes` and
-    :meth:`account`. All methods but ``watch`` are called one at a time, never on the engine's
-    thread, and may block. Each may raise :class:`CannotTake`: the call is then retried until it
-    succeeds, and the problem is reported once. :meth:`submit_batch` may also raise
-    :class:`InvalidJob`. Any other :class:`ExecutorError` is final.
+    :meth:`account`.
 
-    This class gathers jobs into batches of one :meth:`shape` and at most ``most_jobs`` (half as
-    many after a batch was too large). If the queue is full, the submission is retried when a job
-    ends. One query covers all jobs, about every ``poll`` seconds, and soon after a change may have
-    been missed. Events are emitted in order, each once. A later controller finds the jobs again.
-    Cancels are repeated until they take effect.
+    - All methods but ``watch`` are called one at a time, never on the engine's thread. They may
+      block.
+    - They may raise :class:`CannotTake`. The call is then retried until it succeeds, and the
+      problem is reported once.
+    - :meth:`submit_batch` may also raise :class:`InvalidJob`.
+    - Any other :class:`ExecutorError` is final.
 
-    The plugin runs each job as the interface ``Executor`` demands. It starts ``job.command`` with
-    the variables of ``batch.environment(job)``, in the workdir and with the output files of
-    ``batch.places``. It ends the job after ``job.duration`` seconds (``exception="timeout"``). Its
-    method :meth:`wrong` rejects jobs that the queue cannot run. If that requires a shell on the
-    nodes, use :class:`BatchExecutor`.
+    The plugin runs each job as the interface ``Executor`` demands:
 
-    A job is submitted at most once if the queue obeys two rules. The queue never has two batches
-    with the same ``batch.name``: a second ``submit_batch`` returns the ids of the first. And the
-    queue never restarts a job. After :class:`CannotTake`, a batch is looked up by its name, and
-    resubmitted under the same name.
+    - It starts ``job.command`` with the variables of ``batch.environment(job)``, in the working
+      folder and with the output files of ``batch.places``.
+    - It ends the job after ``job.duration`` seconds (``exception="timeout"``).
+    - Its method :meth:`wrong` rejects jobs that the queue cannot run.
 
-    A :class:`QueueJob` with the state ``over`` and a ``status`` or an ``exception`` ends its job at
-    once, whether the executor queried it or the queue reported it. A job is ``lost`` if three
-    consecutive replies omit it and :meth:`account` has no record of it. So the queue should
-    remember ended jobs for some minutes.
+    If starting a job requires a shell on the nodes, use :class:`BatchExecutor`.
+
+    The executor guarantees:
+
+    - Each event of a job is emitted once, and in order.
+    - If the controller is killed, the next one finds the jobs.
+    - Cancels are repeated until they take effect.
+    - A job is ``lost`` if three consecutive replies of :meth:`ask` omit it and :meth:`account` has
+      no record of it. So the queue should remember ended jobs for some minutes.
+
+    A job is submitted at most once if the queue obeys two rules:
+
+    - It never has two batches with the same ``batch.name``: a second ``submit_batch`` returns the
+      ids of the first.
+    - It never restarts a job.
     """
 
     _polled: QueueRun | None = None

@@ -1,7 +1,4 @@
-"""Queue hooks: the methods that a queue plugin overrides, and their arguments.
-
-A plugin inherits from :class:`QueueExecutor` or :class:`BatchExecutor`, which implement the rest.
-"""
+"""Methods that a queue plugin overrides, with their arguments and errors."""
 
 from __future__ import annotations
 
@@ -19,12 +16,14 @@ __all__ = ["CannotTake", "InvalidJob", "QueueHooks", "QueueJob"]
 
 
 class CannotTake(ExecutorError):
-    """The queue cannot carry out a request now. The executor retries, and reports the problem once.
+    """The queue cannot carry out a request now. The executor retries, and reports the problem
+    once.
 
-    The attribute ``arrived`` says whether a submitted batch reached the queue. With ``False`` it
-    certainly did not (a limit, a quota), so its jobs keep waiting. With ``None`` that is unknown
-    (the reply was lost or truncated), so the executor looks the batch up, and resubmits it if the
-    queue does not have it.
+    For a submission, ``arrived`` says whether the batch reached the queue:
+
+    - ``False``: certainly not (a limit, a quota). Its jobs keep waiting.
+    - ``None``: unknown (the reply was lost or truncated). The executor looks for the batch, and
+      resubmits it if the queue does not have it.
     """
 
     def __init__(
@@ -48,37 +47,31 @@ class InvalidJob(ExecutorError):
 
 @dataclass(frozen=True, slots=True)
 class QueueJob:
-    """State of one job in the queue.
-
-    The state ``ending`` means that the job has ended and the queue is cleaning up. The state
-    ``stuck`` means that the job waits for something that never happens unless somebody acts. The
-    field ``note`` explains the state, and says what to do about a stuck job.
-
-    For a job that is over, ``status`` is its wait status if the queue knows it. The field
-    ``exception`` (RFC 21: ``node-failure``, ``out-of-memory``, ``cancel`` …) says why the queue
-    ended the job, and ``cause`` is set only if it differs from the cause that the exception
-    implies.
-
-    The field ``batch`` is the name under which the job was submitted, or the path of its script.
-    If it is neither the batch's name nor ends with the file name of the batch's script, the job is
-    foreign: the queue has assigned the id again. If users or sites can rename jobs, use the path.
-    Leave the field empty if the queue reports neither.
-
-    The field ``restarts`` counts restarts by the queue. The fields ``began`` and ``ended`` are
-    seconds since the epoch by the queue's clock, and ``host`` is the node. If wrappers claim jobs,
-    these last three fields are ignored, and an end counts only if the wrapper has reported none.
-    """
+    """State of one job in the queue."""
 
     id: str
+    #: ``ending``: the job has ended and the queue is cleaning up. ``stuck``: the job waits until
+    #: somebody acts.
     state: Literal["waiting", "running", "ending", "over", "stuck"]
+    #: Wait status of a job that is over, if the queue knows it. If wrappers claim jobs, an end
+    #: counts only if the wrapper has reported none.
     status: int | None = None
+    #: Why the queue ended the job (RFC 21: ``node-failure``, ``out-of-memory``, ``cancel`` …).
     exception: str | None = None
+    #: Explanation of the state; for a stuck job, also what to do.
     note: str = ""
+    #: Start and end in seconds since the epoch by the queue's clock, and the node. These three
+    #: fields are ignored if wrappers claim jobs.
     began: float | None = None
     ended: float | None = None
     host: str = ""
+    #: Set only if it differs from the cause that ``exception`` implies.
     cause: Cause | None = None
+    #: How often the queue has restarted the job.
     restarts: int = 0
+    #: Name under which the job was submitted, or the path of its script; empty if the queue
+    #: reports neither. If users or sites can rename jobs, use the path. A job with another batch
+    #: is foreign: the queue has assigned the id again.
     batch: str = ""
 
 

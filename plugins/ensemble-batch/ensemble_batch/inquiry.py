@@ -1,8 +1,4 @@
-"""Requests to a queue other than submissions: queries about jobs and gauges, and cancels.
-
-One query covers all jobs. Queries are rare, but a query follows soon if a job is in doubt. Cancels
-are repeated until they take effect. Used by the threads of ``QueueExecutor`` that query and watch.
-"""
+"""Requests to a queue other than submissions: queries about jobs and gauges, and cancels."""
 
 from __future__ import annotations
 

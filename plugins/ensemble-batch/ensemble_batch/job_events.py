@@ -1,9 +1,6 @@
-"""Events of one job of a queue: each step in the life of a job (Flux's RFC 21) once, in order.
+"""Events of one job of a queue, each once and in order (as in Flux's RFC 21).
 
-Reports of a queue and of its jobs may arrive late, twice or never, and their times come from clocks
-that differ. The times of emitted events never decrease, and ``clean`` is emitted exactly once.
-``JobLife``, or an executor with its own loop, decides what has happened to the job and calls the
-methods of :class:`JobEvents`. Pure.
+Reports about a job may arrive late, twice or never, with times of different clocks.
 """
 
 from __future__ import annotations
@@ -22,32 +19,26 @@ _ALLOCATED: Mapping[str, Any] = {"ranks": "all", "final": True}
 
 
 class JobEvents:
-    """The events of one job that is not over.
+    """Creates the events of one job of a queue.
 
-    The mapping ``files`` is added to the context of the job's ``start`` event, and the list ``out``
-    collects the job's events. The attribute ``queue_id`` is the queue's id of the job. The
-    attribute ``told`` contains the names of the job's events so far, ``last`` is the time of the
-    newest one, and ``over`` says whether ``clean`` was emitted. In the methods, ``now`` is the time
-    by our clock; ``when`` may come from another clock.
+    In the methods, ``now`` is the time by our clock; ``when`` may come from another clock.
     """
 
     __slots__ = ("_out", "files", "job", "last", "over", "queue_id", "told")
 
     def __init__(self, job: str, files: Mapping[str, Any], out: list[JobEvent]) -> None:
         self.job = job
-        self.files = files
+        self.files = files  # added to the context of the event ``start``
         self.queue_id: str | None = None
-        self.told: set[str] = set()
-        self.last = 0.0
-        self.over = False
-        self._out = out
+        self.told: set[str] = set()  # names of the events so far
+        self.last = 0.0  # time of the newest event
+        self.over = False  # whether ``clean`` was emitted
+        self._out = out  # receives the events
 
     def restore(
         self, events: Iterable[tuple[float, str, Mapping[str, Any]]], since: float
     ) -> list[JobEvent]:
-        """Restore the events that an earlier controller emitted; return those after ``since``, to
-        repeat them.
-        """
+        """Restore the events that an earlier controller emitted; return those after ``since``."""
         again = []
         for when, name, context in events:
             self.told.add(name)

@@ -1,8 +1,7 @@
-"""Job scripts of polled queues: the script that is submitted for a batch.
+"""Job scripts: the bash scripts that are submitted to polled queues.
 
-A script consists of a table of the batch's jobs and ``wrapper.sh``, which runs a job. The queue
-runs the script once for each job, as the tasks of an array; each task takes its own job from the
-table. A script needs bash. Used by ``BatchExecutor``; pure.
+A script contains a table of a batch's jobs and ``wrapper.sh``, which runs one job. The queue runs
+the script once for each job.
 """
 
 from __future__ import annotations
@@ -28,19 +27,18 @@ __all__ = ["Batch", "job_lines", "job_table", "quote", "report_script_of", "scri
 class Batch:
     """Jobs that are submitted together, with equal requests to the queue.
 
-    The queue must store the batch under the unique ``name``, so that it can be found again. A name
-    is ``ens_`` followed by letters, digits and underscores. If wrappers claim the jobs, each
-    submission attempt has a new name, and ``script`` is the path of the batch's script (bash).
-    Otherwise all attempts have the same name, and the queue must not accept two batches with it.
-    Jobs of a batch are numbered from 1. The field ``places`` lists the folders and output files of
-    the jobs, in order; ``tag`` is the run's tag.
+    The queue must store the batch under its ``name``, so that it can be found again.
     """
 
+    #: ``ens_`` followed by letters, digits and underscores. With ``BatchExecutor``, each submission
+    #: attempt has a new name. With ``QueueExecutor``, all attempts have the same name, and the
+    #: queue must not accept two batches with it.
     name: str
-    jobs: tuple[Job, ...]
+    jobs: tuple[Job, ...]  # numbered from 1
+    #: Path of the batch's script (bash); empty with ``QueueExecutor``.
     script: str = ""
-    places: tuple[Place, ...] = ()
-    tag: str = ""
+    places: tuple[Place, ...] = ()  # folders and output files of the jobs, in order
+    tag: str = ""  # of the run
 
     @property
     def job(self) -> Job:

@@ -1,7 +1,6 @@
-"""Life of one job of a queue, which determines the job's events.
+"""Life of one job of a queue: turns reports about the job into its events.
 
-:class:`JobLife` receives the reports of the job's wrapper script and what the queue's replies say
-about the job. Pure: the executor supplies both, and emits the events.
+The reports come from the job's wrapper script and from the queue.
 """
 
 from __future__ import annotations
@@ -19,17 +18,7 @@ __all__ = ["JobLife"]
 
 
 class JobLife(JobEvents):
-    """One job that is not over.
-
-    - ``key``: the key of the job's batch; empty while the job has no batch
-    - ``handed_at``: when the job was submitted, by our clock; 0 before that
-    - ``misses``: how many consecutive replies of the queue have omitted the job
-    - ``counts_at`` (monotonic seconds): a reply that omits the job counts only after this time
-    - ``barred``: whether the job can no longer start
-    - ``restarts``: how often the queue has restarted the job
-    - ``reported``: the end that the wrapper reported, while the queue has not yet explained it
-    - ``heard``: when this end was reported, by our clock
-    """
+    """One job of a queue that is not over."""
 
     __slots__ = (
         "_began", "barred", "cancelled", "counts_at", "handed_at", "heard", "key", "misses",
@@ -38,14 +27,17 @@ class JobLife(JobEvents):
 
     def __init__(self, job: str, files: Mapping[str, Any], out: list[JobEvent]) -> None:
         super().__init__(job, files, out)
-        self.key = ""
+        self.key = ""  # of the job's batch; empty while the job has no batch
+        # barred: the job can no longer start
         self.cancelled = self.barred = False
-        self.misses = 0
+        self.misses = 0  # consecutive replies of the queue that omitted the job
+        # When the job was submitted by our clock (0: not yet), and the time in monotonic seconds
+        # after which a reply that omits the job counts.
         self.handed_at = self.counts_at = 0.0
         self._began: float | None = None
-        self.restarts = 0
-        self.reported: Report | None = None
-        self.heard = 0.0
+        self.restarts = 0  # by the queue
+        self.reported: Report | None = None  # the wrapper's, until the queue explains the end
+        self.heard = 0.0  # when the end was reported, by our clock
 
     def restore(
         self, events: Iterable[tuple[float, str, Mapping[str, Any]]], since: float

@@ -1,9 +1,6 @@
-"""Report listener: a TCP port where wrappers report that their jobs have started or ended.
+"""TCP port where wrapper scripts report that their jobs have started or ended.
 
-A wrapper is the script in which a job runs. It connects and sends one line. Anyone on the network
-may connect. So a connection is limited: one line of bounded length, a few seconds, and no reply
-without the run's token. The reply ``ok`` means that the report was recorded; a wrapper that does
-not receive it writes the report to a file. ``BatchExecutor`` runs the listener in its own thread.
+Anyone on the network may connect. So each connection is limited to some seconds and one short line.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ _MOST, _SECONDS = 1024, 10.0
 
 
 def address_towards(host: str) -> str:
-    """Return the address from which this machine reaches ``host``. Sends nothing."""
+    """Return this machine's address on the network route to ``host``. Sends nothing."""
     for name in (host, socket.gethostname()):
         with suppress(OSError, UnicodeError):
             for family, kind, _, _, address in socket.getaddrinfo(name, 9, type=socket.SOCK_DGRAM):
@@ -126,6 +123,7 @@ class Listener:
         connection.data += data
         line, end, _ = connection.data.partition(b"\n")
         if end:
+            # A wrapper that receives no ``ok`` writes its report to a file.
             known = len(line) <= LONGEST and self._take(line)
             with suppress(OSError):
                 connection.socket.send(b"ok\n" if known else b"no\n")

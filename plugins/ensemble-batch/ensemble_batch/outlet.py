@@ -1,7 +1,6 @@
-"""Outlet of an executor: emits its events and warnings, and reports each problem once.
+"""Emits an executor's events and warnings, and reports each problem once.
 
-Used by ``BatchExecutor``, and by executors with their own loop. Only one thread at a time may call
-it.
+Only one thread at a time may use it.
 """
 
 from __future__ import annotations
@@ -15,20 +14,16 @@ __all__ = ["Outlet"]
 
 
 class Outlet:
-    """Events and messages to emit, in order.
-
-    The argument ``name`` is the queue's name in messages; ``folder`` is where its executor keeps
-    records. The attribute ``unwritten`` is true while writes to disk fail.
-    """
+    """Events and messages to emit, in order."""
 
     def __init__(self, name: str, clock: Callable[[], float], emit: Emit, folder: str) -> None:
         self._name = name
         self._clock = clock
         self._emit = emit
-        self._folder = folder
+        self._folder = folder  # where the executor keeps records
         self._events: list[Event] = []
         self._troubles: dict[str, str] = {}
-        self.unwritten = False
+        self.unwritten = False  # whether writes to disk fail
 
     def add(self, events: Iterable[Event]) -> None:
         """Add events for the next :meth:`emit`."""

@@ -1,9 +1,7 @@
-"""Output files and working folders of jobs, according to their group.
+"""Output files and working folders of jobs.
 
-A job's wrapper script opens the files on the node. A file that the group names is truncated when
-the run first uses it and appended to after that, so jobs may share it. Other output goes to a file
-for each job in the run's folder; the file is removed if it is empty. Used by ``BatchExecutor``, and
-by executors whose wrapper opens files in the same way.
+A file that the job group names is truncated when the run first uses it; later jobs append to it.
+Other output goes to one file per job, which is removed if it is empty.
 """
 
 from __future__ import annotations
@@ -20,16 +18,12 @@ __all__ = ["OutputFiles", "Place"]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Absolute paths of one job's working folder and output files.
-
-    The field ``kept`` lists the output files in the run's folder; empty ones are removed at the
-    end.
-    """
+    """Absolute paths of one job's working folder and output files."""
 
     workdir: str
     out: str
     err: str
-    kept: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()  # files in the run's folder; removed at the end if empty
 
     @property
     def files(self) -> dict[str, str]:
@@ -38,12 +32,7 @@ class Place:
 
 
 class OutputFiles:
-    """Output files of a run's jobs.
-
-    The argument ``folder`` is the run's folder for output, and ``here`` is where the run was
-    started. The callback ``emptied`` returns whether the run has already truncated a file;
-    ``empty`` records that it has.
-    """
+    """Chooses the output files of a run's jobs."""
 
     def __init__(
         self,
@@ -52,10 +41,10 @@ class OutputFiles:
         emptied: Callable[[str], bool],
         empty: Callable[[str], None],
     ) -> None:
-        self._folder = folder
-        self._here = here
-        self._emptied = emptied
-        self._empty = empty
+        self._folder = folder  # the run's folder for output
+        self._here = here  # where the run was started
+        self._emptied = emptied  # returns whether the run has already truncated a file
+        self._empty = empty  # records that the run has truncated a file
         self._used: bool | None = None
 
     def place(self, job: Job) -> Place:

@@ -25,12 +25,11 @@ LEAVE, PATIENCE = 10.0, 120.0
 
 
 def between(period: float) -> float:
-    """Return the interval between queries for a poll ``period``.
+    """Return the interval between queries for a poll ``period``, in seconds.
 
-    A job that a reply omits is gone only when two more replies omit it, which takes 3 s. So the
-    interval is 3 s shorter than the period, and a job's end is noticed within the period. A period
-    shorter than 6 s is too short for this: the interval is then 3 s, or the whole period if that is
-    less.
+    A job counts as gone only after three replies without it, which takes 3 s. So the interval is 3
+    s shorter than the period. If the period is shorter than 6 s, the interval is 3 s, but at most
+    the period.
 
     >>> between(15.0), between(60.0), between(5.0), between(1.0)
     (12.0, 57.0, 3.0, 1.0)

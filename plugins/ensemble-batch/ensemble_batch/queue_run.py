@@ -1,8 +1,4 @@
-"""State of a run on a queue: its jobs that are not over, shared by the executor's threads.
-
-``QueueExecutor`` creates the run; ``Submission``, ``Inquiry`` and ``Recovery`` work on it. Queues
-whose jobs have a wrapper use ``BatchRun`` or ``ReportRun``.
-"""
+"""State of a run on a queue: its jobs that are not over, shared by the executor's threads."""
 
 from __future__ import annotations
 
@@ -38,18 +34,7 @@ def mark_of(tag: str) -> str:
 
 
 class QueueRun:
-    """State of one run. Use everything except :meth:`call` with ``lock`` held.
-
-    The attribute ``lives`` maps job names to the jobs that are not over, ``ids`` is the set of
-    these names, and ``by_id`` maps the queue's ids to the same jobs. The attribute ``sent`` has the
-    batches with such jobs, and ``left`` the number of jobs left in each. ``cancels`` maps ids to
-    the time of their next cancel (0 before the first one), and ``ask_at`` is the time of the next
-    query (infinite without jobs), both in monotonic seconds. ``unconfirmed`` maps ids that an
-    earlier controller recorded to their batches (``None`` if unknown), until the queue's next
-    reply: such an id may now belong to a foreign job, so it is not cancelled earlier. ``early`` has
-    reports of unknown ids, received while a batch is being submitted. ``drops`` counts the jobs
-    that have ended.
-    """
+    """State of one run. Hold ``lock`` while you use it; only :meth:`call` needs no lock."""
 
     #: Whether only the first copy of a job runs anything, whatever the queue does.
     claims: ClassVar[bool] = False
@@ -74,15 +59,23 @@ class QueueRun:
         self.note = f"cancelled by run {run.tag}"
         self.lock = threading.Condition()
         self.events: list[JobEvent] = []
+        #: Jobs that are not over: by name, by the queue's id, and their names.
         self.lives: dict[str, JobLife] = {}
         self.by_id: dict[str, JobLife] = {}
         self.ids: set[str] = set()
+        #: Batches with such jobs, and the number of jobs left in each.
         self.sent: dict[str, Sent] = {}
         self.left: dict[str, int] = {}
+        #: Time of the next cancel by the queue's id, in monotonic seconds (0 before the first one).
         self.cancels: dict[str, float] = {}
+        #: Reports of unknown ids, received while a batch is being submitted.
         self.early: dict[str, QueueJob] | None = None
+        #: Ids that an earlier controller recorded, with their batches (``None``: unknown). Such an
+        #: id may now belong to a foreign job, so it is not cancelled before the queue's next reply.
         self.unconfirmed: dict[str, Sent | None] = {}
+        #: Time of the next query, in monotonic seconds (infinite without jobs).
         self.ask_at = math.inf
+        #: Number of jobs that have ended.
         self.drops = 0
         self.gauges: Mapping[str, float] = {}
         self.closed = False

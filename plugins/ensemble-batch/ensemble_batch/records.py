@@ -1,10 +1,7 @@
 """Records on disk of submissions and emitted events, for a later controller.
 
-The records are a file of JSON lists in the run's state folder, one per line. A batch is recorded
-before it is submitted, the queue's ids once they are known, and each event before it is emitted. So
-a later controller emits the same events with the same times. The file need not survive a power cut,
-because lost entries can be restored from the queue and the wrappers' files. Used by
-``BatchExecutor``, and by executors with their own loop.
+The file has one JSON list per line. A batch is recorded before it is submitted, and an event before
+it is emitted. The file need not survive a power cut, because lost entries can be restored.
 """
 
 from __future__ import annotations
@@ -26,35 +23,28 @@ Told = tuple[float, str, Mapping[str, Any]]
 
 @dataclass(slots=True)
 class Sent:
-    """A recorded batch.
-
-    The field ``jobs`` maps the batch's jobs, in order, to the context of their ``start`` event. The
-    field ``names`` lists the names under which the batch was submitted, and ``at`` is the time of
-    the last submission (seconds since the epoch). The field ``ids`` has the queue's ids once they
-    are known: of each job, or of the whole batch.
-    """
+    """A recorded batch."""
 
     key: str
-    jobs: Mapping[str, Mapping[str, Any]]
-    names: list[str] = field(default_factory=list)
-    at: float = 0.0
-    ids: list[str] | None = None
+    jobs: Mapping[str, Mapping[str, Any]]  # in order, with the context of their ``start`` event
+    names: list[str] = field(default_factory=list)  # under which the batch was submitted
+    at: float = 0.0  # time of the last submission, in seconds since the epoch
+    ids: list[str] | None = None  # the queue's ids once known: of each job, or of the whole batch
 
 
 class Records:
     """The records in ``folder``, or only in memory if ``folder`` is ``None``.
 
-    Until :meth:`drop`, three attributes hold what an earlier controller recorded: ``sent`` its
-    batches, ``told`` the events of each job, and ``cancelled`` the jobs that it cancelled. After
-    :meth:`forget` was called for ``renewal`` jobs, the file is rewritten without them. Raises
-    :class:`OSError` if the file cannot be read or written.
+    Raises :class:`OSError` if the file cannot be read or written.
     """
 
+    #: Number of forgotten jobs after which the file is rewritten without them.
     renewal = 10_000
 
     def __init__(self, folder: str | None, file: str = "records.jsonl") -> None:
         self._path = None if folder is None else os.path.join(folder, file)
         self._file: TextIO | None = None
+        #: Batches, events and cancelled jobs of an earlier controller, until :meth:`drop`.
         self.sent: dict[str, Sent] = {}
         self.told: dict[str, list[Told]] = {}
         self.cancelled: set[str] = set()

@@ -1,8 +1,4 @@
-"""Recovery of jobs that an earlier controller submitted to a queue.
-
-Recovery combines the records, the wrappers' files and, if a batch may not have arrived, the queue's
-reply. Used by ``QueueExecutor``.
-"""
+"""Recovery of jobs that an earlier controller submitted to a queue."""
 
 from __future__ import annotations
 
@@ -23,9 +19,7 @@ _T = TypeVar("_T")
 
 
 def find_again(polled: QueueRun, jobs: Mapping[str, float]) -> dict[str, bool]:
-    """Return for each job whether the queue has or had it, and report what has happened to it
-    since.
-    """
+    """Return for each job whether the queue has or had it, and emit the events that were missed."""
     records = polled.records
     batch_of = {job: sent for sent in records.sent.values() for job in sent.jobs}
     wanted = {sent.key: sent for job, sent in batch_of.items() if job in jobs}

@@ -1,10 +1,6 @@
 """State of a run on a queue whose jobs report over the network.
 
-The wrapper script of a job reports the job's start and end: it sends a line to the controller or,
-if the controller does not answer, writes the line to the run's folder. The wrapper's report gives
-the command's result; the queue's report says why the job was ended from outside. If nodes reach
-neither the controller nor the folder, the run uses only the queue's report. ``BatchExecutor``
-creates the run.
+A job's wrapper script reports the command's result. The queue reports why it ended the job.
 """
 
 from __future__ import annotations
@@ -35,7 +31,7 @@ _EVERYWHERE = ("0.0.0.0", "::")
 
 
 class ReportRun(QueueRun):
-    """A run whose wrappers report over the network, or else by files in the folder ``spool``."""
+    """A run whose wrapper scripts report over the network, or through files if that fails."""
 
     ends_copies: ClassVar[bool] = False
 

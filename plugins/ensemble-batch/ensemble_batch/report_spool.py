@@ -1,10 +1,6 @@
-"""Spool of a run whose jobs report over the network: a folder shared with their wrappers.
+"""Folder that a run shares with wrapper scripts that report over the network.
 
-The file ``address`` says where the current controller listens. The folder ``reports`` has reports
-that wrappers could not send, ``scripts`` has the batches' scripts, and ``void`` has a file for each
-submission attempt whose jobs must not run any more. The spool is in the run's state folder. If
-nodes do not see it, reports that wrappers cannot send are lost. Only the run's user may read the
-spool, because it contains the token that each report must contain. Used by ``ReportRun``.
+Only the run's user may read it, because it contains the token that each report must contain.
 """
 
 from __future__ import annotations
@@ -25,7 +21,14 @@ _LARGEST, _WHILE = 64 * 1024, 2.0
 
 
 class ReportSpool(SharedFolder):
-    """Shared folder of one run. Raises :class:`OSError` if it cannot be created."""
+    """Shared folder of one run. Raises :class:`OSError` if it cannot be created.
+
+    - ``address``: where the current controller listens
+    - ``token``: what each report must contain
+    - ``reports``: reports that wrapper scripts could not send
+    - ``scripts``: the batches' scripts
+    - ``void``: a file for each batch that must not run any more
+    """
 
     def __init__(self, folder: str) -> None:
         super().__init__(folder, "reports", "void", "scripts")
@@ -36,8 +39,8 @@ class ReportSpool(SharedFolder):
         self.token = self._token()
 
     def _token(self) -> str:
-        """Return the run's token. It is created once, so that later controllers accept wrappers'
-        reports.
+        """Return the run's token. It is created once, so that reports to later controllers are
+        valid.
         """
         path = os.path.join(self.folder, "token")
         with suppress(FileNotFoundError), open(path, encoding="ascii") as file:
@@ -49,9 +52,7 @@ class ReportSpool(SharedFolder):
         return token
 
     def announce(self, port: int, hosts: Sequence[str]) -> None:
-        """Tell wrappers where to report from now on; without ``hosts``, they report only through
-        files.
-        """
+        """Tell wrapper scripts where to report; without ``hosts``, they only write files."""
         self.put(os.path.join(self.folder, "address"), f"{port} {' '.join(hosts)}\n".encode())
 
     def void(self, name: str) -> None:

@@ -1,8 +1,4 @@
-"""Reports about the start and end of jobs, which their wrapper scripts write or send.
-
-A report over the network must contain the run's token. It names the job, the job's id in the queue
-and the number of restarts. Pure; used by the listener and the spools.
-"""
+"""Reports about the start and end of jobs, which their wrapper scripts write or send."""
 
 from __future__ import annotations
 
@@ -34,28 +30,20 @@ def status_of(code: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Report of a wrapper on one execution of a job; a restart is another execution.
+    """Report of a wrapper script on one execution of a job; a restart is another execution."""
 
-    - ``kind``: ``start`` (the command runs), ``end`` (it has ended) or ``fail`` (it could not be
-      started)
-    - ``status``: after ``end``, the wait status of the command
-    - ``why``: after ``end``, ``timeout`` if the wrapper ended the command, ``stopped`` if the queue
-      told the wrapper to end, otherwise empty; after ``fail``, a code
-    - ``note``: after ``fail``, the reason in words
-    - ``seconds``: how long the command ran
-    - ``at``: the node's time (seconds since the epoch)
-    """
-
-    kind: Literal["start", "end", "fail"]
-    at: float
-    status: int = 0
+    kind: Literal["start", "end", "fail"]  # fail: the command could not be started
+    at: float  # seconds since the epoch, by the node's clock
+    status: int = 0  # after ``end``: the wait status of the command
+    #: After ``end``: ``timeout`` if the wrapper ended the command, ``stopped`` if the queue told
+    #: the wrapper to end, otherwise empty. After ``fail``: a code.
     why: str = ""
-    note: str = ""
-    seconds: float = 0.0
+    note: str = ""  # after ``fail``: the reason in words
+    seconds: float = 0.0  # how long the command ran
     host: str = ""
     job: str = ""
     queue_id: str = "-"
-    life: int = 0
+    life: int = 0  # number of restarts by the queue
 
     @property
     def doubtful(self) -> bool:

@@ -1,8 +1,6 @@
 """Folder through which a run's controller and the wrapper scripts of its jobs exchange files.
 
-Only the run's user may read it. ``Spool`` and ``ReportSpool`` inherit from this class. With
-``Spool``, nodes must see the folder. With ``ReportSpool``, they need not: wrappers report over the
-network, and only reports that they cannot send are lost without the folder.
+Only the run's user may read it.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ __all__ = ["SharedFolder", "script_name"]
 
 
 def script_name(key: str) -> str:
-    """Return the file name of a batch's script, which no other batch has."""
+    """Return the unique file name of a batch's script."""
     return f"{key}.sh"
 
 

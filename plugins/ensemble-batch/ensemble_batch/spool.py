@@ -1,7 +1,4 @@
-"""Spool of a run: the folder where wrapper scripts claim their jobs and report how they end.
-
-The controller reads these files. Used by ``BatchRun``.
-"""
+"""Folder where wrapper scripts claim their jobs and report how they end."""
 
 from __future__ import annotations
 
@@ -23,13 +20,15 @@ _CONTROLLER = "controller"
 
 
 class Spool(SharedFolder):
-    """Folder that the controller shares with its jobs' wrappers; nodes must see it.
+    """Folder that the controller shares with its jobs' wrapper scripts; nodes must see it.
 
-    The folder ``reports`` has a file for each claimed job (``JOB@KEY``, with the key of the job's
-    batch) and another, with the suffix ``.end``, for each job that has ended. A job is claimed by
-    creating its file; a wrapper that finds the file does not run the job. The folder ``scripts``
-    has the batches' scripts, and the file ``environment`` the variables that jobs start with. Only
-    the run's user may read them. Raises :class:`OSError` if they cannot be created or written.
+    - ``reports/JOB@KEY``: the claim of a job; KEY is the key of its batch. A wrapper that finds
+      this file runs nothing.
+    - ``reports/JOB@KEY.end``: how the job ended
+    - ``scripts``: the batches' scripts
+    - ``environment``: the variables that jobs start with
+
+    Raises :class:`OSError` if the folder cannot be created or written.
     """
 
     def __init__(self, folder: str, environment: Mapping[str, str]) -> None:

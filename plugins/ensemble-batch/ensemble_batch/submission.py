@@ -1,16 +1,11 @@
-"""Submits jobs to a queue, in few calls, so that each job runs once.
+"""Submits jobs to a queue in batches, so that each job runs once.
 
-Jobs are collected for a short time and submitted as batches; all jobs of a batch have the same
-shape (they request the same resources). Each batch is recorded before it is submitted. If a batch
-may not have arrived, it is looked up, and resubmitted if the queue does not have it. The first copy
-may still arrive later. Even then each job runs once, for one of three reasons, depending on the
-executor:
+If a submission gets no reply, the batch may reach the queue twice. Its jobs still run once, for one
+of three reasons:
 
-- Wrapper scripts claim their jobs, so the copy that comes second runs nothing.
-- The first copy was invalidated before the second was submitted.
+- Wrapper scripts claim their jobs, so the second copy runs nothing.
+- The first copy is invalidated before the second is submitted.
 - Both copies have the same name, and the queue keeps only one.
-
-Used by the querying thread of ``QueueExecutor``.
 """
 
 from __future__ import annotations

@@ -59,10 +59,12 @@ def dashboard(
     """Show runs in a browser.
 
     RUN is a run's tag, a unique beginning or end of it, or 'last'. Without RUN, the page lists all
-    runs. The page is read-only, its address contains a secret token, and only browsers on this
-    machine can connect. In an ssh session, the dashboard uses a Unix socket and prints the ssh
-    command that forwards it to your own machine. It ends with Ctrl-C, or after 8 hours without a
-    viewer.
+    runs.
+
+    The page is read-only. Its address contains a secret token, and only browsers on this machine
+    can connect. In an ssh session, the dashboard uses a Unix socket and prints the ssh command that
+    forwards it to your own machine. Ctrl-C ends the dashboard. Without a viewer, it ends after 8
+    hours.
     """
     if unix and port:
         raise click.UsageError("--port cannot be combined with --socket")

@@ -1,7 +1,6 @@
-"""Data of the page of dashboards and reports, as JSON documents.
+"""Data of dashboards and reports, as JSON documents.
 
-``documents.schema.json`` describes the documents. The number ``FORMAT`` increases with each change
-that makes a document unreadable for an older page.
+Increase ``FORMAT`` with each change that makes a document unreadable for an older page.
 """
 
 from __future__ import annotations
@@ -50,8 +49,9 @@ _REPLAYED = 200_000
 
 
 def document(inspection: Inspection, name: str, query: Mapping[str, str]) -> Any:
-    """Return the document of this name. Raises :class:`UsageError` for an unknown name or an
-    invalid query.
+    """Return the document with this name.
+
+    Raises :class:`UsageError` for an unknown name or an invalid query.
     """
     if name == "overview":
         found = inspection.overview()

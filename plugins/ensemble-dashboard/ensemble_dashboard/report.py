@@ -86,7 +86,7 @@ def report(run: str, output: str | None, with_logs: bool, state: str | None, as_
 def write_report(
     state: str | None, run: str, output: str | None, *, with_logs: bool = False
 ) -> tuple[Path, str, str]:
-    """Write a report. Return its path, the run's tag, and the damage of the run's journal, if any.
+    """Write a report. Return its path, the run's tag, and the damage of the journal, if any.
 
     Raises :class:`EnsembleError` if the run cannot be read or the file cannot be written.
     """
@@ -158,10 +158,7 @@ def _ids(jobs: dict[str, Any]) -> Iterator[str]:
 
 
 def page_of(data: dict[str, Any]) -> str:
-    """Return the page as one text, with data, styles and scripts.
-
-    The page's content security policy allows only these scripts.
-    """
+    """Return the page as one text, with data, styles and scripts."""
     home = os.path.expanduser("~")
     text = dumps(data)
     if len(home) > 1:

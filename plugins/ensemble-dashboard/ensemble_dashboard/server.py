@@ -1,7 +1,7 @@
-"""The dashboard's web server: serves the page and the data of its runs (documents), read-only.
+"""Web server of the dashboard: serves the page and the data of runs, read-only.
 
-The page contains no data and needs no token; documents need the token. Requests whose ``Host`` or
-``Origin`` is not this machine are rejected, so that pages of other sites cannot read anything.
+Data is sent only to requests with the token. Requests whose ``Host`` or ``Origin`` is not this
+machine are rejected, so that pages of other sites cannot read anything.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class _Answer:
 
 
 class _Runs:
-    """The runs that may be shown, read by one thread."""
+    """Reads the runs that the dashboard shows, in one thread."""
 
     def __init__(
         self, state: str | None, runs: Callable[[], Sequence[str]], problems: dict[str, str]

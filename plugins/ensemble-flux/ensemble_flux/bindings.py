@@ -1,9 +1,7 @@
 """Finds Flux's Python bindings, and explains problems with them.
 
-Each installation of Flux has its own bindings. They are built for one Python version but usually
-work with others. If ``import flux`` fails, the bindings are imported from the folder that
-``flux env`` prints; so a virtual environment need not contain them. They are imported only when an
-executor opens, because ``import flux`` takes 0.1 s.
+If ``import flux`` fails, the bindings are imported from the folder that ``flux env`` prints. So a
+virtual environment need not contain them.
 """
 
 from __future__ import annotations
@@ -150,14 +148,11 @@ def _import_hint(message: str) -> str:
 
 
 def connect(flux: Any, uri: str | None) -> Any:
-    """Return a handle of the instance at ``uri``, or of the surrounding instance.
-
-    Retries if a signal interrupts the connection attempt, because any thread may receive signals.
-    """
+    """Return a handle of the instance at ``uri``, or of the surrounding instance."""
     while True:
         try:
             return flux.Flux(uri) if uri else flux.Flux()
-        except InterruptedError:
+        except InterruptedError:  # any thread may receive a signal
             continue
 
 

@@ -1,8 +1,7 @@
-"""Direct calls of the functions in Flux's C library that are called for every message.
+"""Direct calls of Flux's C library, for functions that are called for every message.
 
-Flux's Python bindings check and convert every argument, which takes several times as long as the
-call itself: at a thousand jobs per second, the executor could not keep up. Functions that are
-called less often are called through the bindings. For the reactor's thread only.
+Flux's Python bindings check and convert every argument, which is too slow for a thousand jobs per
+second. For the reactor's thread only.
 """
 
 from __future__ import annotations

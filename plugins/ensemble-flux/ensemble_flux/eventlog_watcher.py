@@ -1,7 +1,7 @@
-"""Eventlog watcher: follows the eventlog of each of the run's jobs.
+"""Follows the eventlog of each of a run's jobs in Flux.
 
-It is used if the user does not own the Flux instance (a guest), and therefore may not read the
-instance's journal of all jobs. The reactor loop uses it in the reactor's thread.
+Needed for users who do not own the Flux instance (guests): they cannot read its journal, which has
+the events of all jobs.
 """
 
 from __future__ import annotations

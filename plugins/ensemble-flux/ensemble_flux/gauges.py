@@ -1,9 +1,6 @@
 """Gauges of a Flux instance, updated from the instance's messages.
 
-If the user owns the instance, every change of a job comes from the job manager's journal, and every
-change of a node from the resource journal. Other users (guests) may not read these journals. For
-them, the instance sends the number of jobs in each state when it changes, and the gauges then query
-the free resources. Used in the executor's thread.
+Users who do not own the instance (guests) get fewer messages. For them, free resources are queried.
 """
 
 from __future__ import annotations

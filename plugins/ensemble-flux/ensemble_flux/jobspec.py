@@ -1,8 +1,6 @@
-"""Creates the jobspec (V1, RFC 25) of a job. Pure; used in the executor's thread.
+"""Creates the jobspec of a job (V1, Flux's RFC 25).
 
-In addition to the ensemble file's fields, a jobspec contains this process's environment and
-resource limits, as with ``flux submit``. Its attribute ``user.ensemble`` names the run and the job,
-for reattaching.
+Jobs inherit this process's environment and resource limits, as with ``flux submit``.
 """
 
 from __future__ import annotations
@@ -49,8 +47,9 @@ def _set(target: dict[str, Any], path: str, value: Any) -> None:
 class Jobspecs:
     """Writes the jobspecs of one run.
 
-    The arguments ``environment`` and ``rlimits`` are the jobs' defaults, and ``folder`` is the
-    default working folder. The arguments ``queue`` and ``bank`` are the executor's options.
+    - ``environment``, ``rlimits``: the jobs' variables and resource limits
+    - ``folder``: the default working folder
+    - ``queue``, ``bank``: options of the executor
     """
 
     def __init__(

@@ -1,19 +1,7 @@
 """Translates what Flux reports about jobs into the events of a run.
 
-Flux reports the entries of all jobs' eventlogs in one stream, the journal
-(``job-manager.events-journal``); without access to it, the entries come from each job's eventlog.
-:class:`Journal` receives these entries and returns events. It also tracks the state of the queue.
-It is pure: it uses neither a clock nor Flux. Used in the executor's thread, and by tests with
-recorded journals.
-
-A stream that is reopened sends earlier entries of a job again. So that no event is lost or
-repeated, an entry is skipped if both conditions hold:
-
-- Its position in the eventlog is among the entries that were handled before.
-- Its time is not after the newest of those entries.
-
-Position alone is not enough, because a stream also has volatile memos, which a reopened stream
-omits. Time alone is not enough, because clocks may be set back.
+:class:`Journal` receives entries of jobs' eventlogs and returns events. It uses neither a clock nor
+Flux.
 """
 
 from __future__ import annotations
@@ -49,7 +37,7 @@ _COUNTED = tuple(state for state in JobState if state is not JobState.NEW)
 
 
 def files_of(jobspec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the folder and output files of an earlier controller's job, for its ``start`` event.
+    """Return the working folder and output files in a job's jobspec.
 
     >>> streams = {"stdout": {"type": "file", "path": "/run/out"}, "stderr": {"type": "kvs"}}
     >>> system = {"cwd": "/run", "shell": {"options": {"output": streams}}}
@@ -122,10 +110,7 @@ def _cause(context: Mapping[str, Any]) -> Cause | None:
 
 
 class _Active:
-    """An unfinished job in the queue.
-
-    It belongs to the run if it has a name; otherwise it is foreign.
-    """
+    """An unfinished job in the queue; a job without a name is foreign."""
 
     __slots__ = ("name", "newest", "nodes", "present", "state", "taken")
 
@@ -142,11 +127,7 @@ class _Active:
 
 
 class _Ours:
-    """A job that this run waits for.
-
-    The first ``told`` entries of the job's eventlog were processed, and ``newest`` is the time of
-    the newest of these. Entries up to the time ``since`` are not reported.
-    """
+    """A job that this run waits for."""
 
     __slots__ = ("extra", "newest", "nodes", "queue_id", "since", "told")
 
@@ -154,7 +135,9 @@ class _Ours:
         self.queue_id: int | None = None
         self.nodes = nodes
         self.extra = extra
+        #: Entries up to this time are not reported.
         self.since = since
+        #: Number of processed entries of the job's eventlog, and the time of the newest of these.
         self.told = 0
         self.newest = 0.0
 
@@ -162,9 +145,10 @@ class _Ours:
 class Journal:
     """Translates the job events of a Flux instance into a run's events.
 
-    The argument ``run`` is the run's tag. With ``strangers``, new events of foreign jobs are
-    reported. The argument ``begun`` is the present time in seconds since the epoch; foreign jobs
-    that were over by then are ignored.
+    - ``run``: the run's tag
+    - ``strangers``: whether to report new events of foreign jobs
+    - ``begun``: present time in seconds since the epoch. Foreign jobs that were over by then are
+      ignored.
     """
 
     def __init__(
@@ -362,6 +346,9 @@ class Journal:
         if ours.queue_id is None:
             self.accepted(job, queue_id)
         if name not in _UNWRITTEN:
+            # A reopened stream repeats entries. The position alone does not identify them, because
+            # the first stream also had volatile memos. The time alone does not either, because
+            # clocks may be set back.
             if place < ours.told and timestamp <= ours.newest:
                 return None
             ours.told = max(ours.told, place + 1)

@@ -1,8 +1,4 @@
-"""Nodes of a Flux instance and their use by jobs: the gauges of nodes, cores and GPUs.
-
-The state is updated from ``resource.status`` and from the resource sets (R, RFC 20) that jobs
-allocate and release. Pure; used in the executor's thread.
-"""
+"""Nodes of a Flux instance and their use by jobs: the gauges of nodes, cores and GPUs."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ __all__ = ["Nodes"]
 
 
 def _shares(resources: Mapping[str, Any]) -> dict[int, tuple[int, int]]:
-    """Return cores and GPUs by rank, from a resource set (R)."""
+    """Return the cores and GPUs of each rank in a resource set (R, Flux's RFC 20)."""
     shares: dict[int, tuple[int, int]] = {}
     for entry in resources.get("execution", {}).get("R_lite", ()):
         children = entry.get("children", {})

@@ -1,8 +1,7 @@
-"""Output destinations: files that the job shell writes, or Flux's key-value store (KVS).
+"""Chooses where a job's output goes: into files, or into Flux's key-value store (KVS).
 
-Files are more convenient for users and observers, but the job shell writes them on the job's first
-node. If the run's folder is not mounted there, the job fails. So output goes to files only if the
-folder is visible on every node.
+The job shell writes files on the job's first node. So files are used only if every node sees the
+run's folder.
 """
 
 from __future__ import annotations
@@ -19,9 +18,7 @@ __all__ = ["Output", "remove_empty", "seen_by_all"]
 
 
 def seen_by_all(path: str, hosts: Iterable[str], here: str) -> bool:
-    """Return whether jobs on these hosts see the folder ``path`` of this process, which runs on the
-    host ``here``.
-    """
+    """Return whether jobs on ``hosts`` see the folder ``path`` of this host, ``here``."""
     if all(host.partition(".")[0] == here.partition(".")[0] for host in hosts):
         return True
     return shared_storage(path) is not None
@@ -32,8 +29,6 @@ class Output:
     """Chooses where the job shell writes a job's output, and removes empty files.
 
     If ``keep`` is ``"files"``, the folder ``folder`` receives the output of jobs that name no file.
-    A file that a job names is truncated before the run's first write; later writes append, so that
-    jobs can share the file.
     """
 
     folder: str
@@ -56,7 +51,7 @@ class Output:
         for stream, named, ending in (("stdout", job.stdout, "out"), ("stderr", job.stderr, "err")):
             if named is not None:
                 path = os.path.normpath(os.path.join(workdir, named))
-                self._empty(path)
+                self._empty(path)  # only before the run's first write: jobs may share a file
                 option[stream] = {"type": "file", "path": path}
             elif self.keep == "files":
                 path = os.path.join(self.folder, f"{job.id}.{ending}")

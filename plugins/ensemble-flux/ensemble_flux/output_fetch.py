@@ -1,8 +1,6 @@
-"""Output fetching: copies job output from Flux's KVS into the run's files as it is written.
+"""Copies job output from Flux's KVS into the run's files as it is written.
 
-This is needed if an observer reads the output of jobs whose nodes do not see the run's folder. A
-job's end is reported only after its output has been copied, so that rules see the last line first.
-Used by the reactor loop.
+Needed if observers read the output of jobs whose nodes do not see the run's folder.
 """
 
 from __future__ import annotations
@@ -23,8 +21,7 @@ _PATIENCE = 30.0
 
 
 class Fetcher:
-    """Follows the standard output of jobs, and delays their end events until the output is
-    complete.
+    """Copies the standard output of jobs, and delays their end events until the copy is complete.
 
     The callback ``tell`` receives the delayed events. The callback ``problem`` receives warnings
     for the user.

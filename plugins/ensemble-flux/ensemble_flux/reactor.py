@@ -1,7 +1,6 @@
-"""A thread with its own Flux handle (a connection to Flux's broker) and reactor.
+"""Thread with its own event loop (Flux's reactor) and connection to Flux's broker (handle).
 
-A Flux handle belongs to one thread. Other threads pass functions to :meth:`Reactor.post`; the
-reactor's thread runs these functions between two messages of the broker. Used by the executor.
+A handle belongs to one thread. Other threads pass functions to :meth:`Reactor.post`.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ def words(error: BaseException) -> str:
 
 
 class Reactor:
-    """Thread with a new handle. It calls ``opened()``, then runs the handle's reactor.
+    """Thread that opens a Flux handle, calls ``opened()``, and runs the handle's reactor.
 
-    The callback ``idle`` is called whenever nothing is left to do. The callback ``lost`` is called
-    with a reason if the broker is gone or a callback raised.
+    - ``idle`` is called whenever nothing is left to do.
+    - ``lost`` is called with a reason if the broker is gone or a callback raised.
     """
 
     def __init__(

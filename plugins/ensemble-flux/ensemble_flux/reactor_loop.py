@@ -1,10 +1,4 @@
-"""Reactor loop of a run in its Flux instance: submits, cancels, and reports events.
-
-Many submissions are sent before Flux has replied to the first; their number is limited. The events
-of jobs come from the job manager's journal. It covers all jobs, but only the instance's owner may
-read it; for other users (guests), the loop follows the eventlog of each of the run's jobs. The
-executor creates and drives the loop.
-"""
+"""Reactor loop of a run in its Flux instance: submits, cancels, and reports events."""
 
 from __future__ import annotations
 
@@ -52,9 +46,9 @@ _BATCHED = 0.25
 class FluxLoop:
     """One run's connection to one Flux instance.
 
-    The argument ``events`` selects the source of events: ``journal``, ``eventlogs``, or ``auto``
-    (the journal if this user may read it). The argument ``window`` is the maximum number of
-    submissions that wait for Flux's reply.
+    - ``events``: the source of job events. ``journal`` is one stream for all jobs, which only the
+      instance's owner may read; ``eventlogs`` is one stream per job; ``auto`` prefers the journal.
+    - ``window``: the maximum number of submissions that wait for Flux's reply
     """
 
     def __init__(

@@ -1,8 +1,4 @@
-"""Submits jobs to Flux without waiting for the reply to each.
-
-At most :data:`WINDOW` submissions wait for a reply at a time. Used by the reactor loop in the
-reactor's thread.
-"""
+"""Submits jobs to Flux without waiting for the reply to each."""
 
 from __future__ import annotations
 
@@ -32,26 +28,22 @@ _NOBODY = frozenset({errno.ENOSYS, errno.EAGAIN})
 
 @dataclass(slots=True)
 class Order:
-    """A prepared job to submit.
-
-    The field ``kept`` has output files that are removed if they stay empty. The field ``fetch`` is
-    the file to which the job's output is copied. The field ``failed`` says why the job cannot run.
-    """
+    """A prepared job to submit."""
 
     job: Job
     output: Mapping[str, Any] | None = None
-    kept: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()  # output files that are removed if they stay empty
     extra: Mapping[str, Any] | None = None
-    fetch: str | None = None
-    failed: str | None = None
+    fetch: str | None = None  # file to which the job's output is copied
+    failed: str | None = None  # why the job cannot run
     attempts: int = 0
 
 
 class Submitter:
     """Submits jobs that Flux does not have yet.
 
-    The callback ``accepted`` is called with Flux's id of each accepted job. The callback ``failed``
-    is called with the type and note of the exception of each rejected job.
+    - ``accepted`` is called with Flux's id of each accepted job.
+    - ``failed`` is called with the type and note of the exception of each rejected job.
     """
 
     def __init__(

@@ -1,7 +1,4 @@
-"""The generator plugin ``gest``: any class of the standard gest-api, named by its import path.
-
-Every run loads this module, so this module imports nothing heavy.
-"""
+"""The generator plugin ``gest``: any class of the standard gest-api, named by its import path."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Adapter between a gest-api generator and the core's generators.
+"""Adapter between a generator of the standard gest-api and the core's generators.
 
-gest-api is a standard for optimizers' classes. It has no logarithmic variables. For a variable with
-``log``, the generator therefore receives the logarithm.
+gest-api has no logarithmic variables. So the generator receives the logarithm of a variable with
+``log``.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _MOST_LISTED = 1_000_000
 
 
 class GestGenerator(Generator):
-    """A gest-api generator.
+    """Generator of the standard gest-api.
 
-    The standard has no message for points whose jobs were lost or pruned. So such points are not
-    reported to the generator, unless ``failed`` in the ensemble file gives them values.
+    The standard has no message for points whose jobs were lost or pruned. They are reported only if
+    ``failed`` in the ensemble file gives them values.
     """
 
     def __init__(self, vocs: Vocs, options: Mapping[str, Any]) -> None:

@@ -1,7 +1,4 @@
-"""The executor ``gridengine``: calls Grid Engine's commands and reads their output.
-
-:class:`BatchExecutor` does the rest. See the README.
-"""
+"""The executor ``gridengine``: calls Grid Engine's commands and reads their output."""
 
 from __future__ import annotations
 
