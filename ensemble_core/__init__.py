@@ -1,7 +1,7 @@
 """Ensemble: runs many jobs on HPC queues and steers them by rules.
 
-Programs, plugins, and the Python functions in ensemble files import the public names from this
-module. It loads the code of a name when the name is first used, so importing the package is fast.
+Import all public names from this module. It loads their code at first use, so that importing the
+package stays fast.
 """
 
 from __future__ import annotations

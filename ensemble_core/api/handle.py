@@ -1,9 +1,4 @@
-"""Handle of a run for Python programs.
-
-``run`` and ``open_run`` return an :class:`EnsembleRun`. The run may be live in this process, live
-in another process, or over. If it is live in this process, the handle queries the engine between
-two events; otherwise, it reads the journal.
-"""
+"""Handle with which a Python program watches, steers and evaluates a run."""
 
 from __future__ import annotations
 
@@ -44,10 +39,10 @@ _LOOK, _FRAME = 0.5, 0.25
 
 
 class EnsembleRun:
-    """A run of an ensemble.
+    """A run of an ensemble: live in this process, live in another process, or over.
 
-    ``tag`` is the run's name; ``folder`` is the folder with its journal, or ``None`` if it has
-    none. In asyncio, use ``await run`` instead of :meth:`wait`.
+    ``tag`` is the run's name. ``folder`` contains its journal, and is ``None`` for a run without a
+    journal. In asyncio, use ``await run`` instead of :meth:`wait`.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Shows a run in a notebook: a table below the cell that is updated while the run is live."""
+"""Live table of a run below a notebook cell."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _Run(Protocol):
 
 
 def in_notebook() -> bool:
-    """Return True if this code runs in the cell of a notebook (in an IPython with a kernel)."""
+    """Return True if this code runs in a notebook cell (in an IPython with a kernel)."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return getattr(shell, "kernel", None) is not None

@@ -1,8 +1,4 @@
-"""Implements ``run(…, tag=…, or_resume=True)``, which resumes the run with this tag if it exists.
-
-It works like ``ensemble run --or-resume``. In addition, the rules of the run can call functions of
-the program.
-"""
+"""Resumes a run from a Python program: ``run(…, tag=…, or_resume=True)``."""
 
 from __future__ import annotations
 
@@ -34,8 +30,8 @@ def resume_by_tag(
 ) -> EnsembleRun | None:
     """Return the run with this tag, or ``None`` if there is no such run.
 
-    If the run is not over, its method ``begin`` resumes it. Raises :class:`UsageError` if the run
-    was started from another file or in another folder, or if the file has changed since then.
+    Call ``begin`` of the returned run to resume it. Raises :class:`UsageError` if the run was
+    started from another file or in another folder, or if the file has changed since then.
     """
     folder = home / "runs" / tag
     if not folder.exists() or remove_if_never_began(folder, find_plugins):

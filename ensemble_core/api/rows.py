@@ -1,4 +1,4 @@
-"""Rows of a table for Python programs: a list of dictionaries that converts to data frames."""
+"""Table for Python programs: a list of rows that converts to data frames."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SHOWN = 30
 class Rows(list[dict[str, Any]]):
     """A table as a list of rows, each of which is a dictionary.
 
-    ``names`` lists the columns in order. ``times`` lists those columns whose values are seconds
+    ``names`` are the columns, in order. ``times`` are the columns that contain times, in seconds
     since the epoch; a notebook shows them as dates.
 
     >>> rows = Rows(("T", "m"), [{"T": 2.0, "m": 0.9}, {"T": 2.5, "m": None}])

@@ -1,8 +1,6 @@
 """Source of a run: an ensemble file, or an equivalent mapping that may contain callables.
 
-A mapping may contain :class:`JobGroup`, :class:`Rule` and :class:`Action` objects, and callables in
-place of the names of functions, actions, triggers and statistics. The mapping is converted to the
-text of an ensemble file, which is checked and stored in the journal like any other file.
+A mapping is converted to the text of an ensemble file.
 """
 
 from __future__ import annotations
@@ -40,13 +38,10 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """An ensemble as the ``text`` of a file.
-
-    ``file`` is the path of the file, or empty for a mapping.
-    """
+    """An ensemble as the text of a file."""
 
     text: str
-    file: str
+    file: str  # its path; empty for a mapping
     program: Program
 
 

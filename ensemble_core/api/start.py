@@ -191,10 +191,9 @@ def open_run(
 ) -> EnsembleRun:
     """Open a run by its tag, an unambiguous beginning or end of the tag, its folder, or ``last``.
 
-    The run may be live, in this process or another one. If the run was started with callables and
-    the program needs them, for example to read the run's tables, pass them again. Raises
-    :class:`UsageError` if the run does not exist, and :class:`EnsembleError` if its journal is
-    damaged.
+    If the run was started with callables, pass the same callables again: the run's tables may need
+    them. Raises :class:`UsageError` if the run does not exist, and :class:`EnsembleError` if its
+    journal is damaged.
     """
     from ensemble_core.journal.reader import NAME, Journal
 

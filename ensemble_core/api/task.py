@@ -1,8 +1,6 @@
-"""A live run in this process: its thread, its log, and how to stop it and wait for it.
+"""A live run in a thread of this process.
 
-The logger ``ensemble`` receives what the command line would print. Lines about events have the
-level INFO. Problems have the level WARNING, so Python prints them even if logging is not
-configured.
+The logger ``ensemble`` receives lines about events at level INFO, and problems at level WARNING.
 """
 
 from __future__ import annotations
@@ -58,9 +56,8 @@ class _Logged:
 class Task:
     """A live run in its own thread.
 
-    For a resumed run, ``engine`` is the engine that was recovered from the journal. ``earlier`` has
-    the jobs of the runs that this run reuses. Raises :class:`UsageError` if functions of the file
-    cannot be loaded; in that case, nothing was submitted.
+    Raises :class:`UsageError` if functions of the file cannot be loaded. In that case, nothing was
+    submitted.
     """
 
     def __init__(
@@ -74,8 +71,8 @@ class Task:
         output: Path,
         program: Program,
         kept: ControlledRun | None,
-        engine: Engine | None = None,
-        earlier: EarlierJobs | None = None,
+        engine: Engine | None = None,  # of a resumed run: recovered from the journal
+        earlier: EarlierJobs | None = None,  # jobs of the runs that this run reuses
     ) -> None:
         self.ensemble = ensemble
         self.outcome: Outcome | None = None

@@ -1,60 +1,4 @@
-"""The built-in actions, which are registered through the same hook as those of plugins.
-
-When a rule fires, the engine calls the function ``plan`` of each of the rule's actions. This
-function gets the event, the metrics and the action's options, and yields decisions, such as to
-submit a job.
-
-Each action has a JSON Schema of its options. Annotations in this schema say what an option means,
-so that it can be checked before the run. Plugins can use them too. These are the values of the
-annotation ``x-ensemble``:
-
-``group``, ``rule``, ``instance``, ``function``, ``metric``
-    The option is the name of an existing job group, rule, entry under ``use:`` (an instance of an
-    algorithm) … or a list of such names.
-``fields``
-    Fields of a job group. They are checked for the group in the property with the annotation
-    ``group``.
-``message``
-    Text with placeholders for fields of the event. The engine fills them in before the action
-    receives the text. With ``x-ensemble-fills: true``, the action receives the unchanged text and
-    fills them in itself.
-``rows``
-    The source of rows: a table under ``results:`` (``TABLE``, ``TABLE(CONDITION)`` or
-    ``all.TABLE``), or ``job`` for the rows that the event's job has printed.
-``action``
-    An action or a list of actions, which are checked like those of a rule. ``x-ensemble-fields:
-    [NAME, …]`` lists additional fields that these actions may use.
-``parameters``
-    New values for parameters of the group in the property ``group``, or of the event's job.
-``expression``
-    A string that begins with ``=``, anywhere in the option, is an expression over the event's
-    fields and metrics.
-``duration``
-    A duration in seconds or as text (``"1h30m"``). The action receives seconds.
-``variable``
-    The name of an environment variable that contains a URL.
-``mail``
-    A mail address.
-
-With ``x-ensemble-expression: true``, an expression may replace a number or duration. The action
-receives the expression unevaluated. Expressions in ``fields`` and ``parameters`` also
-arrive unevaluated: the action calls ``model.retry_policy.changed_fields`` or
-``model.expressions.worked_out``.
-
-Annotations at the top of a schema:
-
-``x-ensemble-job-unless: PROPERTY``
-    The action acts on the event's job, unless this property is given. If ``PROPERTY`` is empty, it
-    always acts on that job. Rules whose trigger has no job cannot have this action.
-``x-ensemble-retries: true``
-    The action submits the event's job again (``firing.retry``).
-``x-ensemble-varies: true``
-    The action submits new combinations of a group's parameters (``firing.vary``). Instead of
-    ``true``, this annotation and ``x-ensemble-retries`` may have the name of a property as value:
-    the annotation then applies only if the action has this property.
-``x-ensemble-at-end: true``
-    A rule with the trigger ``end`` may have this action.
-"""
+"""The built-in actions of rules, such as ``submit`` and ``cancel``."""
 
 from __future__ import annotations
 
@@ -76,6 +20,40 @@ if TYPE_CHECKING:  # not needed to check a file, which must be fast
     from ensemble_core.model.decisions import Decision
 
 __all__ = ["ensemble_actions"]
+
+# Annotations in the JSON Schema of an action's options. Plugins can use them too.
+#
+# Values of ``x-ensemble``:
+# - ``group``, ``rule``, ``instance``, ``function``, ``metric``: the name of an existing job group,
+#   rule, entry under ``use:`` (an instance of an algorithm) …, or a list of such names.
+# - ``fields``: fields of a job group, which the property with the annotation ``group`` names.
+# - ``message``: text with placeholders for fields of the event. The action receives the filled-in
+#   text. With ``x-ensemble-fills: true``, it receives the unchanged text and fills it in itself.
+# - ``rows``: a table under ``results:`` (``TABLE``, ``TABLE(CONDITION)`` or ``all.TABLE``), or
+#   ``job`` for the rows that the event's job has printed.
+# - ``action``: an action or a list of actions, which are checked like those of a rule.
+#   ``x-ensemble-fields: [NAME, …]`` lists additional fields that these actions may use.
+# - ``parameters``: new values for parameters of the group in the property ``group``, or of the
+#   event's job.
+# - ``expression``: each string that begins with ``=`` is an expression over the event's fields and
+#   metrics.
+# - ``duration``: seconds, or text such as ``"1h30m"``. The action receives seconds.
+# - ``variable``: the name of an environment variable that contains a URL.
+# - ``mail``: a mail address.
+#
+# With ``x-ensemble-expression: true``, an expression may replace a number or duration. Actions
+# receive expressions unevaluated, also those in ``fields`` and ``parameters``. They call
+# ``model.retry_policy.changed_fields`` or ``model.expressions.worked_out``.
+#
+# At the top of a schema:
+# - ``x-ensemble-job-unless: PROPERTY``: the action acts on the event's job, unless this property is
+#   given. If ``PROPERTY`` is empty, it always acts on that job. Rules whose trigger has no job
+#   cannot have this action.
+# - ``x-ensemble-retries: true``: the action submits the event's job again (``firing.retry``).
+# - ``x-ensemble-varies: true``: the action submits new combinations of a group's parameters
+#   (``firing.vary``). Instead of ``true``, this annotation and ``x-ensemble-retries`` may have the
+#   name of a property as value, and then apply only if the action has this property.
+# - ``x-ensemble-at-end: true``: a rule with the trigger ``end`` may have this action.
 
 
 def _submit(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:

@@ -1,9 +1,4 @@
-"""The built-in algorithms: sets of rules that an ensemble file includes by name, under ``use:``.
-
-They are registered through the same hook as those of plugins. An algorithm only turns its options
-into rules. ``ensemble algorithms show NAME --with KEY=VALUE`` prints these rules. Algorithms that
-learn which jobs are best are in ``learning_algorithms``.
-"""
+"""The built-in algorithms: sets of rules that an ensemble file includes by name, under ``use:``."""
 
 from __future__ import annotations
 

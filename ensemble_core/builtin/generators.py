@@ -1,8 +1,4 @@
-"""The built-in generators, which suggest points: sets of parameters for jobs.
-
-They are registered through the same hook as those of plugins. Only ``nelder-mead`` uses the results
-of earlier jobs. The points of the other generators do not depend on results.
-"""
+"""The built-in generators, which suggest sets of parameters for jobs."""
 
 from __future__ import annotations
 
@@ -24,10 +20,7 @@ _SEED = {
 
 
 def _lazy(module: str, function: str) -> Callable[..., Any]:
-    """Return a function of a built-in module.
-
-    The module is imported when the function is first called.
-    """
+    """Return a function that imports the module and calls ``function`` in it."""
 
     def called(*given: Any) -> Any:
         return getattr(import_module(f"ensemble_core.builtin.{module}"), function)(*given)

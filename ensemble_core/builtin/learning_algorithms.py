@@ -1,7 +1,4 @@
-"""Built-in algorithms that learn which job group is best, by the run time or cost of its jobs.
-
-They consist of rules with the action ``submit-best``. The module ``algorithms`` registers them.
-"""
+"""Built-in algorithms that learn which job group is best, by the run time or cost of its jobs."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Observers that read a job's output line by line: JSON objects, ``name=value`` pairs, patterns.
-
-Each observer buffers at most one line. It counts lines and fields that it could not use, so that
-misspelt names in the ensemble file are reported. The module ``observers`` registers them.
-"""
+"""Observers that read a job's output line by line: JSON objects, ``name=value`` pairs, patterns."""
 
 from __future__ import annotations
 
@@ -38,7 +34,7 @@ _PAIR = re.compile(
 
 
 class _Lines(Observer):
-    """Base of observers that read lines. Subclasses parse the lines."""
+    """Base class of observers that read lines. Subclasses parse a line."""
 
     #: What the expected lines are called in complaints.
     _noun = "lines"
@@ -148,9 +144,9 @@ class _Lines(Observer):
 class JsonLines(_Lines):
     """Observer of JSON objects, one per line: the numeric fields of an object form a row.
 
-    NaN and Infinity count as numbers, because many programs print them. Lines that are not JSON
-    objects are skipped, and so are nested values, booleans and the reserved names ``duration`` and
-    ``pending``. The option ``clock`` names the field with the time or step of the row.
+    The option ``clock`` names the field with the time or step of the row. Nested values, booleans,
+    lines that are not JSON objects, and the reserved names ``duration`` and ``pending`` are
+    skipped.
     """
 
     _noun = "a JSON object"
@@ -188,13 +184,13 @@ class KeyValue(_Lines):
         return found or None
 
 
+# RE2 matches in linear time, so no pattern can block the run.
 class Patterns(_Lines):
     """Observer of regular expressions: each line that matches at least one of them forms a row.
 
     The value of a pattern is the number in its first group, or 1 if it has no group. If the group
-    does not contain a number, the value is missing. RE2 matches in linear time, so no pattern can
-    block the run; it has no lookaround and no backreferences. Raises :class:`EnsembleError` for an
-    invalid pattern.
+    does not contain a number, the value is missing. Raises :class:`EnsembleError` for an invalid
+    pattern.
     """
 
     def __init__(self, patterns: Mapping[str, str], path: str | None = None) -> None:

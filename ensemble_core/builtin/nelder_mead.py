@@ -1,8 +1,4 @@
-"""Generator with the simplex method of Nelder and Mead: local minimization without derivatives.
-
-Variables are scaled to the interval from 0 to 1. All ranges thus have equal weight, whatever their
-size and even if they are logarithmic. This module is imported only if a file uses the method.
-"""
+"""Generator with the simplex method of Nelder and Mead: local minimization without derivatives."""
 
 from __future__ import annotations
 
@@ -16,14 +12,14 @@ from ensemble_core.plugin.known_plugins import known_provider
 
 __all__ = ["NelderMead", "check_start"]
 
-#: Coordinates in the unit cube.
+#: Coordinates in the unit cube, in which all ranges have equal weight, even logarithmic ones.
 _Place = tuple[float, ...]
 #: Generator that yields places to evaluate and receives their values (smaller is better).
 _Moves = Iterator[list[_Place]]
 
 
 class NelderMead(Generator):
-    """Generator that suggests the points of one simplex move after another.
+    """Generator of the points of a Nelder–Mead simplex.
 
     A point whose job failed, or that violates a constraint, counts as infinitely bad.
     """
@@ -171,9 +167,7 @@ def _between(origin: _Place, place: _Place, part: float) -> _Place:
 
 
 def check_start(vocs: Vocs, options: Mapping[str, Any]) -> None:
-    """Check that there is a single objective, that all variables are ranges, and that the start is
-    valid.
-    """
+    """Raise :class:`EnsembleError` for unsuitable objectives, variables or options."""
     if len(vocs.objectives) > 1:
         several = known_provider("generator", "optuna")
         raise EnsembleError(

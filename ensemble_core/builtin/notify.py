@@ -1,8 +1,4 @@
-"""The built-in action ``notify``, which sends a message to the terminal bell, desktop, mail or
-webhook.
-
-The action only decides that the message is sent; ``ensemble_core.runtime.notifications`` sends it.
-"""
+"""The built-in action ``notify``, which sends a message to the bell, desktop, mail or a webhook."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Built-in generators whose points depend only on the options (such as a seed) and the point's
-number.
+"""Built-in generators in which a point depends only on its number and the options.
 
-A resumed run therefore gets the same points as an uninterrupted one. This module is imported only
-if a file uses one of these generators.
+A resumed run therefore gets the same points as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ _MOST_POINTS = 10_000_000
 
 
 class _Numbered(Generator):
-    """Generates points by number: ``of(n)`` returns point ``n``, or ``None`` after the last one."""
+    """Generator that calls ``of(n)`` for point ``n``, until ``of`` returns ``None``."""
 
     quick = True
 

@@ -1,7 +1,4 @@
-"""The built-in observers, which are registered through the same hook as those of plugins.
-
-They read numbers from JSON objects, ``name=value`` pairs, or text that matches a pattern.
-"""
+"""The built-in observers, which read numbers from the output of jobs."""
 
 from __future__ import annotations
 
@@ -22,11 +19,7 @@ _FIELD = {"type": "string", "pattern": f"^{_NAME.pattern}$", "not": {"enum": lis
 
 
 class _Unasked(Mapping[str, str]):
-    """Hints for names that are not configured fields: each name maps to the hint to add it to the
-    fields.
-
-    A name that is similar to a configured field has no hint, because it is probably misspelt.
-    """
+    """Hints for names that the observer's option ``fields`` does not list."""
 
     def __init__(self, observer: str, fields: Collection[str]) -> None:
         self._observer = observer

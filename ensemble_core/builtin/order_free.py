@@ -1,8 +1,6 @@
-"""Statistics whose result does not depend on the order of the values, bit for bit.
+"""Statistics to which values are added, and from which they are removed, in any order.
 
-Values can be added and removed, and the result is then updated without reading the other values
-again. Results tables use these statistics, so the cost of adding a job does not grow with the
-number of jobs and rows.
+Equal values give equal results, bit for bit, whatever the order.
 """
 
 from __future__ import annotations
@@ -21,10 +19,9 @@ _Key = tuple[float, int]
 
 
 class Extreme:
-    """Smallest (``sign`` 1) or largest (``sign`` -1) value, stored in a heap.
+    """Smallest (``sign`` 1) or largest (``sign`` -1) value.
 
-    A removed value stays in the heap until it reaches the top. With ``grows``, no value is ever
-    removed, so only the extreme value is stored.
+    With ``grows``, values cannot be removed, and only the extreme value is stored.
     """
 
     __slots__ = ("_grows", "_heap", "_live", "_sign")
@@ -32,6 +29,7 @@ class Extreme:
     def __init__(self, sign: int, *, grows: bool) -> None:
         self._sign = sign
         self._grows = grows
+        #: May contain removed values, until they reach the top.
         self._heap: list[_Key] = []
         #: How often each value has been added and not removed.
         self._live: dict[_Key, int] = {}
@@ -72,11 +70,7 @@ class Extreme:
 
 
 class ExactMoments:
-    """Sum, mean, sample variance or standard error of the mean, rounded only once at the end.
-
-    The sums are exact: all values are stored as integers, in units of a power of two. The unit is
-    so small that each value so far is a multiple of it.
-    """
+    """Sum, mean, sample variance or standard error of the mean, rounded only once at the end."""
 
     __slots__ = ("_moment", "sums")
 
@@ -134,6 +128,7 @@ class _Sums:
 
     def __init__(self, *, squares: bool) -> None:
         self.with_squares = squares
+        # The unit of the sums is 2**-shift: so small that every value is an integer multiple of it.
         self.count = self.shift = self.squares = self.total = 0
 
     def put(self, value: float, sign: int) -> None:

@@ -1,12 +1,4 @@
-"""Estimates a quantile in constant memory: the P² algorithm of Jain and Chlamtac (1985).
-
-Five markers are placed at the smallest value, the quantile, the largest value, and halfway between
-these. When a new value arrives, each inner marker that is too far from its wanted rank moves by one
-rank, along the parabola through itself and its two neighbours. The order of operations is that of
-the class ``Quantile`` in the Python library river, so both give the same results bit for bit (a
-test checks this). Ensemble does not use river itself, because river would add scipy to every
-installation.
-"""
+"""Estimates a quantile in constant memory: the P² algorithm of Jain and Chlamtac (1985)."""
 
 from __future__ import annotations
 
@@ -15,6 +7,9 @@ from collections.abc import Sequence
 __all__ = ["Interquartile", "MedianDeviation", "QuantileEstimate"]
 
 
+# The order of operations is that of the class ``Quantile`` in the Python library river, so both
+# give the same results bit for bit (a test checks this). River itself would add scipy to every
+# installation.
 class QuantileEstimate:
     """P² estimate of the quantile ``q``, which is between 0 and 1."""
 
@@ -22,7 +17,8 @@ class QuantileEstimate:
 
     def __init__(self, q: float) -> None:
         self._q = q
-        #: The value at each marker. As long as there are fewer than five values: the sorted values.
+        #: The values at five markers: the smallest value, the quantile, the largest value, and
+        #: halfway between these. With fewer than five values: the sorted values.
         self._heights: list[float] = []
         #: ``_places``: the number of values up to each marker except the first. ``_wanted``: the
         #: ideal number for each of the three inner markers.
@@ -146,11 +142,7 @@ class Interquartile:
 
 
 class MedianDeviation:
-    """Estimate of the median absolute deviation.
-
-    For each new value, the distance from the current median is determined. The estimate is the
-    median of these distances.
-    """
+    """Estimate of the median absolute deviation: the median distance from the current median."""
 
     __slots__ = ("_distance", "_median")
 

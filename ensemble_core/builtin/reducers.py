@@ -1,7 +1,4 @@
-"""Computes the built-in statistics, over all values so far or over a window of the last ones.
-
-The module ``statistics`` defines the names and options of the statistics and creates these objects.
-"""
+"""Arithmetic of the built-in statistics, over all values or over a window of the last ones."""
 
 from __future__ import annotations
 
@@ -24,7 +21,8 @@ __all__ = [
     "quantile", "smoothed", "variance",
 ]  # fmt: skip
 
-#: Up to this number of values, quantiles without a window are exact.
+#: Up to this number of values, quantiles without a window are exact. Estimates from few values are
+#: poor: the estimated 99th percentile of six values may be smaller than five of them.
 EXACT = 1000
 #: Maximum number of values in a window.
 LONGEST = 10_000
@@ -114,10 +112,7 @@ def _reduced(values: Sequence[float], reduce: Reduce) -> float | None:
 
 
 class Fold:
-    """Statistic over all values (sum, maximum, minimum, moving average).
-
-    It computes each result from the previous result and the new values.
-    """
+    """Statistic over all values, computed from the previous result and the new values."""
 
     __slots__ = ("_function", "_result")
 
@@ -250,7 +245,7 @@ class ExactFirst:
 
 
 class CountWindow:
-    """Exact statistic over the last values. Their number is fixed."""
+    """Exact statistic over the last ``size`` values."""
 
     __slots__ = ("_reduce", "_values")
 
@@ -271,11 +266,7 @@ class CountWindow:
 
 
 class TimeWindow:
-    """Exact statistic over the values of the last ``seconds``, at most ``LONGEST`` of them.
-
-    A value that is late, which means that its timestamp is earlier than that of the previous value,
-    gets the timestamp of the previous value.
-    """
+    """Exact statistic over the values of the last ``seconds``, at most ``LONGEST`` of them."""
 
     __slots__ = ("_reduce", "_seconds", "_stamps", "_values")
 
@@ -287,7 +278,7 @@ class TimeWindow:
 
     def update(self, value: float, timestamp: float) -> None:
         stamps = self._stamps
-        if stamps and timestamp < stamps[-1]:
+        if stamps and timestamp < stamps[-1]:  # a late value
             timestamp = stamps[-1]
         self._values.append(value)
         stamps.append(timestamp)
@@ -310,9 +301,8 @@ class TimeWindow:
 class Rate:
     """Values per second over the last ``window`` seconds, to within a sixtieth of the window.
 
-    The first value starts the clock and is not counted. The rate is ``None`` until a tenth of the
-    window has passed, because it would not be meaningful yet. From then until the window is full,
-    it is the rate over the elapsed time. At most ``_BUCKETS`` + 1 counts are stored.
+    The rate is ``None`` until a tenth of the window has passed since the first value. Until the
+    window is full, it is the rate since the first value, which is not counted.
     """
 
     __slots__ = ("_buckets", "_first", "_width", "_window")

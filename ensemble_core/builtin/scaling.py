@@ -1,8 +1,4 @@
-"""Rules that grow a cluster while jobs wait in its queue, and shrink it when nodes are free.
-
-The built-in algorithms ``workload-demand`` and ``random-selection`` can include these rules; the
-function :func:`scaling` returns them.
-"""
+"""Rules that grow a cluster while jobs wait in its queue, and shrink it when nodes are free."""
 
 from __future__ import annotations
 
@@ -55,10 +51,7 @@ SCALING_OPTIONS: Mapping[str, Any] = {
 
 
 def scaling(options: Mapping[str, Any]) -> Fragment:
-    """Return rules that grow the cluster while jobs wait, and shrink it when nodes are free.
-
-    The rules request one change of size at a time.
-    """
+    """Return the rules. They request one change of size at a time."""
     checks, grow_by, most = options["checks"], options["grow_by"], options.get("max")
     waits = "waiting.jobs > 0 and metric('fell.waiting.jobs') >= 0"
     by = str(grow_by)

@@ -1,24 +1,4 @@
-"""The built-in statistics of a variable's values, registered through the same hook as those of
-plugins.
-
-Without ``window``, the statistics ``variance``, ``mean``, ``max``, ``min``, ``sum`` and ``ewma``
-have bit for bit the same results as the classes of the same names in the Python library river.
-Quantiles (``median``, ``p90``, ``iqr``, ``mad`` …) are exact for the first ``EXACT`` values,
-because estimates from few values are poor: the estimated 99th percentile of six values may be
-smaller than five of them. From then on, they are estimated in constant memory, as in river.
-
-With the option ``window``, a statistic covers only the last values. It is exact, because it is
-recalculated from the values in the window. (Adding new values and subtracting old ones would
-accumulate rounding errors.) ``window: 50`` means the last 50 values; ``window: 60s`` means the
-values of the last minute. A window stores at most ``LONGEST`` values.
-
-``change`` is the last value minus the previous one. With ``window: 50``, it is the last value minus
-the value 50 before it; with ``window: 60s``, it is the last value minus the first value of the last
-minute.
-
-All values are finite, because the metric store drops others. Nothing here reads a clock. The module
-``reducers`` does the arithmetic.
-"""
+"""The built-in statistics, such as mean, variance and quantiles."""
 
 from __future__ import annotations
 
@@ -54,6 +34,10 @@ def _schema(**properties: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
+# Without ``window``, ``variance``, ``mean``, ``max``, ``min``, ``sum`` and ``ewma`` have, bit for
+# bit, the same results as the classes of these names in the Python library river. With ``window``,
+# they are recalculated from the stored values, because adding and subtracting values would
+# accumulate rounding errors.
 @hookimpl
 def ensemble_statistics() -> Iterable[StatisticPlugin]:
     """Return the built-in statistics."""

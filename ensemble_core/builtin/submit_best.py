@@ -1,8 +1,7 @@
 """The built-in action ``submit-best``, which submits the next job of the best group.
 
-For each of several job groups, the user gives an expression, such as the mean run time of the
-group's jobs; the group with the least or greatest value is the best. The algorithms in
-``learning_algorithms`` use this action. The module ``actions`` registers it.
+Each group has an expression, such as its mean run time. The group with the least or greatest value
+is the best.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The built-in action ``submit-next``, which submits the jobs of a group a few at a time.
-
-It takes the next jobs of the group's sweep, each job once. The module ``actions`` registers it.
-"""
+"""The built-in action ``submit-next``, which submits the jobs of a group a few at a time."""
 
 from __future__ import annotations
 

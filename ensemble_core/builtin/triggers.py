@@ -1,9 +1,4 @@
-"""The built-in triggers, which are registered through the same hook as those of plugins.
-
-A trigger says which events make a rule check its condition. It is registered with a JSON Schema of
-its options, and a function that builds the :class:`~ensemble_core.model.rules.Trigger` for the
-engine.
-"""
+"""The built-in triggers. A trigger says which events make a rule check its condition."""
 
 from __future__ import annotations
 

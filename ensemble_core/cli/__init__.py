@@ -6,10 +6,6 @@ __all__ = ["end_at_ctrl_c"]
 
 
 def end_at_ctrl_c(*_: object) -> None:
-    """Signal handler that ends the process on Ctrl-C while the command line is being imported.
-
-    Nothing has been started or printed by then. ``entry`` installs the handler; ``command_group``
-    removes it.
-    """
+    """Signal handler that ends the process on Ctrl-C while the command line is being imported."""
     os.write(2, b"interrupted\n")
     os._exit(130)

@@ -1,4 +1,4 @@
-"""Runs the command line as ``python -m ensemble_core.cli``, without the installed script."""
+"""Makes ``python -m ensemble_core.cli`` run the command line."""
 
 from ensemble_core.cli.entry import main
 

@@ -1,10 +1,7 @@
-"""Command group with Ensemble's error messages and exit codes, for ``ensemble`` and plugins'
-programs.
+"""Command group with Ensemble's error messages and exit codes.
 
-This module sets the exit codes of errors: 2 for an invalid command line or file, 1 for any other
-error that is reported, 70 for an internal error in Ensemble or a plugin, and 128 + N if signal N
-ended the command. Commands return all other exit codes themselves: 0 for success, and those of runs
-(``docs/stopping.md``).
+The exit code of an error is 2 for an invalid command line or file, 70 for an internal error in
+Ensemble or a plugin, and 1 for any other error. If signal N ends a command, it is 128 + N.
 """
 
 from __future__ import annotations

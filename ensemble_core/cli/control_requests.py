@@ -36,7 +36,7 @@ _LOOK = 0.2
 
 
 def request(run: str, state: str | None, as_json: bool, action: Mapping[str, Any]) -> int:
-    """Request an action from the run and print its decisions. Return 1 if the engine made none."""
+    """Send a request to the run and print the resulting decisions. Return 1 if there are none."""
     from ensemble_core.journal.request_files import ask, requester
     from ensemble_core.journal.run_store import find, state_folder
 
@@ -73,7 +73,7 @@ def wait_for_controller_exit(lock: Lock) -> None:
 def given_values(texts: Sequence[str], example: str, origin: str = "") -> dict[str, Any]:
     """Return the values in texts ``NAME=VALUE``, parsed as in a file.
 
-    ``origin`` is the option that has the texts. Raises :class:`UsageError`.
+    Errors show ``origin``, such as the option. Raises :class:`UsageError`.
     """
     from ensemble_core.config.reader import read_value
 
@@ -112,5 +112,5 @@ def switch_command(word: str) -> click.Command:
 
 
 def say(as_json: bool, told: Mapping[str, Any], text: str) -> None:
-    """Print the outcome of a request: ``text``, or with ``--json`` the object ``told``."""
+    """Print the outcome of a request as text, or as JSON."""
     click.echo(to_json(told) if as_json else text)

@@ -1,8 +1,4 @@
-"""Implements ``ensemble run --dry-run``, which prints what a run would submit at its start.
-
-Nothing is submitted or stored. The preview shows the first jobs as the queue would receive them,
-and how many jobs and core-hours there would be if every group ran once.
-"""
+"""Implements ``ensemble run --dry-run``: shows what a run would submit, without submitting."""
 
 from __future__ import annotations
 

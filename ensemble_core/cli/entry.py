@@ -1,9 +1,4 @@
-"""Entry point of the installed script ``ensemble``.
-
-It imports almost nothing at first. While it then imports the command line, Ctrl-C ends the process
-with one line and exit code 130. With Python's own handler, Ctrl-C would print a traceback, or would
-be ignored where the interpreter discards exceptions.
-"""
+"""Entry point of the installed script ``ensemble``."""
 
 import _signal  # type: ignore[import-not-found]  # ``signal`` imports ``enum``
 
@@ -14,6 +9,8 @@ __all__ = ["main"]
 
 def main(prog_name: "str | None" = None) -> None:
     """Run the command line."""
+    # During the import of the command line, Python's own handler would print a traceback at Ctrl-C,
+    # or ignore Ctrl-C where the interpreter discards exceptions.
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
         _signal.signal(_signal.SIGINT, end_at_ctrl_c)
     from ensemble_core.cli.main import main as run

@@ -1,8 +1,4 @@
-"""Formats errors and warnings as text or as JSON.
-
-The text of an error says what is wrong and where, shows the line in the file with a caret, and ends
-with the cause and the hint.
-"""
+"""Formats errors and warnings as text or as JSON."""
 
 from __future__ import annotations
 
@@ -29,7 +25,7 @@ _LARGEST = 4_000_000
 
 
 def flatten(error: EnsembleError) -> tuple[EnsembleError, ...]:
-    """Return the single errors of which an error consists."""
+    """Return the errors in a file's error list, or the error itself."""
     return error.errors or (error,) if isinstance(error, FileErrors) else (error,)
 
 

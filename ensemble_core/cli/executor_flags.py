@@ -1,8 +1,6 @@
-"""Flags of ``run``, ``resume`` and ``cancel`` that set options of executors.
+"""Command-line flags that set options of executors, for ``run``, ``resume`` and ``cancel``.
 
-The schema of such an option has ``x-ensemble-flag`` (see ``plugin.hookspecs``). If several
-executors have the same flag, the chosen executor gets its value. Plugins are loaded only if the
-command line has an unknown flag, for shell completion, and for ``--help``.
+An executor defines its flags with ``x-ensemble-flag`` in the schema of its options.
 """
 
 from __future__ import annotations
@@ -33,6 +31,7 @@ class CommandWithFlags(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[_ARGUMENTS] = list(args)
         own = {name for each in self.get_params(ctx) for name in (*each.opts, *each.secondary_opts)}
+        # Loading plugins is slow, so load them only for an unknown flag.
         if any(each.startswith("--") and each.partition("=")[0] not in own for each in args):
             self._load(ctx, own)
         return super().parse_args(ctx, args)
@@ -121,10 +120,10 @@ def _keep(ctx: click.Context, flag: click.Parameter, value: Any) -> None:
 
 
 def given_flags(record: ExecutorPlugin, before: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the flags on the command line as options of this executor.
+    """Return the executor's options: those it had ``before``, replaced by flags of the command
+    line.
 
-    They replace options that the run had ``before``. Raises :class:`UsageError` for a flag that
-    only other executors have.
+    Raises :class:`UsageError` for a flag that only other executors have.
     """
     ctx = click.get_current_context()
     given: dict[str, Any] = ctx.meta.get(_GIVEN, {})

@@ -1,7 +1,6 @@
-"""Writes the exit code to a file, for a caller that restarts a run with the same command.
+"""Writes a run's final exit code to a file, for a pod or batch job that restarts the run.
 
-A pod or batch job cannot tell from the exit code alone whether the run has finished or should be
-restarted. The file exists for this purpose: it has content only if the exit code is final.
+The file is empty as long as the run should be restarted.
 """
 
 from __future__ import annotations
@@ -22,12 +21,10 @@ __all__ = ["record_exit_code"]
 def record_exit_code(
     file: str | None, tag: str | None, state: str | None, *, or_resume: bool
 ) -> Iterator[Callable[[int], None]]:
-    """Return a context manager that yields a function, which writes the exit code to ``file``.
+    """Return a context manager that yields a function: call it with the run's exit code.
 
-    It writes only a final exit code, after which the run should not be restarted. The code is not
-    final if a signal stopped the run or killed its controller. The context manager first empties
-    ``file``; for an invalid ensemble file or command line, it writes the exit code itself. If
-    ``file`` is ``None``, nothing is written.
+    The function writes the code to ``file``, unless the run should be restarted because a signal
+    stopped it or killed its controller. If ``file`` is ``None``, nothing is written.
     """
     if file is None:
         yield lambda code: None

@@ -1,8 +1,4 @@
-"""Encodes the output of ``--json``: one JSON object per line.
-
-Values that JSON cannot express are converted, never dropped: numbers that are not finite become
-``null``, and other objects become text.
-"""
+"""Encodes the output of ``--json``: one JSON object per line."""
 
 from __future__ import annotations
 
@@ -17,7 +13,10 @@ _DEEPEST = 40
 
 
 def to_json(data: Mapping[str, Any]) -> str:
-    """Return ``data`` as one line of valid JSON."""
+    """Return ``data`` as one line of valid JSON.
+
+    Values that JSON cannot express are converted: nan and infinity to ``null``, objects to text.
+    """
     try:
         return json.dumps(data, default=_json_value, allow_nan=False, separators=(",", ":"))
     except (ValueError, TypeError, RecursionError):

@@ -1,9 +1,4 @@
-"""The ``ensemble`` command with its subcommands, which come from the core and from plugins.
-
-The installed script calls :data:`main` through ``entry``. Subcommands are imported only when they
-are used, so that ``ensemble --help`` stays fast. The module ``command_group`` defines exit codes
-and error output.
-"""
+"""The ``ensemble`` command with the subcommands of the core and of plugins."""
 
 from __future__ import annotations
 
@@ -49,9 +44,7 @@ COMMANDS: dict[str, str] = {
 
 
 class EnsembleGroup(CommandGroup):
-    """Group of the core's commands, which are imported when they are called, and of plugins'
-    commands.
-    """
+    """Group of all subcommands. A subcommand is imported when it is called."""
 
     handle_signals = frozenset({"run", "resume"})
 

@@ -52,18 +52,14 @@ def plugin_option(function: _F) -> _F:
 
 
 class Display(NamedTuple):
-    """Options for how to display a run.
-
-    ``progress`` is ``None`` if the option is not given. ``show`` is a results table that stays in
-    view. With ``metrics``, all metrics are printed at the end.
-    """
+    """Options for how to display a run."""
 
     debug: bool = False
     quiet: bool = False
     as_json: bool = False
-    progress: bool | None = None
-    show: str | None = None
-    metrics: bool = False
+    progress: bool | None = None  # ``None`` if the option is not given
+    show: str | None = None  # a results table that stays in view
+    metrics: bool = False  # print all metrics at the end
 
 
 def display_options(function: Callable[..., int]) -> Callable[..., int]:

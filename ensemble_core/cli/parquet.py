@@ -26,9 +26,8 @@ def write_parquet(
 ) -> None:
     """Write a table as a Parquet file.
 
-    ``known`` has the types of some columns; the other types are inferred from the first rows. If a
-    later value does not fit the type of its column, the file is written again with a wider type.
-    Raises :class:`UsageError` if pyarrow is missing, and ``OSError`` if the file cannot be written.
+    ``known`` contains the types of some columns; the others are inferred. Raises
+    :class:`UsageError` if pyarrow is missing, and ``OSError`` if the file cannot be written.
     """
     arrow = imported("pyarrow", "Parquet")
     parquet = imported("pyarrow.parquet", "Parquet")

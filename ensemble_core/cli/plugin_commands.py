@@ -1,8 +1,7 @@
-"""Finds the commands of plugins: entry points of the group ``ensemble.commands``.
+"""Commands of plugins: entry points of the group ``ensemble.commands``.
 
-Names are looked up as in ``plugin.registry``: the core's commands take precedence, and if two
-distributions claim a name, ``ensemble DISTRIBUTION:NAME`` selects one. Listing the commands imports
-nothing: for ``ensemble --help``, the first line of a docstring is read from the module's source.
+The core's commands take precedence. If two distributions claim a name, ``ensemble
+DISTRIBUTION:NAME`` selects one.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def _provider(point: EntryPoint, error: str | None = None) -> LoadedPlugin:
 
 
 def listed_commands() -> list[LoadedPlugin]:
-    """Return each plugin command for ``plugins list``. If it is broken, ``error`` says why."""
+    """Return the plugins' commands. The ``error`` of a broken one says why it is broken."""
     listed = []
     for point in entry_points(GROUP):
         try:

@@ -1,8 +1,4 @@
-"""Runs the text of an ensemble file on a queue and displays the run.
-
-``ensemble run`` calls this module after reading the file. Commands of plugins that generate an
-ensemble file call it, too.
-"""
+"""Runs the text of an ensemble file on a queue and displays the run."""
 
 from __future__ import annotations
 
@@ -35,7 +31,7 @@ def resume_instead(
     state: str | None = None,
     wall: float | None = None,
 ) -> int | None:
-    """If ``--tag TAG --or-resume`` names an existing run, resume it and return its exit code.
+    """Resume the run that ``--tag TAG --or-resume`` names, and return its exit code.
 
     Return ``None`` if the run does not exist. Raises :class:`UsageError` for an unusable tag.
     """

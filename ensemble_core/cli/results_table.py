@@ -1,6 +1,4 @@
-"""Formats the tables that a run displays: a results table while it is live, and all metrics at its
-end.
-"""
+"""Text tables that a run displays: a results table while it is live, and its final metrics."""
 
 from __future__ import annotations
 
@@ -38,10 +36,7 @@ def metric_lines(engine: Engine) -> list[str]:
 
 
 class ResultsTable:
-    """A results table that is refreshed on the engine's thread.
-
-    If that takes long, it happens less often.
-    """
+    """A results table that is recomputed from time to time, less often if that takes long."""
 
     def __init__(
         self, engine: Engine, name: str, clock: Callable[[], float] = time.monotonic

@@ -1,9 +1,4 @@
-"""Implements ``ensemble run --or-resume --tag TAG``, which resumes the run with this tag if it
-exists.
-
-This is for callers that are restarted with the same command, such as a pod's container or a
-requeued batch job.
-"""
+"""Implements ``ensemble run --or-resume --tag TAG``, which resumes the run if it exists."""
 
 from __future__ import annotations
 
@@ -34,8 +29,8 @@ def resume_or_none(
     """Resume the run with this tag and return its exit code, or ``None`` if it does not exist.
 
     If the run has ended, only return its exit code. A run that was killed before its first event is
-    removed, and counts as one that does not exist. Raises :class:`UsageError` for a run of another
-    file, and the errors of ``ensemble resume``.
+    removed and does not count. Raises :class:`UsageError` for a run of another file, and the errors
+    of ``ensemble resume``.
     """
     folder = state_folder(state) / "runs" / tag
     if not folder.exists() or remove_if_never_began(folder, load_plugins):

@@ -1,7 +1,4 @@
-"""Runs an ensemble and displays it: lines about events, live table, JSON lines, summary.
-
-Shared by ``ensemble run`` and ``ensemble resume``.
-"""
+"""Runs an ensemble and displays its progress, for ``ensemble run`` and ``ensemble resume``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Writes tables as CSV, JSON, Markdown, Parquet or aligned text.
-
-Rows are written in batches, so that memory does not grow with the number of rows.
-"""
+"""Writes tables as CSV, JSON, Markdown, Parquet or aligned text."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 FORMATS = {"csv": "csv", "json": "json", "md": "markdown", "parquet": "parquet"}
 #: How many rows are printed on a terminal. The others are only counted.
 _SHOWN = 1000
-#: Number of rows in a batch.
+#: Number of rows in a batch. Memory does not grow with the number of rows.
 _BATCH = 20_000
 #: First characters of texts that a spreadsheet treats as formulas. Formulas may run programs
 #: (OWASP).
@@ -77,7 +74,7 @@ def output_options(function: _F) -> _F:
 def in_batches(
     names: Sequence[str], rows: Iterable[Mapping[str, Any]]
 ) -> Callable[[], Iterator[Batch]]:
-    """Convert rows to the argument ``batches`` of :func:`write_table`."""
+    """Return rows as the argument ``batches`` of :func:`write_table`."""
     kept = rows if isinstance(rows, list) else list(rows)
 
     def batches() -> Iterator[Batch]:

@@ -1,1 +1,1 @@
-"""The subcommands of ``ensemble``. Each is a module that is imported when it is first used."""
+"""The subcommands of ``ensemble``, each in a module of the same name."""

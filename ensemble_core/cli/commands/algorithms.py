@@ -75,8 +75,7 @@ def show(
 ) -> None:
     """Describe an algorithm, or print its rules for given options.
 
-    With --with, the rules are printed as an entry under 'use:' that can be copied into a file and
-    edited.
+    With --with, the rules are printed as an entry that you can copy into 'use:'.
     """
     registry = load_plugins(plugins)
     if given or instance is not None:

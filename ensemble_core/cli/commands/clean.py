@@ -83,10 +83,10 @@ def clean(
 ) -> int:
     """Delete the folders of finished runs.
 
-    Select runs by name, --ended, --older-than or --all. This deletes a run's journal and its jobs'
-    output files in the run's folder. If the folder contains other files, the run is kept. Output
-    elsewhere is kept. Running runs are never removed. Resumable runs are removed only by name or
-    with --all. The exit code is 1 if a named run was kept.
+    Select runs by name, --ended, --older-than or --all. Running runs are never removed. Resumable
+    runs are removed only by name or with --all. If a run's folder contains files that Ensemble did
+    not write, the run is kept. Job output outside the folder is kept, too. The exit code is 1 if a
+    selected run was kept.
     """
     with errors_as_json(as_json):
         if not (runs or ended or everything or age is not None):

@@ -21,10 +21,10 @@ __all__ = ["metrics"]
 def metrics(
     run: str, paths: tuple[str, ...], state: str | None, form: str | None, output: str | None
 ) -> None:
-    """Show the metrics of a run: all that its journal has, or those with the given paths.
+    """Show all metrics of a run, or those with the given paths.
 
     RUN is the run's tag, a unique prefix or suffix of it, or 'last'. PATH is, for example,
-    mean.sim-duration or count.sim.success. If a metric has no value, it is shown empty.
+    mean.sim-duration or count.sim.success. A metric without a value is shown empty.
     """
     with errors_as_json(form == "json"), KeptRun(state, run, whole=True) as kept:
         engine = kept.recover(compare=False).engine

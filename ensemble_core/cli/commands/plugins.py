@@ -95,7 +95,7 @@ def _wrapped(texts: list[str]) -> list[str]:
 def show(words: tuple[str, ...], plugins: tuple[str, ...], as_json: bool) -> None:
     """Describe what a plugin registers (an executor, trigger, action …) and its options.
 
-    If an action and a trigger, for example, have this NAME, both are shown. KIND selects one.
+    KIND is needed only if, for example, an action and a trigger have the same NAME.
     """
     if len(words) > 2:
         raise click.UsageError(f"expected [KIND] NAME, got {' '.join(words)!r}")
@@ -177,7 +177,7 @@ def _describe(registry: Any, kind: str, record: Any) -> dict[str, Any]:
 
 
 def describe(document: Mapping[str, Any], look: TextStyle) -> Iterator[str]:
-    """Yield the lines that describe a record. The record is given as plain data."""
+    """Yield the lines that describe a record."""
     yield look.paint(f"{document['kind']} {document['name']}", "bold")
     yield f"  {printable(document['summary'])}"
     if document.get("objective"):

@@ -1,4 +1,4 @@
-"""``ensemble replay RUN``: runs the engine on a journal again and compares its decisions."""
+"""``ensemble replay RUN``: re-runs the engine on a journal and checks its decisions."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ _AFTER = 5_000
 def replay(kept: KeptRun, until: int | None, as_json: bool) -> int:
     """Re-run the engine on the journal and check its decisions.
 
-    RUN is the run's tag, a unique prefix or suffix of it, or 'last'. The command checks every page
-    of the journal file, replays all events, and compares each decision with the journal byte by
-    byte. It also compares the snapshots, and prints the final state of the run. The exit code is 1
-    if anything differs.
+    RUN is the run's tag, a unique prefix or suffix of it, or 'last'. The command replays all
+    events, compares decisions and snapshots with those in the journal, and prints the final state
+    of the run. It also checks every page of the journal file. The exit code is 1 if anything
+    differs.
     """
     return _Check(kept, until).tell(as_json)
 

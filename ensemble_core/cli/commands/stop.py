@@ -30,13 +30,13 @@ __all__ = ["stop"]
 def stop(run: str, wait: bool, cancel_jobs: bool, state: str | None, as_json: bool) -> int:
     """Stop a run; 'ensemble resume' continues it.
 
-    The run's controller, on whichever machine it is, gets the request, and exits with code 5.
-    'on_stop' in the file says whether jobs stay in the queue, or are cancelled and submitted again
-    by a resume. 'ensemble cancel' ends a run permanently.
+    The run's controller exits with code 5, on whichever machine it is. 'on_stop' in the file says
+    whether jobs stay in the queue, or are cancelled and submitted again by a resume. 'ensemble
+    cancel' ends a run permanently.
 
     With --cancel-jobs, the exit code is 0 once the queue has no more jobs of the run. It is 75 if
-    the jobs cannot be cancelled now: repeat the command later. If the queue does not know a job,
-    the job counts as lost. If the run has no controller, this command itself cancels the jobs.
+    the jobs cannot be cancelled now: repeat the command later. Jobs that the queue does not know
+    count as lost.
     """
     if cancel_jobs and not wait:
         raise click.UsageError("--cancel-jobs cannot be combined with --no-wait")

@@ -1,6 +1,4 @@
-"""``ensemble why RUN [RULE]``: explains, each time a rule was considered, why it fired or did
-not.
-"""
+"""``ensemble why RUN [RULE]``: explains why a rule fired or did not fire."""
 
 from __future__ import annotations
 
@@ -67,10 +65,11 @@ def why(
     """Explain why a rule fired or did not fire.
 
     RUN is the run's tag, a unique prefix or suffix of it, or 'last'. RULE is the id of a rule, or
-    the name of an entry under 'use:'. The command replays the run's events and shows the result
-    each time that the rule was considered; equal results share a line. For an entry under 'use:',
-    it lists the entry's rules, and when they were active. Without RULE, it lists for each rule how
-    often it fired, or why it never fired.
+    the name of an entry under 'use:'.
+
+    The command shows the result each time that the rule was considered; equal results share a line.
+    For an entry under 'use:', it lists the entry's rules, and when they were active. Without RULE,
+    it lists how often each rule fired, or why it never fired.
     """
     if reuse:
         return _tell_of_reuse(kept, rule or job, as_json)
