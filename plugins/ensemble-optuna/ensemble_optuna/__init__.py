@@ -1,6 +1,6 @@
 """Plugin record of the generator ``optuna``: its options, and checks of them.
 
-Every run loads this module. So it imports neither Optuna nor ``generator``, which does the work.
+Does not import Optuna, because every run loads this module.
 """
 
 from __future__ import annotations

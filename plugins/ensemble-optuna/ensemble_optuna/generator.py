@@ -1,7 +1,6 @@
-"""Generator that asks an Optuna study for points and tells it their results.
+"""Generator that suggests points from an Optuna study.
 
-The study is in memory only and needs no Optuna storage: at a resume, the core repeats the calls
-that the run's journal records.
+The study is in memory only. When a run is resumed, its journal restores the study.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _SET_CONSTRAINT: Any = getattr(Trial, "set_constraint", None)
 
 
 class OptunaGenerator(Generator):
-    """Suggests points from an Optuna study."""
+    """Optuna study as a generator of points."""
 
     def __init__(self, vocs: Vocs, options: Mapping[str, Any]) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)

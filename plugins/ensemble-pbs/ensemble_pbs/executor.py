@@ -1,8 +1,4 @@
-"""The executor ``pbs``: calls PBS's commands and reads their output.
-
-The base class :class:`BatchExecutor` decides when these commands run, forms batches, and emits
-events.
-"""
+"""The executor ``pbs``: calls PBS's commands and reads their output."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Parser of the output of PBS's commands. Pure.
-
-The parser reads the text of ``qstat -f`` because ``qstat -F json`` is unreliable: some releases
-list only the first of several jobs, others escape environments wrongly.
-"""
+"""Parser of the output of PBS's commands."""
 
 from __future__ import annotations
 
@@ -34,8 +30,10 @@ _REASONS: Mapping[int, tuple[str, str]] = {
 _DELETED = "91"
 
 
+# Not JSON: in some releases, 'qstat -F json' lists only the first of several jobs; others escape
+# environments wrongly.
 def blocks(text: str) -> dict[str, dict[str, str]]:
-    """Return the attributes of each job, node or server of a full listing, by name."""
+    """Return the attributes of each object in the output of ``qstat -f`` and similar commands."""
     found: dict[str, dict[str, str]] = {}
     for part in re.split(r"\n{2,}", text.replace("\n\t", "")):
         first, *lines = part.strip("\n").split("\n")
@@ -53,7 +51,7 @@ def count(fields: Mapping[str, str], name: str) -> int:
 
 
 def whole(id_: str) -> str:
-    """Return the id of the array that a job belongs to; without an array, the job's own id.
+    """Return the id of a job's array, or the job's own id if it belongs to no array.
 
     >>> whole("7[12].head"), whole("8.head")
     ('7[].head', '8.head')

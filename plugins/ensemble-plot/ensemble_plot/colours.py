@@ -1,8 +1,4 @@
-"""Colours and line styles of jobs in a picture, or a colour scale if there are many jobs.
-
-The colours are those of Okabe and Ito, which people with any kind of colour vision can distinguish.
-Yellow and black are reserved for marks. Called by ``drawing``.
-"""
+"""Colours and line styles of jobs in a picture, or a colour scale if there are many jobs."""
 
 from __future__ import annotations
 
@@ -17,6 +13,8 @@ __all__ = ["DIRECT", "Scale", "Style", "label_of", "scale_of", "style_of"]
 #: Maximum number of jobs that each have their own colour and an entry in the legend.
 DIRECT = 12
 
+# By Okabe and Ito: people with any kind of colour vision can distinguish them. Yellow and black are
+# left for the marks of rules.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 _LONGEST = 36
 
@@ -31,27 +29,21 @@ class Style:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The colouring of many jobs: a value for each job, and the name of these values.
+    """A colour scale for many jobs."""
 
-    A job without a value is grey.
-    """
-
-    name: str
-    values: Mapping[str, float]
+    name: str  # label of the scale
+    values: Mapping[str, float]  # by job id; jobs without a value are grey
     logarithmic: bool
     whole: bool
 
 
 def style_of(place: int) -> Style:
-    """Return the style of the job at index ``place``, for at most ``DIRECT`` jobs."""
+    """Return the style of the job at this index. Styles repeat after ``DIRECT`` jobs."""
     return Style(_COLOURS[place % len(_COLOURS)], ("-", "--")[place // len(_COLOURS) % 2])
 
 
 def scale_of(jobs: Sequence[Track]) -> Scale:
-    """Return the scale for many jobs: the first numeric parameter that varies, or the jobs' order.
-
-    A parameter with a name like ``seed`` has no meaning on a scale, so it is the last choice.
-    """
+    """Return the scale for many jobs: the first parameter that varies, or the jobs' order."""
     found: dict[str, dict[str, float]] = {}
     for track in jobs:
         for name, value in track.parameters.items():
@@ -59,6 +51,7 @@ def scale_of(jobs: Sequence[Track]) -> Scale:
             if number is not None:
                 found.setdefault(name, {})[track.id] = number
     varying = {name: values for name, values in found.items() if len(set(values.values())) > 1}
+    # A seed says little on a scale, so it is the last choice.
     for name in sorted(varying, key=lambda name: "seed" in name.lower()):
         values = varying[name]
         low, high = min(values.values()), max(values.values())

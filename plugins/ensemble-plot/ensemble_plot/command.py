@@ -148,13 +148,13 @@ def plot(
     RUN is the run's tag, its unique beginning or end, or 'last' (the default). The run may still be
     active.
 
-    Without TABLE, each variable that observers read from the jobs' output is a panel, and each job
-    a curve. Marks show where rules fired and where jobs were cancelled or failed.
+    Without TABLE, each variable in the jobs' output is a panel, and each job a curve. Marks show
+    where rules fired, and where jobs were cancelled or failed.
 
-    TABLE names a table of results or a generator. The columns of a table are drawn as its key
-    'plot' says, in the style of a figure for a paper. For a generator with two objectives, the
-    picture shows its points with their Pareto front; otherwise, it shows each objective with the
-    best value so far. With --parallel, each point is a line over its parameters and results.
+    TABLE names a table of results or a generator. The table's key 'plot' chooses the columns to
+    draw. Two objectives of a generator are drawn against each other, with the Pareto front;
+    otherwise, each objective is drawn with the best value so far. With --parallel, each point is a
+    line over its parameters and results.
 
     With --json, the data are printed, and a picture is only written if -o is given.
 

@@ -1,9 +1,4 @@
-"""Curve of one job's values of one variable, thinned while it is read, without hiding extremes.
-
-Consecutive rows form a bucket. Of each bucket, the first, lowest, highest and last point are kept.
-If there are too many buckets, neighbours are merged, and new buckets hold twice as many rows. Short
-curves keep all points. ``run_history`` fills curves; ``drawing`` reads them.
-"""
+"""Curve of one job's values of one variable, thinned to a limited number of points."""
 
 from __future__ import annotations
 
@@ -21,17 +16,12 @@ _finite = math.isfinite
 
 
 class Point(NamedTuple):
-    """One value.
+    """One value of a curve."""
 
-    The field ``row`` counts the curve's rows from 0. The field ``clock`` is the step or time that
-    the job printed with the row (nan if none), and ``time`` is when the row was read, in seconds
-    since the epoch. The field ``value`` is nan if the printed value was not finite.
-    """
-
-    row: float
-    clock: float
-    time: float
-    value: float
+    row: float  # index among the curve's values
+    clock: float  # step or time that the job printed with the value; nan if none
+    time: float  # when the value was read, in seconds since the epoch
+    value: float  # nan if the printed value was not finite
 
 
 #: A point while the curve is read. It is a plain tuple, because creating a named tuple takes twice
@@ -40,10 +30,10 @@ _Numbers = tuple[float, float, float, float]
 
 
 class Curve:
-    """Points in reading order, in at most ``limit`` buckets.
+    """Points in reading order, thinned so that extreme values stay.
 
-    The attribute ``rows`` counts all values, ``gaps`` the values that are not finite, and
-    ``clocked`` the rows with a clock.
+    Consecutive values form a bucket, of which the first, lowest, highest and last are kept. If
+    there are more than ``limit`` buckets, neighbours are merged.
     """
 
     __slots__ = (
@@ -64,6 +54,7 @@ class Curve:
 
     def __init__(self, limit: int) -> None:
         self.limit = max(2, limit)
+        #: Numbers of all values, of those that are not finite, and of those with a clock.
         self.rows = self.gaps = self.clocked = 0
         #: The newest finite point, and the newest point of all, as :class:`Point`.
         self.last: _Numbers | None = None

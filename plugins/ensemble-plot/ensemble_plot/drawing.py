@@ -1,7 +1,6 @@
-"""Draws a picture with matplotlib. Only this module imports matplotlib, and only when needed.
+"""Draws a run's curves with matplotlib.
 
-Drawing needs no display, ignores the user's ``matplotlibrc``, and produces the same bytes for the
-same data. Called by ``ensemble plot``.
+Needs no display and ignores the user's ``matplotlibrc``. The same data give the same bytes.
 """
 
 from __future__ import annotations
@@ -91,16 +90,12 @@ _DENSE = 30.0
 
 
 def draw(picture: Picture, form: str, size: tuple[float, float] | None = None) -> bytes:
-    """Return the picture as a file in the format ``form``; ``size`` is its width and height in
-    inches.
-    """
+    """Return the picture as a file in this format. ``size`` is the width and height in inches."""
     return figure_bytes(lambda: _Drawing(picture, size).figure, form)
 
 
 def figure_bytes(draw: Callable[[], Figure], form: str, settings: Mapping[str, Any] = {}) -> bytes:
-    """Return a figure as a file in the format ``form``; ``settings`` are additional matplotlib
-    settings.
-    """
+    """Return a figure as a file in this format. ``settings`` are matplotlib settings."""
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     with mpl.rc_context(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about letters missing in the font, or too little space

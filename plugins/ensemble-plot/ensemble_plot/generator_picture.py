@@ -1,10 +1,4 @@
-"""Figure of a generator's points: ``ensemble plot RUN GENERATOR``.
-
-Each objective has a panel that shows the points in the order of their suggestion, with the best
-value so far. If there are exactly two objectives, a single panel shows the second against the first
-instead, with the Pareto front. The result is a :class:`TablePicture`, which ``table_picture``
-draws.
-"""
+"""Figure of a generator's points: ``ensemble plot RUN GENERATOR``."""
 
 from __future__ import annotations
 
@@ -18,10 +12,10 @@ __all__ = ["generator_picture"]
 
 
 def generator_picture(name: str, vocs: Any, standing: Any, title: str | None) -> TablePicture:
-    """Return the picture of the points of the generator ``name``.
+    """Return the picture of a generator's points.
 
-    The argument ``standing`` is the generator's state, with its points and their results. Raises
-    :class:`UsageError` if no point is finished.
+    With two objectives, it shows one against the other; otherwise, each over the points' numbers.
+    Raises :class:`UsageError` if no point is finished.
     """
     done = [point for point in standing.points if point.state == "done"]
     if not done:

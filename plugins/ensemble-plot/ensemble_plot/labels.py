@@ -1,6 +1,4 @@
-"""Labels beside marks, placed so that they cover no curve and no other label. Called by
-``drawing``.
-"""
+"""Labels beside marks in a picture, placed so that they cover no curve and no other label."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ _LOOKED_AT = 20_000
 
 
 class Labels:
-    """The labels of one panel, beside the marks in it. They should not cover the curves ``lines``.
+    """The labels of one panel, which should not cover the curves ``lines``.
 
     The panel's layout must be final, because labels are placed by their positions in pixels.
     """

@@ -1,4 +1,4 @@
-"""Prepares numbers and names for drawing: limits, time units, short names. Without matplotlib."""
+"""Numbers and names for pictures: limits, time units, short names."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Vertical axis that is linear in the range of most values, and logarithmic outside of this range.
-
-With this axis, a few outliers do not make all other curves flat. ``drawing`` uses it for panels in
-which ``picture`` has found outliers (the field ``usual`` has the range of most values).
-"""
+"""Vertical axis that is linear for most values and logarithmic for outliers."""
 
 from __future__ import annotations
 
@@ -20,11 +16,7 @@ _ROOM = 0.3
 
 
 class _Scale:
-    """Scale that maps ``low`` to -1 and ``high`` to 1.
-
-    Beyond these, each factor of ten has a fixed length, so that outliers take as much space as the
-    other values.
-    """
+    """Scale that maps ``low`` to -1 and ``high`` to 1, with logarithmic distances beyond."""
 
     def __init__(self, low: float, high: float, least: float, most: float) -> None:
         self.middle, self.half = low / 2 + high / 2, high / 2 - low / 2
@@ -50,8 +42,7 @@ class _Scale:
 def set_outlier_axis(ax: Any, usual: tuple[float, float], least: float, most: float) -> None:
     """Make the panel's vertical axis linear within the range ``usual``, and logarithmic outside.
 
-    The axis extends from ``least`` to ``most``. Dotted lines mark the changes between the two
-    scales.
+    The axis extends from ``least`` to ``most``.
     """
     low, high = usual
     scale = _Scale(low, high, least, most)

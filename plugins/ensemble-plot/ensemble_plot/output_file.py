@@ -1,4 +1,4 @@
-"""Output file and size of a picture: ``ensemble plot`` checks both before it reads the run."""
+"""Output file and size of a picture, and checks of both."""
 
 from __future__ import annotations
 

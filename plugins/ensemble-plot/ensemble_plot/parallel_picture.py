@@ -1,8 +1,6 @@
 """Parallel coordinates of a generator's points: ``ensemble plot RUN GENERATOR --parallel``.
 
-Each variable and each objective or constraint has a vertical axis, and each finished point is a
-line across these axes. The best point, or the Pareto front, is drawn last and thick. The colour of
-the other points shows their first objective; points that violate a constraint are grey and dashed.
+Each parameter and each result has a vertical axis. Each finished point is a line across the axes.
 """
 
 from __future__ import annotations
@@ -27,16 +25,13 @@ _MOST = 8
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A vertical axis.
-
-    It extends from ``low`` to ``high`` (in ``steps``, if given), or has a list of ``values``.
-    """
+    """A vertical axis: a range of numbers, or a list of values."""
 
     name: str
     low: float = 0.0
     high: float = 1.0
     log: bool = False
-    values: tuple[Any, ...] = ()
+    values: tuple[Any, ...] = ()  # instead of the range from low to high
     goal: str = ""
     steps: Sequence[Any] = ()
 
@@ -66,16 +61,12 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A point: its values in the order of the axes.
-
-    The field ``kind`` is ``"misses"`` if the point violates a constraint, ``"best"`` if it is the
-    best point or on the Pareto front, and ``"done"`` otherwise. Among the points of one kind,
-    ``shade`` is the rank by the first objective, from 0 for the worst to 1 for the best.
-    """
+    """A point as a line across the axes."""
 
     point: int
-    values: tuple[Any, ...]
-    kind: Literal["best", "done", "misses"]
+    values: tuple[Any, ...]  # in the order of the axes
+    kind: Literal["best", "done", "misses"]  # "misses": violates a constraint
+    # by the first objective, among points of one kind: 0 for the worst, 1 for the best
     shade: float
 
 
@@ -99,8 +90,9 @@ class ParallelPicture:
 
 
 def parallel_picture(name: str, vocs: Any, standing: Any, title: str | None) -> ParallelPicture:
-    """Return the picture of a generator's points. Raise :class:`UsageError` if no point is
-    finished.
+    """Return the picture of a generator's points.
+
+    Raises :class:`UsageError` if no point is finished.
     """
     done = [point for point in standing.points if point.state == "done"]
     if not done:
@@ -146,9 +138,7 @@ def _kinds(
 def draw_parallel(
     picture: ParallelPicture, form: str, size: tuple[float, float] | None = None
 ) -> bytes:
-    """Return the figure as a file in the format ``form``; ``size`` is its width and height in
-    inches.
-    """
+    """Return the figure as a file in this format. ``size`` is the width and height in inches."""
     from ensemble_plot.drawing import figure_bytes, new_figure
 
     def draw() -> Any:

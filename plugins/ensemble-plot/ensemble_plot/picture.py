@@ -1,8 +1,4 @@
-"""Layout of a picture of a run, as plain data: panels, jobs' lines, and marks of rules.
-
-``ensemble plot`` calls :func:`compose` with a run's history. ``drawing`` draws the result, and
-``ensemble plot --json`` prints it.
-"""
+"""Layout of a picture of a run, as plain data: panels, jobs' lines, and marks of rules."""
 
 from __future__ import annotations
 
@@ -26,23 +22,17 @@ _FAR = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One job's curve.
-
-    The field ``ys`` contains nan where the job's value was not finite; the line has a gap there.
-    The field ``rows`` counts all values that the job reported, ``gaps`` those that were not finite;
-    the line may have fewer points, because long curves are thinned. If the job was cancelled or
-    failed, ``end`` is where this is marked: the x of its last row, and its last finite value.
-    """
+    """One job's curve. It may have fewer points than the job reported."""
 
     job: str
     observer: str
     xs: tuple[float, ...]
-    ys: tuple[float, ...]
-    rows: int
-    gaps: int
+    ys: tuple[float, ...]  # nan where the line has a gap
+    rows: int  # number of values that the job reported
+    gaps: int  # number of these values that are not finite
     lowest: float | None
     highest: float | None
-    end: tuple[float, float] | None = None
+    end: tuple[float, float] | None = None  # x and y of the mark of a cancelled or failed job
 
     def to_dict(self) -> dict[str, Any]:
         points = [[x, None if y != y else y] for x, y in zip(self.xs, self.ys, strict=True)]
@@ -59,20 +49,18 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """The firing of a rule at a place of a job's curve. ``y`` is nan if the curve had no value
-    yet.
-    """
+    """Mark on a job's curve where a rule fired."""
 
     rule: str
     job: str
-    seq: int
+    seq: int  # number of the event in the journal
     x: float
-    y: float
+    y: float  # nan if the curve had no value yet
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The firing of a rule that belongs to no row, but to a time. A panel marks it with a line."""
+    """Firing of a rule at a time, drawn as a vertical line."""
 
     rule: str
     seq: int
@@ -81,35 +69,28 @@ class Moment:
 
 @dataclass(slots=True)
 class Panel:
-    """All curves of one variable.
-
-    The field ``usual`` is set if a few outliers would make the other curves flat. The axis is then
-    linear in this range and logarithmic beyond.
-    """
+    """All curves of one variable."""
 
     variable: str
     axis: Axis
     lines: list[Line] = field(default_factory=list)
     spots: list[Spot] = field(default_factory=list)
     moments: list[Moment] = field(default_factory=list)
+    # range of most values, if outliers would make the curves flat
     usual: tuple[float, float] | None = None
 
 
 @dataclass(slots=True)
 class Picture:
-    """A picture of a run.
-
-    The field ``rules`` maps the rules that have marks to their labels. The field ``unplaced``
-    counts, for each rule, the firings that have no place in the picture.
-    """
+    """A picture of a run."""
 
     title: str
     subtitle: str
     clock: str
     panels: list[Panel]
     jobs: list[Track]
-    rules: dict[str, str]
-    unplaced: dict[str, int]
+    rules: dict[str, str]  # labels of the rules that have marks
+    unplaced: dict[str, int]  # number of firings without a mark, by rule
 
     def to_dict(self) -> dict[str, Any]:
         """Return the picture as plain data.
@@ -160,10 +141,9 @@ def compose(
 ) -> Picture:
     """Lay out a panel for each of these variables.
 
-    If ``axis`` is ``None``, the horizontal axis of a variable is the rows' clock, if its rows have
-    one. The mapping ``speaks`` has the names that each rule uses. A rule's marks are drawn in the
-    panels of the variables that it uses, or in all panels if it uses none of them. The text
-    ``state`` is shown beside the title.
+    - ``axis``: horizontal axis; if ``None``, the clock of the variable's rows, or the time
+    - ``speaks``: the names that each rule uses, which choose the panels for the rule's marks
+    - ``state``: text beside the title
     """
     panels = [_panel(history, variable, axis) for variable in variables]
     rules: dict[str, str] = {}
@@ -250,10 +230,7 @@ def _line(history: RunHistory, job: str, observer: str, curve: Curve, axis: Axis
 
 
 def _x(point: Point, axis: Axis, began: float) -> float | None:
-    """Return the horizontal position of a point.
-
-    Returns ``None`` for a row without a clock, which has no position.
-    """
+    """Return the horizontal position of a point; ``None`` if it has no clock."""
     if axis == "time":
         return point.time - began
     return point.clock if math.isfinite(point.clock) else None

@@ -1,4 +1,4 @@
-"""Chooses the variables that ``ensemble plot`` shows by default: those that the run's rules use."""
+"""Names that the rules of a run use: ``ensemble plot`` shows variables with these names."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ def spoken_of(
 ) -> dict[str, tuple[str, ...]]:
     """Return the names that each rule uses, by rule id, in the order of the rule's text.
 
-    The rules do not say whether a name is a variable, a field of an event, or a parameter. The
-    caller draws those names that are variables of rows in the journal. The argument ``added`` has
-    the rules, by id, that were added during the run.
+    A name may also be a field of an event or a parameter. ``added`` has the rules, by id, that were
+    added during the run.
     """
     rules = list(ensemble.rules)
     for name, spec in (added or {}).items():

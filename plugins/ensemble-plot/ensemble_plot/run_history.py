@@ -1,7 +1,6 @@
-"""History of a run for pictures: curves, ends of jobs, and firings of rules.
+"""History of a run for pictures: curves, states of jobs, and firings of rules.
 
-The journal is read once, in memory that does not grow with the number of rows. Called by ``ensemble
-plot``. ``picture`` lays the history out for drawing.
+The memory needed does not grow with the number of rows in the journal.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ End = Literal["success", "failed", "cancelled"]
 
 
 class Key(NamedTuple):
-    """Identifies a curve: the variable, job and observer of its values."""
+    """Key of a curve: the variable, job and observer of its values."""
 
     variable: str
     job: str
@@ -60,26 +59,23 @@ class Track:
 
 
 class Mark(NamedTuple):
-    """One firing of a rule.
-
-    The mapping ``at`` says, for each variable of the event's job, where on the job's curve the mark
-    belongs: the clock and time of the job's newest row, and the newest finite value (nan if none).
-    """
+    """One firing of a rule."""
 
     rule: str
     label: str
     seq: int
     time: float
     job: str | None
-    at: Mapping[str, Point]
+    at: Mapping[str, Point]  # by variable of the job: where on the curve the mark belongs
 
 
 @dataclass(slots=True)
 class Firings:
-    """The firings of one rule. If there are very many, ``marks`` has only every second, fourth …"""
+    """The firings of one rule."""
 
     count: int = 0
     stride: int = 1
+    # if there are very many, only every second, fourth …
     marks: list[Mark] = field(default_factory=list)
 
     def add(self, mark: Mark) -> None:
@@ -92,26 +88,24 @@ class Firings:
 
 
 class RunHistory:
-    """Everything about a run that a picture needs.
-
-    The attributes ``began`` and ``newest`` are the times of the run's first and newest event. The
-    attribute ``seen`` has the variables of all rows, in order, each with the groups of their jobs.
-    If one of the variables has the same value as the rows' clock in every row (``step``, say),
-    ``clock`` is its name. The attribute ``added`` has the rules that were added during the run.
-    """
+    """Everything about a run that a picture needs."""
 
     def __init__(self, tag: str) -> None:
         self.tag = tag
         self.name = tag
+        #: Times of the first and newest event.
         self.began: float | None = None
         self.newest: float | None = None
         self.damage: JournalError | None = None
         self.tracks: dict[str, Track] = {}
         self.curves: dict[Key, Curve] = {}
         self.firings: dict[str, Firings] = {}
+        #: Rules that were added during the run.
         self.added: dict[str, Mapping[str, Any]] = {}
+        #: Variables of all rows, in order, each with the groups of its jobs.
         self.seen: dict[str, dict[str, None]] = {}
         self.rows = 0
+        #: Variable that always equals the rows' clock, for example ``step``.
         self.clock: str | None = None
         self._groups: dict[str, int] = {}
 
@@ -158,9 +152,9 @@ def read(
 ) -> RunHistory:
     """Return the history of these variables (``None``: the first dozen).
 
-    If given, only jobs of ``groups`` or with the ids ``jobs`` are included. Rows that arrive during
-    the reading are omitted. If the journal is damaged, the history ends there, and ``damage``
-    describes the problem.
+    - ``groups``, ``jobs``: if given, only these groups, or jobs with these ids
+
+    If the journal is damaged, the history ends there, and its ``damage`` is set.
     """
     return _Reading(journal, variables, groups, jobs).history
 

@@ -1,9 +1,4 @@
-"""Figure of a table of results, for a paper: ``ensemble plot RUN TABLE``.
-
-The table's ``plot:`` says which columns are x, y and error bars. Each column y has its own panel,
-one below the other. If the table's ``by`` has a parameter besides x, a panel has a curve for each
-value of that parameter. The figure has no title, small type, and the width of a text column.
-"""
+"""Figure of a table of results, for a paper: ``ensemble plot RUN TABLE``."""
 
 from __future__ import annotations
 
@@ -62,19 +57,19 @@ ABOVE = {
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Points of one curve, by x. ``errors`` has as many values as ``ys``, or none."""
+    """Points of one curve."""
 
     y: str
     label: str
     xs: list[Any]
     ys: list[float]
-    errors: list[float] = field(default_factory=list)
+    errors: list[float] = field(default_factory=list)  # one for each y, or none at all
     drawn: Drawn = "line"
 
 
 @dataclass(frozen=True, slots=True)
 class TablePicture:
-    """The picture of a table: a panel for each column in ``ys``, and the curves of all panels."""
+    """Picture of a table: a panel for each column in ``ys``, and the curves of all panels."""
 
     table: str
     x: str
@@ -103,8 +98,8 @@ def table_picture(
 ) -> TablePicture:
     """Return the picture of a table.
 
-    If the table has a ``pivot``, ``values`` are the values of that parameter, and each has a curve.
-    Raises :class:`UsageError` if the table does not define a plot, or has nothing to draw.
+    ``values`` are the values of the table's pivot parameter, if it has one. Raises
+    :class:`UsageError` if the table does not define a plot, or has nothing to draw.
     """
     plot = table.plot
     if not plot:
@@ -188,9 +183,7 @@ def _is_number(value: object) -> bool:
 
 
 def draw_table(picture: TablePicture, form: str, size: tuple[float, float] | None = None) -> bytes:
-    """Return the figure as a file in the format ``form``; ``size`` is its width and height in
-    inches.
-    """
+    """Return the figure as a file in this format. ``size`` is the width and height in inches."""
     from ensemble_plot.drawing import figure_bytes, new_figure
 
     drawn = [y for y in picture.ys if any(curve.y == y for curve in picture.curves)]

@@ -1,10 +1,4 @@
-"""Timeline of jobs: ``ensemble plot RUN --timeline``.
-
-Each job is a bar from its start to its end in the colour of its group, preceded by a light bar for
-its waiting time. Jobs that ran one after another share a line. If the nodes of jobs are known, as
-in a simulated run, each node has its own lines, and a job on several nodes has a bar on each. Marks
-at the top show where rules fired.
-"""
+"""Timeline of jobs, as bars from their start to their end: ``ensemble plot RUN --timeline``."""
 
 from __future__ import annotations
 
@@ -36,17 +30,13 @@ _SHAPES = ("v", "D", "o", "s", "^", "P", "*", "X", "<", ">", "h", "p")
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A job on its line.
-
-    Times are in seconds since the run's start. The field ``start`` is ``None`` if the job never
-    ran.
-    """
+    """A job's bar. Times are in seconds since the run's start."""
 
     job: str
     group: str
     line: int
     submitted: float
-    start: float | None
+    start: float | None  # None if the job never ran
     end: float
     outcome: str
     node: int = -1
@@ -54,7 +44,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The bars, the number of lines, and the times when each rule fired."""
+    """Bars of jobs, and the times when each rule fired."""
 
     bars: list[Bar]
     lines: int
@@ -153,9 +143,7 @@ class _Lanes:
 
 
 def draw_timeline(timeline: Timeline, form: str, size: tuple[float, float] | None = None) -> bytes:
-    """Return the picture as a file in the format ``form``; ``size`` is its width and height in
-    inches.
-    """
+    """Return the picture as a file in this format. ``size`` is the width and height in inches."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 

@@ -1,33 +1,25 @@
-"""The ensemble service connects runs with members: queues elsewhere, each with an agent that runs
-jobs there. This is the only package that loads gRPC.
+"""The ensemble service: connects runs with queues on other machines.
 
-How an event gets from a member to a run, module by module:
-
-1. In the member's agent, ``hosted_run`` takes the event from the queue's executor. If the event is
-   a row or a problem, ``kept_events`` writes it to disk, because the executor would not report it
-   again to a restarted agent.
-2. ``event_stream.Outbox`` numbers the event and keeps it until it is acknowledged. ``agent`` sends
-   it.
-3. At the service, ``streams`` receives the event, ``router`` finds the run, and ``send_queue``
-   bounds the backlog. The service stores nothing.
-4. At the run, ``connection`` receives the event, and ``remote_executor`` passes it to the member's
-   ``member_proxy`` (``received``), which calls the following modules. ``event_stream.Inbox`` drops
-   the event if its number has arrived before.
-5. ``event_admission`` drops events that a member may not report. ``member_jobs`` drops job events
-   that a restarted agent repeats. The remaining events go to the run through ``remote_executor``,
-   and are then acknowledged.
-
-If an event reaches the run twice, look at ``event_stream``. There, ``Inbox.new`` drops events whose
-number has already arrived, and ``Inbox.is_repeated`` drops rows and problems that a restarted agent
-sends again from ``kept_events``. Job events that it repeats are dropped by ``member_jobs``.
-
-The public names are those in ``__all__``. Each is imported on first use.
+The public names are those in ``__all__``.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+# How an event gets from a member to a run:
+#
+# 1. Agent: hosted_run takes the event from the executor. kept_events writes rows and problems to
+#    disk, because the executor would not report them again to a restarted agent.
+# 2. Agent: event_stream.Outbox numbers the event and keeps it until it is acknowledged.
+# 3. Service: streams receives the event, router finds the run, send_queue limits the backlog.
+#    Nothing is stored.
+# 4. Run: connection, remote_executor, and member_proxy receive the event. event_stream.Inbox drops
+#    it if its number has arrived before.
+# 5. Run: event_admission drops what a member may not report. member_jobs drops job events that a
+#    restarted agent repeats. The run gets the remaining events, which are then acknowledged.
+
+# Each public name is imported on first use, because gRPC is slow to load.
 if TYPE_CHECKING:
     from ensemble_service.certificate_authority import init as init_certificates
     from ensemble_service.client import GroupStatus, MemberStatus, ServiceClient

@@ -1,7 +1,4 @@
-"""Absence of a member: measures how long the member is disconnected, and warns the run.
-
-``member_proxy`` has one :class:`Absence` for its member.
-"""
+"""Absence of a member: measures how long a member is disconnected, and warns the run."""
 
 from __future__ import annotations
 
@@ -17,10 +14,10 @@ _AWAY = 3.0
 
 
 class Absence:
-    """Tracks for how long one member is disconnected.
+    """Timer of one member's absences.
 
-    After three seconds it warns the run, and sets the gauge ``away.GROUP`` to 1 for each job group
-    with jobs at that member. It resets the gauges when the member is connected again.
+    A long absence causes a warning, and sets the gauge ``away.GROUP`` to 1 for each job group with
+    jobs at the member.
     """
 
     def __init__(self, member: str, run: RunContext) -> None:

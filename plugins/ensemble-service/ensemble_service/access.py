@@ -1,7 +1,4 @@
-"""Authorization: the roles, what each role may do, and the names of members.
-
-The module ``tokens`` finds the identity for a call's credential.
-"""
+"""Authorization: the roles, what each role may do, and the names of members."""
 
 from __future__ import annotations
 
@@ -28,8 +25,9 @@ _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
 def namespace_name(text: str) -> str:
-    """Return ``text`` if it is a valid namespace (an RFC 1123 label). Otherwise raise
-    :class:`UsageError`.
+    """Return ``text`` if it is a valid namespace (an RFC 1123 label).
+
+    Otherwise raises :class:`UsageError`.
     """
     return _label(text, "namespace", text)
 
@@ -37,8 +35,7 @@ def namespace_name(text: str) -> str:
 def member_name(text: str) -> str:
     """Return a member's full name, ``NAMESPACE/NAME``; a bare ``NAME`` is in ``default``.
 
-    Raises :class:`UsageError` if a part is not an RFC 1123 label, or if there are more than two
-    parts.
+    Raises :class:`UsageError` for an invalid name.
     """
     namespace, slash, name = text.partition("/")
     if not slash:
@@ -84,17 +81,12 @@ def shown(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The sender of a call, and what the sender may do.
-
-    The field ``namespace`` is empty for an admin, who may do everything except connect as a member.
-    For a member's credential, ``member`` is the full name of that member. The field ``id``
-    identifies the token in logs.
-    """
+    """The sender of a call, and what the sender may do."""
 
     role: Role
-    namespace: str
-    member: str | None = None
-    id: str = ""
+    namespace: str  # empty for an admin
+    member: str | None = None  # full name, if the sender is a member
+    id: str = ""  # of the token, for logs
 
     def __str__(self) -> str:
         whom = self.member or self.namespace

@@ -1,9 +1,4 @@
-"""The member agent: runs executors beside a queue, for runs whose controllers are elsewhere.
-
-The command ``ensemble member start`` runs an agent. The agent connects to the service, sends
-heartbeats, and hosts each run that requests it (``hosted_run``). While the service is unreachable,
-jobs continue and events are kept.
-"""
+"""The member agent: runs jobs on a queue for controllers on other machines."""
 
 from __future__ import annotations
 
@@ -53,30 +48,25 @@ _log = logging.getLogger("ensemble.member")
 
 
 class Agent:
-    """One member. ``name`` is ``NAMESPACE/NAME``.
+    """A member agent, connected to the service.
 
-    The function ``build`` creates an executor, and ``executor`` is the executor's name. The folder
-    ``folder`` belongs to the member and has a subfolder for each run. The function ``channel``
-    opens a channel to the service at ``target``. The function ``away`` finds out why the service
-    cannot be reached.
-
-    The callback ``gave_up`` is called, on one of the agent's threads, if the service was never
-    reached and waiting will not help. The owner should then call :meth:`stop`. Once connected, the
-    agent retries forever. Raises :class:`UsageError` if another agent of this member holds the
-    folder.
+    Retries forever once it has been connected. Raises :class:`UsageError` if another agent of the
+    member is running.
     """
 
     def __init__(
         self,
-        name: str,
-        build: Callable[[], Executor],
-        folder: Path,
-        channel: Callable[[], Any],
-        target: str,
+        name: str,  # NAMESPACE/NAME
+        build: Callable[[], Executor],  # creates an executor for a run
+        folder: Path,  # of the member, with a subfolder for each run
+        channel: Callable[[], Any],  # opens a channel to the service
+        target: str,  # the service's address
         *,
-        executor: str = "",
+        executor: str = "",  # name of the executor
         version: str = "",
-        away: Callable[[], Away] | None = None,
+        away: Callable[[], Away] | None = None,  # finds out why the service cannot be reached
+        # Called on a thread of the agent if the service was never reached and waiting is useless.
+        # The owner should then call stop().
         gave_up: Callable[[EnsembleError], None] | None = None,
     ) -> None:
         self.name = name

@@ -13,8 +13,7 @@ __all__ = ["write_atomically"]
 def write_atomically(path: Path, data: bytes) -> None:
     """Write ``data`` to a file that only its owner can read, and sync the file to disk.
 
-    Creates the folder if it is missing. If this function raises :class:`OSError`, the old file is
-    unchanged.
+    Creates the folder if it is missing. After an :class:`OSError`, the old file is unchanged.
     """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")

@@ -1,7 +1,4 @@
-"""Errors of calls to the service: explains gRPC statuses and failed connections.
-
-Used by clients, member agents and the executor ``remote``. Imports gRPC on first use.
-"""
+"""Errors of calls to the service: explains gRPC statuses and failed connections."""
 
 from __future__ import annotations
 
@@ -23,11 +20,11 @@ __all__ = ["MISMATCHED", "Away", "fault", "is_absence", "is_answer", "why_away"]
 
 @dataclass(frozen=True, slots=True)
 class Away:
-    """Why the service cannot be reached, and what to do. ``code`` is for programs."""
+    """Why the service cannot be reached, and what to do."""
 
     cause: str
     hint: str
-    code: str = "unavailable"
+    code: str = "unavailable"  # for programs
 
 
 #: Codes of errors that waiting will not fix: wrong protocol, or an untrusted certificate.
@@ -37,9 +34,8 @@ MISMATCHED = frozenset({"untrusted", "speaks-tls", "no-tls"})
 def fault(error: grpc.RpcError, target: str, away: Away | None = None) -> EnsembleError:
     """Convert a failed call into an error that a user can act on.
 
-    The error is ``transient`` if repeating the call may help. The service may nevertheless have
-    received and carried out the failed call. If the service could not be reached, ``away`` is the
-    result of :func:`why_away`.
+    The error is ``transient`` if repeating the call may help. The service may have carried out the
+    call nevertheless.
     """
     import grpc
 
@@ -111,16 +107,13 @@ _THERE = "check that it is running; if it uses TLS, pass its ca.crt with --ca or
 def is_absence(details: str) -> bool:
     """Return whether a call failed with ``UNAVAILABLE`` because a member is not connected.
 
-    The argument is the text of the gRPC status, which the service wrote in this case.
+    ``details`` is the text of the gRPC status.
     """
     return details.startswith("member ") and is_answer(details)
 
 
 def is_answer(details: str) -> bool:
-    """Return whether the service itself answered a call with ``UNAVAILABLE``.
-
-    Otherwise gRPC created the status, because it could not reach the service.
-    """
+    """Return whether the service itself answered with ``UNAVAILABLE``, not gRPC at the caller."""
     return _OURS.match(details) is not None
 
 
@@ -139,9 +132,9 @@ def why_away(
 ) -> Away:
     """Find out why the service cannot be reached, with a separate connection.
 
-    gRPC itself only reports the last address that it tried. Arguments and errors are those of
-    :func:`open_channel`.
+    Arguments and errors are those of :func:`open_channel`.
     """
+    # gRPC itself only reports the last address that it tried.
     trusted = trusted_file(host, ca, insecure)
     plain = not trusted and (insecure or is_loopback(host))
     context = tls_context(read_certificate(trusted) if trusted else None)

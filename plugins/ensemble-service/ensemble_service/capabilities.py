@@ -1,8 +1,4 @@
-"""Capabilities of the executor ``remote``.
-
-They have a module of their own, because every run reads them from the plugin's record, and the
-module of the executor would load gRPC.
-"""
+"""Capabilities of the executor ``remote``, in a module that does not load gRPC."""
 
 from __future__ import annotations
 

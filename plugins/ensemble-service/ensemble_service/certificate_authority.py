@@ -1,9 +1,4 @@
-"""Certificate authority of the service. Creates the authority, and issues and renews the service's
-certificate.
-
-The command ``ensemble-server init-tls`` calls :func:`init`. The files are written to the folder
-that ``tls`` reads. The package ``cryptography`` is imported on first use.
-"""
+"""Certificate authority of the service, which issues and renews the service's certificate."""
 
 from __future__ import annotations
 
@@ -54,12 +49,11 @@ def init(
 ) -> list[str]:
     """Create a certificate authority and a service certificate valid for ``days``.
 
-    Return the names that the certificate covers. The names and addresses in ``hosts`` are added to
-    those of this machine. Existing files are replaced only with one of these flags:
+    Returns the names that the certificate covers: those of this machine and ``hosts``. Existing
+    files are replaced only with one of these flags:
 
     - ``force`` replaces everything. Clients then need the new ``ca.crt``.
-    - ``renew`` replaces only the certificate. It is issued by the existing authority, which clients
-      already trust, and keeps the names of the previous certificate.
+    - ``renew`` replaces only the certificate, for the same names. Clients still trust it.
     """
     cryptography()
     now = now or dt.datetime.now(dt.timezone.utc)
@@ -103,9 +97,7 @@ def init(
 
 
 def certificate_names(hosts: Sequence[str]) -> list[str]:
-    """Return the names and addresses for a certificate: those in ``hosts`` and those of this
-    machine.
-    """
+    """Return the names and addresses for a certificate: those of this machine and ``hosts``."""
     own = socket.gethostname()
     names = [*hosts, "localhost", "127.0.0.1", "::1", own, socket.getfqdn()]
     found: dict[str, None] = {}

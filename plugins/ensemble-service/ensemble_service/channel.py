@@ -1,8 +1,4 @@
-"""gRPC channels to the ensemble service: addresses, TLS and tokens.
-
-Clients, member agents and the executor ``remote`` all open their channels here. gRPC is imported
-when the first channel is opened.
-"""
+"""gRPC channels to the ensemble service: addresses, TLS and tokens."""
 
 from __future__ import annotations
 
@@ -173,11 +169,10 @@ def authorization(token: str | None) -> tuple[tuple[str, str], ...]:
 
 
 def own_authority(host: str, folder: Path | None = None) -> Path | None:
-    """Return the certificate authority's file that ``ensemble-server init-tls`` created on this
-    machine.
+    """Return the file of this machine's certificate authority (see ``ensemble-server init-tls``).
 
-    The argument ``folder`` overrides the usual certificate folder. Returns ``None`` if the file
-    does not exist, or if ``host`` is another machine.
+    ``folder`` replaces the usual certificate folder. Returns ``None`` if the file does not exist,
+    or if ``host`` is another machine.
     """
     if not is_loopback(host):
         return None
@@ -270,7 +265,7 @@ _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", r
 
 
 def tls_context(authority: bytes | None) -> ssl.SSLContext:
-    """Return a TLS context that trusts this certificate authority. It is no stricter than gRPC."""
+    """Return a TLS context that trusts this certificate authority, no stricter than gRPC."""
     context = ssl.create_default_context(cadata=authority.decode("ascii") if authority else None)
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     return context

@@ -1,8 +1,4 @@
-"""Client of the ensemble service: resize, cancel and status, with retries.
-
-Programs, plugins and ``ensemble-server status`` use :class:`ServiceClient`. Creating a client
-imports gRPC.
-"""
+"""Client of the ensemble service: resize, cancel and status, with retries."""
 
 from __future__ import annotations
 
@@ -62,17 +58,11 @@ class GroupStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberStatus:
-    """Status of a member.
-
-    The field ``last_beat`` is the time of the last heartbeat in seconds since the epoch, 0 for
-    never. The field ``size`` is the number of nodes, if the service resizes the member and knows
-    the number. The field ``denied`` says why the member's last resize request was denied; otherwise
-    it is empty.
-    """
+    """Status of a member."""
 
     member: str
     alive: bool = False
-    last_beat: float = 0.0
+    last_beat: float = 0.0  # time of the last heartbeat, in seconds since the epoch; 0 for never
     executor: str = ""
     host: str = ""
     version: str = ""
@@ -80,8 +70,8 @@ class MemberStatus:
     groups: tuple[GroupStatus, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
     runs: tuple[str, ...] = ()
-    size: int | None = None
-    denied: str = ""
+    size: int | None = None  # number of nodes; None if unknown
+    denied: str = ""  # why the last resize request was denied, or empty
 
 
 # -- the client ---------------------------------------------------------------------------------
@@ -90,8 +80,8 @@ class MemberStatus:
 class ServiceClient:
     """Client of the ensemble service. Thread-safe.
 
-    The arguments ``token`` and ``ca`` are those of :func:`open_channel`. The argument ``timeout``,
-    in seconds, covers a whole request with its retries.
+    - ``token``, ``ca``, ``insecure``: as for :func:`open_channel`
+    - ``timeout``: seconds for a whole request with its retries
     """
 
     def __init__(

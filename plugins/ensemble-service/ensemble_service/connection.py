@@ -1,9 +1,6 @@
 """Reconnecting stream to the service, with backoff.
 
-Used by the member agent (for the RPC ``Member``) and by each controller with the executor
-``remote`` (for the RPC ``Steer``). If the stream breaks, messages in flight may be lost, and this
-module does not repeat them. Both sides number their events and calls, so they find out what was
-lost and send it again.
+If the stream breaks, messages may be lost. Senders must repeat them.
 """
 
 from __future__ import annotations
@@ -39,24 +36,21 @@ _R = TypeVar("_R")
 
 
 class Connection(Generic[_S, _R]):
-    """Keeps a stream open from :meth:`start` to :meth:`close`.
+    """Stream that is open from :meth:`start` to :meth:`close`, and reopened if it breaks.
 
-    The function ``channel`` opens a channel. The function ``first`` returns the first message for
-    each new stream. The callback ``heard`` is called with each received message. The callback
-    ``down`` is called with the error when the stream ends or cannot be opened. Both callbacks run
-    on the connection's thread. The function ``away`` finds out why the service cannot be reached.
+    The callbacks ``heard`` and ``down`` run on the connection's thread.
     """
 
     def __init__(
         self,
-        channel: Callable[[], Any],
-        method: Literal["Member", "Steer"],
-        target: str,
+        channel: Callable[[], Any],  # opens a channel
+        method: Literal["Member", "Steer"],  # RPC of member agents, RPC of controllers
+        target: str,  # the service's address
         *,
-        first: Callable[[], _S],
-        heard: Callable[[_R], None],
-        down: Callable[[EnsembleError], None],
-        away: Callable[[], Away] | None = None,
+        first: Callable[[], _S],  # returns the first message of each new stream
+        heard: Callable[[_R], None],  # called with each received message
+        down: Callable[[EnsembleError], None],  # called when a stream ends or cannot be opened
+        away: Callable[[], Away] | None = None,  # finds out why the service cannot be reached
     ) -> None:
         self._channel = channel
         self._method = method

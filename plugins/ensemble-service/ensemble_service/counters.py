@@ -1,4 +1,4 @@
-"""Counters of the running service since its start, read by ``prometheus`` on each scrape."""
+"""Counters of the running service, for Prometheus."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["Counters"]
 
 
 class Counters:
-    """Counts finished RPCs (``requests``) by method and status, and ``resizes`` by outcome."""
+    """Numbers of finished RPCs, by method and status, and of resizes, by outcome."""
 
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, str]] = Counter()

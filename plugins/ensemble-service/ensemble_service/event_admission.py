@@ -1,11 +1,6 @@
 """Admission of members' events: allow-list, size and rate limits, and clock correction.
 
-A member's token identifies one queue. So a member may only report problems, its resources, the jobs
-that were submitted to it, and the outcomes of requests that it got. Any other event is dropped,
-with one warning: for example ``call-returned``, ``stop``, and events of another member's job.
-``wire`` has already checked types. Paths of a job's files are trusted only within folders that the
-user shares with members; other files are reported but not read. ``member_proxy`` has one
-:class:`EventAdmission` for each member.
+Members are not trusted. An event that a member may not report is dropped with a warning.
 """
 
 from __future__ import annotations
@@ -51,27 +46,23 @@ _WHAT_TO_DO = (
 class EventAdmission:
     """Decides which of a member's events reach the run.
 
-    - ``jobs``, ``resizes``: the member's jobs, and its resize requests without an outcome; the
-      proxy updates both
-    - ``elsewhere``: returns whether a job belongs to another member
-    - ``tell``: called with messages for the user
-    - ``ahead``: stores for later controllers by how many seconds the member's clock is ahead: the
-      smallest and the newest estimate
-    - ``offsets``: these two estimates, as an earlier controller stored them
-    - ``shared``: absolute paths of folders in which job files may be read
+    A member may report problems, its resources, events of its own jobs, and outcomes of its resize
+    requests.
     """
 
     def __init__(
         self,
         member: str,
-        jobs: Mapping[str, MemberJob],
-        resizes: Mapping[str, object],
+        jobs: Mapping[str, MemberJob],  # the member's jobs; the proxy updates them
+        resizes: Mapping[str, object],  # its requests without an outcome; the proxy updates them
         *,
-        elsewhere: Callable[[str], bool],
-        tell: Callable[[str], None],
+        elsewhere: Callable[[str], bool],  # returns whether a job belongs to another member
+        tell: Callable[[str], None],  # called with messages for the user
+        # Stores for later controllers by how many seconds the member's clock is ahead: the smallest
+        # and the newest estimate.
         ahead: Callable[[int, int], None],
-        offsets: tuple[int, int] = (0, 0),
-        shared: Sequence[str] = (),
+        offsets: tuple[int, int] = (0, 0),  # these estimates, from an earlier controller
+        shared: Sequence[str] = (),  # absolute folders; files outside are reported, but not read
     ) -> None:
         self._member = member
         self._shared = shared

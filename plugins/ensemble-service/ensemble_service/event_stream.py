@@ -1,9 +1,6 @@
 """Delivery of a member's events to a run: an outbox that resends, and an inbox that drops repeats.
 
-Each time a member opens its executor for a run, a *life* of the run at this member begins, and its
-events are numbered from 1 (``hosted_run``). The agent keeps them in an :class:`Outbox` and resends
-them, with backoff, until the run's :class:`Inbox` has acknowledged their numbers. So each event
-arrives once and in order, whatever the connection loses or repeats.
+Each event arrives once and in order, even if a connection breaks.
 """
 
 from __future__ import annotations
@@ -32,9 +29,13 @@ _MOST_LIVES = 100
 
 
 class Outbox:
-    """The unacknowledged events of one life. Thread-safe. Sends nothing before :meth:`rewind`."""
+    """Numbered events that a run has not acknowledged yet. Thread-safe.
+
+    Sends nothing before :meth:`rewind`.
+    """
 
     def __init__(self, life: str, most: int = MOST) -> None:
+        #: The period in which events are numbered from 1 (see ``hosted_run``).
         self.life = life
         self._most = most
         self._lock = threading.Lock()
@@ -138,7 +139,7 @@ class Outbox:
 
 
 class Inbox:
-    """The numbers of one member's events that have arrived, so that repeated events are dropped."""
+    """The numbers of a member's events that have arrived, to drop repeated events."""
 
     def __init__(self) -> None:
         #: The life that the numbers belong to; None before the first life.

@@ -1,7 +1,4 @@
-"""Lock on a state folder, so that two services or agents do not share one.
-
-Used by ``server`` for the service's state and by ``agent`` for a member's.
-"""
+"""Lock on a state folder, so that two services or agents do not share one."""
 
 from __future__ import annotations
 
@@ -17,8 +14,7 @@ __all__ = ["claim"]
 def claim(folder: Path, taken: UsageError) -> int:
     """Create and lock the folder. Return the descriptor that holds the lock until it is closed.
 
-    Raises :class:`UsageError` if the folder cannot be used, and ``taken`` if another process holds
-    the lock.
+    Raises :class:`UsageError` if the folder cannot be used, or ``taken`` if it is locked.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -1,8 +1,4 @@
-"""The standard gRPC health service (``grpc.health.v1``). Its memory is bounded.
-
-Probes have no token, so the service stores nothing that a caller sends. ``rpc_guard`` limits the
-messages and streams of callers without a token.
-"""
+"""The standard gRPC health service (``grpc.health.v1``)."""
 
 from __future__ import annotations
 
@@ -22,6 +18,7 @@ _LONGEST_NAME = 200
 _STATUS = health_pb2.HealthCheckResponse
 
 
+# Probes have no token, so nothing that a caller sends may be stored.
 class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # has no types
     """Health of the services ``names``, which start and stop together."""
 

@@ -1,15 +1,4 @@
-"""A run at a member agent: carries out the calls of the run's controller, and collects the events.
-
-The controllers of a run are numbered; a controller's number is its *epoch*. The agent opens its
-executor for the run once, and opens it again, as for a resume, in three cases: for a new
-controller; after the agent was restarted; and after the executor lost its queue, or more events
-were waiting than the agent can keep. The time from one opening to the next is a *life*; its events
-are numbered from 1. If a controller sees that another life has begun, it asks the executor for the
-state of its jobs. Within a life that is unnecessary, because events are resent until they are
-acknowledged.
-
-The agent's receiving thread queues calls; the run's own thread performs them one by one.
-"""
+"""A run at a member agent: carries out the calls of the run's controller, and collects events."""
 
 from __future__ import annotations
 
@@ -50,25 +39,27 @@ _MOST_ROOM = 16
 _log = logging.getLogger("ensemble.member")
 
 
+# The controllers of a run are numbered; a controller's number is its *epoch*.
+#
+# The time from one opening of the executor to the next is a *life* of the run at this member. In
+# each life, events are numbered from 1. A new life begins for a new controller, after a restart of
+# the agent, after the executor lost its queue, and if too many events wait. A controller that sees
+# a new life asks for the state of its jobs. Within a life, events are resent until acknowledged.
 class HostedRun:
-    """A run on this member.
-
-    The function ``build`` creates an executor. The folder ``folder`` keeps the run's files. The
-    callback ``answer`` sends an answer, and ``news`` reports that events are ready to be sent. The
-    callback ``over`` is called after each call that leaves the run closed. It makes the agent
-    forget the run and returns true, or returns false if another call for the run is waiting.
-    """
+    """A run on this member. Calls are queued, and performed one by one on the run's own thread."""
 
     def __init__(
         self,
         tag: str,
         member: str,
-        build: Callable[[], Executor],
-        folder: Path,
+        build: Callable[[], Executor],  # creates an executor
+        folder: Path,  # of the run
         stats: MemberStats,
         *,
-        answer: Callable[[pb.Answer], None],
-        news: Callable[[], None],
+        answer: Callable[[pb.Answer], None],  # sends an answer
+        news: Callable[[], None],  # called if events are ready to be sent
+        # Called after a call that leaves the run closed. Makes the agent forget the run and returns
+        # true, or returns false if another call for the run is waiting.
         over: Callable[[HostedRun], bool],
     ) -> None:
         self.tag = tag

@@ -1,11 +1,4 @@
-"""Rows and problems that a run has not acknowledged, kept on disk to outlive the member agent.
-
-After a restart of the agent, its executor repeats the events of its jobs, but neither rows nor
-problems. So the agent writes rows and problems to a file before it sends them, each with its number
-and its *life*: the period since the executor was opened, within which events are numbered
-(``hosted_run``). The restarted agent resends them with the old life and number. The run's inbox
-drops those that have already arrived.
-"""
+"""Rows and problems that a run has not acknowledged, kept on disk to outlive the member agent."""
 
 from __future__ import annotations
 
@@ -35,6 +28,9 @@ _ORIGIN = ', "origin": '
 _log = logging.getLogger("ensemble.member")
 
 
+# A restarted agent resends these events under their old life (see hosted_run) and number, because
+# its executor repeats the events of jobs, but neither rows nor problems. The run drops those that
+# have arrived before.
 class KeptEvents:
     """The unacknowledged rows and problems of one run. Thread-safe."""
 
@@ -143,9 +139,9 @@ def _line(message: pb.Event, life: str, number: int) -> bytes:
 
 
 def origin_of(message: pb.Event) -> tuple[str, int] | None:
-    """Return the life and number under which an event was first sent in an earlier life.
+    """Return the life and number of an event that was first sent in an earlier life.
 
-    Returns ``None`` if the event is from the current life.
+    Returns ``None`` if the event is from the current life. For *life*, see ``hosted_run``.
     """
     data = message.other.data
     if _ORIGIN not in data:

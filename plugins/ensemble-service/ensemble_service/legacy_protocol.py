@@ -1,9 +1,6 @@
-"""Legacy protocol: the service ``EnsembleOperator`` of ensemble-python 0.0.16, for its clients.
+"""Legacy protocol: the service ``EnsembleOperator`` for clients of ensemble-python 0.0.16.
 
-These clients send no credential, so they can resize only members that were named at the start
-(``--legacy``). They also send the API group and version of a Kubernetes object, which are ignored.
-A bad request is answered with ``ERROR`` and a reason, as those clients expect, not with a gRPC
-status.
+These clients have no token, so they can resize only the members that ``--legacy`` names.
 """
 
 from __future__ import annotations
@@ -36,10 +33,12 @@ _NODES = {
 }
 
 
+# A bad request is answered with ERROR and a reason, not with a gRPC status, as the clients expect.
+# The API group and version in a request are ignored.
 class LegacyServicer(api.EnsembleOperatorServicer):
     """The service ``EnsembleOperator``.
 
-    The argument ``legacy`` has the full names of the members that need no credential here.
+    ``legacy`` has the full names of members that need no token.
     """
 
     def __init__(

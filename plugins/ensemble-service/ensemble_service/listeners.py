@@ -1,9 +1,4 @@
-"""Owners of listening sockets on this machine: checks who would receive a token in plaintext.
-
-Any user may listen on a free loopback port and wait for tokens. On Linux, the kernel reports the
-owner of a listening socket (``/proc/net/tcp``, ``tcp6``). ``channel`` checks the owner before each
-call that carries a token in plaintext.
-"""
+"""Owners of listening sockets on this machine: checks who would receive a token in plaintext."""
 
 from __future__ import annotations
 
@@ -19,11 +14,12 @@ _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _LISTENS = "0A"
 
 
+# Any user may listen on a free loopback port and wait for tokens. On Linux, the kernel reports the
+# owner of a listening socket (/proc/net/tcp, tcp6).
 def foreign_owner(host: str, port: int) -> str | None:
-    """Return a text for an error message if another user (but not root) listens on this loopback
-    address.
+    """Return an error text if another user, other than root, listens on this loopback address.
 
-    Returns ``None`` if this user, root or nobody listens there.
+    Returns ``None`` otherwise.
     """
     for address, owner in _listeners(host, port):
         if owner not in (os.geteuid(), 0):

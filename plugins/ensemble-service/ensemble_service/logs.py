@@ -1,7 +1,6 @@
 """The service's log: one line per event, as JSON or as text for people.
 
-Each line has an event (a few constant words) and fields. No field contains a credential. Used by
-every part of the running service.
+No line may contain a credential.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _LONGEST = 2_000
 
 
 def tell(event: str, level: Level = "info", **fields: object) -> None:
-    """Log an event: a few constant words, with ``fields`` that vary (numbers, texts)."""
+    """Log an event: a few constant words, with variable values as ``fields``."""
     number = getattr(logging, level.upper())
     if _LOGGER.isEnabledFor(number):
         _LOGGER.log(number, event, extra={_FIELDS: fields})

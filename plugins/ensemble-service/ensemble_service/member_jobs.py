@@ -1,9 +1,4 @@
-"""Table of the active jobs that a run has submitted to one member.
-
-It is part of the member's proxy in the run's controller (``member_proxy``). It says which jobs
-still have to be sent to the member, and decides what happens to jobs that a restarted member does
-not know.
-"""
+"""Table of the active jobs that a run has submitted to one member."""
 
 from __future__ import annotations
 
@@ -18,23 +13,15 @@ __all__ = ["MemberJob", "MemberJobs"]
 
 @dataclass(slots=True)
 class MemberJob:
-    """An active job.
+    """An active job. Times are by the member's clock."""
 
-    - ``data``: the job as it is sent to the member. It is kept, so that the job can be sent again,
-      until an event shows that the member has the job.
-    - ``newest``: time of the job's newest event
-    - ``since``: the value of ``newest`` when the member restarted. The member then repeats the
-      job's events, and those up to this time are dropped, because they had already arrived.
-    - ``events``: number of received events
-
-    Times are by the member's clock.
-    """
-
-    data: pb.Job | None
-    newest: float = 0.0
+    data: pb.Job | None  # the job to send; None once an event shows that the member has the job
+    newest: float = 0.0  # time of the newest event
+    # The value of ``newest`` when the member restarted. The member then repeats the job's events,
+    # and those up to this time are dropped.
     since: float = 0.0
     sent: bool = False
-    events: int = 0
+    events: int = 0  # number of received events
 
 
 class MemberJobs(dict[str, MemberJob]):

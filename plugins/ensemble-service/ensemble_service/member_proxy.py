@@ -1,15 +1,6 @@
 """Member proxy: the object in a run's controller that represents one member.
 
-The executor ``remote`` has one :class:`MemberProxy` for each member, and holds its own lock when it
-calls a proxy. The proxy sends calls (submit, cancel …) to the member in order, and resends each one
-until it is answered; the member carries out each call once. The member numbers its events, so none
-is lost or repeated.
-
-When the member was restarted, or has reopened its executor, it numbers its events from 1 again:
-another *life* begins (``hosted_run``). The proxy then first asks the member which jobs it knows,
-and keeps all other calls until the answer. Jobs that never arrived at the member are resubmitted.
-Jobs that had arrived, but are now unknown to the member, are reported as lost. The member repeats
-the events of the jobs that it knows, and the proxy drops those that it has already received.
+Callers must hold the lock of the executor ``remote``.
 """
 
 from __future__ import annotations
@@ -51,16 +42,21 @@ _GAUGE_RATE = (20.0, 200.0)
 _MOST_CAPABILITIES = 100
 
 
+# When a new life begins at the member (see hosted_run), the proxy first asks which jobs the member
+# knows. Until the answer, it keeps all other calls. Jobs that never arrived are resubmitted. Jobs
+# that had arrived, but are unknown now, are reported as lost. The member repeats the events of its
+# jobs; member_jobs drops those that have arrived before.
 class MemberProxy:
     """One member, as a run's controller sees it.
 
-    The attribute ``present`` says whether the member is connected. The property ``open`` says
-    whether it has also joined the run, so that calls can be sent to it.
+    Calls (submit, cancel …) are sent in order and resent until they are answered. The member
+    carries out each call once.
     """
 
     def __init__(self, name: str, run: RunContext, offsets: tuple[int, int] = (0, 0)) -> None:
         self.name = name
         self._run = run
+        #: Whether the member is connected. ``state`` says whether it has also joined the run.
         self.present = False
         self.state: Literal["away", "opening", "asking", "open"] = "away"
         #: Why the last attempt to open the member failed.

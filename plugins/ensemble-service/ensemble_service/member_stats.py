@@ -1,7 +1,4 @@
-"""Member statistics: gauges, and job counts by group and state, computed from the events of runs.
-
-The member agent adds the events of all its runs here and sends the result in heartbeats.
-"""
+"""Member statistics: gauges, and job counts by group and state, for heartbeats."""
 
 from __future__ import annotations
 

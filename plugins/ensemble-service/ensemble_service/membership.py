@@ -1,7 +1,6 @@
-"""Record of a run's members, in a file of its state folder, and errors for absent members.
+"""Record of a run's members in its state folder, and errors for absent members.
 
-When a run is resumed, its new controller reads this file to learn which members may have jobs of
-the run. Used by the executor ``remote``. Loads neither gRPC nor protobuf.
+A resumed run reads the record to find the members that may have its jobs.
 """
 
 from __future__ import annotations
@@ -174,7 +173,7 @@ def similar_name(name: str, there: Collection[str]) -> str | None:
 def no_such_member(
     absent: Sequence[str], present: Collection[str], target: str, namespace: str
 ) -> ExecutorError:
-    """Return the error of a new run for members that are not connected to the service."""
+    """Return the error of a new run for members that are not connected."""
     there = sorted(present)
     cause = f"connected: {listed(there)}" if there else "no member is connected"
     hint = "start one beside a queue with 'ensemble member start'"

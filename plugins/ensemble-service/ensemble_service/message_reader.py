@@ -1,11 +1,4 @@
-"""Message reader: limits how many messages are read at the same time, to limit memory.
-
-``rpc_guard`` uses it to read the first message of each call. gRPC allocates memory for a message
-only while the message is read; a call whose message is not read yet holds at most one HTTP/2 flow
-control window. Messages of callers with a credential are queued. Messages of callers without one
-share a few places. If all places are taken, the oldest of these messages is rejected to make room
-for a new one: an honest caller's message arrives at once, so it is hardly ever the oldest.
-"""
+"""Message reader: limits how many messages are read at the same time, to limit memory."""
 
 from __future__ import annotations
 
@@ -33,8 +26,8 @@ _MOST_READERS = 1_000
 class Messages:
     """Iterator over the messages of a call.
 
-    Unlike gRPC's own iterator, it keeps no reference to a message that it has returned, so the
-    memory of a large message is free before the next one arrives.
+    Keeps no reference to a returned message, unlike gRPC's own iterator, so that its memory is free
+    before the next message arrives.
     """
 
     def __init__(self, context: Any) -> None:
@@ -50,6 +43,8 @@ class Messages:
         return data  # type: ignore[no-any-return]  # gRPC has no types
 
 
+# gRPC allocates memory for a message only while the message is read. Before that, a call holds at
+# most one HTTP/2 flow control window.
 class MessageReader:
     """Reads the first message of a call. Raises :class:`Refused`."""
 
@@ -82,19 +77,17 @@ class MessageReader:
 
 
 class _Turns:
-    """Limit on the concurrently read messages of one credential, with the number of queued and
-    active ones.
-    """
+    """Limit on the messages of one credential that are read at the same time."""
 
     def __init__(self) -> None:
         self.places = asyncio.Semaphore(_AT_ONCE)
         self.in_line = 0
 
 
+# If the set is full, a new message replaces the oldest. An honest caller's message arrives at once,
+# so it is hardly ever the oldest.
 class _Places:
-    """A bounded set of messages that are being read. If it is full, a new message replaces the
-    oldest.
-    """
+    """A bounded set of messages that are being read, from callers without a credential."""
 
     def __init__(self, most: int) -> None:
         self._most = most

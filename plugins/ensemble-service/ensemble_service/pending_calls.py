@@ -1,7 +1,4 @@
-"""Pending calls (submit, cancel …) of a run to a member, resent until they are answered.
-
-They are sent in order, by the member's proxy (``member_proxy``).
-"""
+"""Pending calls (submit, cancel …) of a run to a member, resent until they are answered."""
 
 from __future__ import annotations
 
@@ -27,27 +24,25 @@ Kind = Literal["submit", "cancel", "resize", "reattach", "forget", "close"]
 
 @dataclass(slots=True)
 class Waiting:
-    """An unanswered call. ``when`` is the time at which it was sent (monotonic seconds)."""
+    """An unanswered call."""
 
     id: int
     kind: Kind
     jobs: list[str] = field(default_factory=list)
     resize: pb.Resize | None = None
     sent: bool = False
-    when: float = 0.0
+    when: float = 0.0  # time of sending (monotonic seconds)
     #: Whether this call is the proxy's own question about known jobs, not a request of the run.
     own: bool = False
 
 
 class PendingCalls:
-    """The unanswered calls to one member, in order.
-
-    The mapping ``jobs`` has the data of the jobs to submit. The member's proxy updates it.
-    """
+    """The unanswered calls to one member, in order."""
 
     def __init__(self, member: str, run: RunContext, jobs: Mapping[str, MemberJob]) -> None:
         self._member = member
         self._run = run
+        #: The jobs to submit. The member's proxy updates this mapping.
         self._jobs = jobs
         self._waiting: dict[int, Waiting] = {}
 

@@ -1,7 +1,6 @@
-"""Plugin record of the executor ``remote``, loaded by the entry point of that name.
+"""Plugin record of the executor ``remote``.
 
-The executor is in ``remote_executor``. That module and gRPC are imported only when a run uses the
-executor.
+Does not load gRPC, because every run imports this module.
 """
 
 from __future__ import annotations
@@ -16,9 +15,7 @@ __all__ = ["OPTIONS", "ensemble_executors"]
 
 
 def _flag(metavar: str, text: str, **more: object) -> Mapping[str, Any]:
-    """Return the schema entry that makes an option a flag of every command that connects to the
-    service.
-    """
+    """Return the schema entry that makes an option a flag of commands such as ``ensemble run``."""
     commands = ["run", "resume", "cancel"]
     return {"x-ensemble-flag": {"metavar": metavar, "help": text, "commands": commands, **more}}
 

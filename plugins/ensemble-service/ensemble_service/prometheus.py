@@ -1,10 +1,6 @@
-"""HTTP endpoints of the service: metrics for Prometheus, and health.
+"""HTTP endpoints of the service: ``/metrics`` for Prometheus, and ``/healthz`` for probes.
 
-The endpoint ``/metrics`` reads the service's counters on each scrape, so counting is cheap. The
-endpoint ``/healthz`` returns 200 while the service accepts requests and 503 while it stops, for
-probes that do not use TLS. If ``--metrics-port`` is given, the server starts both on its event
-loop. Each request has a deadline. If too many connections are open, the oldest is closed, so that
-``/healthz`` stays available.
+``/healthz`` returns 200 while the service accepts requests, and 503 while it stops.
 """
 
 from __future__ import annotations
@@ -30,9 +26,7 @@ _MOST, _HEAD = 256, 8 * 1024
 
 
 class MetricsServer:
-    """Listens on ``host:port`` between :meth:`start` and :meth:`close`. Port 0 means any free
-    port.
-    """
+    """HTTP server on ``host:port``. Port 0 means any free port."""
 
     def __init__(
         self, host: str, port: int, router: Router, counters: Counters, healthy: Callable[[], bool]

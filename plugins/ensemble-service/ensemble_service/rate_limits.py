@@ -1,4 +1,4 @@
-"""Rate limits (token buckets) and deadlines of single requests, applied by ``rpc_guard``."""
+"""Rate limits (token buckets) and deadlines of single requests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Deadline", "RateLimiter"]
 class RateLimiter:
     """A token bucket for each key, with ``rate`` tokens a second and ``burst`` at once.
 
-    Only the ``most`` keys that were used last are remembered, to limit memory.
+    Only the ``most`` keys that were used last are stored, to limit memory.
     """
 
     def __init__(self, rate: float, burst: float, most: int = 20_000) -> None:

@@ -1,4 +1,4 @@
-"""The error that ends one RPC or stream with a gRPC status."""
+"""The error that ends an RPC with a gRPC status."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ __all__ = ["Refused"]
 
 
 class Refused(Exception):
-    """The connection or request is rejected. ``code`` is a name in ``grpc.StatusCode``."""
+    """The RPC is rejected. ``code`` is a name in ``grpc.StatusCode``."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)

@@ -1,10 +1,6 @@
 """The executor ``remote``: runs jobs on members of the ensemble service, each with its own queue.
 
-A job goes to the member that its group's ``executor`` names, or to the default member. Each member
-has a :class:`~ensemble_service.member_proxy.MemberProxy`, which has its jobs and pending calls.
-This module has what the proxies share: the connection to the service, the number of the run's
-controller (*epoch*), the lock and the event callback. One lock guards all members' state. Incoming
-messages are handled on the connection's thread; a second thread handles timeouts.
+One lock guards the state of all members.
 """
 
 from __future__ import annotations
@@ -58,14 +54,7 @@ _log = logging.getLogger("ensemble.remote")
 
 
 class RemoteExecutor(Executor):
-    """Runs jobs on members of the ensemble service.
-
-    - ``name``: namespace of the members
-    - ``default``: member for jobs that name none
-    - ``members``: members to wait for at the start; an empty name means the default member
-    - ``patience``: seconds to wait for absent members when a run is resumed
-    - ``channel``: replaces :func:`open_channel` in tests
-    """
+    """Executor that runs jobs on members of the ensemble service."""
 
     capabilities: ClassVar[frozenset[str]] = CAPABILITIES
     causes: ClassVar[frozenset[Cause]] = frozenset(
@@ -77,15 +66,15 @@ class RemoteExecutor(Executor):
         *,
         host: str = "localhost",
         port: int = 50051,
-        name: str = "default",
-        default: str | None = None,
-        members: Sequence[str] = (),
+        name: str = "default",  # namespace of the members
+        default: str | None = None,  # member for jobs that name none
+        members: Sequence[str] = (),  # to wait for at the start; "" is the default member
         token_file: str | None = None,
         ca: str | None = None,
         insecure: bool = False,
-        patience: float = 300.0,
+        patience: float = 300.0,  # seconds to wait for absent members when a run is resumed
         shared: Sequence[str] = (),
-        channel: Callable[[], Any] | None = None,
+        channel: Callable[[], Any] | None = None,  # replaces open_channel in tests
     ) -> None:
         load_grpc()
         self._namespace = namespace_name(name)

@@ -1,9 +1,4 @@
-"""Reporter: shows the queue of a single run at the service, as a member.
-
-The executor ``minicluster`` uses it. Its run submits jobs to the queue directly, so the queue has
-no member agent. In place of an agent, the reporter sends heartbeats with gauges and job counts. If
-other runs ask to use the queue, the reporter rejects that.
-"""
+"""Reporter: shows the queue of a single run at the service, as a member without an agent."""
 
 from __future__ import annotations
 
@@ -35,16 +30,14 @@ _log = logging.getLogger("ensemble.member")
 
 
 class Reporter:
-    """Sends heartbeats as the member ``name`` to the service at ``host:port``.
+    """Sender of heartbeats for the member ``name`` to the service at ``host:port``.
 
-    The file ``token_file`` has the credential and is read for each connection. The arguments ``ca``
-    and ``insecure`` are those of :class:`ServiceClient`. The arguments ``executor``, ``version``
-    and ``capabilities`` describe the member.
+    - ``token_file``: file with the credential, read for each connection
+    - ``ca``, ``insecure``: as for :class:`ServiceClient`
+    - ``executor``, ``version``, ``capabilities``: description of the member
+    - ``refused``: called on another thread, once, if the service rejects the credential
 
-    If the service rejects the credential, the callback ``refused`` is called on one of this
-    object's threads. It is called once, and again only after a connection has succeeded. The
-    reporter keeps trying, with the file's current content. If the service is unreachable, it
-    retries silently.
+    Retries forever. After a success, ``refused`` may be called once more.
     """
 
     def __init__(

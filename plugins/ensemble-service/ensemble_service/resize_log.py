@@ -1,9 +1,6 @@
-"""Idempotency log of resize requests, in SQLite: request names and outcomes.
+"""Idempotency log of resize requests, in SQLite.
 
-A repeated request gets the outcome of the first one, also after a restart of the service. If the
-service was killed while it carried out a request, the log has the request without an outcome.
-``resizes`` then asks the resizer for the outcome (``Resizer.decide``); if the resizer cannot tell,
-the request is denied. ``resizes`` calls this module from its threads.
+A repeated request gets the answer of the first one, even after a restart of the service.
 """
 
 from __future__ import annotations
@@ -43,20 +40,20 @@ _FORGET = "DELETE FROM resizes WHERE number <= ?"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A request that was begun, and its answer once known."""
+    """A resize request that was begun, and its answer."""
 
     delta: int
+    #: None if not known yet, or if the service was killed while it carried out the request.
     answer: Resized | None = None
     #: What the resizer recorded before the change.
     kept: Mapping[str, Any] | None = None
 
 
 class ResizeLog:
-    """The log of resize requests by name, with their answers. With ``path`` None, it is kept in
-    memory.
+    """The log of resize requests by name, with their answers.
 
-    May be called from several threads, but from only one at a time for each member. Raises
-    :class:`EnsembleError` if the file cannot be used.
+    With ``path`` None, the log is kept in memory. Threads may share a log, but only one thread at a
+    time may use it for the same member. Raises :class:`EnsembleError` if the file cannot be used.
     """
 
     def __init__(self, path: Path | None, most: int = MOST) -> None:

@@ -1,13 +1,6 @@
 """Resize requests: carries out each request once, and one per member at a time.
 
-The resize requests of both protocols (``servicer``, ``legacy_protocol``) arrive here, on the event
-loop. The *resizer*, a plugin, changes the size of a member. It is called in threads, or on the
-event loop if it declares that it never blocks.
-
-Only this layer makes requests idempotent. A repeated request waits until the member's earlier
-requests are answered, and then gets its first answer from the log (``resize_log``), so
-``Resizer.resize`` is called once for each request. The section "Which layer retries, and which is
-idempotent" in ``docs/service.md`` describes the other layers.
+``docs/service.md`` explains which layer retries and which is idempotent.
 """
 
 from __future__ import annotations
@@ -45,10 +38,12 @@ _MOST_SIZES = 20_000
 _CLOSING = 1.0
 
 
+# Only this layer makes requests idempotent: a repeated request waits until earlier requests of the
+# member are answered, and gets its first answer from the log. So Resizer.resize is called once.
 class Resizes:
-    """The service's resizer, if it has one, with a queue of requests for each member.
+    """Queue of resize requests for each member. Use it on the event loop only.
 
-    Use it on the event loop only.
+    The *resizer* is a plugin that changes the size of members.
     """
 
     def __init__(

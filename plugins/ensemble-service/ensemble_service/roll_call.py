@@ -1,8 +1,4 @@
-"""Roll call at the start of a run: waits for the service and for the members that the run needs.
-
-These are the members that the ensemble file names, and the default member, which gets the jobs of
-groups that name no member. If no default is set, the roll call chooses one.
-"""
+"""Roll call at the start of a run: waits for the service and for the members that the run needs."""
 
 from __future__ import annotations
 
@@ -27,18 +23,14 @@ _log = logging.getLogger("ensemble.remote")
 
 
 class RollCall:
-    """A roll call in progress.
-
-    Another thread notifies the condition ``news`` whenever the service or a member connects or
-    disconnects. Callers must hold the condition's lock.
-    """
+    """A roll call in progress. Callers must hold the lock of ``news``."""
 
     def __init__(
         self,
         service: ServicePresence,
         membership: Membership,
         namespace: str,
-        news: threading.Condition,
+        news: threading.Condition,  # notified when the service or a member comes or goes
     ) -> None:
         self._service = service
         self._membership = membership

@@ -1,9 +1,6 @@
 """Router: the connected members and runs, and the messages between them.
 
-The handlers of streams (``streams``) and requests call the router on the event loop's thread.
-Nothing in this module blocks, reads a clock or depends on gRPC. Nothing is stored for absent peers.
-A call to an absent member is answered at once with the fault ``away``. Events for an absent run are
-dropped; the member keeps them until the run acknowledges them.
+Use it on the event loop only. Nothing is stored for absent members or runs.
 """
 
 from __future__ import annotations
@@ -36,7 +33,7 @@ _O = TypeVar("_O", bound="SendQueue[pb.ToMember] | RunSendQueue")
 
 
 class Who(Protocol):
-    """A caller's identity, reduced to what the router needs (see ``access.Identity``)."""
+    """A caller's identity, reduced to what the router needs."""
 
     @property
     def namespace(self) -> str: ...
@@ -61,15 +58,13 @@ RunLink = Link[RunSendQueue]
 
 @dataclass(eq=False, slots=True)
 class MemberState:
-    """State of a member. ``last_beat`` is its last heartbeat in seconds since the epoch, 0 for
-    never.
-    """
+    """State of a member."""
 
     name: str
     executor: str = ""
     host: str = ""
     version: str = ""
-    last_beat: float = 0.0
+    last_beat: float = 0.0  # last heartbeat, in seconds since the epoch; 0 for never
     gauges: Mapping[str, float] = field(default_factory=dict)
     groups: Sequence[pb.Group] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -100,14 +95,15 @@ class RunState:
 class Router:
     """Routes messages between members and runs.
 
-    The argument ``version`` is the service's version. The attribute ``relayed`` counts events
-    passed to runs, and ``dropped`` counts events whose run was not connected.
+    A call to an absent member is answered at once with the fault ``away``. Events for an absent run
+    are dropped; the member resends them later.
     """
 
     def __init__(self, version: str = "") -> None:
         self.version = version
         self.members: dict[str, MemberState] = {}
         self.runs: dict[str, RunState] = {}
+        #: Numbers of events passed to runs, and of events whose run was not connected.
         self.relayed = 0
         self.dropped = 0
         self._epochs: OrderedDict[str, tuple[str, int]] = OrderedDict()

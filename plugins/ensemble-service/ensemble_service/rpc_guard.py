@@ -1,15 +1,4 @@
-"""gRPC interceptor for every RPC: authentication, rate limits, deadlines and error mapping.
-
-Messages are read only after the sender is authenticated, with limits on time and number. Servicers
-get the sender from :func:`caller`. Every method is registered as a stream, because gRPC reads the
-message of a unary method before the interceptor runs.
-
-Two kinds of calls are read without a token: health checks, and calls of ensemble-python's protocol
-(``legacy_protocol``), whose clients have no token. A call of this protocol names a member: if
-``--legacy`` lists that member, the call is treated as the member's. Only a few calls of both kinds
-can be read at the same time (``message_reader``). An error ends one call with a status and a
-reason, and affects no other call.
-"""
+"""gRPC interceptor for every RPC: authentication, rate limits, deadlines and error mapping."""
 
 from __future__ import annotations
 
@@ -63,36 +52,30 @@ def caller() -> Identity:
 
 @dataclass(eq=False, slots=True)
 class _Stream:
-    """An open stream.
-
-    The field ``end`` says why the service ended the stream. The field ``since`` is the time of the
-    stream's first reply, 0 before that.
-    """
+    """An open stream."""
 
     identity: Identity
     task: asyncio.Task[Any]
-    end: Refused | None = None
-    since: float = 0.0
+    end: Refused | None = None  # why the service ended the stream
+    since: float = 0.0  # time of the first reply, 0 before
     age: asyncio.TimerHandle | None = None
 
 
 class RpcGuard(grpc.aio.ServerInterceptor):
-    """Guards every method of the server.
+    """Guard of every method of the server.
 
-    The argument ``rate`` is the number of requests per second and credential, with bursts of twice
-    as many; 0 means no limit. The argument ``deadline``, in seconds, applies to single requests.
-    The services ``open_services`` need no credential. The mapping ``stand_ins`` maps a method to a
-    function that identifies callers without a credential.
+    An error ends one call with a status and a reason, and affects no other call.
     """
 
     def __init__(
         self,
         tokens: TokenFile,
         *,
-        rate: float,
-        deadline: float,
+        rate: float,  # requests per second and credential; bursts are twice as large; 0: no limit
+        deadline: float,  # seconds for a single request
         counters: Counters,
-        open_services: frozenset[str] = frozenset(),
+        open_services: frozenset[str] = frozenset(),  # services that need no credential
+        # For methods of the legacy protocol: functions that identify callers without a credential.
         stand_ins: Mapping[str, StandIn | None] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -200,6 +183,7 @@ class RpcGuard(grpc.aio.ServerInterceptor):
             await _abort(context, refused)
             return None
 
+        # gRPC would read the message of a unary method before the interceptor runs.
         kind = (
             grpc.stream_stream_rpc_method_handler
             if streaming
@@ -374,9 +358,9 @@ _PROBE = Identity("viewer", "")
 def _no_credential(named_by_message: bool = False) -> Unauthenticated:
     """Return the error for a call without a credential.
 
-    The flag ``named_by_message`` says whether the message may identify the caller. Each call gets a
-    new error object, because a raised error keeps its frames, and so the call, in memory.
+    ``named_by_message`` says whether the message may identify the caller.
     """
+    # A new object each time, because a raised error keeps its frames, and so the call, in memory.
     cause = "the call has no 'authorization: Bearer TOKEN'"
     if named_by_message:
         return Unauthenticated(
@@ -410,14 +394,11 @@ def _sentence(error: EnsembleError) -> str:
 
 
 async def _abort(context: Any, refused: Refused) -> None:
-    """End the call.
-
-    gRPC re-raises its own error. Our frames are removed from that error, because they would keep
-    the call's data in memory until the garbage collector finds the cycle.
-    """
+    """End the call with a gRPC status."""
     try:
         await context.abort(getattr(grpc.StatusCode, refused.code), refused.message)
     except grpc.aio.AbortError as error:
+        # Our frames would keep the call's data in memory until the cycle is collected.
         error.__traceback__ = None
 
 

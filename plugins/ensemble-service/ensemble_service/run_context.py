@@ -1,7 +1,4 @@
-"""Run context: what the executor ``remote`` passes to its member proxies (``member_proxy``).
-
-Every proxy of a run gets the same context.
-"""
+"""Run context: what the executor ``remote`` passes to the proxies of its members."""
 
 from __future__ import annotations
 
@@ -16,10 +13,10 @@ __all__ = ["RunContext"]
 
 @dataclass(slots=True)
 class RunContext:
-    """A run's name, the number of its controller (``epoch``), and callbacks of the executor."""
+    """A run, as its member proxies see it."""
 
     run: str
-    epoch: int
+    epoch: int  # number of the run's controller
     number: Callable[[], int]
     send: Callable[[pb.FromRun], None]
     tell: Callable[[Sequence[Event]], None]

@@ -1,10 +1,4 @@
-"""Run folder: what a member agent keeps on disk about one run, to read it after a restart.
-
-The file ``epoch`` has the number of the run's newest controller, so that a restarted agent rejects
-calls of earlier controllers. The file ``home`` has a random name of the folder. The agent reports
-this name to the run. If it changes, an agent with another folder has replaced the previous agent,
-and may not know the jobs that the previous agent received. Used by ``hosted_run``.
-"""
+"""Run folder: what a member agent keeps on disk about one run, to read it after a restart."""
 
 from __future__ import annotations
 
@@ -19,20 +13,21 @@ __all__ = ["RunFolder"]
 
 
 class RunFolder:
-    """An agent's folder ``path`` for one run.
-
-    The attribute ``epoch`` is the content of the file ``epoch``, 0 if it does not exist.
-    """
+    """An agent's folder ``path`` for one run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        #: Number of the run's newest controller; 0 if unknown. Calls of earlier ones are rejected.
         try:
             self.epoch = int((path / "epoch").read_text("ascii"))
         except (OSError, ValueError):
             self.epoch = 0
 
     def name(self) -> str:
-        """Return the folder's permanent name; empty if the name cannot be written."""
+        """Return the folder's permanent, random name; empty if it cannot be written.
+
+        If the name changes, another agent has replaced the previous one, and may not know its jobs.
+        """
         path = self.path / "home"
         with contextlib.suppress(OSError, ValueError):
             if name := path.read_text("ascii").strip():

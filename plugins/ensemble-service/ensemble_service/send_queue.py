@@ -1,8 +1,4 @@
-"""Send queue of one connection, filled by the router and emptied by the stream's handler.
-
-The bytes that wait for all connections with the same credential are limited in total. Above the
-limit, the one among these connections that has the largest backlog is closed.
-"""
+"""Send queue of one connection, with a limit on the bytes that wait."""
 
 from __future__ import annotations
 
@@ -30,8 +26,9 @@ class Sized(Protocol):
 
 
 class _Waiting(Generic[_M]):
-    """A message and its size. ``member`` is set for a batch of events that can be extended."""
+    """A message and its size."""
 
+    # ``member`` is set for a batch of events that can be extended.
     __slots__ = ("member", "message", "size")
 
     def __init__(self, message: _M, size: int, member: str = "") -> None:
@@ -39,13 +36,11 @@ class _Waiting(Generic[_M]):
 
 
 class SendQueue(Generic[_M]):
-    """Messages for one connection, in order.
-
-    The argument ``of_one`` is a set that the connections of one credential share. It contains
-    their queues, and the new queue adds itself.
-    """
+    """Messages for one connection, in order."""
 
     def __init__(self, of_one: WeakSet[SendQueue[Any]] | None = None) -> None:
+        #: The queues of all connections with the same credential. They share a limit: above it, the
+        #: connection with the largest backlog is closed.
         self._of_one = WeakSet() if of_one is None else of_one
         self._of_one.add(self)
         self._waiting: deque[_Waiting[_M]] = deque()
@@ -115,11 +110,7 @@ class SendQueue(Generic[_M]):
 
 
 class RunSendQueue(SendQueue[pb.ToRun]):
-    """Send queue for a run. It merges consecutive batches of events from the same member.
-
-    Only batches that are still waiting are merged, so a slow run can catch up, and no message is
-    delayed.
-    """
+    """Send queue for a run, which merges waiting batches of events from the same member."""
 
     def __init__(self, of_one: WeakSet[SendQueue[Any]] | None = None) -> None:
         super().__init__(of_one)

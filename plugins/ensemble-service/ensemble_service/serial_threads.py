@@ -1,8 +1,6 @@
 """Daemon threads for an event loop's blocking calls: one call at a time per key, in order.
 
-``resizes`` uses it to call resizers (plugins), which may take long or hang; the key is the member.
-Starting a thread for each call takes about 0.1 ms, far less than a resize. ``run_in_executor`` is
-unsuitable, because its threads keep the process alive while a call hangs.
+Unlike threads of ``run_in_executor``, they do not keep the process alive while a call hangs.
 """
 
 from __future__ import annotations
@@ -27,19 +25,15 @@ _T = TypeVar("_T")
 
 @dataclass(eq=False, slots=True)
 class _Turn:
-    """The lock of a key.
-
-    The field ``calls`` is the number of calls that hold or wait for the lock. The field ``callers``
-    is how many of those have a caller that still waits.
-    """
+    """The lock of a key."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    calls: int = 0
-    callers: int = 0
+    calls: int = 0  # number of calls that hold or wait for the lock
+    callers: int = 0  # number of these whose caller still waits
 
 
 class SerialThreads:
-    """Runs up to ``most`` calls at a time. Not thread-safe: use it on one event loop."""
+    """Runs up to ``most`` calls at a time. Use it on one event loop."""
 
     def __init__(self, most: int, name: str) -> None:
         self._room, self._name = asyncio.Semaphore(most), name

@@ -1,8 +1,4 @@
-"""The server: listens on an event loop, connects the parts, and shuts down gracefully.
-
-The command line calls :func:`run`. Tests and benchmarks use :func:`serving`, which runs a server in
-a thread. The configuration is a :class:`Settings`.
-"""
+"""The server of the ensemble service, with its start and graceful shutdown."""
 
 from __future__ import annotations
 
@@ -279,8 +275,7 @@ def run(
 def serving(settings: Settings, resizer: Resizer | None = None) -> Iterator[Service]:
     """Run a service in its own thread, until the ``with`` block ends; ``service.port`` is its port.
 
-    The event loop owns the service's objects. Other threads may only read attributes that no longer
-    change.
+    Other threads may only read attributes that no longer change.
     """
     started: list[Service] = []
     failed: list[BaseException] = []

@@ -1,8 +1,7 @@
-"""Options for reaching the ensemble service, for commands that connect to it themselves.
+"""Options for reaching the ensemble service, shared by ``ensemble member`` and ``ensemble server``.
 
-These commands are ``ensemble member start`` and ``ensemble server status``. The commands ``ensemble
-run``, ``resume`` and ``cancel`` pass the same options to the executor, as flags that its schema
-defines. If no option names a certificate authority, ``channel`` finds it.
+``ensemble run``, ``resume`` and ``cancel`` get the same options from the schema of the executor
+``remote``.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def _whole(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """Return the absolute path, which stays valid after a change of the working directory."""
+    """Return the absolute path, which stays valid if the working directory changes."""
     if value is None:
         return None
     if not value.strip():  # an unset shell variable must not select the default

@@ -112,10 +112,10 @@ def add(
     state: str | None,
     tokens: str | None,
 ) -> int:
-    """Create a token and print it. It is shown only once: the service keeps its SHA-256.
+    """Create a token and print it.
 
-    A token for NS/NAME belongs to that member; nobody else can connect under its name. A running
-    service accepts it immediately.
+    The token is shown only once, because the service keeps only its SHA-256. A running service
+    accepts it immediately. With a token for NS/NAME, only that member can connect.
     """
     from ensemble_service.tokens import TokenFile
 

@@ -1,7 +1,4 @@
-"""Make a queue available to runs elsewhere.
-
-The command ``ensemble member start`` runs an agent beside a queue and connects it to the service.
-"""
+"""Make a queue available to runs elsewhere: ``ensemble member``."""
 
 from __future__ import annotations
 
@@ -73,11 +70,12 @@ def start(
 ) -> int:
     """Run a member agent until SIGTERM or Ctrl-C.
 
-    The agent connects to the ensemble service. On its queue it runs the jobs that 'ensemble run
-    --executor remote' sends. While the service is unavailable, jobs continue and their events are
-    kept. If the service rejects the agent at the start, the agent exits with an error. When an
-    agent stops, its jobs stay in the queue if that is possible. The next agent with the same --name
-    and --state finds them.
+    The agent connects to the ensemble service, and runs the jobs of 'ensemble run --executor
+    remote' on its queue. While the service is unavailable, jobs continue and their events are kept.
+    If the service rejects the agent at the start, the agent exits with an error.
+
+    When an agent stops, its jobs stay in the queue if that is possible. The next agent with the
+    same --name and --state finds them.
     """
     from ensemble_core import __version__
     from ensemble_service.access import member_name

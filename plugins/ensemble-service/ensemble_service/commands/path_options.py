@@ -27,7 +27,7 @@ _STATE = "$ENSEMBLE_STATE/service, or the user's state folder"
 
 
 class Finite(click.FloatRange):
-    """A number within a range. Rejects ``nan``, which range checks do not exclude."""
+    """A number within a range, but not ``nan``."""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None

@@ -1,9 +1,4 @@
-"""Connect queues (members) with the runs that use them.
-
-This module defines the command ``ensemble server``. The script ``ensemble-server`` calls
-:data:`main` too. Errors and exit codes are those of ``ensemble``. Commands import gRPC and
-cryptography only when needed.
-"""
+"""Connect queues (members) with the runs that use them: ``ensemble server``."""
 
 from __future__ import annotations
 
