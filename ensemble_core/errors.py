@@ -1,9 +1,7 @@
 """Errors for users: what is wrong, where, why, and what to do.
 
 Every error that Ensemble raises on purpose is an :class:`EnsembleError`; the command line prints it
-without a traceback. Error codes are defined where they are raised and listed in
-``docs/error-codes.md``. All modules may use this module, which imports no other module of the
-package.
+without a traceback. ``docs/error-codes.md`` lists the error codes.
 """
 
 from __future__ import annotations
@@ -33,14 +31,12 @@ __all__ = [
 
 
 class Location(NamedTuple):
-    """A position in a file. ``line`` and ``column`` count from 1; 0 means the whole file.
-
-    If ``quoted`` is true, messages may quote the line, because the file is not confidential.
-    """
+    """A position in a file. ``line`` and ``column`` count from 1; 0 means the whole file."""
 
     file: str
     line: int = 0
     column: int = 0
+    #: Whether messages may quote the line. False for a confidential file.
     quoted: bool = True
 
     def __str__(self) -> str:
@@ -146,7 +142,7 @@ class ExecutorError(EnsembleError):
 
 
 def interrupted(error: BaseException | None) -> bool:
-    """Return True if Ctrl-C caused this error.
+    """Return True if Ctrl-C caused this error, even if the error has another type.
 
     Before Python 3.12, a ``KeyboardInterrupt`` during the creation of a class becomes a
     ``RuntimeError``. Interrupted code may also raise another error while it cleans up.
@@ -163,8 +159,7 @@ def interrupted(error: BaseException | None) -> bool:
 def raised_at(error: BaseException) -> str:
     """Return where a plugin's code raised an error: ``ensemble_anneal/actions.py:17``.
 
-    The path begins at the package, so it does not depend on where the package is installed. The
-    result is empty for an error that was never raised.
+    The result is empty for an error that was never raised.
     """
     file, module, line = _culprit(error)
     return f"{_short(file, module)}:{line}" if file else ""
@@ -217,7 +212,7 @@ _SYNONYMS = {
 
 
 def closest(name: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """Return the name of which ``name`` is a synonym, or else the most similar name, or ``None``.
+    """Return the name that means the same as ``name``, or else the most similar name, or ``None``.
 
     >>> closest("walltime", ["command", "duration"])
     'duration'
@@ -237,9 +232,9 @@ def did_you_mean(
     cutoff: float = 0.6,
     form: str = "did you mean {!r}?",
 ) -> str | _S:
-    """Return the hint for an unknown name: the closest of ``names``, in the format ``form``.
+    """Return the hint for an unknown name: the closest of ``names``, or else ``otherwise``.
 
-    If no name is close, return ``otherwise``.
+    ``form`` is the format of the closest name.
 
     >>> did_you_mean("sumbit", ["submit", "cancel"], "known: submit, cancel")
     "did you mean 'submit'?"
@@ -269,10 +264,12 @@ def call_plugin(
 ) -> Any:
     """Call a function in a plugin's record, and check the type of the result.
 
-    Raises :class:`PluginError` if the result is not an instance of ``returns``. In the message,
-    ``expected`` describes this type, and ``whose`` names the plugin (empty if the surrounding
-    message names it). An unexpected exception becomes a :class:`PluginError` whose message is
-    ``failed``; if ``failed`` is empty, the exception propagates.
+    Raises :class:`PluginError` if the result is not an instance of ``returns``. Unexpected
+    exceptions become a :class:`PluginError` with the message ``failed``, or propagate if ``failed``
+    is empty.
+
+    In messages, ``expected`` describes the type, and ``whose`` names the plugin. Leave ``whose``
+    empty if the surrounding message names the plugin.
     """
     try:
         returned = function(*arguments)

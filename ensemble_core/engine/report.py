@@ -1,7 +1,4 @@
-"""Report on a run: its groups and rules, and why a rule never fired.
-
-The engine creates a :class:`Report` on request; displays read it.
-"""
+"""Report on a run: its groups and rules, and why a rule never fired."""
 
 from __future__ import annotations
 
@@ -19,20 +16,16 @@ Standing = Literal["fired", "never woken", "condition false", "disabled", "cut"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class GroupReport(Record):
-    """A job group: the number of jobs in each state, and mean times in seconds (``None``: unknown).
-
-    ``submitted`` = ``waiting`` + ``running`` + ``success`` + ``failed`` + ``cancelled``. ``failed``
-    is the sum of ``causes``. ``reused`` counts the jobs in ``success`` that come from earlier runs.
-    """
+    """A job group: the number of jobs in each state, and mean times in seconds."""
 
     name: str
-    submitted: int = 0
+    submitted: int = 0  # the sum of the next five
     waiting: int = 0
     running: int = 0
     success: int = 0
-    failed: int = 0
+    failed: int = 0  # the sum of ``causes``
     cancelled: int = 0
-    reused: int = 0
+    reused: int = 0  # jobs in ``success`` whose results come from an earlier run
     causes: Mapping[str, int] = field(default_factory=lambda: NOTHING)
     mean_duration: float | None = None
     mean_pending: float | None = None
@@ -46,91 +39,70 @@ class GroupReport(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class InstanceReport(Record):
-    """An instance under ``use:``: how many ``rules`` it has, how often they ``fired``, recent
-    switches.
-
-    Each item of ``switched`` has the time of a switch (seconds since the epoch) and whether it was
-    switched on. ``first`` is true if the instance was on when the run began.
-    """
+    """An instance of an algorithm under ``use:``."""
 
     name: str
     algorithm: str = ""
     version: str = ""
     on: bool = True
-    first: bool = True
-    rules: int = 0
-    fired: int = 0
+    first: bool = True  # whether it was on when the run began
+    rules: int = 0  # the number of its rules
+    fired: int = 0  # the number of firings of its rules
+    #: Recent switches: the time (seconds since the epoch), and whether it was switched on.
     switched: tuple[tuple[float, bool], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class RuleReport(Record):
-    """A rule: how often it was triggered and fired.
-
-    - ``woken``: how often the rule was considered; ``refused``: how often the trigger's ``match``
-      rejected an event; ``passed_over``: how often an instance (``each``) matched that had already
-      fired ``repetitions`` times.
-    - ``last_value``: the last value of the rule's metric; ``last_seen``: the values in the rule's
-      condition when it was last false.
-    - ``state``: ``fired``, or the reason why the rule never fired.
-    - ``cut``: the reason why the rule was permanently switched off.
-    - ``instance``: the entry under ``use:`` to which the rule belongs.
-    """
+    """A rule: how often it was triggered, and how often it fired."""
 
     id: str
     label: str
     fired: int = 0
     repetitions: int = 1
-    woken: int = 0
-    refused: int = 0
+    woken: int = 0  # how often the rule was considered
+    refused: int = 0  # how often the trigger's ``match`` rejected an event
+    #: Matches of instances (``each``) that had already fired ``repetitions`` times.
     passed_over: int = 0
-    last_value: float | None = None
-    last_seen: str = ""
+    last_value: float | None = None  # of the rule's metric
+    last_seen: str = ""  # values in the condition when it was last false
     when: str = ""
     enabled: bool = True
-    instance: str | None = None
+    instance: str | None = None  # the entry under ``use:`` to which the rule belongs
     state: Standing = "never woken"
-    cut: str = ""
+    cut: str = ""  # why the rule was permanently switched off
     spec: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Progress(Record):
-    """Progress of a run: ``done`` of ``planned`` jobs, including retries.
+    """Progress of a run: how many jobs are done, and how much of its limits the run has used."""
 
-    If ``open`` is true, rules may add jobs, so the total and the remaining time ``to_go`` (seconds)
-    are unknown. ``limits`` maps names such as ``jobs`` or ``core_hours`` to amounts. ``used`` has
-    the amounts that jobs have used so far; ``committed`` has those that running and waiting jobs
-    may still use. ``held`` is the number of held jobs. ``holding`` lists the limits that hold jobs
-    now; ``reached`` also lists those that held jobs earlier.
-    """
-
-    done: int = 0
+    done: int = 0  # jobs, including retries
     planned: int = 0
-    open: bool = False
-    to_go: float | None = None
-    used: Mapping[str, float] = field(default_factory=lambda: NOTHING)
+    open: bool = False  # rules may add jobs: the total is unknown
+    to_go: float | None = None  # seconds
+    used: Mapping[str, float] = field(default_factory=lambda: NOTHING)  # by jobs so far
+    #: What running and waiting jobs may still use.
     committed: Mapping[str, float] = field(default_factory=lambda: NOTHING)
+    #: Limits by name, such as ``jobs`` or ``core_hours``; ``used`` has the same names.
     limits: Mapping[str, float] = field(default_factory=lambda: NOTHING)
-    held: int = 0
-    reached: tuple[str, ...] = ()
-    holding: tuple[str, ...] = ()
+    held: int = 0  # jobs
+    reached: tuple[str, ...] = ()  # limits that have held jobs at any time
+    holding: tuple[str, ...] = ()  # limits that hold jobs now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Report(Record):
-    """Report on a run.
-
-    ``events`` and ``firings`` are counts. ``warnings`` lists problems other than failed jobs.
-    """
+    """Report on a run."""
 
     groups: tuple[GroupReport, ...] = ()
     rules: tuple[RuleReport, ...] = ()
-    events: int = 0
+    events: int = 0  # number of events
     firings: int = 0
     errors: int = 0
     unhandled_failures: int = 0
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()  # problems other than failed jobs
     instances: tuple[InstanceReport, ...] = ()
     progress: Progress = field(default_factory=Progress)
 

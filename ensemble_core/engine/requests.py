@@ -1,8 +1,6 @@
 """Carries out requests: actions that a user requests from a live run, such as ``submit``.
 
-A request is checked and carried out like an action of a rule, but it belongs to no rule and no
-firing. Before a request becomes an event, callers check it with :func:`refusal`, so that the user
-immediately sees why a request is rejected.
+Callers first check a request with :func:`refusal`.
 """
 
 from __future__ import annotations
@@ -128,9 +126,7 @@ def _check(group: JobGroup, given: Mapping[str, Any]) -> None:
 def check_parameters(state: State, action: Mapping[str, Any]) -> None:
     """Raise :class:`UsageError` if a change removes the last placeholder of a parameter.
 
-    A parameter without placeholder can be intended, because rules or tables may use it. But if the
-    group had the placeholder before the change, the user has probably forgotten it. A replay skips
-    this check.
+    A parameter that had a placeholder and has none after the change was probably forgotten.
     """
     given = _merged(state, action).get("with") or {}
     fields = {key: given[key] for key in (*_TEXTS, "parameters", "points") if key in given}

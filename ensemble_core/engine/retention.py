@@ -1,9 +1,6 @@
 """Tells the job table which data about jobs it has to store.
 
-To save memory, the table stores only data that a rule, a table of results or a user's function
-needs. The functions of this module are called when one of them needs further data: statistics for
-each index (a job with its retries) or for each slice (all jobs with the same values of some
-parameters), the done jobs, or the combinations of parameters that were submitted.
+To save memory, the table stores only data that a rule, a table or a user's function needs.
 """
 
 from __future__ import annotations

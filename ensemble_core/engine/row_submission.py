@@ -1,7 +1,6 @@
-"""Creates the jobs of an action ``submit`` with ``rows``: each row gives the parameters of jobs.
+"""Creates jobs from rows: the action ``submit`` with the key ``rows``.
 
-The rows come from a table of results, or from the output of the job whose event triggered the rule.
-If a row is invalid, nothing is submitted.
+Each row gives the parameters of jobs. If a row is invalid, nothing is submitted.
 """
 
 from __future__ import annotations
@@ -23,11 +22,12 @@ __all__ = ["of_rows", "rows_of"]
 
 
 def rows_of(state: State, origin: Origin, rows: str) -> list[Mapping[str, Any]]:
-    """Return the rows that the text ``rows`` selects.
+    """Return the rows that the text ``rows`` selects. Raises :class:`EnsembleError`.
 
-    ``TABLE`` or ``TABLE(CONDITION)`` selects the rows of a table of results. For a rule with
-    ``each``, the table covers only the slice for which the rule fires; ``all.TABLE`` covers all
-    jobs. ``job`` selects the rows that the event's job has printed. Raises :class:`EnsembleError`.
+    - ``TABLE`` or ``TABLE(CONDITION)``: rows of a table of results. For a rule with ``each``, the
+      table covers only the slice for which the rule fires.
+    - ``all.TABLE``: rows of the table over all jobs.
+    - ``job``: the rows that the event's job has printed.
     """
     if rows != "job":
         name, condition = filtered(rows, "rows")
@@ -57,12 +57,10 @@ def of_rows(
     fields: Mapping[str, Any],
     again: bool,
 ) -> tuple[list[Job], list[JobGroup], int]:
-    """Return the new jobs, their groups, and how many combinations were skipped as already
-    submitted.
+    """Return the new jobs, their groups, and the number of skipped combinations.
 
-    A column with the name of a parameter gives the parameter's value. Expressions in ``fields`` can
-    use all columns, and ``fields`` takes precedence over columns. Raises :class:`EnsembleError` if
-    a row does not fit.
+    Combinations that were submitted before are skipped. A column gives the parameter with its name,
+    unless ``fields`` has the parameter. Raises :class:`EnsembleError` if a row does not fit.
     """
     found, had = varied_group(state, name)
     jobs: list[Job] = []

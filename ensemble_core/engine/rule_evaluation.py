@@ -1,8 +1,4 @@
-"""Finds the rules that an event triggers, checks their conditions, and fires them.
-
-The engine owns a :class:`RuleEvaluation`, which reads and updates the ``State`` of the run. The
-docstring of the module ``engine`` states in which order rules fire.
-"""
+"""Finds the rules that an event triggers, checks their conditions, and fires them."""
 
 from __future__ import annotations
 
@@ -35,7 +31,7 @@ _DONE = object()
 
 
 class RuleObserver(Protocol):
-    """Interface of an object to which a :class:`RuleEvaluation` reports what happens to rules.
+    """Interface of an observer that is notified when rules are considered and fire.
 
     Its methods must not change the run.
     """

@@ -1,10 +1,6 @@
-"""Index of rules by their triggers: finds the rules that an event may fire.
+"""Index of rules by their triggers.
 
-Because of the index, the cost of an event does not depend on how many rules exist. Rules on events
-are found by the name of the event and the group of its job. Rules that compare a metric with a
-number are found by the metric and the number: a dictionary or a bisection finds exactly the rules
-that a value satisfies. Rules that cannot fire now (disabled, or all repetitions used) are not in
-the index.
+Because of the index, the cost of an event does not depend on how many rules exist.
 """
 
 from __future__ import annotations
@@ -37,32 +33,24 @@ Asleep = Literal["cut", "disabled", "exhausted"]
 
 @dataclass(slots=True, eq=False, repr=False)
 class Instance:
-    """State of an instance of a rule with ``each``: the rule, for one job or one slice.
+    """State of a rule with ``each`` for one job, or for one slice (jobs with equal parameters)."""
 
-    A slice is all jobs with the same values of the parameters under ``each``. ``fired`` counts
-    firings. ``skip`` (a number of matches) and ``not_before`` (a time) are the backoff. ``holds``
-    is the number of consecutive checks at which the condition was true. ``filled`` is the number of
-    jobs in the slice at the last event ``idle``.
-    """
-
-    fired: int = 0
-    skip: int = 0
-    not_before: float = float("-inf")
-    holds: int = 0
-    filled: int = 0
+    fired: int = 0  # number of firings
+    skip: int = 0  # backoff: the number of matches to skip
+    not_before: float = float("-inf")  # backoff: the time at which it ends
+    holds: int = 0  # consecutive checks at which the condition was true
+    filled: int = 0  # jobs in the slice at the last event ``idle``
     #: If the instance was cut: the rule's ``edition`` at that time. Otherwise -1.
     cut: int = -1
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class InUse:
-    """State of an instance of an algorithm (``use:``).
-
-    ``on`` is true if its rules may fire; ``switched`` has the recent switches.
-    """
+    """State of an instance of an algorithm (``use:``)."""
 
     name: str
-    on: bool
+    on: bool  # whether its rules may fire
+    #: Recent switches: the time, and whether the instance was switched on.
     switched: list[tuple[float, bool]] = field(default_factory=list)
     times: int = 0
 
@@ -83,14 +71,10 @@ class RuleState:
     """State of a rule: its firings and its backoff.
 
     If the rule has ``each``, every :class:`Instance` has its own firings and backoff.
-
-    ``order`` is the rule's position among all rules. ``woken`` counts matches; for a metric rule,
-    its ``watch`` counts them instead. ``seen`` has the values in the condition when it was last
-    false. ``refused`` counts how often the trigger's ``match`` rejected an event.
     """
 
     rule: BoundRule
-    order: int
+    order: int  # position among all rules
     enabled: bool = field(init=False)
     #: True if the rule can still fire and is in the index.
     live: bool = False
@@ -101,10 +85,12 @@ class RuleState:
     not_before: float = float("-inf")
     holds: int = 0
     filled: int = 0
+    #: Number of matches. For a rule on a metric, ``watch`` counts them instead.
     woken: int = 0
-    refused: int = 0
+    refused: int = 0  # how often the trigger's ``match`` rejected an event
     #: Number of matches of instances that were exhausted.
     passed_over: int = 0
+    #: The values in the condition when it was last false.
     seen: Mapping[str, Any] | None = None
     cut: bool = False
     #: Why the rule was cut, as text for the user.
@@ -236,22 +222,19 @@ _TIES = {">=": 0, ">": 1, "<": 0, "<=": 1}
 
 @dataclass(slots=True, eq=False, repr=False)
 class Watch:
-    """The rules that wait for one metric.
-
-    ``read`` returns the value of the metric; ``last`` is the value that was read last; ``updates``
-    counts updates. A value above ``floor`` and below ``ceiling`` satisfies no rule. ``bounds`` is
-    the series of values between whose minimum and maximum the metric lies. As long as both are
-    between ``floor`` and ``ceiling``, updates do not read the metric, and ``unread`` is true.
-    """
+    """The rules that wait for one metric."""
 
     path: MetricPath
     read: Callable[[float], float | None]
+    #: The metric lies between the minimum and the maximum of this series.
     bounds: Series | None = None
+    #: A value above ``floor`` and below ``ceiling`` satisfies no rule.
     ceiling: float = float("inf")
     floor: float = float("-inf")
+    #: Whether the last updates did not read the metric, because ``bounds`` satisfies no rule.
     unread: bool = False
     updates: int = 0
-    last: float | None = None
+    last: float | None = None  # the value that was read last
     size: int = 0
     _above: _Thresholds = field(default_factory=_Thresholds)
     _below: _Thresholds = field(default_factory=_Thresholds)
@@ -331,15 +314,12 @@ def _is_broad_idle(rule: BoundRule) -> bool:
 
 @dataclass(slots=True, eq=False, repr=False)
 class RuleIndex:
-    """All live rules, by what triggers them.
-
-    ``by_event`` has rules by the name of the trigger event and by group. ``heard`` lists the job
-    events that can cause one of these trigger events. ``touched`` lists the watches whose metrics
-    were updated since rules were last considered, in order.
-    """
+    """Index of all rules that can fire now, by their triggers."""
 
     _metrics: MetricStore
+    #: Rules by the name of the trigger event and by group.
     by_event: dict[str, dict[str | None, list[RuleState]]] = field(default_factory=dict)
+    #: Job events that can cause a trigger event in ``by_event``.
     heard: set[str] = field(default_factory=set)
     watches: dict[str, Watch] = field(default_factory=dict)
     counts: dict[str, dict[str, Watch]] = field(default_factory=dict)
@@ -349,6 +329,7 @@ class RuleIndex:
     #: whether one of them was added since the last check.
     broad_idle: int = 0
     new_idle: bool = False
+    #: Watches whose metrics were updated since rules were last considered, in order.
     touched: dict[Watch, None] = field(default_factory=dict)
     #: Cache of ``waiting``, cleared when rules change.
     _found: dict[tuple[tuple[str, ...], str | None], list[RuleState]] = field(default_factory=dict)

@@ -1,10 +1,4 @@
-"""Set of all rules of a run: adds, enables, disables and reports on rules.
-
-The rule set keeps the index of rules up to date: a rule is in the index as long as it can fire. It
-leaves the index if it has used its repetitions, is disabled, or is *cut* (permanently switched off
-because of an endless chain of firings). The rule set also knows whether a rule still waits for
-failures in a job group; until then, these failures count as handled.
-"""
+"""Set of all rules of a run: adds, enables, disables and reports on rules."""
 
 from __future__ import annotations
 
@@ -26,14 +20,16 @@ _CHAIN = "its firings were part of an endless chain"
 
 
 class RuleSet:
-    """All rules of a run. ``states`` has their states by id, in order."""
+    """All rules of a run."""
 
     def __init__(self, ensemble: Ensemble, metrics: MetricStore) -> None:
         self.index = RuleIndex(metrics)
+        #: By id, in the order of the rules.
         self.states: dict[str, RuleState] = {}
         self._ensemble = ensemble
         self._metrics = metrics
         self._paths: dict[str, MetricPath | None] = {}
+        #: Rules that wait for failures in a job group: until then, these failures count as handled.
         self._failure_rules: list[RuleState] = []
         self._keys = 0
         #: True if a rule has ``scope: queue``, so that foreign jobs matter.

@@ -1,9 +1,4 @@
-"""Explains why a rule fires or does not fire, each time that an event triggers it.
-
-A :class:`RuleTracer` observes an engine, for example one that replays a journal for ``ensemble
-why``. For each event that triggers the traced rule, it creates a :class:`Verdict`, even if the
-engine ignores the rule because it is disabled or has used its repetitions.
-"""
+"""Explains why a rule fires or does not fire, each time that an event triggers it."""
 
 from __future__ import annotations
 
@@ -30,26 +25,17 @@ ASLEEP: frozenset[Kind] = frozenset({*get_args(Asleep), "ended"})
 
 
 class Verdict(NamedTuple):
-    """Why a rule fired or did not fire when an event triggered it.
-
-    - ``value``: the value of the rule's metric; ``seen``: the other values in the rule's condition;
-      ``saw``: these other values as text.
-    - ``note``: a remark.
-    - ``until``: when the backoff ends (seconds since the epoch); ``skips``: how many further
-      matches the backoff skips.
-    - ``fired``: how often the rule has fired so far.
-    - ``job``: the event's job; ``parameters``: those of the slice or the job.
-    """
+    """Why a rule fired or did not fire when an event triggered it."""
 
     kind: Kind
-    value: float | None = None
-    seen: Mapping[str, object] = NOTHING
+    value: float | None = None  # of the rule's metric
+    seen: Mapping[str, object] = NOTHING  # the other values in the rule's condition
     note: str = ""
-    until: float | None = None
-    skips: int = 0
-    fired: int = 0
-    job: str = ""
-    parameters: Mapping[str, object] = NOTHING
+    until: float | None = None  # when the backoff ends (seconds since the epoch)
+    skips: int = 0  # how many more matches the backoff skips
+    fired: int = 0  # how often the rule has fired so far
+    job: str = ""  # the event's job
+    parameters: Mapping[str, object] = NOTHING  # of the slice or the job
 
     @property
     def saw(self) -> str:
@@ -111,16 +97,14 @@ def event_words(event: Event) -> str:
 
 
 class RuleTracer:
-    """A ``RuleObserver`` that explains why the rule with the id ``traced`` fired or did not fire.
-
-    ``verdicts`` has the verdicts of the last event. ``happened`` counts trigger events by name and
-    group, to explain why a rule was never triggered.
-    """
+    """Observer that explains why the rule with the id ``traced`` fired or did not fire."""
 
     def __init__(self, engine: Engine, traced: str) -> None:
         self.state = engine.state
         self.traced = traced
+        #: The verdicts of the last event.
         self.verdicts: list[Verdict] = []
+        #: Trigger events by name and group, to explain why a rule was never triggered.
         self.happened: Counter[tuple[str, str | None]] = Counter()
         #: Data on the current event: the verdicts, the trigger events, and the updated value of the
         #: metric with the number of verdicts before the update.

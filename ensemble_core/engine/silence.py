@@ -1,7 +1,6 @@
 """Finds silent jobs: running jobs whose observers have read no row for a given time.
 
-Only groups with a rule on ``silent`` are tracked. Jobs are ordered by their last row, so a new row
-takes constant time, and a group needs only one timer. A job is reported once per attempt.
+A job is reported once per attempt.
 """
 
 from __future__ import annotations
@@ -17,10 +16,7 @@ __all__ = ["Quiet", "Silence"]
 
 @dataclass(slots=True, eq=False)
 class Quiet:
-    """Running jobs of a group that are not silent yet, by the time of their last row or start.
-
-    The oldest comes first. A job is silent after ``seconds`` without a row.
-    """
+    """Running jobs of a group that are not silent yet, by the time of their last row or start."""
 
     seconds: float
     since: dict[str, float] = field(default_factory=dict)

@@ -1,8 +1,4 @@
-"""State of a run: its jobs, rules, metrics, timers and pending requests.
-
-The other modules of the engine change this state: ``effects`` applies decisions to it,
-``rule_evaluation`` fires rules, and ``engine`` handles events. Snapshots contain this object.
-"""
+"""State of a run: its jobs, rules, metrics, timers and pending requests."""
 
 from __future__ import annotations
 
@@ -84,12 +80,12 @@ def _within(record: JobRecord, scope: Scope) -> bool:
 
 
 class State:
-    """State of a run. ``out`` has the decisions that the current event has led to so far.
+    """State of a run.
 
-    If ``everything`` is true, all statistics of all variables are computed. The default (``None``)
-    is true if the ensemble has functions, or actions that run on a separate thread, because these
-    may read any statistic. If ``shared`` is true, other users share the queue, so its gauges may
-    change at any time.
+    ``everything``: compute all statistics of all variables. By default, this is done if the
+    ensemble has functions or slow actions, which may read any statistic.
+
+    ``shared``: other users share the queue, so its gauges may change at any time.
     """
 
     # With more than thirty attributes, slots are faster.

@@ -1,9 +1,7 @@
 """Stops a run so that it can be resumed (``ensemble stop``, Ctrl-C, a time limit).
 
-A stop itself changes no metric and triggers no rule. Events that arrive between the stop and the
-exit of the controller are *deferred*: they are stored, and a resume handles them first. If the stop
-has cancelled jobs, the resume submits these jobs again. This does not count as a retry: such a job
-keeps its attempt number, but its statistics start again.
+A stop changes no metric and triggers no rule. Events that arrive after it are *deferred*: they are
+stored, and a resume handles them first.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Decides which new jobs and retries go to the executor now, and which are held.
 
-A job is held as long as a limit, ``at_once`` or the rate limit does not allow it. Also cancels
-jobs, both held ones and those in the queue.
+A job is held as long as a limit, ``at_once`` or the rate limit does not allow it.
 """
 
 from __future__ import annotations
@@ -31,10 +30,9 @@ def next_attempt_id(index: Index) -> str:
 
 
 def next_attempt(index: Index, retry: Retry, binder: Binder) -> tuple[Job, JobGroup]:
-    """Return a job's next attempt, and its group.
+    """Return the next attempt of a job, with the changes of ``retry``, and its group.
 
-    The attempt is like the previous one, but with the changes of ``retry``. Raises
-    :class:`EnsembleError` if the changed fields are invalid.
+    Raises :class:`EnsembleError` if the changed fields are invalid.
     """
     job, source = index.record.job, index.record.source
     if source is None:
@@ -89,9 +87,7 @@ def expand(state: State, source: JobGroup) -> tuple[Job, ...]:
 
 
 class Submitter:
-    """Hands over jobs, as far as limits, ``at_once`` and the rate limit allow, and cancels held
-    jobs.
-    """
+    """Submits jobs as far as limits, ``at_once`` and the rate limit allow, and cancels jobs."""
 
     def __init__(self, state: State) -> None:
         self.state = state

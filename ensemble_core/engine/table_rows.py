@@ -1,9 +1,6 @@
 """Computes the tables of results (``results:``) from the done jobs, when a table is read.
 
-Jobs are processed in the order of their indices. So a table depends neither on stops and resumes,
-nor on the order in which jobs ended. A :class:`TableCache` keeps computed tables; when a table is
-read again, only the jobs that have ended since are added. The engine, users' functions on other
-threads and the command line use this module.
+The order in which jobs ended does not change a table.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
 """Collections of numbers with statistics over them, for the columns and cells of tables.
 
-Each number has a position, such as the index of its job. Numbers may arrive in any order, but the
-statistics must not depend on that. A statistic that ignores the order of its values (such as the
-mean) is updated with each number. Any other statistic (such as the last value) is computed when it
-is read, from all numbers in the order of their positions.
+The order in which numbers are added does not change the statistics.
 """
 
 from __future__ import annotations
@@ -34,7 +31,7 @@ def _in_order(spec: StatisticSpec, numbers: Mapping[Any, float]) -> float | None
 
 
 class Growing:
-    """A collection of numbers that only grows, with the statistics ``names`` over the numbers.
+    """A collection of numbers that only grows, with statistics over the numbers.
 
     Objects of this class are small, because a table may have millions of them.
     """
@@ -95,6 +92,7 @@ class Values:
     def __init__(self, specs: Mapping[str, StatisticSpec]) -> None:
         self._specs = specs
         self._numbers: dict[Any, float] = {}
+        #: Statistics that do not depend on the order. All others are computed when they are read.
         self._reducers: dict[str, OrderFree] = {}
         #: Cache of results. It is cleared when a number changes.
         self._found: dict[str, float | None] = {}

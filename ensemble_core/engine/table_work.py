@@ -1,9 +1,6 @@
 """Computes the rows of one table of results, and statistics over the rows.
 
-When further jobs are done, the table is not computed from the start. If the table has ``by``, each
-row summarizes all jobs with the same values of some parameters, and only the rows to which new jobs
-belong are computed again. Without ``by``, each job has its own row, and the rows of new jobs are
-added to the statistics. Results do not depend on the order in which jobs ended.
+When further jobs are done, only the rows of these jobs are computed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
 """Timers of the engine, which has no clock of its own.
 
-The engine tells the runtime when its next timer is due. At that time, the runtime sends the event
-``TimerElapsed``. There are timers for heartbeats, intervals, the rate limit (``pace``), repeated
-resize requests (``retry``), retries of jobs (``attempt``) and silent jobs (``silent``). Periods
-that were missed because the machine was suspended or the clock jumped are skipped.
+The runtime asks when the next timer is due, and sends the event ``TimerElapsed`` at that time.
 """
 
 from __future__ import annotations
@@ -18,12 +15,9 @@ Kind = Literal["heartbeat", "interval", "pace", "retry", "attempt", "silent"]
 
 
 class Timer(NamedTuple):
-    """A pending timer.
+    """A pending timer."""
 
-    ``when`` is in seconds since the epoch; ``kind`` and ``key`` go into the event.
-    """
-
-    when: float
+    when: float  # seconds since the epoch
     kind: Kind
     key: str
 

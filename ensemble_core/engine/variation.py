@@ -1,8 +1,4 @@
-"""Creates the jobs of the action ``vary``: like an existing job, but with other parameters.
-
-Combinations of parameters that the group has already submitted are skipped. The job table stores
-them.
-"""
+"""Creates the jobs of the action ``vary``: like an existing job, but with other parameters."""
 
 from __future__ import annotations
 
@@ -28,11 +24,10 @@ def varied(
     fields: Mapping[str, Any],
     again: bool,
 ) -> tuple[JobGroup, list[Job], int]:
-    """Return the group with its changed ``fields``, its new jobs, and the number of skipped
-    combinations.
+    """Return the group with its changed ``fields``, its new jobs, and how many were skipped.
 
-    Raises :class:`EnsembleError` if the event that triggered the rule has no job, or if the group
-    lacks a parameter.
+    Combinations of parameters that the group has already submitted are skipped. Raises
+    :class:`EnsembleError` if the triggering event has no job, or if the group lacks a parameter.
     """
     record, scope = origin.match.record, origin.match.scope
     if record is not None:
@@ -87,8 +82,8 @@ def combinations(
 ) -> Iterator[dict[str, object]]:
     """Yield the combinations of these values, in the order of the group's parameters.
 
-    A parameter has the values in ``parameters``. If it is not there, it has its value in ``base``,
-    and if it is in neither, all its values in the group's sweep.
+    A parameter has the values in ``parameters``, otherwise its value in ``base``, otherwise all
+    values in the group's sweep.
     """
     names = group.names
     given = {

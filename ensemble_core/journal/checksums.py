@@ -1,14 +1,13 @@
 """Checksums for the rows of the journal, which detect flipped bits and missing rows.
 
-SQLite itself has no checksums. Therefore:
-
 - Each row of the tables ``events``, ``job_rows`` and ``job_layouts`` has a column ``crc``: the
   CRC-32 of its content.
-- In ``events``, the column ``previous`` repeats the ``crc`` of the previous row, so a row that is
-  missing or comes from another journal is detected. The column ``jobs`` is the sum of the ``crc``
-  of all rows that were written to ``job_rows`` and ``job_layouts`` until then.
-- The tables ``about``, ``texts`` and ``sessions`` are small and seldom change. For each of them,
-  the table ``checksums`` has the sum of the checksums of its rows.
+- In ``events``, the column ``previous`` repeats the ``crc`` of the previous row. It shows whether a
+  row is missing.
+- The column ``jobs`` of ``events`` is the sum of all ``crc`` that were written to ``job_rows`` and
+  ``job_layouts`` before.
+- For each of the small tables ``about``, ``texts`` and ``sessions``, the table ``checksums`` has
+  the sum of the checksums of its rows.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def job_checksum(group: str, number: int, layout: int, text: str) -> int:
 def wrong_job(group: str, rows: Sequence[tuple[int, int, str, int]]) -> int | None:
     """Return the index of the first damaged job row of a group, or ``None``.
 
-    A row is (index, layout, text, checksum). Speed matters, because there may be millions of rows.
+    A row is (index, layout, text, checksum).
     """
     found = [crc32(f"{group} {n} {layout} {text}".encode()) for n, layout, text, _ in rows]
     wrong = (row[0] for row, crc in zip(rows, found, strict=True) if row[3] != crc)

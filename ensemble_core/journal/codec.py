@@ -1,9 +1,10 @@
 """Encodes events and their decisions for the journal, and decodes them.
 
 The column ``list`` of the table ``events`` contains JSON lists of rows ``[time, type, job, name,
-data, decisions, more]``, without nulls at the end. For a job event, ``data`` is the context, and
-``more`` has all fields that are not in the other items. For other events, ``data`` has the fields
-that differ from their defaults (see ``model.codec``). A replay compares decisions in this encoding.
+data, decisions, more]``, without nulls at the end.
+
+- For a job event, ``data`` is the context, and ``more`` has all other fields.
+- For other events, ``data`` has the fields that differ from their defaults.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _PLACED = {"timestamp", "job", "name", "context", "ours"}.issuperset(layout(JobE
 
 
 class JournalRow(NamedTuple):
-    """An event in the journal. ``decisions`` is the text of a JSON list, or ``None``."""
+    """An event in the journal."""
 
     seq: int
     time: float
@@ -31,7 +32,7 @@ class JournalRow(NamedTuple):
     job: str | None
     name: str | None
     data: Mapping[str, Any] | None
-    decisions: str | None
+    decisions: str | None  # text of a JSON list
     more: Mapping[str, Any] | None = None
 
     def event(self) -> Event:
@@ -99,7 +100,7 @@ def list_text(texts: Sequence[str]) -> str:
 def decisions_text(decisions: Sequence[Decision]) -> str | None:
     """Encode decisions as text, or return ``None`` without decisions.
 
-    Replay compares these texts.
+    A replay compares these texts.
     """
     return dumps(decisions) if decisions else None
 
@@ -107,8 +108,8 @@ def decisions_text(decisions: Sequence[Decision]) -> str | None:
 def rows_of(first: int, last: int, text: str, *, plain: bool = False) -> list[JournalRow]:
     """Decode a value of the column ``list``, which has the events ``first`` to ``last``.
 
-    With ``plain``, the decisions are a list instead of text. Raises ``ValueError`` if the value is
-    damaged.
+    If ``plain`` is true, the decisions are a list instead of text. Raises ``ValueError`` if the
+    value is damaged.
     """
     found = json.loads(text)
     if not isinstance(found, list) or len(found) != last - first + 1:

@@ -1,9 +1,4 @@
-"""SQLite database of a journal, one file per run.
-
-This module defines the tables, opens the file, migrates older formats, and turns SQLite's errors
-into a :class:`JournalError` with a hint. The modules ``reader`` and ``writer`` describe what the
-tables contain.
-"""
+"""SQLite database of a journal, one file per run: its tables, and migration of older formats."""
 
 from __future__ import annotations
 
@@ -116,14 +111,10 @@ class JournalError(EnsembleError):
 
 
 class Progress(NamedTuple):
-    """Progress of a run, stored outside its journal in order to detect a truncated journal.
+    """Progress of a run, stored outside its journal in order to detect a truncated journal."""
 
-    ``performed`` is the number of the last event of which a decision was carried out. ``committed``
-    is the number of the last event that was committed.
-    """
-
-    performed: int = 0
-    committed: int = 0
+    performed: int = 0  # number of the last event of which a decision was carried out
+    committed: int = 0  # number of the last event that was committed
 
     def text(self) -> bytes:
         """Return the progress as text.

@@ -1,8 +1,6 @@
 """Finds jobs of earlier runs that a new run can reuse (``--reuse``).
 
-The journal of a run contains the identities of its jobs (see ``model.identity``): two jobs with the
-same identity would compute the same. The events of an earlier run are read once, into a temporary
-database on disk, so that memory does not grow with the number of jobs.
+Jobs with the same identity (see ``model.identity``) would compute the same.
 """
 
 from __future__ import annotations
@@ -26,17 +24,12 @@ _BATCH = 1000
 
 
 class EarlierJob(NamedTuple):
-    """A successful job of an earlier run.
+    """A successful job of an earlier run."""
 
-    ``name`` is ``RUN/JOB``. ``duration`` is in seconds. ``start`` is the context of the job's start
-    event. ``rows`` has the rows that observers read from the job's output. Each item has the name
-    of the observer, the values, the row's time or step, and whether the output file was truncated
-    or replaced before this row.
-    """
-
-    name: str
-    duration: float
-    start: Mapping[str, Any]
+    name: str  # ``RUN/JOB``
+    duration: float  # seconds
+    start: Mapping[str, Any]  # context of the job's start event
+    #: For each row: the observer, the values, the time or step, and whether the output began again.
     rows: list[tuple[str, Mapping[str, float], float | None, bool]]
 
 
@@ -51,16 +44,17 @@ class _Open:
 
 
 class EarlierJobs:
-    """Jobs of earlier runs by identity.
+    """Jobs of earlier runs by identity. Each job can be taken once.
 
-    Each job can be taken once. The jobs in ``served`` have been taken already. With ``files``, a
-    job can be taken only if its folder and output still exist.
+    ``served`` lists jobs that were taken before. If ``files`` is true, a job can be taken only if
+    its folder and output still exist.
     """
 
     def __init__(self, served: Iterable[str] = (), *, files: bool = False) -> None:
         self._served = set(served)
         self._files = files
         # "" means a temporary file, which is removed with the connection.
+        #: On disk, so that memory does not grow with the number of jobs.
         self._store = sqlite3.connect("", isolation_level=None, check_same_thread=False)
         for setting in ("cache_size=-16000", "journal_mode=OFF", "synchronous=OFF"):
             self._store.execute(f"PRAGMA {setting}")
@@ -195,15 +189,12 @@ def _chained(decisions: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 
 class Identity(NamedTuple):
-    """The identity of a job, and its parts.
-
-    ``reused`` is the earlier job that replaced it, if any.
-    """
+    """The identity of a job, and its parts."""
 
     job: str
     identity: str
     parts: Mapping[str, Any]
-    reused: str | None
+    reused: str | None  # the earlier job that replaced it
 
 
 def identities(journal: Journal) -> Iterator[Identity]:

@@ -1,8 +1,4 @@
-"""Detects network file systems, and safely reads small files in untrusted folders.
-
-The journal needs to know the type of the file system, because SQLite's shared memory does not work
-across machines. Executors whose jobs run on other machines need it too.
-"""
+"""Detects network file systems, and safely reads small files in untrusted folders."""
 
 from __future__ import annotations
 
@@ -45,8 +41,7 @@ def filesystem(path: str | os.PathLike[str], mounts: str = "/proc/self/mounts") 
 
 
 def shared_storage(path: str | os.PathLike[str]) -> str | None:
-    """Return the type of file system if a path is on a network file system, or ``None`` if it is
-    local.
+    """Return the type of file system if a path is on a network file system, otherwise ``None``.
 
     User-space file systems (``fuse.…``) count as network file systems, because they are less
     reliable than a disk.
@@ -58,8 +53,8 @@ def shared_storage(path: str | os.PathLike[str]) -> str | None:
 def read_note(path: Path, most: int = _MOST) -> bytes:
     """Return up to ``most`` bytes of a small file.
 
-    Raises :class:`OSError` if the file cannot be read or is not a regular file. (Reading a named
-    pipe would block, and a device may be endless.)
+    Raises :class:`OSError` if the file cannot be read or is not a regular file. Named pipes and
+    devices are not read, because that could block or never end.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     try:

@@ -1,13 +1,4 @@
-"""Job history: a table with a row for each job of a stored run, for commands and programs.
-
-:class:`Jobs` is the interface of the table. It has two implementations. ``stored_jobs`` reads the
-*job rows* of a journal: one summary for each job. :class:`EventJobs` is for journals of older
-versions, which have no job rows: it computes the table from all events.
-
-:class:`EventJobs` stores the table in a temporary database on disk, so that memory does not grow
-with the number of jobs. If a group has a ``result``, the engine handles the events again to compute
-the results.
-"""
+"""Job history: a table with a row for each job of a stored run, for commands and programs."""
 
 from __future__ import annotations
 
@@ -82,9 +73,8 @@ class _Attempt:
 class Jobs:
     """The jobs of a run as a table.
 
-    ``groups`` has the names of the run's job groups, and ``parts`` has the names of the jobs'
-    parameters, results and columns. ``names`` lists the columns of the table. If a name occurs
-    twice, the second one becomes ``result.NAME`` or ``last.NAME``.
+    If a parameter, result or column has the name of an earlier column, it is renamed to
+    ``parameter.NAME``, ``result.NAME`` or ``last.NAME``.
     """
 
     def __init__(self, groups: Iterable[str], parts: Sequence[Iterable[str]]) -> None:
@@ -120,14 +110,15 @@ class Jobs:
 
 
 class EventJobs(Jobs):
-    """The jobs of a run, read from its events, for journals without job rows.
+    """The jobs of a run, read from its events, for journals of older versions without job rows.
 
-    With ``attempts``, each attempt has its own row, with the core-hours of only this attempt.
+    If ``attempts`` is true, each attempt has its own row, with the core-hours of only this attempt.
     """
 
     def __init__(self, journal: Journal, loading: Loading, *, attempts: bool = False) -> None:
         self._attempts = attempts
         # "" means a temporary file, which is removed with the connection.
+        #: On disk, so that memory does not grow with the number of jobs.
         self._store = sqlite3.connect("", isolation_level=None)
         self._store.execute("PRAGMA cache_size=-8000")
         self._store.execute(

@@ -1,9 +1,7 @@
-"""Job rows: a summary of each finished job in the journal, which makes tables fast.
+"""Job rows: a summary of each finished job in the journal.
 
-Without job rows, a table would have to be computed from millions of events, which takes minutes.
-Therefore, the writer adds a row for each job, in the same transaction as the job's last event. A
-later attempt of the same index replaces the row. Journals of older versions have no job rows;
-``job_history`` reads their events instead.
+Without job rows, a table of jobs would have to be computed from millions of events, which takes
+minutes.
 """
 
 from __future__ import annotations
@@ -70,10 +68,7 @@ _KIND_OF = {int: "i", float: "f", bool: "b", type(None): "n"}
 
 
 class JobRow(NamedTuple):
-    """Summary of a job after its newest attempt.
-
-    ``parameters``, ``result`` and ``columns`` map names to values.
-    """
+    """Summary of a job after its newest attempt."""
 
     group: str
     number: int
@@ -91,14 +86,12 @@ class JobRow(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The names of the parameters, results and columns in a row, and the kinds of all their values.
-
-    A kind is ``i`` or ``f`` (numbers), ``b`` (boolean), ``s`` (string), or ``n`` (null).
-    """
+    """The names of the parameters, results and columns in a row, and the kinds of their values."""
 
     parameters: tuple[str, ...]
     result: tuple[str, ...]
     columns: tuple[str, ...]
+    #: One letter each: ``i`` or ``f`` (numbers), ``b`` (boolean), ``s`` (string), ``n`` (null).
     kinds: str
 
     @classmethod

@@ -1,7 +1,4 @@
-"""Owner of a run's lock: which process the lock file names, and whether it may still be alive.
-
-The class ``Lock`` in ``run_store`` writes the file.
-"""
+"""Owner of a run's lock: which process the lock file names, and whether it may still be alive."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Computes from a run's journal those metrics that the run itself did not compute.
+"""Computes metrics of a run from its journal, if the run itself did not compute them.
 
-A run computes statistics of job output only if a rule or function uses them. All others can be
-computed from the journal, for ``ensemble metrics`` and the Python API.
+A run computes statistics of job output only if a rule or function uses them.
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ __all__ = ["metric_of_rows"]
 def metric_of_rows(
     journal: Journal, jobs: Callable[[], Jobs], ensemble: Ensemble, text: str
 ) -> float | None:
-    """Return the value of a metric ``STAT.GROUP-NAME``, computed from the rows or results of the
-    group's jobs.
+    """Return the value of a metric ``STAT.GROUP-NAME``, computed from rows or results of jobs.
 
     Return ``None`` if the metric ``text`` has another form.
     """

@@ -1,10 +1,9 @@
 """Reads a journal: the durable event log of a run with snapshots, in one SQLite file.
 
-Events are numbered from 1, in the order in which the engine handled them. Events that were written
-together are in one row of the table ``events``: the columns ``first`` and ``last`` have the numbers
-of the first and the last event, and the column ``list`` has all of them as JSON
-(``journal.codec``). An event and its decisions are on disk before any of the decisions is carried
-out.
+- Events are numbered from 1, in the order in which the engine handled them.
+- A row of the table ``events`` contains events that were written together, as JSON (see
+  ``journal.codec``). The columns ``first`` and ``last`` have the first and last number.
+- An event and its decisions are on disk before any of the decisions is carried out.
 """
 
 from __future__ import annotations
@@ -74,16 +73,14 @@ _CHECKED_WHOLE = 32 << 20
 class Text(Value):
     """A version of the ensemble file, with its ``--set`` overrides.
 
-    The run used this version for the events after event ``seq``, until the next version. (A resume
-    can change the file.) ``attached`` has the texts of the files that the ensemble file names. If
-    it is ``None``, these files have to be read.
+    A resume can change the file; the journal then has several versions.
     """
 
-    seq: int
+    seq: int  # the version applies to the events after this one
     file: str
     text: str
     overrides: tuple[str, ...]
-    attached: Mapping[str, str] | None = None
+    attached: Mapping[str, str] | None = None  # texts of the files that it names; ``None``: unknown
 
     def given(self) -> str:
         """Return the overrides and the attached texts, for the column ``overrides``.
@@ -98,11 +95,7 @@ class Text(Value):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Session(Value):
-    """The time for which one controller ran: from ``began`` to ``ended`` (seconds since the epoch).
-
-    If ``ended`` is ``None``, the controller is running or was killed. ``outcome`` describes how it
-    ended, as plain data.
-    """
+    """The time for which one controller ran, in seconds since the epoch."""
 
     number: int
     seq: int
@@ -110,19 +103,16 @@ class Session(Value):
     host: str
     pid: int
     versions: Mapping[str, str]
-    ended: float | None
-    outcome: Mapping[str, Any] | None
+    ended: float | None  # ``None``: the controller is running or was killed
+    outcome: Mapping[str, Any] | None  # how it ended
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Snapshot(Value):
-    """The engine's state after event ``seq``.
-
-    ``maker`` has the format of the snapshot and the versions of Ensemble, Python and the plugins
-    that wrote it. Only the same versions can read it.
-    """
+    """The engine's state after event ``seq``."""
 
     seq: int
+    #: Snapshot format, and versions of Ensemble, Python and plugins. Only these can read it.
     maker: str
     state: bytes
 

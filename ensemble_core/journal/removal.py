@@ -1,7 +1,6 @@
-"""Removes the folder of a run. Only files that Ensemble has written are deleted.
+"""Removes the folder of a run.
 
-A folder is recognised as that of a run by the header of its journal. If the folder contains files
-of other programs, nothing is deleted.
+If the folder contains files of other programs, nothing is deleted.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ _SQLITE, _APPLICATION = b"SQLite format 3\0", slice(68, 72)
 def is_run(folder: Path) -> bool:
     """Return True if this folder belongs to a run.
 
-    This is so if its journal has our header. If the journal is empty or missing, because the run
-    was killed at its start, the folder must contain only files that a run creates.
+    A run that was killed at its start may have an empty journal or none. Its folder must contain
+    only files that a run creates.
     """
     try:
         header = read_note(folder / NAME)[:72]
@@ -45,9 +44,7 @@ def is_run(folder: Path) -> bool:
 
 
 def remove(folder: Path) -> str:
-    """Remove the files and folders of a run.
-
-    Return an empty text, or the reason if that is impossible.
+    """Remove the files and folders of a run. Return an empty text, or the reason if that fails.
 
     The journal is removed last, so that a partially removed folder is still recognised.
     """

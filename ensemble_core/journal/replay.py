@@ -1,8 +1,6 @@
 """Replays a journal: rebuilds the engine's state from the events, and compares the decisions.
 
-The engine is pure, so the same events lead to the same state and the same decisions, which are
-compared byte by byte. A replay begins at the first event. A recovery (:func:`recover`), which a
-resume uses, begins at the newest snapshot.
+The engine is pure, so the same events lead to the same state and the same decisions.
 """
 
 from __future__ import annotations
@@ -31,8 +29,7 @@ Loading = Callable[[Text], Ensemble]
 def maker_of(versions: Mapping[str, str]) -> str:
     """Return a text with the snapshot format and the versions of Ensemble, Python and plugins.
 
-    A snapshot stores the text of its writer. A program can read the snapshot only if its own text
-    is the same.
+    Two programs can read each other's snapshots if their texts are equal.
     """
     parts = [f"{name}={version}" for name, version in sorted(versions.items())]
     return " ".join([f"format={FORMAT}", *parts])
@@ -57,8 +54,8 @@ class Difference(JournalError):
 class Replay:
     """Handles the events of a journal again, one by one.
 
-    ``engine`` has the state after event ``seq``. ``replayed`` is the number of events handled so
-    far. With ``compare``, a decision that differs from the journal raises :class:`Difference`.
+    ``engine`` has the state after event ``seq``. If ``compare`` is true, a decision that differs
+    from the journal raises :class:`Difference`.
     """
 
     def __init__(
@@ -149,11 +146,10 @@ def recover(
     compare: bool = True,
     pending: bool = True,
 ) -> Replay:
-    """Replay a journal to its last event, beginning at the newest snapshot that ``maker`` can read.
+    """Replay a journal to its last event, from the newest snapshot that ``maker`` can read.
 
-    If ``maker`` is ``None``, begin at the first event. If the ensemble file was changed after the
-    last event, this change is applied only with ``pending``; a caller that changes the file itself
-    leaves it out.
+    If ``maker`` is ``None``, begin at the first event. If ``pending`` is true, a change of the
+    ensemble file after the last event is applied, too.
 
     Raises :class:`JournalError` if the journal is damaged, :class:`Difference` if decisions differ,
     and the errors of ``loading``.

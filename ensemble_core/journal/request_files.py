@@ -1,8 +1,7 @@
 """Passes requests to a live run as files in its folder.
 
-A command writes ``requests/NUMBER.json`` and waits for the file ``NUMBER.answer``. The controller
-of the run, on any machine, polls for requests with a :class:`RequestInbox`. It removes a request
-before it carries it out, so no request is carried out twice.
+A command writes ``requests/NUMBER.json`` and waits for ``NUMBER.answer``. The controller removes a
+request before it carries it out, so no request is carried out twice.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ Request = Callable[[Mapping[str, Any], str], "Future[tuple[Decision, ...]]"]
 
 
 def ask(folder: Path, action: Mapping[str, Any], by: str) -> list[dict[str, Any]]:
-    """Request an action from the run in this folder, wait, and return the decisions as plain data.
+    """Request an action from the run in this folder, and return the decisions as plain data.
 
     Raises :class:`UsageError` if the run has no controller or rejects the request.
     """
@@ -104,9 +103,7 @@ def forget_requests(folder: Path) -> None:
 
 
 def requester() -> str:
-    """Return the names of this user and machine, which the controller shows as the origin of a
-    request.
-    """
+    """Return the user and the machine, as text for the origin of a request."""
     import getpass
     import socket
 

@@ -1,7 +1,7 @@
 """Run store: the folders of all runs, look-up of a run by name, and the lock of a run's controller.
 
-Each run has a folder ``STATE/runs/TAG``. It contains the journal, the lock, the files of the
-executor, and the output of jobs for which the ensemble file names no output file.
+A run's folder ``STATE/runs/TAG`` contains the journal, the lock, the executor's files, and the
+output of jobs without output files.
 """
 
 from __future__ import annotations
@@ -70,9 +70,7 @@ _UNFIT = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def state_folder(given: str | os.PathLike[str] | None) -> Path:
-    """Return the folder of all runs: ``given``, or ``ENSEMBLE_STATE``, or the user's state
-    folder.
-    """
+    """Return the folder of all runs: ``given``, ``ENSEMBLE_STATE``, or the user's state folder."""
     named = given or os.environ.get("ENSEMBLE_STATE")
     if named:
         return Path(named).expanduser().absolute()
@@ -161,8 +159,8 @@ def _lock_patiently(descriptor: int) -> None:
 class Lock:
     """Lock of a run. One controller holds it until :meth:`release` or until its process ends.
 
-    The lock file names the owner, for error messages. On file systems without locks (Lustre without
-    ``flock``), this name decides whether the lock is free.
+    On file systems without locks (Lustre without ``flock``), the lock file's content decides
+    whether the lock is free.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -297,9 +295,6 @@ class RunInfo(Value):
     - ``interrupted``: the controller was killed, or exited immediately; the run can be resumed;
     - ``new``: the run was killed before its first event;
     - ``unreadable``: the journal cannot be read.
-
-    ``problem`` describes damage to the journal. ``left`` is true if the last controller left jobs
-    to the queue.
     """
 
     tag: str
@@ -311,10 +306,10 @@ class RunInfo(Value):
     ended: float | None = None
     exit_code: int | None = None
     reason: str = ""
-    left: bool = False
+    left: bool = False  # whether the last controller left jobs to the queue
     events: int = 0
     controller: Mapping[str, Any] | None = None
-    problem: str = ""
+    problem: str = ""  # damage to the journal
     folder: Path
 
     def to_dict(self) -> dict[str, Any]:
@@ -376,7 +371,7 @@ def look(folder: Path) -> RunInfo:
 def has_performed(folder: Path) -> bool:
     """Return True if the run has carried out a decision.
 
-    If its journal is empty, data was then lost.
+    If the journal has no event nevertheless, data was lost.
     """
     path = folder / PERFORMED
     return path.exists() and path.stat().st_size > 0
@@ -385,8 +380,7 @@ def has_performed(folder: Path) -> bool:
 def began(folder: Path) -> float | None:
     """Return when a run began, in seconds since the epoch, or ``None`` if unknown.
 
-    All lists of runs are sorted by this time. It comes from the file ``began``, or else from the
-    journal, or else from the tag. The modification times of files do not matter.
+    All lists of runs are sorted by this time. It does not depend on modification times of files.
     """
     with contextlib.suppress(OSError, ValueError):
         seconds, checksum = read_note(folder / BEGAN).split()

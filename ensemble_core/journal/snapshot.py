@@ -1,14 +1,9 @@
 """Snapshots of the engine's state as bytes, so that a resume need not replay every event.
 
-A snapshot is JSON. It contains the objects of the state by class, and for each class one column per
-field. New fields of the classes are written and read automatically. Reading a snapshot cannot run
-code: the reader only creates objects of a fixed list of classes, and does not call their
-constructors.
-
-Rules and statistics are defined by the ensemble file and by plugins. A snapshot contains only their
-names, which are looked up in the ensemble, and the accumulated values of statistics
-(``metrics.statistic_state``). A snapshot can be read only with the versions of Ensemble, Python and
-plugins that wrote it.
+- Only the same versions of Ensemble, Python and plugins can read a snapshot.
+- Reading a snapshot cannot run code.
+- A snapshot contains only the names of rules and statistics, which the ensemble file and plugins
+  define, and accumulated values.
 """
 
 from __future__ import annotations
@@ -305,9 +300,7 @@ def dump(engine: Engine) -> bytes:
 
 
 def load(state: bytes, ensemble: Ensemble) -> Engine | None:
-    """Return an engine with the state that :func:`dump` has written, or ``None`` if it cannot be
-    read.
-    """
+    """Return an engine with a state from :func:`dump`, or ``None`` if the state cannot be read."""
     try:
         return Engine(_Reader(ensemble).read(json.loads(state)))
     except (KeyboardInterrupt, SystemExit):

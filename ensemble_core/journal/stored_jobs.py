@@ -24,9 +24,8 @@ _STARTED, _FINISHED = 5, 6
 class StoredJobs(Jobs):
     """The jobs of a run, read from the job rows in its journal.
 
-    ``active`` has rows that the journal does not have yet: of jobs that are not over, or newer
-    versions of stored rows. A row in ``active`` replaces the stored row of its job. With ``check``,
-    missing rows raise :class:`JournalError`.
+    A row in ``active`` replaces the stored row of its job, or adds a job that is not over. If
+    ``check`` is true, missing rows raise :class:`JournalError`.
     """
 
     def __init__(

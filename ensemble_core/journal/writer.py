@@ -1,9 +1,6 @@
 """Writes the journal of a run: a thread commits new events in groups (group commit).
 
-The engine's thread queues each event with its decisions and *orders* (calls of the executor that
-follow from the decisions), and continues. The writing thread commits all queued events in one
-transaction. Only then does it pass their orders on, so no decision is carried out before it is on
-disk. Under load, more events share a commit.
+No decision is carried out before it is on disk.
 """
 
 from __future__ import annotations
@@ -69,16 +66,14 @@ def _insert(lists: int) -> str:
 class JournalWriter:
     """Writer of one journal.
 
-    The writing thread calls the function ``perform`` with each order whose event is on disk, in
-    sequence. If the journal cannot be written, it calls ``trouble`` with the error, and once the
-    journal can be written again, with ``None``. In between, nothing is lost and no order is carried
-    out. ``seq`` is the number of the last appended event. Raises :class:`JournalError` if the file
-    cannot be created or opened.
+    Raises :class:`JournalError` if the file cannot be created or opened.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        #: The writing thread calls it with each order whose event is on disk, in sequence.
         self.perform: Callable[[Any], object] | None = None
+        #: Called with the error if a write fails, and with ``None`` when writes work again.
         self.trouble: Callable[[JournalError | None], None] | None = None
         #: Why the journal cannot be written at the moment, or ``None``.
         self.in_trouble: JournalError | None = None
