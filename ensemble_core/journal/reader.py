@@ -80,7 +80,9 @@ class Text(Value):
     file: str
     text: str
     overrides: tuple[str, ...]
-    attached: Mapping[str, str] | None = None  # texts of the files that it names; ``None``: unknown
+    attached: Mapping[str, str] | None = (
+        None  # texts of the files that it names; ``None``: read them
+    )
 
     def given(self) -> str:
         """Return the overrides and the attached texts, for the column ``overrides``.

@@ -1,7 +1,6 @@
 """Timestamps the events of local jobs, stores them in the ledger, and sends them to the controller.
 
-It runs in the supervisor, the parent process of the jobs. Timestamps strictly increase. Each event
-is encoded once; the ledger and the controller get the same line.
+Timestamps strictly increase.
 """
 
 from __future__ import annotations
@@ -22,12 +21,7 @@ Deliver = Callable[[Sequence[bytes]], None]
 
 
 class EventLog:
-    """Event log of one supervisor.
-
-    ``deliver`` is called with events of jobs that the controller knows (``LocalJob.reported``), and
-    with events that belong to no job. While ``failing`` is true, the ledger cannot be written, and
-    no job may start.
-    """
+    """Event log of one supervisor."""
 
     def __init__(
         self,
@@ -37,8 +31,10 @@ class EventLog:
         ledger: Ledger | None = None,
     ) -> None:
         self.clock = clock
+        #: For events of jobs that the controller knows (``LocalJob.reported``), and of no job.
         self.deliver = deliver
         self.ledger = ledger
+        #: True while the ledger cannot be written. No job may start then.
         self.failing = False
         self.gauges: Mapping[str, float] = slots.gauges()
         self._slots = slots

@@ -3,24 +3,24 @@
 It guarantees:
 
 - **Resources.** A job holds ``tasks * cores_per_task`` slots and ``tasks * gpus_per_task`` GPUs
-  from its start to its end. The machine is one node; ``nodes`` only sets the default number of
-  tasks. A job that can never get its cores or GPUs fails immediately, with a note that says what to
-  do.
+  from its start to its end. ``nodes`` only sets the default number of tasks. A job that can never
+  get its cores or GPUs fails immediately.
 - **Tasks.** The ``tasks`` copies of the command start together, each in its own session. Their
   environment has ``ENSEMBLE_JOB_ID``, ``ENSEMBLE_GROUP``, ``ENSEMBLE_INDEX``, ``ENSEMBLE_ATTEMPT``,
-  ``ENSEMBLE_RUN`` (the run's tag), ``ENSEMBLE_TASK_RANK`` (from 0) and ``ENSEMBLE_TASK_COUNT``. If
-  GPUs are configured, ``CUDA_VISIBLE_DEVICES`` lists the GPUs of the task, or is ``-1``. The tasks
-  are not ranks of one MPI program: variables of an outer MPI launcher are removed, so that an MPI
-  program starts as a single process, or starts its ranks with ``mpirun``.
-- **Order.** Jobs start by ``urgency`` (31 first; a job with urgency 0 is held until it is
-  cancelled), then first in, first out. A smaller job may overtake a job that does not fit yet, but
-  only within limits (see ``queue``).
-- **Files.** The program is searched for on the job's ``PATH``. A missing ``workdir`` is created; a
-  relative ``workdir`` starts at the folder in which the run was started. ``stdout`` and ``stderr``
-  are relative to the workdir. When the run first writes to an output file, the file is truncated;
-  after that, output is appended, so jobs can share a file. Output without a file goes to
-  ``JOB.out`` and ``JOB.err`` in the run's folder; if these are empty when the job ends, they are
-  removed. Standard input is empty.
+  ``ENSEMBLE_RUN`` (the run's tag), ``ENSEMBLE_TASK_RANK`` (from 0) and ``ENSEMBLE_TASK_COUNT``.
+- **GPUs.** If GPUs are configured, ``CUDA_VISIBLE_DEVICES`` lists the GPUs of the task, or is
+  ``-1``.
+- **MPI.** Tasks are not ranks of one MPI program. Variables of an outer MPI launcher are removed:
+  an MPI program starts as a single process, or starts its ranks with ``mpirun``.
+- **Order.** Jobs start by ``urgency`` (31 first), then first in, first out. A job with urgency 0 is
+  held until it is cancelled. If a job does not fit yet, a limited number of smaller jobs may
+  overtake it.
+- **Files.** The program is searched for on the job's ``PATH``. A missing ``workdir`` is created. A
+  relative ``workdir`` starts at the folder in which the run was started.
+- **Output.** ``stdout`` and ``stderr`` are relative to the workdir. Standard input is empty. When
+  the run first writes to an output file, the file is truncated. After that, output is appended, so
+  jobs can share a file. Without ``stdout`` and ``stderr``, output goes to ``JOB.out`` and
+  ``JOB.err`` in the run's folder; empty ones are removed when the job ends.
 - **Status.** The status of a job is that of the task with the highest exit code; a signal counts as
   128 plus its number. If a signal kills a task, the other tasks have ``grace`` seconds to exit and
   are then terminated. A task that exits with an error does not affect the others.
@@ -30,18 +30,13 @@ It guarantees:
 - **Sharing.** Runs with the same ``pool`` (a file) share slots and GPUs. The run that has waited
   longest is next, so runs take turns. A run that is alone may use all slots.
 - **Resize.** The actions ``grow`` and ``shrink`` change the number of slots between ``min_slots``
-  and ``max_slots``. Shrinking ends no job: free slots are removed first, and the others when jobs
-  end.
-
-Jobs are children of a *supervisor* process, which each run has. If the controller exits
-(:meth:`LocalExecutor.close`) or is killed, running jobs continue, and waiting jobs still start. The
-supervisor exits after the last job. If the run has a folder (``Run.state``), a later controller
-finds all jobs again, including the exit codes of finished jobs.
-
-If the supervisor is killed, or after a power cut, the next controller queues waiting jobs again. If
-some jobs had started, it waits until their processes are gone and reports the jobs as ``lost``,
-because their exit codes are unknown. The journal decides which jobs are over. No job ever runs
-twice.
+  and ``max_slots``. Shrinking ends no job.
+- **Restarts.** If the controller exits or is killed, running jobs continue, and waiting jobs still
+  start: jobs are children of a *supervisor* process. A later controller finds all jobs again,
+  including the exit codes of finished jobs.
+- **Crashes.** If the supervisor is killed, or after a power cut, the next controller queues waiting
+  jobs again. Jobs that had started are reported as ``lost`` when their processes are gone, because
+  their exit codes are unknown. No job ever runs twice.
 """
 
 from __future__ import annotations
@@ -118,7 +113,7 @@ OPTIONS: Mapping[str, Any] = {
 
 
 class LocalExecutor(Executor):
-    """Executor for this machine. The module's docstring describes what it guarantees.
+    """Executor for this machine. The module's docstring lists what it guarantees.
 
     Raises :class:`UsageError` if the options contradict one another.
     """

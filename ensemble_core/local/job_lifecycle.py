@@ -1,9 +1,4 @@
-"""Handles what happens to a local job between its start and its last event, ``clean``.
-
-It ends a job at its time limit and collects the exit codes of the job's tasks. When no process of
-the job is left, it reports the job's end and frees its slots. It runs in the supervisor, the parent
-process of the jobs, and is called by the supervisor's starter, terminator and request handler.
-"""
+"""Handles what happens to a local job between its start and its last event, ``clean``."""
 
 from __future__ import annotations
 
@@ -34,11 +29,7 @@ _FREE, _CLEAN = encode_context("free"), encode_context("clean")
 
 
 class JobLifecycle:
-    """Handles all jobs of a supervisor, from their start to their last event.
-
-    ``lost`` has the jobs that an earlier supervisor started. It maps each of them to the reason why
-    its exit status cannot be known.
-    """
+    """Handles all jobs of a supervisor, from their start to their last event."""
 
     def __init__(
         self,
@@ -55,6 +46,7 @@ class JobLifecycle:
         self._poller = poller
         self._tree = tree
         self.terminator = Terminator(tree, poller, grace, self.leave)
+        #: Jobs of an earlier supervisor, with the reason why the exit status cannot be known.
         self.lost: dict[LocalJob, str] = {}
         #: Jobs whose last task has exited in this turn.
         self._ended: list[LocalJob] = []

@@ -1,10 +1,7 @@
 """Launches the processes of a job: prepares environment, folder, command and output, then spawns.
 
-To start a job, the :class:`Launcher` changes the working directory of the supervisor to the job's
-folder and calls ``posix_spawn``, which starts the job without a copy of the supervisor.
-
 A permanent error raises :class:`LaunchError`. A transient error (no process or file descriptor
-available) raises :class:`Busy`; the same launch may then be retried.
+available) raises :class:`Busy`.
 """
 
 from __future__ import annotations
@@ -42,10 +39,10 @@ _OUTER_LAUNCHER = ("PMI_", "PMI2_", "PMIX_", "OMPI_COMM_WORLD_", "HYDI_", "FLUX_
 
 
 class LaunchError(Exception):
-    """Error: a job cannot be started. ``note`` is for the user.
+    """Error: a job cannot be started.
 
-    ``kind`` is the type of the job's exception (``exec``, ``workdir``, ``output``). ``code`` is the
-    exit code with which a shell would report the error.
+    ``note`` is a message for the user. ``kind`` is the type of the job's exception (``exec``,
+    ``workdir`` or ``output``). ``code`` is the exit code of a shell for the same error.
     """
 
     def __init__(self, note: str, kind: str = "exec", code: int = 126) -> None:
@@ -61,10 +58,7 @@ class Busy(Exception):
 
 @dataclass(slots=True)
 class Prepared:
-    """Everything that the tasks of a job share when they are spawned.
-
-    ``kept`` lists output files in the run's folder, which are removed if they are empty.
-    """
+    """Everything that the tasks of a job share when they are spawned."""
 
     path: bytes
     words: list[bytes]
@@ -72,7 +66,7 @@ class Prepared:
     workdir: str
     stdout: str
     stderr: str
-    kept: tuple[str, ...]
+    kept: tuple[str, ...]  # output files that are removed if they are empty
     out: int
     err: int
 
@@ -104,12 +98,7 @@ def _reason(error: OSError) -> str:
 
 
 class Launcher:
-    """Launches the tasks of the jobs of a run. It changes the working directory of this process.
-
-    ``began`` is the time at which the run's first supervisor started (seconds since the epoch), or
-    ``None`` if this supervisor is the first one. An output file that was written since then has
-    output of this run, so it is not truncated.
-    """
+    """Launches the tasks of the jobs of a run. It changes the working directory of this process."""
 
     def __init__(
         self,
@@ -118,6 +107,7 @@ class Launcher:
         folder: str,
         began: float | None = None,
     ) -> None:
+        #: An output file that was written later has output of this run: it is not truncated.
         self._began = began
         self._written: set[int] = set()
         self._found: dict[tuple[str, bytes], bytes] = {}

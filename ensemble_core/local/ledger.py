@@ -1,8 +1,8 @@
 """Ledger: the supervisor's write-ahead log of all events of a run's local jobs.
 
-The ledger is a file of JSON lines in the run's state folder. Each line begins with the CRC-32 of
-the rest, as eight hexadecimal digits. A :class:`Ledger` reads the events of earlier supervisors
-when it is opened. In addition to events of jobs (see ``protocol``), the file has these lines:
+The ledger is a file of JSON lines. Each line begins with the CRC-32 of the rest, as eight
+hexadecimal digits. A truncated last line is ignored. The file has the events of jobs (see
+``protocol``), and these lines:
 
 - ``["v",FORMAT,TAG,BEGAN]``: the first line. It has no checksum, so that every version can read it.
 - ``["k",HOST,BOOT,PID]``: a supervisor has started.
@@ -13,16 +13,11 @@ when it is opened. In addition to events of jobs (see ``protocol``), the file ha
 - ``["f",[ID,…]]``: the controller no longer needs these jobs, so a compaction may remove them.
 - ``["t",TIME]``: the time of the newest event when the file was compacted.
 
-A truncated last line is ignored. The file is compacted when most of it is about jobs that the
-controller no longer needs (``f``).
-Lines of format 1 have no checksum; they are accepted before the first line with a checksum.
+In format 1, lines have no checksum.
 
-Durability: all writes survive the process. Events of waiting jobs and answers to resizes are synced
-before they are sent to the controller (:meth:`Ledger.keep`), so they also survive a power cut.
-Events of started jobs are not synced, because no job survives a power cut. After a power cut, the
-ledger may therefore lack the newest events of started jobs, although the run's journal has them. So
-if the journal has newer events of a job than the ledger, the job has started, even if it waits
-according to the ledger. It may even be over.
+Events of waiting jobs and answers to resizes survive a power cut. Events of started jobs are not
+synced, because no job survives a power cut. So if the journal has newer events of a job than the
+ledger, the job has started, and may be over.
 """
 
 from __future__ import annotations
@@ -91,26 +86,24 @@ def _locked(fd: int) -> bool:
 
 
 class Ledger:
-    """The ledger of a run, open for appending. Raises :class:`ExecutorError` if that fails.
-
-    - ``past``: the jobs that were not over when the ledger was opened.
-    - ``newest``: the time of the last event.
-    - ``size``: the number of slots after the last resize; ``requests``: the outcomes of resizes.
-    - ``began``: when the run's first supervisor opened the ledger, or ``None`` if this supervisor
-      is the first one.
-    - ``rebooted``: whether the machine was rebooted since the last supervisor.
-    - ``failing``: why the ledger cannot be written at the moment.
-    """
+    """The ledger of a run, open for appending. Raises :class:`ExecutorError` if that fails."""
 
     def __init__(self, folder: str, tag: str, now: float) -> None:
         self.path = os.path.join(folder, NAME)
+        #: The jobs that were not over when the ledger was opened.
         self.past: dict[str, LedgerJob] = {}
+        #: The time of the last event.
         self.newest = 0.0
+        #: The number of slots after the last resize.
         self.size: int | None = None
+        #: The outcomes of resizes.
         self.requests: dict[str, str] = {}
+        #: When the run's first supervisor opened the ledger. ``None``: this one is the first.
         self.began: float | None = None
+        #: Whether the machine was rebooted since the last supervisor.
         self.rebooted = False
         self.unreadable = 0
+        #: Why the ledger cannot be written at the moment.
         self.failing: str | None = None
         self._tag = tag
         self._sizes: dict[str, int] = {}

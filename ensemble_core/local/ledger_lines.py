@@ -12,13 +12,7 @@ __all__ = ["LedgerJob", "checked", "newer", "with_checksum"]
 
 
 class LedgerJob:
-    """State of a job according to the ledger, if the job is not over.
-
-    ``launched`` is true if the job's processes were spawned, or were about to be. ``pids`` has the
-    process ids of the job's tasks, recorded when the machine had been up for ``up`` seconds: a
-    process that started later has only got the same id. ``newest`` is the time of the job's last
-    event.
-    """
+    """State of a job according to the ledger, if the job is not over."""
 
     __slots__ = ("data", "fatal", "gpus", "launched", "names", "newest", "pids", "started", "up")
 
@@ -27,10 +21,14 @@ class LedgerJob:
         self.names: set[str] = set()
         self.fatal = False
         self.gpus: tuple[str, ...] = ()
+        #: Whether the job's processes were spawned, or were about to be.
         self.launched = False
+        #: Process ids of the job's tasks.
         self.pids: tuple[int, ...] = ()
         self.started = 0.0
+        #: The time of the job's last event.
         self.newest = 0.0
+        #: Uptime of the machine when ``pids`` was written. A later process can have the same id.
         self.up = 0.0
 
     def take(self, message: list[Any]) -> None:
@@ -56,9 +54,9 @@ def with_checksum(text: bytes) -> bytes:
 
 
 def checked(raw: bytes, plain: bool) -> bytes:
-    """Return a line of the file without its checksum. With ``plain``, accept a line without one.
+    """Return a line of the file without its checksum. Raises ``ValueError`` if it is damaged.
 
-    Raises ``ValueError`` if the line is damaged.
+    If ``plain`` is true, the line may have no checksum.
     """
     text = raw[9:]
     if raw[:9] == b"%08x " % crc32(text):

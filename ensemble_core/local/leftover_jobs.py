@@ -1,9 +1,6 @@
 """Counts and ends the local jobs of a run whose journal cannot be read.
 
-Instead of the journal, it uses the executor's files in the run's folder. If the run's supervisor
-(the parent process of the jobs) is alive, some jobs are alive, because it exits after the last one.
-Otherwise, its ledger shows which jobs had started. Commands reach the function
-:func:`leftover_jobs` through the field ``remains`` of the executor's record.
+Instead of the journal, it uses the executor's files in the run's folder.
 """
 
 from __future__ import annotations
@@ -31,8 +28,8 @@ _ENDING = 120.0
 def leftover_jobs(tag: str, state: Path, ending: Executor | None) -> int:
     """Return how many jobs of the run may be alive.
 
-    If ``ending`` is an executor, also end the jobs. The executor must not be open: it is opened if
-    a new supervisor is needed to end them. Raises :class:`ExecutorError` if they do not end.
+    If ``ending`` is an executor that is not open, also end the jobs. Raises :class:`ExecutorError`
+    if they do not end.
     """
     supervisor = _supervisor(tag, state)
     waiting, begun = _unfinished(state / NAME)

@@ -1,7 +1,4 @@
-"""State of a local job, from its arrival in the supervisor to its last event, ``clean``.
-
-The supervisor is the parent process of the jobs.
-"""
+"""State of a local job, from its arrival in the supervisor to its last event, ``clean``."""
 
 from __future__ import annotations
 
@@ -28,17 +25,7 @@ class Phase(enum.IntEnum):
 
 
 class LocalJob:
-    """A job and its processes.
-
-    - ``live``: the tasks that have not been reaped.
-    - ``signalled``: other processes of the job that were signalled and have not ended yet.
-    - ``spared``: the processes that cannot be terminated.
-    - ``ends``: the monotonic time by which the job must be over.
-    - ``reported``: whether the current controller receives the job's events.
-    - ``allotted``: whether the job's ``alloc`` has been reported.
-    - ``inherited``: whether an earlier supervisor started the job. The job's processes are then not
-      children of this process, so the exit status is unknown.
-    """
+    """A job and its processes."""
 
     __slots__ = (
         "allotted",
@@ -71,16 +58,23 @@ class LocalJob:
         self.head = event_head(job.id)
         self.number = number
         self.over = False
+        #: Whether the current controller receives the job's events.
         self.reported = True
+        #: Whether the job's ``alloc`` has been reported.
         self.allotted = False
+        #: Whether an earlier supervisor started the job. Its exit status is then unknown.
         self.inherited = False
         self.bypassed = 0
+        #: The monotonic time by which the job must be over.
         self.ends: float | None = None
         self.prepared: Prepared | None = None
         self.gpus: tuple[str, ...] = ()
         self.pids: list[int] = []
+        #: Tasks that have not been reaped.
         self.live: set[int] = set()
+        #: Other processes of the job that were signalled and have not ended yet.
         self.signalled: dict[int, Process] = {}
+        #: Processes that cannot be terminated.
         self.spared: set[Process] = set()
         self.statuses: list[int] = []
         self.phase = Phase.NONE

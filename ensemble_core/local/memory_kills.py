@@ -1,8 +1,7 @@
 """Detects whether the kernel has killed a job because memory ran out.
 
-A parent process cannot find out why a child got SIGKILL. But the kernel counts out-of-memory kills,
-either for the cgroup of the jobs and of the supervisor (their parent process), or for the whole
-machine. If this count grew when a job was killed, the job is reported as out of memory.
+A parent process cannot find out why a child got SIGKILL. Therefore, this module reads how many
+out-of-memory kills the kernel has counted.
 """
 
 from __future__ import annotations

@@ -1,10 +1,4 @@
-"""Event loop of the supervisor: waits for processes, timers, sockets and other threads with epoll.
-
-The supervisor is the parent process of the local jobs. Its thread sleeps in
-:meth:`Poller.wait` until a watched process has ended (its pidfd becomes readable), a timer is due,
-a socket is ready, or another thread calls :meth:`Poller.wake`. If the system has no pidfd for a
-process, a thread waits for that process instead.
-"""
+"""Event loop of the supervisor: waits for processes, timers, sockets and other threads."""
 
 from __future__ import annotations
 

@@ -1,18 +1,13 @@
 """Process tree: finds all processes of a job, even detached ones.
 
-The supervisor, the parent process of the jobs, is a *child subreaper* (``prctl(2)``): orphaned
-descendants become its children instead of children of init. All processes of jobs, and no others,
-therefore stay below the supervisor in the tree. A :class:`ProcessTree` assigns each process to a
-job by the first of these rules that applies:
+The supervisor is a *child subreaper* (``prctl(2)``): orphaned descendants become its children. The
+first of these rules that applies assigns a process to a job:
 
 1. By its ancestors: the process descends from a task of the job.
 2. By its session or process group: a task of the job has the same one.
 3. By its environment: ``ENSEMBLE_LINEAGE`` names the job.
 4. Otherwise: of all jobs that were running when the process was first seen, it belongs to the one
    that ends last.
-
-Jobs of an earlier supervisor are not below this supervisor in the tree. The ledger lists their
-tasks, and rules 1 to 3 find their processes.
 """
 
 from __future__ import annotations
@@ -44,14 +39,10 @@ def become_subreaper() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process.
-
-    Its start time ``born`` (clock ticks since boot) distinguishes it from a later process with the
-    same id.
-    """
+    """A process."""
 
     pid: int
-    born: int
+    born: int  # start time in clock ticks since boot, because process ids are reused
 
 
 @dataclass(slots=True)
@@ -123,11 +114,7 @@ class _Orphan(Generic[J]):
 
 
 class ProcessTree(Generic[J]):
-    """The processes of jobs. ``J`` is the type that represents a job; it must be hashable.
-
-    ``of_task`` maps the process id of a task to its job, until no process of the job is left.
-    ``of_name`` returns the job with a given id, and ``running`` returns all running jobs.
-    """
+    """The processes of jobs. ``J`` is the type that represents a job; it must be hashable."""
 
     def __init__(
         self,
@@ -137,6 +124,7 @@ class ProcessTree(Generic[J]):
         running: Callable[[], Iterable[J]],
     ) -> None:
         self._mark = os.fsencode(tag) + b":"
+        #: The job of each task by process id, until no process of the job is left.
         self._of_task = of_task
         self._of_name = of_name
         self._running = running

@@ -1,14 +1,14 @@
 """Encodes messages between controller and supervisor, and events in the supervisor's ledger.
 
-Messages and events are JSON lines. The functions here do no I/O. ``model.codec`` encodes the fields
-of jobs and events.
+Messages are JSON lines. An event of a job is a line ``["e",ID,TIME,NAME,CONTEXT,A,B,MORE]``:
 
-An event of a job is the line ``["e",ID,TIME,NAME,CONTEXT,A,B,MORE]``. Items at the end that have no
-value are left out. ``ID`` is the job. ``A`` and ``B`` are for the ledger: for ``submit``, ``A`` is
-the job's fields; for ``start``, ``A`` and ``B`` are the uptime and the process ids. ``MORE`` has
-all fields of the event that are not in the other items. The id directly follows ``"e"``, so that
-the lines of a job can be found without decoding every line. Events without a job are lines
-``["o",{...}]``.
+- ``ID`` is the job. It comes first, so that the lines of a job can be found without decoding.
+- ``A`` and ``B`` are only in the ledger. For ``submit``, ``A`` has the job's fields. For ``start``,
+  they are the uptime and the process ids.
+- ``MORE`` has all other fields of the event.
+- Items at the end that have no value are left out.
+
+An event without a job is a line ``["o",{...}]``.
 """
 
 from __future__ import annotations
@@ -70,9 +70,7 @@ def line(message: object) -> bytes:
 
 
 def encode_job(job: Job) -> dict[str, Any]:
-    """Return a job as plain data, without defaults and without fields that the supervisor does not
-    need.
-    """
+    """Return a job as plain data, without fields that the supervisor does not need."""
     data = job.compact()
     for name in _NOT_SENT:
         data.pop(name, None)
@@ -100,17 +98,14 @@ def encode_event(event: Event, extra: tuple[object, ...] = ()) -> bytes:
 
 
 def event_head(job: str) -> str:
-    """Return the beginning of an event's line, up to the id of the job.
-
-    The caller completes the line with the time, the result of :func:`encode_context` and a closing
-    bracket.
-    """
+    """Return the beginning of an event's line, up to the id of the job."""
     return f'["e",{_quote(job)},'
 
 
 def encode_context(name: str, context: Mapping[str, Any] = NOTHING, *extra: object) -> str:
-    """Encode the part of an event's line from ``NAME`` on. ``extra`` has the items ``A``, ``B`` and
-    ``MORE``.
+    """Encode the rest of an event's line, from ``NAME`` on.
+
+    ``extra`` has the items ``A``, ``B`` and ``MORE``.
     """
     values = ",".join([f"{_quote(key)}:{_plain(value)}" for key, value in context.items()])
     text = f'"{name}",{{{values}}}'

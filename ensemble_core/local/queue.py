@@ -1,17 +1,12 @@
 """Queue of the local executor: chooses which waiting job starts next.
 
-Jobs start by urgency, then first in, first out. If the first job does not fit yet, it is the
-*head*. Later jobs may overtake the head, but not without limit:
+Jobs start by urgency, then first in, first out. If the first job does not fit yet, some later jobs
+may overtake it:
 
-- If every running job has a time limit, the head gets a reservation: the time by which enough
-  running jobs must have ended. A later job may overtake the head if the later job must end before
-  that time, or if it needs only resources that the head will leave free (EASY backfill).
-- Otherwise, a bounded number of jobs may overtake the head (``BYPASS_FACTOR`` for each core, at
-  least ``BYPASS_LEAST``). After that, free cores are kept for the head.
-
-A job that needs more slots than currently exist cannot be the head. Jobs of the same shape
-(urgency, cores, GPUs) form a line, so the cost of a choice depends on the number of shapes and not
-of jobs. The queue has no locks, because only the supervisor's thread uses it.
+- If every running job has a time limit, the time at which the first job will fit is known. A later
+  job may overtake it if this does not delay it (EASY backfill).
+- Otherwise, only a limited number of jobs may overtake it (``BYPASS_FACTOR`` for each core, at
+  least ``BYPASS_LEAST``).
 """
 
 from __future__ import annotations
@@ -58,6 +53,7 @@ class Queue:
     """
 
     def __init__(self) -> None:
+        #: The cost of a choice depends on the number of shapes, and not of jobs.
         self._lines: dict[_Shape, deque[Waiting]] = {}
 
     def __bool__(self) -> bool:

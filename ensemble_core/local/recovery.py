@@ -1,13 +1,9 @@
 """Recovers jobs of an earlier supervisor from the ledger.
 
-What happens to such a job depends on what the ledger says:
-
-- If the job was still waiting, it is queued again, once a controller confirms that it is not over
-  (see ``request_handler``).
-- If the job had started or was about to start, it is *inherited*: the supervisor waits until the
-  job's processes have ended. It then reports the job as lost, because the exit status is unknown.
-  If the earlier supervisor was killed just before the start, the job may not have run. It is
-  reported as lost nevertheless, so that no job runs twice.
+- A job that was still waiting is queued again.
+- A job that had started, or was about to start, is *inherited*: when its processes have ended, it
+  is reported as lost, because the exit status is unknown. It is never started again, so no job runs
+  twice.
 """
 
 from __future__ import annotations
@@ -32,7 +28,7 @@ LINES_LOST = (
 
 
 def past_records(ledger: Ledger) -> Iterator[tuple[LocalJob, LedgerJob]]:
-    """Yield each job that is not over, with its lines in the ledger, in the order of submission."""
+    """Yield each job that is not over, with its state in the ledger, in the order of submission."""
     past, ledger.past = ledger.past, {}
     for number, (name, what) in enumerate(past.items()):
         if what.data is None:  # the line with the submit is damaged

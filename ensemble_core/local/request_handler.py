@@ -1,8 +1,4 @@
-"""Carries out what a controller requests of the supervisor: submit, cancel, resize, reattach …
-
-The supervisor's main loop regularly calls :meth:`RequestHandler.handle`. This method carries out
-the requests in the order in which they arrived.
-"""
+"""Carries out what a controller requests of the supervisor: submit, cancel, resize, reattach …"""
 
 from __future__ import annotations
 

@@ -1,10 +1,7 @@
 """Slots that several runs on this machine share, coordinated through a file.
 
-For each core and GPU that its jobs hold, a supervisor locks one byte of the file. If the supervisor
-is killed, the system releases these locks, so its slots are free immediately. The content of the
-file lists the waiting runs, and since when each has waited (since it last got a slot, if it ever
-did). The run that has waited longest goes first; it is woken when slots become free. Only one
-supervisor chooses jobs at a time. A run that is alone may use all slots.
+For each core and GPU that its jobs hold, a supervisor locks one byte of the file. The content of
+the file lists the waiting runs. The run that has waited longest goes first.
 """
 
 from __future__ import annotations
@@ -36,18 +33,13 @@ _PATIENCE = 10.0
 
 @dataclass(slots=True)
 class _WaitingRun:
-    """A waiting run.
+    """A waiting run."""
 
-    ``name`` is the name of its socket, ``since`` is the monotonic time since which it has waited,
-    ``cores`` and ``gpus`` are the needs of its next job, and ``passed`` is how often other runs
-    have overtaken it.
-    """
-
-    name: str
-    since: float
-    cores: int
+    name: str  # of its socket
+    since: float  # monotonic time since which the run has waited
+    cores: int  # what its next job needs
     gpus: int
-    passed: int = 0
+    passed: int = 0  # how often other runs have overtaken it
 
 
 class SharedSlots(Slots):

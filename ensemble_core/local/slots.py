@@ -1,8 +1,4 @@
-"""Slots: the cores and GPUs of this machine, and which of them jobs hold.
-
-The supervisor takes slots for each job and releases them when no process of the job is left. There
-are no locks, because only the supervisor's thread uses this module.
-"""
+"""Slots: the cores and GPUs of this machine, and which of them jobs hold."""
 
 from __future__ import annotations
 
@@ -67,7 +63,7 @@ def _group_quota(root: Path) -> float | None:
 def machine_cores(root: Path = Path("/")) -> int:
     """Return the number of cores that this process may use (at least 1).
 
-    The CPU affinity determines it or, if lower, the quota of the cgroup. A quota of 1.5 cores
+    This is the smaller one of the CPU affinity and the quota of the cgroup. A quota of 1.5 cores
     counts as 1.
     """
     cores = len(os.sched_getaffinity(0))
@@ -107,7 +103,7 @@ class Slots:
     """Cores and GPUs, and which of them are free.
 
     ``size`` may change between ``smallest`` and ``largest``. After shrinking, more slots than
-    ``size`` may be in use; ``free`` is then 0 until enough jobs have ended.
+    ``size`` may be in use until enough jobs have ended.
     """
 
     def __init__(self, size: int, smallest: int, largest: int, gpus: Sequence[str] = ()) -> None:

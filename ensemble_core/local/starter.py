@@ -1,8 +1,4 @@
-"""Starts waiting jobs when their slots are free, and retries if the system cannot start a process.
-
-The supervisor's main loop calls :meth:`Starter.turn` regularly. Before it spawns a job, the starter
-writes to the ledger that it is about to do so. So no later supervisor starts the job again.
-"""
+"""Starts waiting local jobs when their slots are free, and retries failed spawns."""
 
 from __future__ import annotations
 
@@ -33,16 +29,12 @@ _LOOK = 1.0
 
 
 def uptime() -> float:
-    """Return the seconds since boot, on the clock that the kernel uses for start times of
-    processes.
-    """
+    """Return the seconds since boot, on the clock of the start times of processes."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Starter:
-    """Starts jobs. It calls ``started`` with each job that it has started, and ``leave`` with each
-    job that cannot be started.
-    """
+    """Starts jobs."""
 
     def __init__(
         self,
@@ -63,10 +55,11 @@ class Starter:
         self._active = active
         self._log = log
         self._terminator = terminator
-        self._started = started
-        self._leave = leave
+        self._started = started  # called with each job that was started
+        self._leave = leave  # called with each job that cannot be started
         self._stalled: LocalJob | None = None
         #: Jobs that hold slots and will be spawned when the ledger is written.
+        #: After a crash, the ledger shows which jobs may have started, so none starts twice.
         self._ready: deque[LocalJob] = deque()
         self._looking = False
         if slots.wake_fd >= 0:

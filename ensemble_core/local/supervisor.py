@@ -1,23 +1,20 @@
 """Supervisor: the parent process of local jobs, which survives the controller.
 
-``supervisor_client`` starts the supervisor with one end of a socket as standard input, for the
-first controller. Later controllers connect to a listening socket (``supervisor_client.address``).
-There is only one controller at a time. If it exits or dies, jobs continue, and the supervisor exits
-after the last job. At SIGTERM or SIGINT, the supervisor cancels all jobs; at a second signal, it
-kills them.
+It has one controller at a time. If the controller exits or dies, jobs continue. The supervisor
+exits after the last job. At SIGTERM or SIGINT, it cancels all jobs; at a second signal, it kills
+them.
 
-Messages are JSON lines (see ``protocol``). The controller begins with ``["hello",{...}]``, and the
-supervisor answers ``["hello",{...}]`` or ``["refused",{...}]`` (the fields of an error). Requests
-are:
+Messages are JSON lines. The controller begins with ``["hello",{...}]``, and the supervisor answers
+``["hello",{...}]`` or ``["refused",{...}]`` (the fields of an error). Requests are:
 
 - ``submit`` ``[job,…]``
 - ``cancel`` ``[id,…]``
 - ``resize`` ``request`` ``delta`` ``when_busy``
 - ``reattach`` ``{id:time}``, answered by ``["known",{id:bool}]`` and events
-- ``forget`` ``[id,…]``: the journal has the ends of these jobs
+- ``forget`` ``[id,…]``: the journal has the last events of these jobs
 - ``close``, answered by ``["bye"]``
 
-All other messages of the supervisor are events.
+All other messages of the supervisor are events (see ``protocol``).
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Client of the supervisor: finds or starts the supervisor, sends requests, and receives events.
-
-The local executor opens one :class:`SupervisorClient`, whose thread passes the supervisor's events
-to the run. The module ``supervisor`` describes the messages.
-"""
+"""Client of the supervisor: finds or starts the supervisor, sends requests, and receives events."""
 
 from __future__ import annotations
 
@@ -53,10 +49,9 @@ main()
 def address(tag: str, state: Path | None, *, renew: bool = False) -> str:
     """Return the name of the supervisor's socket, in the abstract namespace.
 
-    Any user of the machine can open a socket with any name in this namespace. The name therefore
-    contains a secret from the run's folder. With ``renew``, a new secret is created. If the run has
-    no folder, or no secret because an earlier version of Ensemble started it, the name is derived
-    from the tag. Raises :class:`ExecutorError` if the secret cannot be read or created.
+    The name contains a secret from the run's folder, because any user of the machine can open a
+    socket with any name in this namespace. A run of an earlier version has no secret; its name is
+    derived from the tag. Raises :class:`ExecutorError` if the secret cannot be read or created.
     """
     mark = ""
     if state is not None:
@@ -103,8 +98,7 @@ class SupervisorClient:
     """Connection to the supervisor of a run. ``hello`` is the first message.
 
     :meth:`open` raises :class:`ExecutorError` if the supervisor cannot be started or rejects the
-    connection. ``lost`` is the reason why the connection has ended. ``ids`` has the jobs that are
-    not over.
+    connection.
     """
 
     def __init__(self, run: Run, emit: Emit, hello: Mapping[str, Any]) -> None:
@@ -121,7 +115,9 @@ class SupervisorClient:
         self._started: StartedSupervisor | None = None
         self._sock: socket.socket
         self._thread: threading.Thread
+        #: Why the connection has ended.
         self.lost: str | None = None
+        #: Jobs that are not over.
         self.ids: set[str] = set()
         self.supervisor = 0
         self.gauges: Mapping[str, float] = {}
@@ -343,8 +339,8 @@ class SupervisorClient:
 class StartedSupervisor:
     """A new supervisor and the socket to it.
 
-    The supervisor exits if the socket is closed before the hello. Raises :class:`ExecutorError` if
-    the supervisor cannot be started.
+    Raises :class:`ExecutorError` if the supervisor cannot be started. The supervisor exits if the
+    socket is closed before the first message.
     """
 
     def __init__(self, tag: str, state: Path | None, name: str = "") -> None:

@@ -1,8 +1,6 @@
 """Main loop of the supervisor: carries out requests, starts jobs, and reports their events.
 
-One turn of :meth:`SupervisorLoop.run` handles ended processes, timers and requests, starts jobs,
-and sends all events of the turn together. All state belongs to the loop's thread; other threads may
-only call :meth:`SupervisorLoop.post`.
+All state belongs to the loop's thread. Other threads may only call :meth:`SupervisorLoop.post`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,4 @@
-"""Terminates all processes of a job with SIGTERM and, after a grace period, with SIGKILL.
-
-The supervisor uses it when a job is cancelled, exceeds its time limit, or exits and leaves
-processes behind. When no process of the job is left, the terminator calls the function ``done``.
-The method ``wait_for_end`` only waits for the job's end and sends no signals. It is used for jobs
-that an earlier supervisor started.
-"""
+"""Terminates all processes of a job with SIGTERM and, after a grace period, with SIGKILL."""
 
 from __future__ import annotations
 
@@ -46,6 +40,7 @@ class Terminator:
         self._tree = tree
         self._poller = poller
         self.grace = grace
+        #: Called when no process of the job is left.
         self._done = done
         #: Jobs whose processes have to be searched at the end of this turn.
         self._due: dict[LocalJob, None] = {}

@@ -1,9 +1,6 @@
-"""Series: computes several statistics over the values of one variable of one group, value by value.
+"""Series: the values of one variable of one job group, with streaming statistics over them.
 
-A series stores only a small buffer of values. It passes them to its statistics in bulk, either when
-the buffer is full or when a statistic is read. A value therefore costs little more than the updates
-of the statistics, and memory does not grow with the number of values. ``store.MetricStore`` owns
-the series.
+Memory does not grow with the number of values.
 """
 
 from __future__ import annotations
@@ -37,9 +34,7 @@ class Statistic(Protocol):
 
 
 class TimedStatistic(Protocol):
-    """Interface of a streaming statistic whose result depends on the times of its values (in
-    seconds).
-    """
+    """Interface of a streaming statistic that depends on the times of its values (in seconds)."""
 
     def update(self, value: float, timestamp: float, /) -> Any:
         """Add a value with its time."""
@@ -51,9 +46,9 @@ class TimedStatistic(Protocol):
 class OrderFree(Protocol):
     """Interface of a statistic whose result is the same, bit for bit, for any order of its values.
 
-    Columns of tables need it, because jobs may end in any order. If a :class:`Statistic` supports
-    tables, its method ``order_free(grows=…)`` returns such an object. With ``grows``, values are
-    only added, so ``remove`` is never called.
+    Columns of tables need it, because jobs may end in any order. A :class:`Statistic` for tables
+    has a method ``order_free(grows=…)`` that returns such an object. If ``grows`` is true,
+    ``remove`` is never called.
     """
 
     def add(self, value: float, /) -> None:
@@ -175,9 +170,8 @@ class _Cell:
 class Series:
     """Computes several statistics over the values of one variable of one group.
 
-    Values wait in a small buffer. A statistic receives them when it is read; all statistics receive
-    them when the buffer is full. A statistic that raises an error has no value from then on, and
-    the function ``problems`` is called with its name and the error.
+    A statistic that raises an error has no value from then on, and the function ``problems`` is
+    called with its name and the error.
     """
 
     __slots__ = (

@@ -1,10 +1,7 @@
 """Converts the state of a statistic to plain data, for a snapshot, and back.
 
-A snapshot contains no code and no names of plugins' classes. To restore a statistic, a resume
-first builds it as at the start of a run, and then sets the attributes that the snapshot contains:
-those that had changed since the start. If the attributes contain anything other than plain data,
-the statistic needs ``__getstate__`` and ``__setstate__``. Used by snapshots of the engine, and by
-statistics that contain other statistics.
+If a statistic has attributes that are not plain data, it needs ``__getstate__`` and
+``__setstate__``.
 """
 
 from __future__ import annotations
@@ -58,8 +55,7 @@ def _kept(statistic: Any) -> tuple[tuple[Any, ...], Any]:
 
 
 def state_of(statistic: Any, fresh: Any) -> Any:
-    """Return the state of ``statistic`` as plain data, as the difference from the new object
-    ``fresh``.
+    """Return the state of ``statistic`` as plain data, compared to the new object ``fresh``.
 
     Raises :class:`NoState`, and also any error in the code of the objects.
     """

@@ -1,8 +1,7 @@
 """Stores all metrics of a run: counts and statistics of job groups, and gauges of the queue.
 
-A metric has a dotted path, such as ``count.GROUP.success``, ``mean.GROUP-duration``,
-``p95.GROUP-duration.failed``, ``queue.sched`` or ``mean.queue.sched``. The engine updates the
-metrics; rules and users read them. The module ``series`` computes the statistics of a variable.
+A metric has a dotted path, such as ``count.GROUP.success``, ``p95.GROUP-duration`` or
+``queue.sched``.
 """
 
 from __future__ import annotations
@@ -98,16 +97,12 @@ _OF_GENERATOR = re.compile(
 
 
 class MetricPath(NamedTuple):
-    """A checked metric path.
-
-    ``variable`` is the name of a counter, or a variable of the group (perhaps with an outcome:
-    ``duration.failed``), or empty for a gauge. For a statistic without a group, ``variable`` is a
-    gauge whose value is sampled at each heartbeat.
-    """
+    """A checked metric path."""
 
     text: str
     kind: Literal["count", "series", "gauge"]
     group: str = ""
+    #: A counter, or a variable of the group. In a statistic without group: a gauge.
     variable: str = ""
     statistic: str = ""
 
@@ -120,9 +115,8 @@ def parse_path(
 ) -> MetricPath:
     """Parse a metric path. Raises :class:`EnsembleError` that suggests the most similar valid path.
 
-    A variable that is not in ``VARIABLES`` comes from an observer; the caller has to check whether
-    the group has it. ``rules`` has the ids of all rules; ``None`` accepts any id. A path that could
-    mean both a metric of a group and a gauge means the former.
+    ``rules`` has the ids of all rules; ``None`` accepts any id. The caller has to check whether the
+    group has the path's variable.
     """
     head, _, rest = text.partition(".")
     if head == "count" and rest:
@@ -163,8 +157,7 @@ def is_gauge(text: str, groups: Collection[str], rules: Collection[str] | None) 
 
 
 def generator_gauge(text: str) -> tuple[str, str | None] | None:
-    """Return the generator in a gauge's path, and the objective if it is a gauge
-    ``best.OBJECTIVE``.
+    """Return the generator in a gauge's path, and the objective of a gauge ``best.OBJECTIVE``.
 
     Return ``None`` for other paths.
     """
@@ -235,8 +228,8 @@ def _unknown(
 class MetricStore:
     """All metrics of a run.
 
-    With ``everything``, every statistic of every variable is computed, because users' functions may
-    read any of them. Otherwise, only the default statistics and those that rules use are computed.
+    If ``everything`` is true, every statistic of every variable is computed. Otherwise, only the
+    default statistics and those that rules use are computed.
     """
 
     def __init__(
@@ -413,9 +406,7 @@ class MetricStore:
 
 
 def counted(counts: Mapping[str, int], counter: str) -> int:
-    """Return the value of a counter in ``COUNTS``, calculated from the stored counters
-    ``counts``.
-    """
+    """Return the value of a counter in ``COUNTS``, calculated from the stored counters."""
     if counter in counts:
         return counts[counter]
     finished = counts["success"] + counts["failed"]

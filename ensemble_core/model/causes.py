@@ -1,10 +1,7 @@
-"""Reasons why a job ended, as one word that is the same for every queue.
+"""Causes: why a job ended, as one word that is the same for every queue.
 
-When a job ends, its queue reports the type of a fatal exception (``timeout``, ``cancel`` …, as in
-Flux RFC 21), a wait status, or neither. :func:`cause_of` maps this report to one of :data:`CAUSES`.
-An executor that knows the cause more exactly puts it into the field ``cause`` of the context of its
-``exception`` or ``finish`` event. Rules can use ``cause`` in their conditions, and displays show it
-next to a job's result.
+An executor that knows the cause sets the field ``cause`` in the context of the event ``exception``
+or ``finish``. Otherwise, :func:`cause_of` derives it.
 """
 
 from __future__ import annotations
@@ -53,9 +50,7 @@ _BY_SIGNAL = range(129, 160)
 
 
 def said_cause(context: Mapping[str, object]) -> Cause | None:
-    """Return the field ``cause`` of an event's context, or ``None`` if it is not in
-    :data:`CAUSES`.
-    """
+    """Return the field ``cause`` of an event's context, or ``None`` if it is not a valid cause."""
     said = context.get("cause")
     return said if said in CAUSES else None
 

@@ -1,19 +1,14 @@
 """Serialization of events, decisions and jobs, derived from the fields of their dataclasses.
 
-Each of these classes is a frozen dataclass that inherits :class:`Record`. If you add a field to a
-class, the journal, the supervisor's ledger and protocol, and the service's messages include it
-automatically.
+A new field of such a class is automatically part of the journal, the ledger and all messages.
 
 - :meth:`Record.to_dict` returns all fields, for users (``--json``, a function's ``event``).
 - :meth:`Record.compact` returns only the fields that differ from their defaults, for storage and
   transport.
 - :meth:`Record.from_dict` creates a record from either form. ``Event.from_dict`` and
   ``Decision.from_dict`` choose the subclass by the key ``type``.
-- :meth:`Record.to_json` returns the compact form as JSON text. :func:`dumps` does the same for data
-  that contains records.
-
-``to_json`` and ``dumps`` accept any content of a plugin's event. They write nan and infinity as
-``NaN`` and ``Infinity``, which ``json.loads`` can read.
+- :meth:`Record.to_json` and :func:`dumps` return JSON text. They write nan and infinity as ``NaN``
+  and ``Infinity``, which ``json.loads`` can read.
 """
 
 from __future__ import annotations
@@ -204,10 +199,10 @@ def dumps(value: object) -> str:
 
 
 def quick_to_make(cls: type[Any]) -> None:
-    """Replace ``__init__`` of a frozen dataclass with slots by a faster one.
+    """Replace ``__init__`` of a frozen dataclass with slots by one that takes half the time.
 
     The new ``__init__`` switches the object to a subclass that is not frozen, assigns the fields,
-    and switches back. This takes half the time of calling ``object.__setattr__`` for each field.
+    and switches back.
     """
     # CPython assigns slots directly only if the class inherits both methods from ``object``.
     plain = {"__setattr__": object.__setattr__, "__delattr__": object.__delattr__}

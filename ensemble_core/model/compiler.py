@@ -1,13 +1,7 @@
 """Compiles formulas, such as ``T > 300 and metric("mean.sim-E") < 2``, to safe Python functions.
 
-The compiled function can only do arithmetic on fields of the event and on metrics.
-
-To be safe, the module never compiles the parsed tree. Instead, :class:`_Builder` builds a new tree,
-node by node, from a whitelist. Names become lookups of constant strings, calls can only reach
-``FUNCTIONS``, arithmetic only takes numbers of bounded size, and all other nodes are rejected. The
-code can therefore access only ``_NAMESPACE`` and its arguments: the trigger's value, and a function
-each that returns a field or a metric. The length of the formula limits how long the code runs.
-:func:`checked` builds the tree of a formula only to check it.
+The functions can only do arithmetic on fields of the event and on metrics. Their code is built from
+a whitelist, and never from the parsed formula itself.
 """
 
 from __future__ import annotations
@@ -132,10 +126,10 @@ def refused(what: str, hint: str) -> EnsembleError:
 
 
 def checked(tree: ast.expr, text: str) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the names of the fields and metrics that a formula uses. ``text`` is the formula as
-    written by its author.
+    """Return the names of the fields and metrics that a formula uses.
 
-    Raises :class:`EnsembleError` for unsupported syntax.
+    ``text`` is the formula for error messages. Raises :class:`EnsembleError` for unsupported
+    syntax.
     """
     builder = _Builder(text=text)
     builder.truth(tree)
@@ -143,13 +137,12 @@ def checked(tree: ast.expr, text: str) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def compiled(tree: ast.expr, *, careful: bool) -> Compiled:
-    """Compile a formula to a function. The function returns ``...`` if the result depends on a
-    missing value.
+    """Compile a formula to a function.
 
-    A missing operand does not always matter: ``A or B`` is true if A or B is true, and ``A and B``
-    is false if A or B is false, even if the other operand has no value. An invalid operation raises
-    one of the exceptions in ``NO_VALUE``. With ``careful``, which is slower, an operand of ``and``
-    or ``or`` that contains an invalid operation counts as a missing value instead.
+    The function returns ``...`` if the result depends on a missing value. (``A or B`` is true if A
+    is true, even if B has no value.) An invalid operation raises one of the exceptions in
+    ``NO_VALUE``. If ``careful`` is true (slower), an operand of ``and`` or ``or`` with an invalid
+    operation counts as a missing value instead.
     """
     whole = ast.Expression(_lambda(_Builder(careful=careful).truth(tree), "value", "get", "metric"))
     function: Compiled = eval(compile(whole, "<formula>", "eval"), _NAMESPACE)  # noqa: S307
@@ -159,17 +152,19 @@ def compiled(tree: ast.expr, *, careful: bool) -> Compiled:
 class _Builder:
     """Builds the code of one formula from a whitelist of nodes.
 
-    The code looks up each value that may be missing only once and keeps the value in a local
-    variable. The attributes ``fields`` and ``metrics`` collect the names that the formula uses.
+    Names become lookups of constant strings, calls can only reach ``FUNCTIONS``, and arithmetic
+    only takes numbers of bounded size. All other nodes are rejected.
     """
 
     def __init__(self, *, careful: bool = False, text: str = "the formula") -> None:
+        #: The names that the formula uses.
         self.fields: set[str] = set()
         self.metrics: set[str] = set()
         self._careful = careful
         self._text = text
         self._names = (f"_{number}" for number in itertools.count())
         #: Local variables of the values that the code has looked up, by the ``id`` of their node.
+        #: A value that may be missing is looked up only once.
         self._found: dict[int, ast.expr] = {}
 
     def truth(self, node: ast.expr) -> ast.expr:

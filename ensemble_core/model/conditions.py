@@ -6,9 +6,6 @@ A condition is one of
 - one or more comparisons with the value, such as ``"> 5 and < 10"``;
 - a formula over ``value``, ``metric("path")`` and the event's fields (see the module
   ``expressions``).
-
-A single comparison is stored as an operator and a number. So the rule index can find the rules
-whose comparison is true for a new value, without evaluating every condition.
 """
 
 from __future__ import annotations
@@ -58,12 +55,9 @@ _SPOKEN = {bool: "true or false", list: "a list", dict: "a mapping", type(None):
 
 @dataclass(frozen=True)
 class Condition(Formula):
-    """A parsed and checked condition.
+    """A parsed and checked condition."""
 
-    For a single comparison with ``value``, the attribute ``comparison`` holds the operator and the
-    number, which the rule index uses. For any other condition, ``tree`` holds the syntax tree.
-    """
-
+    #: Operator and number, if the condition is a single comparison with ``value``.
     comparison: tuple[str, float] | None = None
 
     @property
@@ -116,9 +110,10 @@ class Condition(Formula):
 def parse(when: object, *, has_value: bool = True, key: str = "when") -> Condition:
     """Parse and check the condition ``when``, which is the value of the key ``key``.
 
-    Set ``has_value`` if the trigger has a metric; the name ``value`` in the condition then means
-    the metric's value. If ``key`` is ``where``, the condition is about the columns of a table's
-    rows. The caller has to check whether the fields in the condition exist. Raises
+    ``has_value``: the trigger has a metric, whose value the condition calls ``value``. If ``key``
+    is ``where``, the condition is about the columns of a table.
+
+    The caller has to check whether the fields in the condition exist. Raises
     :class:`EnsembleError` with the reason and a hint.
     """
     if isinstance(when, bool) or not isinstance(when, (int, float, str)):

@@ -1,10 +1,4 @@
-"""Decisions: the closed set of instructions that the engine returns.
-
-The engine returns decisions in order. The runtime executes them, the journal stores them, and the
-console shows them. In each decision, ``rule`` is the id of the rule that made it, or ``None`` if no
-rule did. The field ``firing`` is the number of the rule's firing within the run; all decisions of
-one firing have the same number.
-"""
+"""Decisions: the closed set of instructions that the engine returns."""
 
 from __future__ import annotations
 
@@ -42,34 +36,23 @@ WhenBusy = Literal["wait", "skip", "force"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Decision(Record):
-    """One instruction of the engine.
-
-    ``rule`` is the id of the rule that made it, and ``firing`` is the number of the rule's firing
-    within the run. If no rule made it, they are ``None`` and 0.
-    """
+    """One instruction of the engine."""
 
     type: ClassVar[str] = "decision"
-    rule: str | None = None
-    firing: int = 0
+    rule: str | None = None  # id of the rule that made the decision, if any
+    firing: int = 0  # number of the rule's firing within the run; 0 without a rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Fired(Decision):
-    """A rule fired. This is the first decision of each firing.
-
-    - ``label``: the trigger as shown to users (``start``, ``count.sleep.success``, ``job-fail
-      (lammps)``).
-    - ``count``: how often this rule has fired, including this time.
-    - ``job``: the event's job, if any.
-    - ``value``: the value of the trigger's metric, if any.
-    - ``each``: for an instance of a rule with ``each``, the parameters of the instance's slice.
-    """
+    """A rule fired. This is the first decision of each firing."""
 
     type: ClassVar[str] = "fired"
-    label: str = ""
-    count: int = 1
-    job: str | None = None
-    value: float | None = None
+    label: str = ""  # the trigger as shown to users, such as ``count.sleep.success``
+    count: int = 1  # how often this rule has fired, including this time
+    job: str | None = None  # the event's job, if any
+    value: float | None = None  # the value of the trigger's metric, if any
+    #: Parameters of the slice, if the rule fires once for each slice (``each``).
     each: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
 
     def to_dict(self) -> dict[str, Any]:
@@ -104,15 +87,14 @@ class LookUp(Decision):
 class Retry(Decision):
     """Retry this job with changed ``fields``, ``wait`` seconds after its current attempt is over.
 
-    With ``resume``, the statistics of the job continue over the attempts. This decision is only a
-    record: after the wait, the engine returns a :class:`Submit` for the next attempt.
+    A :class:`Submit` follows after the wait.
     """
 
     type: ClassVar[str] = "retry"
     job: str
     fields: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
     wait: float = 0.0
-    resume: bool = False
+    resume: bool = False  # whether the job's statistics continue over the attempts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -127,13 +109,14 @@ class Cancel(Decision):
 class Resize(Decision):
     """Request ``delta`` more (positive) or fewer (negative) nodes from the executor.
 
-    ``request`` is the id of the request, which is idempotent: an executor that receives it again
-    answers without carrying it out again. The engine repeats a request with a higher ``attempt`` if
-    it does not know the answer, because the request could not be delivered or the controller ended.
+    ``request`` is the id of the request. Requests are idempotent: an executor that receives the
+    same id again only answers. A repeated request has a higher ``attempt``.
 
-    ``when_busy`` says what to do with a node that should be released while jobs run on it: release
-    it as soon as it is idle (``wait``), keep it (``skip``), or release it at once, so that its jobs
-    fail (``force``).
+    ``when_busy`` applies to a node with running jobs that should be released:
+
+    - ``wait``: release it as soon as it is idle;
+    - ``skip``: keep it;
+    - ``force``: release it at once, so that its jobs fail.
     """
 
     type: ClassVar[str] = "resize"
@@ -170,18 +153,14 @@ class DisableRule(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Switch(Decision):
-    """Disable the rules of the instances ``off``, and enable and start those of the instances
-    ``on``.
-
-    With ``keep``, the run still uses the results of functions that rules of ``off`` have called.
-    With ``reset``, the firing counters of the rules of ``on`` start from zero.
-    """
+    """Disable the rules of the instances ``off``, and enable and start those of ``on``."""
 
     type: ClassVar[str] = "switch"
     off: tuple[str, ...]
     on: tuple[str, ...]
+    #: Whether the run still uses the results of functions that rules of ``off`` have called.
     keep: bool = False
-    reset: bool = False
+    reset: bool = False  # whether the firing counters of the rules of ``on`` start from zero
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -197,8 +176,7 @@ class SetGroup(Decision):
 class SetGenerator(Decision):
     """Pause a generator, continue it (``pause`` is ``False``), or request ``count`` more points.
 
-    The generator also receives the points of the generators in ``learns``: those that have
-    finished, and those that finish later.
+    The generator also receives the finished points of the generators in ``learns``, now and later.
     """
 
     type: ClassVar[str] = "set-generator"
@@ -212,18 +190,14 @@ class SetGenerator(Decision):
 class Call(Decision):
     """Call a function outside the engine's thread. The result comes back as an event.
 
-    ``kind`` is one of
+    ``name`` depends on ``kind``:
 
-    - ``custom``: ``name`` is a function of the file's ``custom:`` part;
-    - ``parameters``: ``name`` lists the functions that compute parameter values for a submit of the
-      group ``options["group"]``;
-    - ``action``: ``name`` is an action of a plugin;
-    - ``generator``: ``name`` is a generator of the file; ``options`` has the points to ingest and
-      the number of points to suggest.
-
-    ``event`` is the event that led to the call, and ``job`` is the event's job; both are plain
-    data. ``attempt`` is above 1 if an earlier controller made the call and ended without a result.
-    If ``tolerated`` is true, a failure is only a warning (``on_error: warn``).
+    - ``custom``: a function of the file's ``custom:`` part;
+    - ``parameters``: the functions that compute parameter values for a submit of the group
+      ``options["group"]``;
+    - ``action``: an action of a plugin;
+    - ``generator``: a generator of the file; ``options`` has the points to ingest and the number of
+      points to suggest.
     """
 
     type: ClassVar[str] = "call"
@@ -231,10 +205,11 @@ class Call(Decision):
     kind: Literal["custom", "parameters", "action", "generator"]
     name: str
     options: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
+    #: the event that led to the call
     event: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
-    job: Mapping[str, Any] | None = None
-    attempt: int = 1
-    tolerated: bool = False
+    job: Mapping[str, Any] | None = None  # the event's job
+    attempt: int = 1  # above 1 if an earlier controller did not receive the result
+    tolerated: bool = False  # a failure is only a warning (``on_error: warn``)
 
     def to_dict(self) -> dict[str, Any]:
         data = Decision.to_dict(self)
@@ -254,36 +229,27 @@ class Log(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Notify(Decision):
-    """Send the user a message outside the terminal.
-
-    ``to`` holds addresses (``model.notification_addresses``); ``job`` is the event's job.
-    ``attempt`` is above 1 if an earlier controller ended before it knew whether the message had
-    arrived.
-    """
+    """Send the user a message outside the terminal."""
 
     type: ClassVar[str] = "notify"
     notice: str
     message: str
-    to: tuple[str, ...]
-    job: str | None = None
+    to: tuple[str, ...]  # addresses (``model.notification_addresses``)
+    job: str | None = None  # the event's job
+    #: Above 1 if an earlier controller does not know whether the message arrived.
     attempt: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Terminate(Decision):
-    """End or stop the run, after cancelling the jobs in ``cancel``. Nothing is submitted
-    afterwards.
-
-    ``reason`` is shown to the user. ``natural`` is true if the run ends because nothing more can
-    happen. ``stopped`` is true if the run is only stopped and can be resumed.
-    """
+    """End or stop the run, after cancelling some jobs. Nothing is submitted afterwards."""
 
     type: ClassVar[str] = "terminate"
     exit_code: int = 0
-    cancel: tuple[str, ...] = ()
+    cancel: tuple[str, ...] = ()  # the jobs to cancel
     reason: str = ""
-    natural: bool = False
-    stopped: bool = False
+    natural: bool = False  # the run ends because nothing more can happen
+    stopped: bool = False  # the run can be resumed
 
     def to_dict(self) -> dict[str, Any]:
         data = Record.to_dict(self)

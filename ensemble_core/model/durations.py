@@ -1,8 +1,4 @@
-"""Parses durations: a number of seconds, or text such as ``10m``, ``1h30m`` or ``1.5h`` (as in
-Flux).
-
-Every duration in job groups, rules and options is parsed by :func:`seconds`.
-"""
+"""Parses durations: seconds, or text such as ``10m``, ``1h30m`` or ``1.5h`` (as in Flux)."""
 
 from __future__ import annotations
 

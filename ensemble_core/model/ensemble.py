@@ -33,25 +33,18 @@ def amount(number: float) -> str:
 class Limits(Value):
     """Limits of a run; ``None`` means no limit.
 
-    - ``jobs``: the maximum number of attempts that the run submits;
-    - ``core_hours``, ``node_hours``, ``gpu_hours``: the hours that these attempts may use. Jobs
-      that could exceed one of these limits, or the limit ``jobs``, are held;
-    - ``submits_per_second``: a rate limit; jobs beyond it wait;
-    - ``chain``: the maximum length of a chain of firings in which each causes the next and no job
-      finishes;
-    - ``wall``: the number of seconds after which a controller stops the run;
-    - ``stop``: after cancelling jobs at the end of the run or at a stop, how many seconds the run
-      waits for their events.
+    Jobs that could exceed a limit on jobs or hours are held.
     """
 
-    jobs: int | None = None
+    jobs: int | None = None  # attempts that are submitted
     core_hours: float | None = None
     node_hours: float | None = None
     gpu_hours: float | None = None
-    submits_per_second: float | None = None
+    submits_per_second: float | None = None  # a rate limit: jobs beyond it wait
+    #: Longest chain of firings in which each causes the next while no job finishes.
     chain: int = 100
-    wall: float | None = None
-    stop: float = 300.0
+    wall: float | None = None  # seconds after which a controller stops the run
+    stop: float = 300.0  # seconds to wait for events of cancelled jobs
 
     @property
     def hours(self) -> dict[str, float | None]:
@@ -79,9 +72,14 @@ class Binder(Value):
     """Functions that check rules, actions and changes of groups that arrive during the run.
 
     All three functions are pure and raise :class:`~ensemble_core.errors.EnsembleError` if the
-    specification is invalid. ``rule`` takes a specification and a default id; ``action`` takes a
-    specification; ``group`` takes a group and the fields to change. The default functions reject
-    all rules and actions, and accept changes of groups without a check.
+    specification is invalid.
+
+    - ``rule`` takes a specification and a default id.
+    - ``action`` takes a specification.
+    - ``group`` takes a group and the fields to change.
+
+    The default functions reject all rules and actions, and accept changes of groups without a
+    check.
     """
 
     rule: Callable[[Mapping[str, Any], str], BoundRule] = _refused
@@ -93,48 +91,35 @@ class Binder(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class AlgorithmInstance(Value):
-    """An entry under ``use:``: a set of rules that are enabled and disabled together.
-
-    ``algorithm`` is the name of the algorithm that created the rules, or empty if the file lists
-    the rules. ``version`` has the name and version of the algorithm's distribution. If ``enabled``
-    is true, the rules are enabled when the run begins.
-    """
+    """An entry under ``use:``: a set of rules that are enabled and disabled together."""
 
     name: str
-    algorithm: str = ""
-    version: str = ""
-    enabled: bool = True
+    algorithm: str = ""  # empty if the file lists the rules
+    version: str = ""  # name and version of the algorithm's distribution
+    enabled: bool = True  # when the run begins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Ensemble(Value):
-    """A checked ensemble file.
-
-    - ``heartbeat``: the interval in seconds, or 0 if the run has no heartbeat.
-    - ``statistics``: all available statistics, by name.
-    - ``custom``: the source code of the file's ``custom:`` part; ``functions``: the functions in
-      it.
-    - ``attached``: the text of each file that the ensemble file refers to.
-    - ``tables``, ``generators``, ``instances``: the entries under ``results:``, ``generators:`` and
-      ``use:``, by name. Rules that belong to an instance have its name in their field ``instance``.
-    - ``on_stop``: what a stop does with the jobs: leave them to the queue (``keep``), cancel them,
-      or do what the executor prefers (``None``).
-    """
+    """A checked ensemble file."""
 
     name: str
     groups: Mapping[str, JobGroup]
     rules: tuple[BoundRule, ...]
-    statistics: Mapping[str, StatisticSpec]
+    statistics: Mapping[str, StatisticSpec]  # all that are available
     binder: Binder = field(default_factory=Binder)
-    tables: Mapping[str, Table] = field(default_factory=lambda: NOTHING)
+    tables: Mapping[str, Table] = field(default_factory=lambda: NOTHING)  # of ``results:``
+    #: Entries of ``use:``. The field ``instance`` of their rules has their name.
     instances: Mapping[str, AlgorithmInstance] = field(default_factory=lambda: NOTHING)
     generators: Mapping[str, GeneratorSpec] = field(default_factory=lambda: NOTHING)
     limits: Limits = field(default_factory=Limits)
-    heartbeat: float = 0.0
+    heartbeat: float = 0.0  # seconds; 0: no heartbeat
     debug: bool = False
-    custom: str = ""
-    functions: frozenset[str] = frozenset()
+    custom: str = ""  # source code of the part ``custom:``
+    functions: frozenset[str] = frozenset()  # defined in ``custom``
+    #: Texts of the files that the ensemble file refers to.
     attached: Mapping[str, str] = field(default_factory=lambda: NOTHING)
+    #: Whether a stop leaves jobs to the queue or cancels them. ``None``: the executor decides.
     on_stop: Literal["keep", "cancel"] | None = None
     file: str = ""
     warnings: tuple[str, ...] = ()

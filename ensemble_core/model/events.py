@@ -1,8 +1,6 @@
 """Events, the engine's only input: frozen dataclasses that ``model.codec`` can serialize.
 
-Events come from executors, timers, users' functions and commands; the engine, the journal and
-displays read them. Each event has a ``timestamp`` (seconds since the epoch). These timestamps are
-the engine's only clock.
+The engine has no clock other than the timestamps of events (seconds since the epoch).
 """
 
 from __future__ import annotations
@@ -55,18 +53,14 @@ class Started(Event):
 class Resumed(Event):
     """A new controller has resumed the run and has asked the queue about its jobs.
 
-    ``absent`` lists jobs (our ids) that had no event and that the queue does not know, because they
-    never arrived there. ``gone`` lists jobs that waited in a queue that no longer exists, and so
-    never ran. Events of all other jobs follow. ``resources`` has the queue's gauges, as in
-    :class:`Started`. If ``reopened`` is true, the run had ended, and continues because its file was
-    changed.
+    Events of all jobs that are neither in ``absent`` nor in ``gone`` follow.
     """
 
     type: ClassVar[str] = "resume"
-    resources: Mapping[str, float] = field(default_factory=lambda: NOTHING)
-    absent: tuple[str, ...] = ()
-    reopened: bool = False
-    gone: tuple[str, ...] = ()
+    resources: Mapping[str, float] = field(default_factory=lambda: NOTHING)  # as in ``Started``
+    absent: tuple[str, ...] = ()  # our ids of jobs that never arrived in the queue
+    reopened: bool = False  # the run had ended, and continues because its file was changed
+    gone: tuple[str, ...] = ()  # jobs that never ran, because their queue no longer exists
 
     def to_dict(self) -> dict[str, Any]:
         data = Record.to_dict(self)
@@ -83,11 +77,15 @@ class JobEvent(Event):
     ``job`` is our id of the job (``GROUP.INDEX``). For a foreign job, ``ours`` is false and ``job``
     is the queue's id.
 
-    RFC 21 defines the ``context``. For ``finish``, it has the key ``status`` (a wait status, as
-    from ``os.waitpid``); for ``exception``, it has ``type``, ``severity`` (0 is fatal) and
-    ``note``. Executors may add ``queue_id`` to the context of ``submit``. They may add ``workdir``
-    and ``stdout`` to the context of ``start``, so that observers find the output. If the run has
-    corrected the timestamp, the key ``told_at`` has the time that the executor reported.
+    RFC 21 defines the ``context``:
+
+    - ``finish``: ``status`` is a wait status, as from ``os.waitpid``.
+    - ``exception``: ``type``, ``severity`` (0 is fatal) and ``note``.
+    - ``submit``: executors may add ``queue_id``.
+    - ``start``: executors may add ``workdir`` and ``stdout``, so that observers find the output.
+
+    If the run has corrected the timestamp, ``told_at`` in the context is the time that the executor
+    reported.
     """
 
     type: ClassVar[str] = "job"
@@ -107,18 +105,14 @@ class JobEvent(Event):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Observed(Event):
-    """One row of values that an observer read from a job's output.
-
-    ``clock`` is the row's time or step, or ``None``. ``anew`` is true if the file was truncated or
-    replaced before this row, so that this row is now the first one in the file.
-    """
+    """One row of values that an observer read from a job's output."""
 
     type: ClassVar[str] = "observed"
     job: str
     observer: str
     values: Mapping[str, float]
-    clock: float | None = None
-    anew: bool = False
+    clock: float | None = None  # the row's time or step
+    anew: bool = False  # whether the file was truncated or replaced before this row
 
     def to_dict(self) -> dict[str, Any]:
         data = Record.to_dict(self)
@@ -142,15 +136,11 @@ quick_to_make(Resources)
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class TimerElapsed(Event):
-    """A timer of the engine has elapsed.
-
-    ``timer`` is the timer's purpose. ``key`` identifies what the timer belongs to: the id of a rule
-    with an interval, the group whose jobs were silent, the id of a resize request to repeat, or the
-    id of a job to retry.
-    """
+    """A timer of the engine has elapsed."""
 
     type: ClassVar[str] = "timer"
     timer: Literal["heartbeat", "interval", "pace", "retry", "attempt", "silent"]
+    #: The timer's rule (``interval``), group (``silent``), resize request or job.
     key: str = ""
 
 
@@ -158,9 +148,10 @@ class TimerElapsed(Event):
 class ResizeOutcome(Event):
     """The outcome of a resize request.
 
-    ``outcome`` is ``granted`` (``size`` is the new size), ``denied``, ``timeout`` (the request was
-    granted, but the nodes never arrived), or ``undelivered`` (nobody received the request, so it
-    will be repeated).
+    - ``granted``: ``size`` is the new size.
+    - ``denied``: the size stays.
+    - ``timeout``: the request was granted, but the nodes never arrived.
+    - ``undelivered``: nobody received the request, so it will be repeated.
     """
 
     type: ClassVar[str] = "resize-outcome"
@@ -213,19 +204,18 @@ class Delivered(Event):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Identified(Event):
-    """The identities of jobs that are about to be submitted. A later run with ``--reuse`` reads
-    them.
+    """The identities of jobs that are about to be submitted, for later runs with ``--reuse``.
 
     ``jobs`` maps our id to ``[identity, source]``, or to ``[identity, source, inputs]`` if files
-    are part of the identity (see ``model.identity``). In these lists, ``source`` and ``inputs`` are
-    keys: the fields ``sources`` and ``inputs`` of this event, or of an earlier one, contain the
-    data. ``unchanged`` lists successful jobs whose inputs were still the same when the jobs ended.
+    are part of the identity (see ``model.identity``). ``source`` and ``inputs`` are keys of the
+    fields ``sources`` and ``inputs`` of this event or an earlier one.
     """
 
     type: ClassVar[str] = "identified"
     jobs: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
     sources: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
     inputs: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
+    #: Successful jobs whose inputs were still the same when the jobs ended.
     unchanged: tuple[str, ...] = ()
 
 
@@ -233,13 +223,13 @@ class Identified(Event):
 class LookedUp(Event):
     """The answer to the decision ``look-up``: which jobs an earlier run has already done.
 
-    ``hits`` maps each job that need not run to the earlier job (``RUN/JOB``) that replaces it. The
-    events of these earlier jobs follow. The jobs in ``misses`` have to run.
+    The events of the earlier jobs follow.
     """
 
     type: ClassVar[str] = "looked-up"
+    #: For each job that need not run: the earlier job (``RUN/JOB``) that replaces it.
     hits: Mapping[str, str] = field(default_factory=lambda: NOTHING)
-    misses: tuple[str, ...] = ()
+    misses: tuple[str, ...] = ()  # jobs that have to run
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -252,7 +242,7 @@ class StopRequested(Event):
     - ``cancel``: cancel the jobs and stop; a resume submits them again;
     - ``keep``: leave the jobs to the queue and stop;
     - ``cancel-left``: as ``cancel``, and also cancel the jobs that an earlier stop or end left to
-      the queue. If a controller resumes a run only for this purpose, this is its first event.
+      the queue.
     """
 
     type: ClassVar[str] = "stop"
@@ -297,19 +287,14 @@ class ExecutorLost(Event):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Problem(Event):
-    """A problem other than a failed job, such as an unreadable file or a rejected cancel.
-
-    If ``level`` is ``error``, the run's exit code is 1. If ``lasts`` is true, the summary and the
-    status repeat the problem, and ``jobs`` lists the jobs whose output could not be parsed.
-    Otherwise, ``jobs`` lists jobs that could not be cancelled: they continue, so rows of their
-    output trigger rules again, which they did not during the cancel.
-    """
+    """A problem other than a failed job, such as an unreadable file or a rejected cancel."""
 
     type: ClassVar[str] = "problem"
     message: str
-    level: Literal["warning", "error"] = "warning"
+    level: Literal["warning", "error"] = "warning"  # with ``error``, the run's exit code is 1
+    #: Jobs that could not be cancelled. If ``lasts``: jobs whose output could not be parsed.
     jobs: tuple[str, ...] = ()
-    lasts: bool = False
+    lasts: bool = False  # whether the summary and the status repeat the problem
 
     def to_dict(self) -> dict[str, Any]:
         data = Record.to_dict(self)
