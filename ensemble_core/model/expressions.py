@@ -1,15 +1,9 @@
-"""Parses and evaluates conditions and expressions: formulas over metrics and the fields of an
-event.
+"""Parses and evaluates conditions and expressions: formulas over metrics and an event's fields.
 
-Names of fields may contain brackets, dots or a filter: ``c_msd[4]``, ``PotEng.mean`` and ``mean.U(L
-== 16)`` are each one name (``filters`` describes the last form). Apart from such names, a formula
-cannot contain brackets or dots as in Python's ``a[0]`` and ``a.b``. It can call only the functions
-in ``FUNCTIONS``. If a field is nan, every comparison with it except ``!=`` is false; use ``isnan``
-to test for nan.
+A field's name may contain brackets, dots or a filter: ``c_msd[4]``, ``PotEng.mean`` and ``mean.U(L
+== 16)`` are each one name. Python's ``a[0]`` and ``a.b`` are not supported.
 
-:func:`parse` parses a formula. An :class:`Expression` is a formula whose result is a number, for
-example in options of plugins. A ``conditions.Condition`` is a formula that is true or false. The
-module ``compiler`` checks a formula, and compiles it when it is first evaluated.
+If a field is nan, every comparison with it except ``!=`` is false. To test for nan, use ``isnan``.
 """
 
 from __future__ import annotations
@@ -88,10 +82,7 @@ _NO_VALUE_HINT = "add a condition to the rule that waits for this value"
 
 @dataclass(frozen=True)
 class Formula:
-    """A checked formula. ``names`` and ``metrics`` list the fields and metrics that it uses.
-
-    Copies and pickles contain no compiled code; they compile the formula again.
-    """
+    """A checked formula."""
 
     text: str
     tree: ast.expr | None = None
@@ -191,10 +182,10 @@ def worked_out(
     metric: Callable[[str], float | None],
     pattern: re.Pattern[str] = FIELD_PLACEHOLDER,
 ) -> Any:
-    """Evaluate each ``= EXPRESSION`` in options, fill in each placeholder, and return the result.
+    """Replace each ``= EXPRESSION`` and each placeholder in ``value``, at any depth.
 
-    ``pattern`` matches placeholders. If a string consists of a single placeholder, the field's
-    value replaces it and keeps its type. Raises :class:`EnsembleError` if a value is missing.
+    If a string consists of a single placeholder, the result keeps the field's type. Raises
+    :class:`EnsembleError` if a value is missing.
 
     >>> worked_out({"T": "= 2 * T", "start": "{T}", "tag": "T-{T}"}, {"T": 3}, {}.get)
     {'T': 6, 'start': 3, 'tag': 'T-3'}
@@ -263,12 +254,11 @@ def _expression(text: str, texts: bool) -> Expression:
 def expression(
     text: str, *, names: Collection[str] | None = None, texts: bool = False
 ) -> Expression:
-    """Parse and check an expression. Its result is a number or, with ``texts``, possibly a string.
+    """Parse and check an expression; a leading ``=`` is ignored.
 
-    A leading ``=`` is ignored. The syntax is that of conditions: arithmetic, functions, names of
-    fields, ``metric("path")``. ``names`` lists the fields that the expression may use; ``None``
-    allows all fields. Parsed expressions are cached. Raises :class:`EnsembleError` with the reason
-    and a hint.
+    ``names`` lists the fields that the expression may use; ``None`` allows all fields. With
+    ``texts``, the result may be a string. Raises :class:`EnsembleError` if the expression is
+    invalid.
 
     >>> expression("= 2 * T + 1").value({"T": 3}, {}.get)
     7

@@ -1,8 +1,6 @@
-"""Filters in names: ``mean.U(L == 16)`` is the mean of U over the jobs for which L is 16.
+"""Parses and evaluates filters in names: ``mean.U(L == 16)`` is the mean of U where L is 16.
 
-In a formula, a name with a filter is a single name; its condition is in normal form, so that equal
-conditions have equal text. This module parses and evaluates filters. They are used in statistics
-and counts of jobs, and to select the jobs and rows of tables.
+In a formula, a name with its filter is a single name.
 """
 
 from __future__ import annotations
@@ -41,14 +39,11 @@ ATTEMPT_NAMES = ("index", "replica", "attempt")
 
 
 class Spoken(NamedTuple):
-    """The parts of a name ``all.STAT.NAME(CONDITION)``.
+    """The parts of a name ``all.STAT.NAME(CONDITION)``."""
 
-    ``whole`` is true with the prefix ``all.``: the statistic then covers the whole group or table,
-    and not only the rule's slice or job. ``path`` is ``STAT.NAME``.
-    """
-
+    #: True with ``all.``: covers the whole group or table, not only the rule's slice or job.
     whole: bool
-    path: str
+    path: str  #: ``STAT.NAME``
     condition: str
 
 
@@ -65,7 +60,7 @@ def spoken(name: str) -> Spoken:
 def attempt_fields(job: Job) -> dict[str, Any]:
     """Return the fields of an attempt that filters can use before the job has any output.
 
-    If a parameter has the same name as another field, the parameter takes precedence.
+    A parameter hides another field with the same name.
     """
     own = {"index": job.index, "replica": job.replica, "attempt": job.attempt}
     return {**own, **job.parameters}
@@ -73,14 +68,12 @@ def attempt_fields(job: Job) -> dict[str, Any]:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Filter(Value):
-    """A parsed filter. ``names`` lists the fields that it uses.
-
-    ``not_nan`` lists the fields for which nan counts as a missing value. These are all fields
-    except the arguments of ``isnan`` and ``isinf``.
-    """
+    """A parsed filter."""
 
     condition: Condition
-    names: tuple[str, ...]
+    names: tuple[str, ...]  #: The fields that the filter uses.
+    #: Fields for which nan counts as a missing value: all except arguments of ``isnan`` and
+    #: ``isinf``.
     not_nan: frozenset[str]
 
     def passes(self, known: Mapping[str, Any]) -> bool:
@@ -105,8 +98,7 @@ _OTHERWISE = re.compile(r"([\w.-]+)(?:\s+where\s+(.+)|\[(.+)\])")
 def filtered(text: str, key: str) -> tuple[str, str]:
     """Split ``NAME(CONDITION)`` into the name and the condition, which is empty without a filter.
 
-    ``text`` is the value of the key ``key``, which error messages name. Raises
-    :class:`EnsembleError`.
+    ``key`` is the key in the file, for error messages. Raises :class:`EnsembleError`.
 
     >>> filtered("ising(T>2)", "of"), filtered("ising", "of")
     (('ising', 'T > 2'), ('ising', ''))

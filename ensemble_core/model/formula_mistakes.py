@@ -1,8 +1,4 @@
-"""Detects likely mistakes in formulas: foreign syntax (``&&``), contradictions and tautologies.
-
-If a formula cannot be parsed, the error of the module ``expressions`` gives the hint that is found
-here. For a valid condition that is always or never true, the config package prints a warning.
-"""
+"""Detects likely mistakes in formulas: foreign syntax (``&&``), contradictions and tautologies."""
 
 from __future__ import annotations
 
@@ -61,8 +57,7 @@ def suggested_formula(text: str) -> str | None:
 def contradiction(tree: ast.expr, most: Mapping[str, float] = MappingProxyType({})) -> str | None:
     """Return the reason why a condition can never be true, or ``None``.
 
-    It can never be true if two of its comparisons contradict each other, or if a comparison needs a
-    value above the name's maximum. ``most`` maps names to these maximums.
+    ``most`` maps names to their maximum values.
     """
     both = isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And)
     bounds: dict[str, tuple[float, bool, float, bool]] = {}

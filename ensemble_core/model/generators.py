@@ -1,10 +1,6 @@
-"""Data model and plugin interface of generators: algorithms that choose which parameters to try
-next.
+"""Plugin interface of generators: algorithms that choose which parameters to try next.
 
-A :class:`Vocs` describes the problem (variables, objectives, constraints). A :class:`Point` is one
-suggested set of parameters with its outcome. Plugins implement :class:`Generator`. A
-:class:`GeneratorSpec` is a checked entry under ``generators:``. The engine decides when to call a
-generator; the runtime makes the call. Each generator has its own thread.
+Each generator runs in its own thread.
 """
 
 from __future__ import annotations
@@ -147,17 +143,15 @@ class Constraint(Value):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Vocs(Value):
-    """The problem that a generator solves: variables, objectives and constraints (VOCS, as in
-    gest-api).
+    """The problem that a generator solves: variables, objectives and constraints (as in gest-api).
 
-    The names of objectives and constraints refer to the group's ``result``. If ``prunes`` is true,
-    the generator also receives rows that running jobs print.
+    The names of objectives and constraints refer to the group's ``result``.
     """
 
     variables: tuple[Variable, ...]
     objectives: Mapping[str, Goal]
     constraints: Mapping[str, Constraint] = field(default_factory=lambda: NOTHING)
-    prunes: bool = False
+    prunes: bool = False  #: True if the generator also receives rows that running jobs print.
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -210,25 +204,21 @@ def dominates(vocs: Vocs, values: Mapping[str, float], others: Mapping[str, floa
 class Point:
     """One set of parameters that a generator suggested, and its outcome.
 
-    ``number`` counts a generator's points from 0. ``tag`` is the ``_id`` that the generator gave
-    the point, if any. ``state`` is one of
+    The ``state`` is one of
 
     - ``pending``: some jobs of the point are still open;
-    - ``done``: ``values`` has each objective and constraint, as the mean over the point's jobs, and
-      ``errors`` has the standard errors if two or more jobs are done;
+    - ``done``: ``values`` has the mean of each objective and constraint over the point's jobs;
     - ``lost``: the point has no values;
     - ``pruned``: the point was cancelled because it was not promising.
-
-    If the run switches to another generator, that generator can receive copies of the finished
-    points. Each copy has the ``number`` -1; its ``origin`` is the name of the generator that
-    suggested the point, with the point's number there.
     """
 
+    #: Counts the generator's points from 0; -1 for a point of another generator (``origin``).
     number: int
     parameters: Mapping[str, Any]
-    tag: str | int | None = None
+    tag: str | int | None = None  #: The ``_id`` that the generator gave the point.
     state: Literal["pending", "done", "lost", "pruned"] = "pending"
     values: Mapping[str, float] = field(default_factory=lambda: NOTHING)
+    #: Standard errors of ``values``, if two or more jobs are done.
     errors: Mapping[str, float] = field(default_factory=lambda: NOTHING)
     #: ``jobs``: the indices of the point's jobs in their group. ``open``: how many of these jobs
     #: are not done or lost yet.
@@ -236,6 +226,8 @@ class Point:
     open: int = 0
     #: The results of the point's done jobs.
     results: tuple[Mapping[str, Any], ...] = ()
+    #: Only in a run that switched to another generator: the name of the generator that suggested
+    #: this point, and the point's number there.
     origin: tuple[str, int] | None = None
 
     def handed_on(self, generator: str) -> Point:
@@ -261,11 +253,9 @@ class Reading(NamedTuple):
 
 
 class Exchange(NamedTuple):
-    """Input and output of one call of a generator: the points and readings that it received, and
-    the points that it suggested.
-    """
+    """Input and output of one call of a generator."""
 
-    told: tuple[Point, ...]
+    told: tuple[Point, ...]  #: The finished points that the generator received.
     readings: tuple[Reading, ...]
     suggested: tuple[Point, ...]
 
@@ -273,9 +263,9 @@ class Exchange(NamedTuple):
 class Generator:
     """Interface that generators implement.
 
-    The state of a generator is only in memory; each controller builds the generator again and
-    restores the state with :meth:`resume`. All calls are made on one thread, one after another. A
-    call may take long.
+    The state of a generator is only in memory. After a resume of the run, a new object restores the
+    state with :meth:`resume`. All calls are made on one thread, one after another. A call may take
+    long.
     """
 
     #: True if no call can hang or take long. The calls are then made without a thread or timeout.
@@ -324,31 +314,24 @@ class Prune(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class GeneratorSpec(Value):
-    """A checked entry under ``generators:``.
-
-    - ``build``: a function that creates the generator.
-    - ``classes``: the import paths of classes in the generator's options. A check of the file does
-      not import them (see ``plugin.named_code``).
-    - ``replicas``: how many jobs of ``group`` each point has; ``None`` means as many as the group
-      says.
-    - ``at_once``: how many points may be open at a time.
-    - ``until``: a condition; once it is true, no more points are suggested.
-    - ``failed``: the values to report for a lost point. If ``None``, a lost point has no values.
-    - ``timeout``: the time limit of a call in seconds. A resume that repeats N calls may take N
-      times as long.
-    """
+    """A checked entry under ``generators:``."""
 
     name: str
     use: str
     group: str
     vocs: Vocs
-    build: Callable[[Purpose], Generator]
+    build: Callable[[Purpose], Generator]  #: Creates the generator.
+    #: Import paths of classes in the generator's options. A check of the file does not import
+    #: them.
     classes: tuple[str, ...] = ()
+    #: Number of jobs of ``group`` for each point; ``None``: as many as the group says.
     replicas: int | None = None
-    at_once: int = 1
-    until: Condition | None = None
+    at_once: int = 1  #: Maximum number of open points.
+    until: Condition | None = None  #: No more points are suggested once this condition is true.
+    #: Values to report for a lost point; ``None``: the point has no values.
     failed: Mapping[str, float] | None = None
     prune: Prune | None = None
+    #: Time limit of a call in seconds. A resume that repeats N calls may take N times as long.
     timeout: float = 600.0
     enabled: bool = True
     #: ``reads``: the ``STAT.NAME`` references and gauges in ``until``. ``metrics``: the metric

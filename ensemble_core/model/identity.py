@@ -1,9 +1,7 @@
-"""Identity of a job: a digest by which ``--reuse`` finds a job that an earlier run has already
-done.
+"""Identity of a job: a digest by which ``--reuse`` finds an equal job of an earlier run.
 
-The identity covers the command, parameters, replica, tasks, environment, observers and inputs. It
-does not cover the resources, executor, folder and result. The placeholders ``{here}``, ``{cwd}``,
-``{run}`` and ``{attempt}`` are not filled in, so the identity stays the same if a study is moved.
+The placeholders ``{here}``, ``{cwd}``, ``{run}`` and ``{attempt}`` are not filled in, so the
+identity stays the same if a study is moved.
 """
 
 from __future__ import annotations
@@ -39,13 +37,10 @@ def short(value: object) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Source(Value):
-    """The parts of an identity that all jobs of a group share, as plain data.
-
-    ``key`` is a short digest of these parts.
-    """
+    """The parts of an identity that all jobs of a group share, as plain data."""
 
     parts: Mapping[str, Any]
-    key: str
+    key: str  #: A digest of these parts.
 
     @classmethod
     def of(cls, group: JobGroup) -> Source:
@@ -75,8 +70,8 @@ def _values(job: Job) -> dict[str, object]:
 def parts_of(job: Job, source: Mapping[str, Any], inputs: Mapping[str, str]) -> dict[str, Any]:
     """Return the parts of a job's identity.
 
-    ``source`` is the field ``parts`` of the group's :class:`Source`. ``inputs`` maps each input
-    file, as written in the ensemble file, to its digest or modification time.
+    ``source`` has the parts that the whole group shares. ``inputs`` maps each input file, as
+    written in the ensemble file, to its digest or modification time.
     """
     parts: dict[str, Any] = {
         **source,

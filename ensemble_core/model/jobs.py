@@ -1,8 +1,4 @@
-"""Job groups, jobs and job states.
-
-A :class:`JobGroup` is an entry under ``jobs:``. A :class:`Job` is one submission from a group, with
-all values filled in, as executors receive it. The job states are those of Flux (RFC 21).
-"""
+"""Job groups, jobs and job states. The job states are those of Flux (RFC 21)."""
 
 from __future__ import annotations
 
@@ -78,33 +74,21 @@ class JobState(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Job(Record):
-    """One submission of a job group, as an executor receives it.
+    """One submission of a job group, as an executor receives it."""
 
-    - ``id`` is our id of the job (``GROUP.INDEX``), which is also passed to the queue. ``index``
-      counts the group's jobs from 0 over the whole run.
-    - ``duration`` is the time limit in seconds, or 0 without a limit.
-    - ``tasks`` is the number of copies of ``command`` that are launched on ``nodes`` nodes.
-    - ``workdir`` is the job's folder; ``None`` means the folder where the run was started.
-    - ``stdout`` and ``stderr`` are paths; if one is ``None``, the run stores that output in its
-      folder.
-    - ``replica`` counts the jobs of one combination of parameters from 0, if the group has
-      ``replicas``. ``attempt`` counts the attempts of one index from 0.
-    - ``requeued`` counts how often the attempt was submitted again because a stop of the run had
-      cancelled it. The ``id`` stays the same in the engine, but executors receive
-      :attr:`queue_name` as the ``id``.
-    """
-
+    #: ``GROUP.INDEX`` or ``GROUP.INDEX-ATTEMPT``. Executors receive :attr:`queue_name` instead.
     id: str
     group: str
-    index: int
+    index: int  #: Counts the group's jobs from 0 over the whole run.
     command: tuple[str, ...]
     nodes: int = 1
-    tasks: int = 1
+    tasks: int = 1  #: Number of copies of ``command`` on all nodes together.
     cores_per_task: int = 1
     gpus_per_task: int = 0
-    duration: float = 0.0
-    workdir: str | None = None
+    duration: float = 0.0  #: Time limit in seconds; 0: no limit.
+    workdir: str | None = None  #: ``None``: the folder where the run was started.
     environment: Mapping[str, str] = field(default_factory=lambda: NOTHING)
+    #: A path; ``None``: a file in the run's folder. The same holds for ``stderr``.
     stdout: str | None = None
     stderr: str | None = None
     urgency: int = 16
@@ -112,8 +96,9 @@ class Job(Record):
     observe: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: NOTHING)
     executor: str | None = None
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: NOTHING)
-    replica: int = 0
-    attempt: int = 0
+    replica: int = 0  #: Counts the jobs of one combination of parameters from 0.
+    attempt: int = 0  #: Counts the attempts of one index from 0.
+    #: How often the attempt was submitted again because a stop of the run had cancelled it.
     requeued: int = 0
 
     def to_dict(self) -> dict[str, Any]:
@@ -181,33 +166,29 @@ _REPLICA = re.compile(r"\{replica[:}]")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class JobGroup(Value):
-    """An entry under ``jobs:``. :meth:`jobs` expands it into the jobs of one submit.
-
-    ``parameters`` is a sweep: every combination of the values has ``count`` jobs. ``points`` has
-    parameters whose values are not combined with each other but taken row by row: all first values,
-    all second values …
-
-    If a parameter's only value is ``None``, each submit must supply values; if it is a
-    :class:`GivenBy`, a function computes them. If ``tasks`` is ``None``, there is one task per
-    node. ``environment_from`` lists variables that must be set where the run is started. Jobs
-    inherit their values, which are not stored.
-    """
+    """An entry under ``jobs:``. :meth:`jobs` expands it into the jobs of one submit."""
 
     name: str
     command: tuple[str, ...]
     count: int = 1
     nodes: int = 1
-    tasks: int | None = None
+    tasks: int | None = None  #: ``None``: one task per node.
     cores_per_task: int = 1
     gpus_per_task: int = 0
     duration: float = 0.0
     workdir: str | None = None
     environment: Mapping[str, str] = field(default_factory=lambda: NOTHING)
+    #: Variables that must be set where the run is started. Jobs inherit their values, which are
+    #: not stored.
     environment_from: tuple[str, ...] = ()
     stdout: str | None = None
     stderr: str | None = None
     urgency: int = 16
+    #: A sweep: every combination of the values has ``count`` jobs. If the only value is ``None``,
+    #: each submit must supply values; if it is a :class:`GivenBy`, a function computes them.
     parameters: Mapping[str, Sequence[object]] = field(default_factory=lambda: NOTHING)
+    #: Parameters that are not combined with each other but taken row by row: all first values, all
+    #: second values …
     points: Mapping[str, Sequence[object]] = field(default_factory=lambda: NOTHING)
     observe: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: NOTHING)
     executor: str | None = None

@@ -1,8 +1,7 @@
 """Parses the addresses of notifications: ``bell``, ``desktop``, ``mail:WHO`` and ``webhook:NAME``.
 
-``NAME`` is an environment variable that contains the URL. The URL itself is therefore never in the
-ensemble file or the journal. ``webhook:NAME:discord`` also says which message format to send. Used
-by the action ``notify``, by the checks before a run, and for delivery.
+``NAME`` is an environment variable that contains the URL, so the ensemble file and the journal
+never contain it. ``webhook:NAME:discord`` also names the message format.
 """
 
 from __future__ import annotations
@@ -32,9 +31,7 @@ def _address(entry: Any) -> str:
 
 
 def webhook_of(address: str) -> tuple[str, str] | None:
-    """Return the environment variable and the format of a webhook's address, or ``None`` for other
-    addresses.
-    """
+    """Return the variable and the format of a webhook's address; ``None`` for other addresses."""
     kind, _, rest = address.partition(":")
     name, _, form = rest.partition(":")
     return (name, form or "json") if kind == "webhook" else None

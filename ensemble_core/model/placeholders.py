@@ -1,8 +1,7 @@
 """Placeholders: replaces ``{name}`` and ``{name:format}`` in job texts and in messages by values.
 
-``${name}`` is left to the shell, and ``{{name}}`` becomes the literal ``{name}``. Formats are
-Python's format specifications for numbers and text. A placeholder with an unknown name stays as it
-is, with its braces. The config package checks placeholders; job groups and actions fill them in.
+``${name}`` is left to the shell, and ``{{name}}`` becomes the literal ``{name}``. A placeholder
+with an unknown name stays as it is.
 """
 
 from __future__ import annotations
@@ -70,8 +69,7 @@ def fill(
 ) -> str:
     """Replace each ``{name}`` that is in ``values`` by its value, and ``{{name}}`` by ``{name}``.
 
-    ``shown`` converts a value to text if its placeholder has no format or has one that does not fit
-    the value.
+    ``shown`` converts a value to text if its placeholder has no valid format.
 
     >>> fill("run-{T:.2f} ${HOME} {{T}}", {"T": 1.5})
     'run-1.50 ${HOME} {T}'

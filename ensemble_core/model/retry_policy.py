@@ -1,7 +1,4 @@
-"""Retry policy of a job group (the key ``retry``).
-
-Also evaluates the changes that a retry or an action makes to the fields of a group.
-"""
+"""Retry policy of a job group (the key ``retry``)."""
 
 from __future__ import annotations
 
@@ -23,22 +20,16 @@ LITERAL_FIELDS = frozenset({"observe", "points"})
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class RetryPolicy(Value):
-    """A group's ``retry``: if the condition ``when`` is true for a failed attempt, the job is
-    retried.
+    """A job group's ``retry``: when, how often and with which changes a failed job is retried."""
 
-    Each job is retried at most ``times`` times, after ``wait`` (seconds or an expression), with
-    the changes in ``fields``. With ``resume``, statistics continue over the attempts. ``reads``
-    lists the ``STAT.NAME`` references in the policy's expressions, and ``metrics`` lists the
-    metrics in them.
-    """
-
-    times: int
-    when: Condition | None = None
-    wait: float | str = 0.0
+    times: int  #: Maximum number of retries of a job.
+    when: Condition | None = None  #: The job is retried if this is true for the failed attempt.
+    wait: float | str = 0.0  #: Seconds, or an expression.
+    #: Changes to the group's fields.
     fields: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
-    reads: frozenset[str] = frozenset()
-    metrics: frozenset[str] = frozenset()
-    resume: bool = False
+    reads: frozenset[str] = frozenset()  #: ``STAT.NAME`` references in the policy's expressions.
+    metrics: frozenset[str] = frozenset()  #: Metric paths in the policy's expressions.
+    resume: bool = False  #: Whether statistics continue over the attempts.
 
     def worked_out(
         self, known: Mapping[str, Any], metric: Callable[[str], float | None]
@@ -59,9 +50,8 @@ def changed_fields(
 ) -> dict[str, Any]:
     """Return an action's changes to a group's fields, with expressions evaluated.
 
-    Under ``parameters``, all placeholders are filled in. Elsewhere, only ``{job.NAME}`` is filled
-    in, because bare names are fields of the new job. Raises :class:`EnsembleError` if a value is
-    missing.
+    Outside of ``parameters``, only ``{job.NAME}`` is filled in: a bare ``{NAME}`` is a field of the
+    new job. Raises :class:`EnsembleError` if a value is missing.
     """
     return {
         key: value

@@ -1,8 +1,7 @@
 """Rules: a trigger, a condition and actions, with repetitions and backoff.
 
-:class:`Rule` and :class:`Action` are unchecked specifications from a file or a user's function. A
-:class:`BoundRule` is a checked rule, ready for the engine, in which the trigger, the condition and
-the actions are objects. Plugins can provide triggers and actions.
+:class:`Rule` and :class:`Action` are plain data, unchecked. A :class:`BoundRule` is checked and
+ready for the engine.
 """
 
 from __future__ import annotations
@@ -61,8 +60,6 @@ class _Spec:
 
 class Action(_Spec):
     """An action as data, as a custom function returns it.
-
-    ``fields`` has additional values that the action's texts may use; see :meth:`knowing`.
 
     >>> Action({"name": "submit", "label": "echo"}).name
     'submit'
@@ -142,21 +139,21 @@ class Rule(_Spec):
 class Trigger(Value):
     """The events that make a rule check its condition. Plugins build it from the rule's options.
 
-    Exactly one of these fields says what triggers the rule:
+    Exactly one of these fields must be set:
 
     - ``metric``: the path of a metric; each update of it triggers the rule;
     - ``every``: an interval in seconds;
     - ``events``: names of event types (``start``, ``heartbeat``, ``job-finish``, ``observed``,
       ``resize-granted`` …). For an event of a plugin, this is the name of its trigger.
 
-    Other fields restrict the trigger:
+    These fields restrict the trigger:
 
     - ``group``: only events of this group's jobs count. The trigger ``idle`` can have several
-      ``groups`` instead, which count as one;
-    - ``after``: for the trigger ``silent``, the number of seconds without a row;
-    - ``match``: a function that gets the event and its fields (including ``value`` if the trigger
-      has a metric, and ``observer`` for an observed row) and returns whether the event counts. It
-      runs on the engine's thread and must be pure and fast.
+      ``groups`` instead, which count as one.
+    - ``after``: for the trigger ``silent``, the number of seconds without a row.
+    - ``match``: a pure, fast function of the event and its fields that returns whether the event
+      counts. The fields include ``value`` if the trigger has a metric, and ``observer`` for an
+      observed row.
     """
 
     events: tuple[str, ...] = ()
@@ -186,7 +183,7 @@ class Firing(Protocol):
     """One firing of a rule, as seen by the method ``plan`` of an action.
 
     Properties and queries describe the event and the run. Every other method returns a decision,
-    which takes effect when the plan yields it. Write a plan with several decisions as a generator.
+    which takes effect when the plan yields it.
 
     A plan must not have side effects: it may only read the firing and return decisions.
     """
@@ -369,31 +366,22 @@ Plan = Callable[[Firing, Mapping[str, Any]], "Iterable[Decision]"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class BoundAction(Value):
-    """A checked action.
-
-    - ``plan``: returns the action's decisions. If it is ``None``, the action runs outside the
-      engine's thread: the engine's decision is a :class:`~ensemble_core.model.decisions.Call` of
-      kind ``action``.
-    - ``metrics``, ``reads``: the metric paths and the ``STAT.NAME`` references in the options.
-    - ``nested``: the actions in the options.
-    - ``messages``: the places in the options that hold a message with placeholders.
-    - ``tolerated``: whether the run continues to count as successful if the action fails.
-    - ``submits``: whether the action may submit jobs; ``retries``: whether it may retry the event's
-      job.
-    - ``varies``: the groups for which the action submits new combinations of parameters.
-    """
+    """A checked action."""
 
     name: str
     options: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
+    #: Returns the decisions. ``None``: the action runs outside the engine, as a decision ``Call``.
     plan: Plan | None = None
-    metrics: frozenset[str] = frozenset()
-    reads: frozenset[str] = frozenset()
-    submits: bool = False
-    retries: bool = False
+    metrics: frozenset[str] = frozenset()  #: Metric paths in the options.
+    reads: frozenset[str] = frozenset()  #: ``STAT.NAME`` references in the options.
+    submits: bool = False  #: Whether the action may submit jobs.
+    retries: bool = False  #: Whether the action may retry the event's job.
+    #: Groups for which the action submits new combinations of parameters.
     varies: frozenset[str] = frozenset()
-    nested: tuple[BoundAction, ...] = ()
+    nested: tuple[BoundAction, ...] = ()  #: The actions in the options.
+    #: Places of messages with placeholders in the options.
     messages: tuple[tuple[str | int, ...], ...] = ()
-    tolerated: bool = False
+    tolerated: bool = False  #: Whether the run still counts as successful if the action fails.
 
     def said(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the options with the placeholders in their messages filled in."""
@@ -419,10 +407,7 @@ def _with_message(value: Any, place: Sequence[Any], fields: Mapping[str, Any]) -
 
 
 class BoundSpec(dict[str, Any]):
-    """A checked action that is an option of another action: plain data plus the bound action.
-
-    Copies and pickles contain only the plain data.
-    """
+    """A checked action that is an option of another action: plain data plus the bound action."""
 
     __slots__ = ("bound",)
 
@@ -436,34 +421,20 @@ class BoundSpec(dict[str, Any]):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class BoundRule(Value):
-    """A checked, immutable rule. The rule's counters are part of the engine's state.
-
-    - ``repetitions``: how often the rule may fire; with ``each``, how often it may fire for each
-      index (``job``) or for each slice of the named parameters.
-    - ``looks``: how many checks in a row the condition must be true for.
-    - ``reads``: the ``STAT.NAME`` references in the rule.
-    - ``retries``: whether the rule may submit the event's job again.
-    - ``backoff``, ``backoff_seconds``: how many matches the rule skips, or how many seconds it
-      waits, after a firing.
-    - ``queue_scope``: whether the rule also reacts to foreign jobs.
-    - ``label``: the rule's name as shown to users.
-    - ``concerns_failure``: whether the rule handles failed jobs of ``failure_group`` (``None``: of
-      any group). If the rule has matched a failure, or can still match it, the failure does not
-      make the exit code 1.
-    - ``instance``: the instance of an algorithm (``use:``) that the rule belongs to.
-    - ``spec``: the rule as in the file.
-    """
+    """A checked, immutable rule. The rule's counters are part of the engine's state."""
 
     id: str
     trigger: Trigger
     actions: tuple[BoundAction, ...]
     condition: Condition | None = None
+    #: Maximum number of firings; with ``each``, for each job index or each slice.
     repetitions: int = 1
-    backoff: int = 0
+    backoff: int = 0  #: Number of matches that the rule skips after a firing.
     backoff_seconds: float = 0.0
+    #: ``job``, or the parameters whose values define a slice.
     each: Literal["job"] | tuple[str, ...] | None = None
-    looks: int = 1
-    reads: frozenset[str] = frozenset()
+    looks: int = 1  #: The rule fires after the condition was true in this many checks in a row.
+    reads: frozenset[str] = frozenset()  #: The ``STAT.NAME`` references in the rule.
     #: The group whose metrics ``reads`` refers to. If ``None``, the references are to values of the
     #: rule's instance or of the event's job.
     reads_of: str | None = None
@@ -471,14 +442,17 @@ class BoundRule(Value):
     of_tables: frozenset[str] = frozenset()
     #: The gauges that the rule uses by name, without ``metric(…)``.
     of_gauges: frozenset[str] = frozenset()
-    retries: bool = False
+    retries: bool = False  #: Whether the rule may submit the event's job again.
     enabled: bool = True
-    queue_scope: bool = False
-    label: str = ""
+    queue_scope: bool = False  #: Whether the rule also reacts to foreign jobs.
+    label: str = ""  #: The rule's name as shown to users.
+    #: Whether the rule handles failed jobs of ``failure_group`` (``None``: of any group). A
+    #: failure that the rule has matched or can still match does not make the exit code 1.
     concerns_failure: bool = False
     failure_group: str | None = None
+    #: The instance of an algorithm (``use:``) that the rule belongs to.
     instance: str | None = None
-    spec: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
+    spec: Mapping[str, Any] = field(default_factory=lambda: NOTHING)  #: The rule as in the file.
     location: Location | None = None
 
     @property

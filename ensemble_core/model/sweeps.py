@@ -1,8 +1,4 @@
-"""Values of a sweep's parameter: lazy ranges of numbers, and placeholders for computed values.
-
-The config package creates a :class:`Range` from ``{from, to, step}`` or ``{from, to, count}``. The
-length of a range is known before any number is computed.
-"""
+"""Values of a sweep's parameter: lazy ranges of numbers, and placeholders for computed values."""
 
 from __future__ import annotations
 
@@ -21,7 +17,7 @@ _NEAR = 1e-9
 
 
 def rounded(value: float) -> float:
-    """Round a computed number to 12 significant digits, as jobs get it. -0.0 becomes 0.0.
+    """Round a computed number to 12 significant digits; -0.0 becomes 0.0.
 
     Integers stay exact.
 
@@ -43,17 +39,13 @@ class GivenBy(Value):
 
 @dataclass(frozen=True, slots=True)
 class Range(Sequence[float]):
-    """A sequence of ``length`` numbers that begins with ``first``.
-
-    Each number is the previous number plus ``step``, or times ``step`` if ``log`` is true. If
-    ``last`` is set, the last number is exactly ``last``; without ``log``, the numbers are then
-    evenly spaced between ``first`` and ``last``, and ``step`` is ignored.
-    """
+    """A sequence of ``length`` numbers that begins with ``first``."""
 
     first: float
-    step: float
+    step: float  #: Difference of neighbours; with ``log``, their ratio.
     length: int
     log: bool = False
+    #: The last number. Without ``log``, it replaces ``step``: the numbers are evenly spaced.
     last: float | None = None
 
     def __len__(self) -> int:
@@ -92,7 +84,7 @@ def by_step(first: float, last: float, step: float) -> Range:
     """Return the range ``first``, ``first + step`` … up to ``last``.
 
     ``last`` is included if it is within 1e-9 of a step. The numbers are integers if all three
-    arguments are. The range is empty if ``last`` lies in the other direction.
+    arguments are.
 
     >>> list(by_step(2.0, 2.3, 0.1))
     [2.0, 2.1, 2.2, 2.3]
@@ -107,7 +99,7 @@ def by_count(first: float, last: float, count: int, *, log: bool = False) -> Ran
     """Return ``count`` evenly spaced numbers from ``first`` to ``last``.
 
     With ``log``, the spacing is even on a logarithmic scale. The numbers are integers if both ends
-    and all steps are, and floats otherwise.
+    and all steps are.
 
     >>> list(by_count(1, 1000, 4, log=True))
     [1, 10, 100, 1000]

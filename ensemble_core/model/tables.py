@@ -1,8 +1,4 @@
-"""Tables of results: the checked entries under ``results:``.
-
-The module ``config.tables`` creates :class:`Table` objects, and ``engine.table_rows`` computes
-their rows.
-"""
+"""Tables of results: the checked entries under ``results:``."""
 
 from __future__ import annotations
 
@@ -28,39 +24,31 @@ MOST_PIVOT_VALUES = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Table(Value):
-    """A table over the done jobs of the group ``of``, restricted to those that pass the filter
-    ``only``.
-
-    Without ``by``, the table has a row for each job; with ``by``, it has a row for each combination
-    of these parameters. Rows are sorted by ``order``; ``top`` or ``percent`` limits their number.
-
-    ``pivot`` is a parameter. For each of its values, each column in ``per_value`` becomes a column
-    ``NAME[VALUE]``. ``values`` lists the values of the pivot that are in the file, in ascending
-    order, without those that ``only`` excludes.
-
-    ``names`` lists the group's parameters and results, in their order. ``reads`` lists the
-    ``STAT.NAME`` references in the table's expressions, which cover the jobs of a row. ``others``
-    lists references to other tables (``STAT.TABLE.COLUMN``). ``plot`` is the specification for
-    ``ensemble plot``, as in the file.
-    """
+    """A table of results: a row for each done job, or for each combination of parameters."""
 
     name: str
-    of: str
-    only: str = ""
+    of: str  #: The job group.
+    only: str = ""  #: Filter of the jobs.
+    #: One row for each combination of these parameters; empty: one row for each job.
     by: tuple[str, ...] = ()
     columns: Mapping[str, Expression] = field(default_factory=lambda: NOTHING)
-    where: Condition | None = None
+    where: Condition | None = None  #: Filter of the rows.
     order: str | None = None
     descending: bool = False
-    top: int | None = None
+    top: int | None = None  #: Maximum number of rows, after sorting by ``order``.
     percent: float | None = None
+    #: The specification for ``ensemble plot``, as in the file.
     plot: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
+    #: A parameter. For each of its values, each column in ``per_value`` becomes a column
+    #: ``NAME[VALUE]``.
     pivot: str = ""
+    #: The pivot's values in the file, in ascending order, without those that ``only`` excludes.
     values: tuple[Any, ...] = ()
     per_value: frozenset[str] = frozenset()
-    names: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()  #: The group's parameters and results, in their order.
+    #: The ``STAT.NAME`` references in the expressions. They cover the jobs of a row.
     reads: frozenset[str] = frozenset()
-    others: frozenset[str] = frozenset()
+    others: frozenset[str] = frozenset()  #: References to other tables (``STAT.TABLE.COLUMN``).
 
     @property
     def own_names(self) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Base class for frozen dataclasses, with comparison, hash and repr by their fields.
 
-Subclasses use ``@dataclass(eq=False, repr=False)``: otherwise, each process would generate and
-compile these methods for each class when it starts.
+Subclasses use ``@dataclass(eq=False, repr=False)``, so that importing them does not generate and
+compile these methods for each class.
 """
 
 from __future__ import annotations

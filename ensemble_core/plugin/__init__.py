@@ -1,3 +1,1 @@
-"""Plugin interface: the hooks and records for plugin authors, and how plugins are found and
-checked.
-"""
+"""Plugin interface: the hooks and records for plugin authors; finding and checking plugins."""

@@ -1,14 +1,8 @@
 """Finds and loads all plugins, and collects what they register.
 
-:func:`discover` registers every plugin with pluggy, calls each of its hooks once, and returns a
-:class:`Registry`. Plugins are found in two ways: through the entry-point group ``ensemble`` of
-installed distributions (which includes the built-ins), and in files that the user names. If an
-installed plugin is broken, there is only a warning, because the user may not need it. A broken file
-is an error, because the user has asked for it.
-
-pluggy finds the hooks and checks them against ``hookspecs``. The hooks are then called directly,
-not through ``manager.hook``. An exception is thus reported with the name of its plugin, and the
-other plugins are still loaded.
+Plugins come from the entry-point group ``ensemble`` of installed distributions, and from files that
+the user names. A broken installed plugin causes only a warning, because the user may not need it. A
+broken file is an error.
 """
 
 from __future__ import annotations
@@ -46,8 +40,7 @@ GROUP = "ensemble"
 def discover(files: Sequence[str | Path] = ()) -> Registry:
     """Load every installed plugin and the plugin ``files``, and call the hooks of each.
 
-    Raises :class:`PluginError`, with the position, if a file is missing or broken. A broken
-    installed plugin raises no error.
+    Raises :class:`PluginError` if one of the ``files`` is missing or broken.
     """
     with Watchdog() as watchdog:
         loader = _Loader(watchdog)
@@ -59,8 +52,8 @@ def discover(files: Sequence[str | Path] = ()) -> Registry:
 def executor_record(name: str) -> ExecutorPlugin:
     """Return the record of the executor with this name, for plugins whose executor wraps another.
 
-    Call it in the function ``build`` of a record: only there, executors in ``--plugin`` files are
-    found, too. Raises :class:`PluginError` if no executor has this name, or if two distributions
+    Call it only in the function ``build`` of a record; elsewhere, executors in ``--plugin`` files
+    are not found. Raises :class:`PluginError` if no executor has this name, or if two distributions
     claim the name.
     """
     record: ExecutorPlugin = (_looked_in.get() or discover()).lookup("executor", name)

@@ -1,8 +1,6 @@
-"""Reads the entry points of installed distributions from their metadata files, without any import.
+"""Reads the entry points of installed distributions from their metadata files.
 
-This module finds plugins (group ``ensemble``) and commands (group ``ensemble.commands``) by listing
-each folder of ``sys.path``. ``importlib.metadata`` would find the same entry points, but importing
-it takes longer than all the work done here. It is therefore used only for zip files and the like.
+``importlib.metadata`` is used only for zip files and the like, because importing it is slow.
 """
 
 from __future__ import annotations
@@ -54,9 +52,7 @@ class EntryPoint(NamedTuple):
 
 
 def normalize(distribution: str) -> str:
-    """Return a distribution's name in normalized form: ``Ensemble_Foo`` becomes ``ensemble-
-    foo``.
-    """
+    """Return a distribution's normalized name: ``Ensemble_Foo`` becomes ``ensemble-foo``."""
     return re.sub(r"[-_.]+", "-", distribution).lower()
 
 

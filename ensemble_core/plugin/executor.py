@@ -1,7 +1,6 @@
 """Interface of executors. An executor is the adapter to one queue.
 
 The docstring of :class:`Executor` is the contract; the test suite ``ExecutorContract`` checks it.
-The runtime calls the methods of an executor. The executor reports everything through ``emit``.
 """
 
 from __future__ import annotations
@@ -39,8 +38,7 @@ Emit = Callable[["Sequence[Event]"], None]
 
 
 def job_environment() -> dict[str, str]:
-    """Return the environment in which jobs start: that of this process, without the service's
-    token.
+    """Return the environment in which jobs start: that of this process without the service's token.
 
     A job with the token could steer other members.
     """
@@ -80,9 +78,7 @@ def check_new(jobs: Sequence[Job], known: Collection[str]) -> set[str]:
 
 
 def wrong_command(job: Job) -> str | None:
-    """Return the reason why no queue can run a job's command, or ``None`` if the command is
-    valid.
-    """
+    """Return the reason why no queue can run a job's command, or ``None`` for a valid command."""
     if not job.command or not job.command[0]:
         return "the command is empty"
     if any("\0" in word for word in (*job.command, *job.environment.values())):
@@ -94,14 +90,12 @@ def wrong_command(job: Job) -> str | None:
 class Run(Value):
     """The run for which an executor works.
 
-    - ``tag`` is the run's unique name. The executor attaches it to each of its jobs in the queue,
-      so that it can find the jobs again.
-    - ``folder`` receives the output of jobs for which no output file is given.
-    - ``clock`` returns the time for events, in seconds since the epoch. Within a run, this time
-      never goes back.
-    - ``state`` is a folder that exists as long as the run's journal. The executor may store there
-      what it needs to reattach to its jobs. ``state`` is ``None`` if the run has no journal,
-      because such a run cannot be resumed.
+    - ``tag`` is the run's unique name. Attach it to each job in the queue, so that a later
+      controller can find the job.
+    - ``folder`` is for the output of jobs for which no output file is given.
+    - ``clock`` returns the time for events, in seconds since the epoch. It never goes back.
+    - ``state`` is a folder for data that the executor needs to reattach to its jobs. It is ``None``
+      if the run has no journal, because such a run cannot be resumed.
     """
 
     tag: str

@@ -1,8 +1,7 @@
 """Fragments: parts of an ensemble file that plugins generate, and the plugins that generate them.
 
-A source generates job groups and rules from an entry under ``jobs:``. An algorithm generates rules
-from the options of an entry under ``use:``. The package ``config`` expands these entries before it
-checks the file. The run's journal stores the expansion.
+A source generates job groups and rules from an entry under ``jobs:``; an algorithm generates rules
+from an entry under ``use:``. The run's journal stores the result.
 """
 
 from __future__ import annotations
@@ -24,17 +23,15 @@ Schema = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Fragment(Value):
-    """Job groups, rules and statistics that a plugin has generated, as in an ensemble file (plain
-    data).
+    """Job groups, rules and statistics that a plugin has generated, as plain data.
 
-    The job groups replace the entry from which they were generated. The rules are added after those
-    of the file. ``heartbeat`` is the longest heartbeat interval, in seconds, with which the rules
-    work; if several fragments have one, the shortest applies. ``warnings`` are printed together
-    with the warnings about the file.
-
-    ``places`` maps the path of a part (``("jobs", 0, "command")``) to its position in the file that
-    the plugin has read. Errors in this part are reported there. Errors in all other parts are
-    reported at the entry, as a defect of the plugin.
+    - ``jobs`` replace the entry from which they were generated. ``rules`` are added after those of
+      the file.
+    - ``heartbeat`` is the longest heartbeat interval, in seconds, with which the rules work.
+    - ``warnings`` are printed with the warnings about the file.
+    - ``places`` maps the path of a part (``("jobs", 0, "command")``) to its position in the file
+      that the plugin has read. Errors in this part are reported there. Errors in all other parts
+      are reported at the entry, as a defect of the plugin.
     """
 
     jobs: Sequence[Mapping[str, Any]] = ()
@@ -52,8 +49,7 @@ class SourceView(Value):
     """The parts of an ensemble that a source can read.
 
     - ``read`` returns the text of a file, given its path relative to the ensemble file. The run
-      stores the text. If the file does not exist, this is reported as an error in the ensemble
-      file.
+      stores the text.
     - ``called`` returns the name of a file for messages and positions.
     - ``capabilities`` are those of the executor, or ``None`` if the executor is not known yet.
     """
@@ -67,13 +63,12 @@ class SourceView(Value):
 class SourcePlugin(Value):
     """The record of a source, which expands entries under ``jobs:`` that have its name as a key.
 
-    - ``options`` is a JSON Schema of the entry. The properties of this schema are the allowed keys,
-      including the source's name (a string, unless the schema says otherwise).
+    - ``options`` is a JSON Schema of the entry. Its properties are the allowed keys, including the
+      source's name (a string, unless the schema says otherwise).
     - ``expand`` is called with the checked entry and a :class:`SourceView`, and returns a
-      :class:`Fragment`. It is called once, when a run begins or a file is checked; resume and
-      replay use the stored result. It must not have side effects: it writes no file and submits
-      nothing. If a file that it reads is invalid, it raises a :class:`UsageError` with the
-      position, or a :class:`FileErrors` with several of them.
+      :class:`Fragment`. It must not have side effects. If a file that it reads is invalid, it
+      raises a :class:`UsageError` with the position, or a :class:`FileErrors` with several of them.
+      Resume and replay use the stored result.
     """
 
     name: str
@@ -86,9 +81,10 @@ class SourcePlugin(Value):
 class AlgorithmView(Value):
     """The parts of an ensemble that an algorithm can read.
 
-    ``instance`` is the name of the instance to build. ``groups`` has the job groups of the file by
-    name. ``statistics`` has the names of all available statistics. ``capabilities`` are those of
-    the executor, or ``None`` if the executor is not known yet.
+    - ``instance`` is the name of the instance to build.
+    - ``groups`` has the job groups of the file by name.
+    - ``statistics`` has the names of all available statistics.
+    - ``capabilities`` are those of the executor, or ``None`` if the executor is not known yet.
     """
 
     instance: str
@@ -103,20 +99,17 @@ class AlgorithmPlugin(Value):
 
     - ``objective`` states the goal of the algorithm in one line.
     - ``options`` is a JSON Schema of the key ``with``. Its properties may have the same annotations
-      as those of actions (``"x-ensemble": "group"``, ``metric``, ``action`` …) and are checked
-      accordingly.
+      as those of actions (``"x-ensemble": "group"``, ``metric``, ``action`` …).
     - ``build`` is called with the checked options and an :class:`AlgorithmView`, and returns a
-      :class:`Fragment`. It is called when a run begins or a file is checked; resume and replay use
-      the stored result. It must be pure and deterministic: it uses no clock and no files, and
-      randomness only with an option ``seed``.
+      :class:`Fragment`. It must be pure and deterministic: it uses no clock and no files, and
+      randomness only with an option ``seed``. Resume and replay use the stored result.
     - ``needs`` lists capabilities that the executor must have.
     - ``supports`` lists the executors with which the algorithm works (empty: any).
     - ``example`` is a complete ensemble file that uses the algorithm and ends within seconds on the
       executor ``local``.
 
-    Each instance is a namespace for the ids of rules: the rule ``grow`` of the instance ``demand``
-    has the id ``demand-grow``. References between the rules (``rules: grow``, ``count.rule.grow``)
-    and to the fragment's statistics are translated.
+    Rule ids get the instance's name as a prefix: the rule ``grow`` of the instance ``demand`` has
+    the id ``demand-grow``. References to the fragment's rules and statistics are translated.
     """
 
     name: str

@@ -1,33 +1,33 @@
 """All hooks of Ensemble with their types: the manual for plugin authors.
 
-``docs/plugin-tutorial.md`` develops a complete plugin step by step.
+``docs/plugin-tutorial.md`` develops and tests a complete plugin step by step.
 
-A plugin is a module (or any object) with functions that have the names below, each with the
-decorator ``@hookimpl``. Ensemble finds the plugin through the entry-point group ``ensemble`` of an
-installed package::
+A plugin is a module with functions that have the names below, each with the decorator
+``@hookimpl``. Ensemble finds the plugin through the entry-point group ``ensemble`` of an installed
+package::
 
     [project.entry-points.ensemble]
     notify = "ensemble_notify"
 
 or loads it from a file: ``ensemble run --plugin ./notify.py study.yaml``. Each example below is
-complete: save it as a file and it works. To add a subcommand of ``ensemble``, use an entry point of
-the group ``ensemble.commands`` instead of a hook: see :mod:`ensemble_core.cli.toolkit`.
+complete: save it as a file and it works. To add a subcommand of ``ensemble``, see
+:mod:`ensemble_core.cli.toolkit`.
 
 Hooks are called once, when plugins are loaded, and return records: a name, a one-line summary, a
 JSON Schema of the options, and a function that builds the object that does the work. The classes in
-``records`` document the other fields. Put heavy imports inside the functions that need them, not at
-the top of a plugin: every run loads every installed plugin.
+``records`` document the other fields. Import heavy libraries inside the functions that need them:
+every run loads every installed plugin.
 
 In a record, ``options`` is the JSON Schema of an object. An option that it does not list is
 rejected, with its position in the file and the most similar name. ``default`` values are filled in.
 
 A plugin is broken if it cannot be imported, if a hook is misspelt or lacks ``@hookimpl``, or if a
 record is invalid. A broken plugin is left out as a whole, and ``ensemble plugins list`` says why. A
-run fails only if its file uses something from that plugin. If two packages claim the same name,
-write ``PACKAGE:NAME``; a built-in always keeps its bare name.
+run fails only if its file uses something from that plugin.
 
-To test a plugin, use the contract suite of its kind: see docs/plugin-tutorial.md. Later versions
-may add arguments to hooks. No argument is changed or removed without notice.
+If two packages claim the same name, write ``PACKAGE:NAME``; a built-in always keeps its bare name.
+
+Later versions may add arguments to hooks. No argument is changed or removed without notice.
 """
 
 from __future__ import annotations

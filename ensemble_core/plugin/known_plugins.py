@@ -1,8 +1,4 @@
-"""List of known plugin distributions, for hints on what to install.
-
-``known_distributions.json`` lists which names each distribution registers, by kind, and what to
-pass to ``pip install`` once the distribution is released.
-"""
+"""List of known plugin distributions, for hints on what to install."""
 
 from __future__ import annotations
 
@@ -23,7 +19,7 @@ FILE = Path(__file__).parent / "known_distributions.json"
 def known_provider(kind: str, name: str) -> tuple[str, str] | None:
     """Return the distribution that registers this kind and name, and the command that installs it.
 
-    Return ``None`` if no listed distribution registers it.
+    The result is ``None`` if no listed distribution registers it.
     """
     for distribution, entry in _known().items():
         if name in entry.get(kind, ()):

@@ -1,11 +1,4 @@
-"""Guards the loading of plugins: redirects what they print, and names the plugin that causes a
-problem.
-
-While a plugin is being loaded, whatever it prints goes to stderr, because stdout belongs to the
-command (``--json``). If the plugin calls ``os._exit``, :class:`SystemExit` is raised instead:
-otherwise, the plugin could end the command with exit code 0 and no message. If a plugin takes long
-to load, a warning names it.
-"""
+"""Guards the loading of plugins, so that a plugin cannot spoil stdout, exit, or hang unnoticed."""
 
 from __future__ import annotations
 
@@ -24,7 +17,7 @@ _PATIENCE = 5.0
 
 
 class Printed:
-    """Replacement for stdout that writes to stderr. ``anything`` is true once text was written."""
+    """Replacement for ``sys.stdout`` that writes to stderr while a plugin is loaded."""
 
     def __init__(self) -> None:
         self.anything = False
@@ -78,7 +71,11 @@ class Watchdog:
 
 @contextlib.contextmanager
 def guarded(shown: str, watchdog: Watchdog) -> Iterator[Printed]:
-    """Guard the loading of a plugin in a ``with`` block. ``shown`` is its name in messages."""
+    """Guard the loading of a plugin, which messages call ``shown``.
+
+    If the plugin calls ``os._exit``, :class:`SystemExit` is raised instead: otherwise, the plugin
+    could end the command with exit code 0 and no message.
+    """
     process, leave = os.getpid(), os._exit
 
     def refuse(status: int) -> NoReturn:

@@ -1,12 +1,8 @@
 """Decides whether code that comes with an ensemble file, a rule test or a journal may be loaded.
 
-An ensemble file may contain Python source (``custom:``) or the import path of a class (in an option
-with the annotation ``"x-ensemble": "class"``). Rule tests and journals may name plugin files. All
-these files may come from untrusted sources, so a command that only validates, shows or replays a
-file must not run the code in it. There is one exception: to show a run, the plugin files that its
-journal names are loaded if only the user can have written it. Each caller states its *purpose*,
-from ``check`` to ``run``, which decides what may be loaded. Call :func:`require` or
-:func:`is_loaded` before loading such code.
+These files may come from untrusted sources, so a command that only validates, shows or replays a
+file must not run code that the file contains or names. Call :func:`require` or :func:`is_loaded`
+before loading such code.
 """
 
 from __future__ import annotations
@@ -63,7 +59,7 @@ def require(
 ) -> None:
     """Raise :class:`UsageError` if code of this kind may not be loaded for this purpose.
 
-    ``what`` is the name of the code in the message. ``instead`` is a hint on how to do without it.
+    ``what`` names the code in the message, and ``instead`` is a hint on how to do without it.
     """
     if is_loaded(kind, purpose):
         return
@@ -79,7 +75,8 @@ def require(
 def require_code(ensemble: Ensemble, purpose: Purpose, *, recorded: bool = False) -> None:
     """Raise :class:`UsageError` if simulating or testing a file needs code that may not be loaded.
 
-    With ``recorded``, results of functions are taken from a record, so their code is not needed.
+    With ``recorded``, results of functions come from a journal or test, so their code is not
+    needed.
     """
     where = Location(ensemble.file) if ensemble.file else None
     for name, spec in ensemble.generators.items():

@@ -1,7 +1,7 @@
 """Interface of observers, which parse the output of jobs.
 
-The runtime reads the growing files and passes their content to the observers. An observer only
-parses bytes, so tests need no files. The test suite ``ObserverContract`` checks the contract.
+An observer only parses bytes: the runtime reads the files. The test suite ``ObserverContract``
+checks the contract.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ __all__ = ["Observer", "Row"]
 class Row(Value):
     """Values that an observer read at one moment, by variable. ``clock`` is their time or step.
 
-    A value may be nan or infinite if the output says so. Statistics skip such values, and
-    conditions can test for them (``isnan(energy)``). The clock must be finite.
+    A value may be nan or infinite; statistics skip it. The clock must be finite.
     """
 
     values: Mapping[str, float] = field(default_factory=dict)
@@ -28,12 +27,14 @@ class Row(Value):
 
 
 class Observer(ABC):
-    """Parser of one output file of one job. It returns rows of values.
+    """Parser of one output file of one job. The contract:
 
-    The contract: ``feed`` receives the bytes of the file in order, in arbitrary chunks. The rows do
-    not depend on how the bytes are divided into chunks. The observer buffers an unfinished line, up
-    to a fixed size. No input causes an exception. Values that cannot be parsed are left out,
-    because a wrong value is worse than a missing one. All methods are called on one thread.
+    - ``feed`` receives the bytes of the file in order, in arbitrary chunks, and returns rows of
+      values. The rows do not depend on how the bytes are divided into chunks.
+    - The observer buffers an unfinished line, up to a fixed size.
+    - No input causes an exception. Leave out values that cannot be parsed: a wrong value is worse
+      than a missing one.
+    - All methods are called on one thread.
     """
 
     @property

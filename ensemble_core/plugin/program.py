@@ -1,9 +1,7 @@
 """Functions, actions, triggers and statistics that a Python program passes to its run as callables.
 
-The Python API collects these callables in a :class:`Program`. The run then finds them like the
-actions, triggers and statistics of plugins. The run's journal stores only their names. So another
-process, such as ``ensemble resume``, cannot call them: if it needs one, an error says that only the
-program has it.
+The run's journal stores only their names, so another process, such as ``ensemble resume``, cannot
+call them.
 """
 
 from __future__ import annotations
@@ -51,8 +49,8 @@ class Program:
     - ``actions``: called with a ``CallContext``, outside the engine's thread.
     - ``triggers``: called with an event and its fields, on the engine's thread; they return whether
       the event matches.
-    - ``statistics``: called without arguments (or with the options under the file's
-      ``statistics:``); they return an object with ``update`` and ``get``.
+    - ``statistics``: called with the options under the file's ``statistics:``, if any; they return
+      an object with ``update`` and ``get``.
 
     A value in ``actions``, ``triggers`` or ``statistics`` can also be a plugin record.
     """

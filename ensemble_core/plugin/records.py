@@ -1,7 +1,6 @@
 """Records that plugins' hooks return, one class for each kind of plugin.
 
-``hookspecs`` is the manual for plugin authors and has a complete example for each kind. Plugins
-import these classes from ``ensemble_core``.
+``hookspecs`` has a complete example for each kind.
 """
 
 from __future__ import annotations

@@ -1,15 +1,10 @@
 """Registry of everything that plugins provide, by kind and name.
 
-The registry consists of the plugins' *records* (see ``records``).
-:func:`ensemble_core.plugin.discovery.discover` creates it. Names are looked up in the same way
-everywhere:
-
-- A bare name (``nightly``) is enough if exactly one distribution has a record with this name. If
-  several have it, the name is ambiguous, and the error says how to choose.
-- A qualified name (``ensemble-foo:nightly``, which is ``DISTRIBUTION:NAME``) always works. For a
+- A bare name (``nightly``) is enough if exactly one distribution has a record with this name.
+- A qualified name (``DISTRIBUTION:NAME``, such as ``ensemble-foo:nightly``) always works. For a
   plugin file, the distribution is the file's name without ``.py``.
-- A built-in always keeps its bare name. A plugin's record with the same name (``submit``) is
-  available only by its qualified name, and a warning says so.
+- A built-in always keeps its bare name. A plugin's record with the same name is available only by
+  its qualified name.
 """
 
 from __future__ import annotations
@@ -72,22 +67,17 @@ _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class LoadedPlugin(Value):
-    """A plugin that was found, whether it works or is broken.
+    """A plugin that was found, whether it works or is broken."""
 
-    ``name`` is the name of the plugin's entry point (for a file: the name without ``.py``).
-    ``module`` is the object to which the entry point refers (for a file: the path). ``records`` has
-    the plugin's records by kind. If the plugin is broken, ``records`` is empty and ``error`` is the
-    reason. ``notes`` has remarks for the plugin's author.
-    """
-
-    name: str
+    name: str  #: The name of the entry point; for a file, its name without ``.py``.
     distribution: str
     version: str
-    module: str
+    module: str  #: The object to which the entry point refers; for a file, its path.
+    #: By kind; empty if the plugin is broken.
     records: Mapping[str, tuple[Named, ...]] = field(default_factory=lambda: _NOTHING)
-    error: str | None = None
+    error: str | None = None  #: Why the plugin is broken.
     builtin: bool = False
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  #: Remarks for the plugin's author.
 
     def __str__(self) -> str:
         return f"plugin {self.name!r} of {self.distribution} {self.version}".rstrip()
@@ -111,9 +101,9 @@ class LoadedPlugin(Value):
 class PluginRecords(Mapping[str, _R], Generic[_R]):
     """The records of one kind, as a mapping from names.
 
-    Iteration yields the bare names, and the qualified names of all records that are not built in.
-    ``names`` lists each record once, by its shortest name. A name that two distributions claim is
-    not ``in`` the mapping, and looking it up raises :class:`PluginError`.
+    Iteration yields the bare names, and the qualified names of all records that are not built in. A
+    name that two distributions claim is not ``in`` the mapping, and looking it up raises
+    :class:`PluginError`.
     """
 
     def __init__(self, kind: str, claims: Iterable[tuple[LoadedPlugin, _R]]) -> None:
@@ -206,11 +196,7 @@ class PluginRecords(Mapping[str, _R], Generic[_R]):
 
 
 class Registry:
-    """The records of all plugins, and the list of all plugins that were found.
-
-    ``warnings`` has messages for the user: about broken plugins, and about records with the name of
-    a built-in.
-    """
+    """The records of all plugins, and the list of all plugins that were found."""
 
     def __init__(self, plugins: Iterable[LoadedPlugin], warnings: Iterable[str] = ()) -> None:
         self.plugins: tuple[LoadedPlugin, ...] = tuple(plugins)

@@ -1,8 +1,4 @@
-"""Rendered jobs: what a queue would receive for a job, as text.
-
-The function ``render`` of an executor's record returns this text, so that ``ensemble run
---dry-run``, programs and tests can show a job without submitting it.
-"""
+"""Rendered jobs: what a queue would receive for a job, as text."""
 
 from __future__ import annotations
 
@@ -17,13 +13,10 @@ __all__ = ["Rendered", "shell_line"]
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Rendered(Value):
-    """The text that a queue would receive for a job.
-
-    ``media_type`` is the type of the ``text``: ``application/json``, ``text/x-shellscript`` …
-    """
+    """The text that a queue would receive for a job."""
 
     text: str
-    media_type: str = "text/x-shellscript"
+    media_type: str = "text/x-shellscript"  #: ``application/json``, ``text/x-shellscript`` …
 
 
 def shell_line(job: Job, launcher: str = "") -> str:

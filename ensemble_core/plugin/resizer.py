@@ -1,9 +1,4 @@
-"""Interface of resizers, which change the number of nodes of members of the service.
-
-The service calls a resizer when more or fewer nodes are requested for a member. The resizer, not
-the request, decides which object is resized, such as a MiniCluster in Kubernetes. The docstring of
-:class:`Resizer` is the contract.
-"""
+"""Interface of resizers, which change the number of nodes of members of the service."""
 
 from __future__ import annotations
 
@@ -21,11 +16,13 @@ __all__ = ["Resized", "Resizer"]
 class Resized(Value):
     """The answer to a resize request. All sizes are numbers of nodes.
 
-    ``before`` is the current size, ``asked`` is the requested size, and ``granted`` is the new
-    size. The outcome ``partial`` means that the limits allowed only part of the change. ``code`` is
-    a reason for programs (``at-maximum``, ``conflict``, ``forbidden``, ``not-found`` …), and
-    ``reason`` is one for people; both are empty if the whole request was granted and verified.
-    ``transient`` is true if the request was denied but may be granted later.
+    - ``before`` is the current size, ``asked`` is the requested size, and ``granted`` is the new
+      size.
+    - The outcome ``partial`` means that the limits allowed only part of the change.
+    - ``code`` is a reason for programs (``at-maximum``, ``conflict``, ``forbidden``, ``not-found``
+      …), and ``reason`` is one for people. Both are empty if the whole request was granted and
+      verified.
+    - ``transient`` is true if the request was denied but may be granted later.
     """
 
     outcome: Literal["granted", "partial", "denied"]
@@ -43,11 +40,11 @@ class Resizer(ABC):
     - Methods are called on the service's worker threads, but only one at a time for each member. If
       ``resize`` and ``size`` never block, set ``waits = False``. They are then called on the
       service's main thread, which costs less.
-    - ``resize`` never raises an error. It returns a :class:`Resized` even if the object does not
-      exist, may not be changed, or cannot be reached. It returns when the object has the new size
-      as its target, not when the nodes have arrived. If the size would not change, it does nothing.
-    - The resizer decides which object belongs to a member, as configured by the operator of the
-      service.
+    - ``resize`` never raises an error. If the member's object does not exist, may not be changed,
+      or cannot be reached, it returns a :class:`Resized` that says so.
+    - ``resize`` returns when the object has the new size as its target, not when the nodes have
+      arrived. If the size would not change, it does nothing.
+    - The resizer, not the request, decides which object belongs to a member.
     """
 
     #: Whether a call may take longer than a few microseconds, for example because of a remote call.

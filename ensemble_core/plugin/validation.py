@@ -1,6 +1,4 @@
-"""Checks plugins' records, so that an invalid record is rejected when it is loaded, not during a
-run.
-"""
+"""Checks plugins' records, so that an invalid record is rejected when it is loaded."""
 
 from __future__ import annotations
 
@@ -117,7 +115,7 @@ _KEYWORDS = frozenset(
 def check_records(returned: object, hook: str, *, thorough: bool = True) -> tuple[Any, ...]:
     """Check and return the records that a hook has returned. Raises :class:`PluginError`.
 
-    With ``thorough``, the content of each record is checked too (see :func:`check_record`).
+    With ``thorough``, the content of each record is checked too.
     """
     kind, record_class = HOOKS[hook]
     wanted = f"expected a list of {record_class.__name__} records"
@@ -225,7 +223,7 @@ def meant_event(name: str) -> str | None:
 
 
 def required_options(schema: Mapping[str, Any]) -> list[str]:
-    """Return the options that the user has to set: those that are required and have no default."""
+    """Return the required options that have no default, so the user has to set them."""
     properties = schema.get("properties", {})
     return [
         key

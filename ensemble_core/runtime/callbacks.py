@@ -1,8 +1,7 @@
-"""Calls users' functions, plugins' slow actions and generators, outside the engine's thread.
+"""Calls users' functions and plugins' slow actions, outside the engine's thread.
 
 Functions under ``custom:`` run one after another on one thread, so they can share state without
-locks. Actions of plugins run on a few other threads. Results are checked and returned to the engine
-as events.
+locks.
 """
 
 from __future__ import annotations
@@ -39,10 +38,7 @@ _SUGGEST = "give its points: 'suggested' in a rule test"
 
 
 class MakeCall(NamedTuple):
-    """Order (see the module ``orders``) to make a call, with the arguments for the function.
-
-    The arguments (metrics, rule and tables) are those at the time of the decision.
-    """
+    """A call of a function or action, with its arguments at the time of the decision."""
 
     call: Call
     metrics: MetricsView
@@ -63,12 +59,8 @@ def order_of(engine: Engine, call: Call) -> MakeCall | MakeSuggestion:
 class Caller:
     """Makes the calls of a run.
 
-    - ``emit`` receives the outcome of each call as an event; ``clock`` returns its timestamp.
-    - ``handle`` and ``record`` return what functions receive as the executor's handle and as the
-      queue's record of a job.
-    - ``functions`` has functions that a Python program provides.
-    - ``folder`` is the run's folder.
-    - ``purpose`` decides whether code that the file names is loaded.
+    ``handle`` and ``record`` return what functions receive as the executor's handle and as the
+    queue's record of a job. ``purpose`` decides whether code that the file names is loaded.
 
     Raises :class:`UsageError` if the file's ``custom:`` part cannot be executed.
     """

@@ -1,8 +1,6 @@
 """Controller: the loop that connects the engine with the executor, the journal and the display.
 
-The thread that calls :meth:`Runtime.run` takes events from an inbox and passes them to the engine.
-It passes the engine's decisions to the executor's thread, to the threads of ``callbacks``, and to
-watchers. Nothing slow may happen on this thread.
+Nothing slow may happen on its thread: slow calls are made on other threads.
 """
 
 from __future__ import annotations
@@ -102,10 +100,9 @@ _FORGET_AT_ONCE = 100
 class Runtime:
     """One run of one ensemble on one executor.
 
-    - ``actions``, ``observers``: the records of plugins that the ensemble may use.
-    - ``folder``: the folder for the output of jobs for which no output file is given.
-    - ``journal``: the writer of the run's journal. ``maker``: the versions of Ensemble, Python and
-      plugins; only the same versions can read the run's snapshots.
+    - ``folder``: for the output of jobs for which no output file is given.
+    - ``maker``: the versions of Ensemble, Python and plugins; only the same versions can read the
+      run's snapshots.
     - ``state``: the executor's folder next to the journal.
     - ``engine``: for a resumed run, the engine that was restored from the journal.
     - ``wall``: the number of seconds after which the run is stopped (default: the file's limit).

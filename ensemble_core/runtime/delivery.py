@@ -1,8 +1,7 @@
 """Delivers a message to one address: the terminal bell, the desktop, sendmail, or a webhook.
 
-The notifier calls :func:`deliver` on a thread of its own. A message can contain output of jobs, so
-control characters and mentions of whole channels (``@everyone``) are removed. Errors never contain
-a URL, because the journal stores errors and must not contain secrets.
+A message can contain output of jobs, so control characters and mentions of whole channels
+(``@everyone``) are removed. Errors never contain a URL, because the journal stores them.
 """
 
 from __future__ import annotations

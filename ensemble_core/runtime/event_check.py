@@ -1,9 +1,4 @@
-"""Checks the content of incoming events, so that the journal can reproduce what the engine handles.
-
-Events come from executors, observers and users' functions. If, for example, the timestamp of an
-event were a string, the journal could not be read back. :func:`usual` quickly recognises normal
-events. All others are converted to the form that the journal would return, corrected, or rejected.
-"""
+"""Checks the content of incoming events, so that the journal can store them and read them back."""
 
 from __future__ import annotations
 
@@ -42,7 +37,7 @@ _MALFORMED = 100
 class Admission:
     """Checks all events that come from plugins, for one run.
 
-    For each kind of malformed event, ``put`` is called with one report.
+    Malformed events are reported with ``put``, once for each kind.
     """
 
     def __init__(
@@ -109,8 +104,7 @@ def usual(event: Any) -> bool:
 
 
 def admitted(event: object, now: float) -> tuple[Event, str]:
-    """Return the event in the form in which the journal would return it, and what was corrected (or
-    "").
+    """Return the event as the journal would return it, and what was corrected (or "").
 
     Raises ``ValueError`` if the event cannot be stored.
     """

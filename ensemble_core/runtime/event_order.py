@@ -1,10 +1,7 @@
 """Checks events of jobs against the executor's contract: known jobs, right order, plausible times.
 
 Each kind of violation is reported once, as a defect of the executor. A violation is corrected if
-that cannot change how the job ended. The engine and the journal receive the corrected event, so a
-replay makes the same decisions. If a time was corrected, the event's context has the original time
-as ``told_at``: a resume needs it to ask the executor for all later events of the job. The
-controller calls this module on the engine's thread.
+the correction cannot change how the job ended.
 """
 
 from __future__ import annotations
@@ -40,11 +37,10 @@ TIMED = frozenset({"submit", "start", "finish", "clean"})
 
 
 class OrderCheck:
-    """Checks the events of a run. ``take`` is called with each problem and handles it immediately.
+    """Checks the events of a run. ``take`` handles each problem that is found.
 
-    An event may be only a few seconds in the future. ``latest`` is this bound when the clock was
-    last read, so an event up to ``latest`` is valid. The caller must pass any later event through
-    :meth:`in_time`, which reads the clock again and corrects the event's time if it is too late.
+    An event up to the time ``latest`` is valid. Pass any later event through :meth:`in_time`, which
+    corrects the event's time if it is too far in the future.
     """
 
     def __init__(

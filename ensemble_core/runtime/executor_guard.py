@@ -1,9 +1,4 @@
-"""Guards the calls of a run's executor: reports exceptions and calls that hang, so that neither
-blocks the run.
-
-An :class:`EnsembleError` passes through. Any other exception is reported as a defect of the
-executor, with the position in its code.
-"""
+"""Guards the calls of a run's executor: reports exceptions and calls that hang."""
 
 from __future__ import annotations
 
@@ -24,7 +19,11 @@ _TICK = 0.2
 
 
 class ExecutorGuard:
-    """Guards the calls of one executor. ``name`` is the name of the executor in messages."""
+    """Guards the calls of one executor. ``name`` is the name of the executor in messages.
+
+    An :class:`EnsembleError` passes through. Any other exception is reported as a defect of the
+    executor, with the position in its code.
+    """
 
     def __init__(
         self,

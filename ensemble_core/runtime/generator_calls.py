@@ -1,10 +1,6 @@
 """Calls generators, outside the engine's thread.
 
-A generator is built when it is first used. Each generator has its own thread, so one that hangs
-does not block the others; its call fails after the ``timeout`` in the file. Generators keep their
-state only in memory. So after a resume, the first call of a generator also repeats its earlier
-calls, with the inputs in the journal, and the timeouts add up. Suggestions are checked and returned
-to the engine as events.
+Each generator has its own thread, so one that hangs does not block the others.
 """
 
 from __future__ import annotations
@@ -28,14 +24,11 @@ _Answer = tuple[Mapping[str, Any], ...]
 
 
 class MakeSuggestion(NamedTuple):
-    """Order (see the module ``orders``) to call a generator, with the input for it.
+    """A call of a generator, with its input."""
 
-    ``asking`` has the input of this call. The first ``known`` items of ``exchanges`` are the calls
-    that the generator answered before.
-    """
-
-    asking: Asking
+    asking: Asking  #: The input of this call.
     exchanges: Sequence[Exchange]
+    #: The first ``known`` of the ``exchanges`` are calls that the generator has answered.
     known: int
 
     @property
@@ -45,7 +38,11 @@ class MakeSuggestion(NamedTuple):
 
 
 class GeneratorCalls:
-    """Makes the calls of all generators of a run. ``emit`` receives the outcomes as events."""
+    """Makes the calls of all generators of a run. ``emit`` receives the outcomes as events.
+
+    Generators keep their state only in memory. After a resume, the first call therefore also
+    repeats the earlier calls from the journal, and their timeouts add up.
+    """
 
     def __init__(
         self,

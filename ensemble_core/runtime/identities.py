@@ -1,10 +1,7 @@
 """Computes the identities of a run's jobs, and finds earlier jobs to reuse (``--reuse``).
 
 The identity of a job is a digest of its command, parameters and input files: if an earlier job has
-the same identity, its results can be reused. Identities are computed on the executor's thread, just
-before jobs are submitted. A thread of this module looks up identities among the earlier jobs. When
-a job has succeeded, this thread also checks whether the input files have changed since the submit.
-All results become events of the run. The engine's thread never reads input files.
+the same identity, its results can be reused. The engine's thread never reads input files.
 """
 
 from __future__ import annotations
@@ -62,14 +59,14 @@ _CHECK = object()
 
 
 class Unit(list[Event]):
-    """Events that the journal stores atomically: the answer to a look-up, and the events of earlier
+    """Events that the journal stores atomically: the result of a look-up and events of earlier
     jobs.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Order to look up these jobs. Each comes with its group."""
+    """Request to find earlier jobs that can replace these jobs. Each job comes with its group."""
 
     jobs: tuple[tuple[Job, JobGroup | None], ...]
 
@@ -167,8 +164,8 @@ class Identities:
     """Identities and look-ups of the jobs of a run.
 
     - ``put`` receives the resulting events; ``backlog`` returns how many events wait in the inbox.
-    - ``folders`` lists the folders of the earlier runs to reuse. ``earlier`` has the jobs of these
-      runs, if they have been read already.
+    - ``folders`` lists the folders of the earlier runs to reuse; ``earlier`` has their jobs, if
+      they have been read already.
     - ``served`` has the earlier jobs that replace jobs of this run.
     - With ``files``, an earlier job is reused only if its folder and output still exist.
     """
@@ -404,11 +401,10 @@ def _events(job: str, hit: EarlierJob, now: float) -> list[Event]:
 
 
 def reuse_events(event: Event, records: Mapping[str, JobRecord], now: float) -> Iterator[Event]:
-    """Yield the events that the engine handles instead of this event of a reused job.
+    """Yield the events that the engine handles instead of this event: usually the event itself.
 
-    A reused job has no process: the engine handles the events of the earlier job. If a rule has
-    cancelled the job meanwhile, yield the cancel and the end of the job instead of the event. If
-    the job is over, yield no event. Otherwise, yield the event itself.
+    An event of a job that is over is dropped. If a rule has cancelled a reused job, yield the job's
+    cancel and end instead.
     """
     if not isinstance(event, (JobEvent, Observed)):
         yield event

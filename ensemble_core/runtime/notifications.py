@@ -1,8 +1,7 @@
 """Notifier: delivers the messages of a run, on one thread for each address.
 
 An address that hangs does not delay the others. Messages to the same address within ``MERGED``
-seconds are merged. The outcome of each delivery is reported to the run as an event ``Delivered``.
-The notifier is created when a run has its first message.
+seconds are merged.
 """
 
 from __future__ import annotations
@@ -24,11 +23,7 @@ _WAITS = (1.0, 4.0)
 
 
 class Notifier:
-    """Delivers messages.
-
-    ``put`` is called with the event ``Delivered`` of each delivery; ``clock`` returns the event's
-    time.
-    """
+    """Delivers messages, and calls ``put`` with an event ``Delivered`` for each delivery."""
 
     def __init__(
         self, run: str, put: Callable[[Sequence[Event]], None], clock: Callable[[], float]

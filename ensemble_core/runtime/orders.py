@@ -1,10 +1,7 @@
-"""Carries out orders, which are the calls that follow from the engine's decisions.
+"""Carries out orders: the calls that follow from the engine's decisions.
 
-The engine's thread turns decisions into orders. When the event of an order is on disk, the
-journal's writer passes the order to :meth:`Performer.perform`. (Without a journal, this happens
-immediately.) Orders to the executor run one after another on one thread. Calls of functions,
-messages, and searches for jobs to reuse run on the threads of the modules ``callbacks``,
-``notifications`` and ``identities``. Their outcomes come back to the engine as events.
+An order is carried out when its event is on disk, or immediately without a journal. Orders to the
+executor run one after another on one thread.
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ __all__ = ["Forget", "Order", "Performer"]
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Order to let the executor forget these jobs, whose ends are in the journal."""
+    """Order to let the executor forget these jobs: their end is in the journal."""
 
     jobs: tuple[str, ...]
 

@@ -1,8 +1,7 @@
 """Follows the output files of jobs with observers, and keeps their rows and events in order.
 
-All events pass through this module on their way to the inbox. When a job with observers starts, the
-tracker begins to follow its files. When the job ends, the rest of the files is read before the
-engine receives the end, so that rules on the end see the last values.
+When a job ends, the rest of its files is read before the engine receives the end, so that rules on
+the end see the last values.
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ __all__ = ["OutputTracker"]
 class OutputTracker:
     """Receives events on any thread and passes them to the inbox with ``put``.
 
-    ``backlog`` returns the number of events in the inbox. Reading pauses while this number is
-    large.
+    Reading pauses while ``backlog``, the number of events in the inbox, is large.
     """
 
     def __init__(

@@ -1,9 +1,7 @@
 """Translates between our job ids and the names under which the queue knows requeued jobs.
 
-A job is *requeued* if a stop cancelled it, or its queue was lost, and a resume submits the same
-attempt again. It then gets a new name in the queue, so that the executor never sees two jobs with
-the same name. The engine and the journal always use our id. The controller translates everything
-that it passes to the executor or receives from it.
+If a stop has cancelled a job, a resume submits the same attempt again under a new name. The
+executor thus never sees two jobs with the same name.
 """
 
 from __future__ import annotations
@@ -18,10 +16,7 @@ __all__ = ["QueueNames"]
 
 
 class QueueNames:
-    """Translates between our job ids and queue names.
-
-    The object is false as long as no job was requeued, and names therefore equal ids.
-    """
+    """Translates between our job ids and queue names. False if no job was requeued."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}

@@ -1,8 +1,4 @@
-"""Reattaches to the jobs that an earlier controller has submitted, at the start of a resume.
-
-The controller asks the executor which of these jobs the queue still knows, continues to follow the
-output of all of them, and reports those that the queue no longer knows as lost.
-"""
+"""Reattaches to the jobs of an earlier controller, at the start of a resume."""
 
 from __future__ import annotations
 
@@ -19,10 +15,9 @@ __all__ = ["Resumption"]
 
 
 class Resumption:
-    """Reattaches to the jobs of an earlier controller: first call :meth:`seek`, then
-    :meth:`report_lost`.
+    """Reattaches to the jobs of an earlier controller.
 
-    ``name`` is the name of the executor.
+    First call :meth:`seek`, then :meth:`report_lost`. ``name`` is the name of the executor.
     """
 
     def __init__(

@@ -1,7 +1,4 @@
-"""Decides when a snapshot of the engine's state is written to the journal.
-
-A resume restores the newest snapshot and then handles only the events after it.
-"""
+"""Decides when a snapshot of the engine's state is written to the journal."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Lets other threads read the state of a live run, or request an action from it.
 
-The engine's thread answers between two events, so no thread sees a half-handled event. The Python
-API, ``ensemble run`` (when the user presses a key) and the service use it.
+The engine's thread answers between two events, so no thread sees a half-handled event.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Watchers, which receive the events and decisions of a live run; and the outcome of a run.
-
-The console, the live table and ``--json`` are watchers (see ``display.feed``). Commands and the
-Python API return the outcome.
-"""
+"""Watchers, which receive the events and decisions of a live run; and the outcome of a run."""
 
 from __future__ import annotations
 
@@ -38,23 +34,17 @@ class Watcher:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Outcome(Value):
-    """Outcome of a run when its controller exits. ``seconds`` is the duration.
-
-    ``natural`` is true if the controller exited because nothing more could happen. ``over`` is true
-    if the run has ended; otherwise, it can be resumed, for example after a limit that held jobs was
-    raised. ``stopped`` is true if the run was stopped and can be resumed. ``left`` is the number of
-    jobs that are still in the queue.
-    """
+    """Outcome of a run when its controller exits."""
 
     exit_code: int
     reason: str
-    natural: bool
-    seconds: float
+    natural: bool  #: True if the controller exited because nothing more could happen.
+    seconds: float  #: Duration.
     report: Report
     tag: str
-    over: bool = True
-    stopped: bool = False
-    left: int = 0
+    over: bool = True  #: True if the run has ended; otherwise, it can be resumed.
+    stopped: bool = False  #: True if the run was stopped and can be resumed.
+    left: int = 0  #: Number of jobs that are still in the queue.
 
     @property
     def state(self) -> Literal["ended", "stopped", "limited", "interrupted"]:

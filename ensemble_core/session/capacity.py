@@ -1,8 +1,6 @@
-"""Capacity of a queue during a run: the core-hours, node-hours and GPU-hours that it offered
-(``up``), and how many of these no job used (``free``).
+"""Core-hours, node-hours and GPU-hours that a queue offered (``up``) and that were idle (``free``).
 
-The ratio of the two shows how much of an allocation was idle. Only time in which the run had a
-controller counts.
+Only time in which the run had a controller counts.
 """
 
 from __future__ import annotations

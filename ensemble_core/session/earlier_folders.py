@@ -1,7 +1,4 @@
-"""Warns if a new run would write to the same folders as an earlier run.
-
-To make this possible, the journal of each run records its folders.
-"""
+"""Warns if a new run would write to the same folders as an earlier run."""
 
 from __future__ import annotations
 
@@ -23,10 +20,10 @@ _MOST = 50
 
 
 def folders_of(ensemble: Ensemble) -> dict[str, str]:
-    """Return the paths of jobs (workdir, stdout, stderr) that are the same in every run of this
-    ensemble, because they do not contain ``{run}``. Each comes with the field that sets it.
+    """Return the paths of jobs (workdir, stdout, stderr) that are the same in every run.
 
-    Paths are absolute and may contain placeholders of jobs.
+    Each comes with the field that sets it. Paths are absolute and may contain placeholders of jobs,
+    but not ``{run}``.
     """
     found: dict[str, str] = {}
     for first in ensemble.groups.values():

@@ -1,7 +1,6 @@
 """Chooses the executor (or resizer) of a run, and parses its options from the command line.
 
-``--executor`` names the executor. Without it, the available executor with the highest priority is
-used. Options are parsed according to the executor's JSON Schema.
+Without ``--executor``, the available executor with the highest priority is used.
 """
 
 from __future__ import annotations
@@ -305,8 +304,7 @@ def webhook_errors(ensemble: Ensemble) -> list[UsageError]:
 
 
 def check_environment(ensemble: Ensemble, warn: Callable[[str], None] | None = None) -> None:
-    """Raise :class:`UsageError` if an environment variable is missing that jobs inherit or webhooks
-    need.
+    """Raise :class:`UsageError` if jobs or webhooks need an environment variable that is missing.
 
     With ``warn``, a missing variable for a webhook causes only a warning.
     """

@@ -28,8 +28,7 @@ def failure_kinds(
 ) -> list[dict[str, Any]]:
     """Return the kinds of failures, the most frequent first.
 
-    ``parameters_of`` returns the names of a group's parameters. Call :func:`count_ends` to add to a
-    kind how often each last line of output, and each node, occurred.
+    ``parameters_of`` returns the names of a group's parameters.
     """
     found: list[dict[str, Any]] = []
     for group, own in jobs.ranges.items():
@@ -62,8 +61,8 @@ def failure_kinds(
 def count_ends(kind: dict[str, Any]) -> None:
     """Add to a kind how often each last line of output, and each node, is in its first examples.
 
-    The caller has added ``line`` and ``node`` to these examples. They are then sorted by how often
-    their last line occurs, so that the first example is typical.
+    The examples must have ``line`` and ``node``. They are sorted by how often their last line
+    occurs, so that the first example is typical.
     """
     looked = kind["examples"][:LOOKED]
     often = Counter(_NUMBER.sub("0", each["line"]) for each in looked)

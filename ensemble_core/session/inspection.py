@@ -1,8 +1,7 @@
 """Inspection of a stored run: the data for web pages, reports and notebooks.
 
-An :class:`Inspection` reads a run's journal once. After that, :meth:`~Inspection.refresh` reads
-only new events. All data is plain (``dict``, ``list``, text, numbers, ``None``), for JSON. Times
-are in seconds since the epoch.
+All data is plain (``dict``, ``list``, text, numbers, ``None``), for JSON. Times are in seconds
+since the epoch.
 """
 
 from __future__ import annotations
@@ -60,8 +59,8 @@ _REPORTED = ("groups", "rules", "progress", "warnings")
 class Inspection:
     """A stored run that is read in order to be shown. Use it in a ``with`` statement.
 
-    If the run is damaged, the readable part is shown, and ``problem`` describes the damage. Groups,
-    rules and tables are then shown as they were at the last event before the damage.
+    The journal is read once; :meth:`refresh` reads new events. If the run is damaged, the readable
+    part is shown, and ``problem`` describes the damage.
     """
 
     def __init__(self, kept: KeptRun) -> None:

@@ -1,9 +1,7 @@
 """Interrupts of a run: Ctrl-C and other signals, ``ensemble cancel`` and ``ensemble stop``.
 
 After the first signal, the run stops so that it can be resumed; after a second one, the controller
-exits immediately. ``ensemble cancel`` ends the run. Python runs signal handlers only on the main
-thread, which may wait for hours. Therefore, a separate thread receives the signals through Python's
-wakeup pipe.
+exits immediately.
 """
 
 from __future__ import annotations
@@ -46,8 +44,7 @@ class Interrupts:
 
     Requests are those that ``ensemble cancel`` and ``ensemble stop`` leave in the run's ``folder``.
     ``stop`` receives the reason, the exit code and how to stop. ``desk`` is called periodically and
-    answers other requests of users. Both are called on the thread of this object. At the end, the
-    previous signal handlers are restored.
+    answers other requests of users. Both are called on the thread of this object.
     """
 
     def __init__(
@@ -65,6 +62,8 @@ class Interrupts:
         self._wakeup_fd_before: int | None = None
         self._before: dict[signal.Signals, object] = {}
         self._listening, self._waking = os.pipe()
+        # Python runs signal handlers only on the main thread, which may wait for hours. So this
+        # thread receives the signals, through Python's wakeup pipe.
         self._thread = threading.Thread(target=self._listen, name="ensemble-signals", daemon=True)
 
     def __enter__(self) -> Interrupts:

@@ -1,6 +1,4 @@
-"""Timeline of a run: how many jobs were running and waiting in each of many equal parts of its
-time.
-"""
+"""Timeline of a run: the numbers of running and waiting jobs over time."""
 
 from __future__ import annotations
 

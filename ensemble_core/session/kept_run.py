@@ -1,8 +1,7 @@
 """A stored run that is open for reading: its journal, plugins, executor and ensemble.
 
-The journal names the plugins and the executor. The ensemble is created from the text in the
-journal, because the file may have changed. If the run belongs to another user, its snapshots are
-not loaded, nor its plugin files, which could run any code.
+If the run belongs to another user, its snapshots and plugin files are not loaded, because they
+could run any code.
 """
 
 from __future__ import annotations
@@ -27,9 +26,7 @@ _Kept = TypeVar("_Kept", bound="KeptRun")
 
 
 def versions(registry: Registry) -> dict[str, str]:
-    """Return the versions of Ensemble, Python and plugins, on which the engine's behaviour
-    depends.
-    """
+    """Return the versions of Ensemble, Python and plugins, which determine what the engine does."""
     import platform
 
     from ensemble_core.plugin.entry_points import version_of
@@ -45,16 +42,14 @@ def versions(registry: Registry) -> dict[str, str]:
 class KeptRun:
     """A stored run that is open for reading. Use it in a ``with`` statement.
 
-    Raises :class:`EnsembleError` if the run does not exist or its journal cannot be read. Any
-    damage raises an error at the end of the ``with`` statement, even if the requested part could be
-    read.
-
     - ``salvage``: open a damaged journal as far as possible and raise no error. Call :meth:`damage`
       instead.
     - ``whole``: check all records of a small journal.
-    - ``program``: the objects that a Python program passed to the run. Other programs have only
-      their names.
+    - ``program``: the objects that a Python program passed to the run.
     - ``warn``: called with each warning.
+
+    Raises :class:`EnsembleError` if the run does not exist or its journal cannot be read. Damage
+    raises an error at the end of the ``with`` statement, even if the requested part could be read.
     """
 
     def __init__(

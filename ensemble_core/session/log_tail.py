@@ -15,7 +15,7 @@ def log_tail(start: Mapping[str, Any], stream: str, most: int) -> dict[str, Any]
     """Return the last ``most`` bytes of a job's stream as ``text``, and the ``size`` of the file.
 
     ``stream`` is ``stdout`` or ``stderr``, and ``start`` is the context of the job's start event.
-    If the file cannot be read, ``problem`` says why, and ``size`` may be ``None``.
+    If the file cannot be read, ``problem`` says why.
     """
     found: dict[str, Any] = {"text": "", "size": None, "problem": ""}
     if not start.get(stream):

@@ -1,7 +1,4 @@
-"""Prepares a new run after its file has been checked: its name, executor, folders and journal.
-
-``ensemble run`` and ``ensemble_core.run`` use it.
-"""
+"""Prepares a new run after its file has been checked: its name, executor, folders and journal."""
 
 from __future__ import annotations
 
@@ -27,16 +24,13 @@ __all__ = ["NewRun", "new_run"]
 
 
 class NewRun(NamedTuple):
-    """Everything that the controller of a new run needs.
-
-    ``output`` is the folder for the output of jobs without an output file. ``kept`` is the run's
-    folder, with its lock and its journal, or ``None`` with ``--no-journal``.
-    """
+    """Everything that the controller of a new run needs."""
 
     ensemble: Ensemble
     executor: Executor
     tag: str
-    output: Path
+    output: Path  #: For the output of jobs for which no output file is given.
+    #: The run's folder, with its lock and journal; ``None`` with ``--no-journal``.
     kept: ControlledRun | None
     #: The jobs of earlier runs to reuse.
     earlier: EarlierJobs | None = None

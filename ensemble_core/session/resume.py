@@ -1,8 +1,4 @@
-"""Prepares a resume: takes the run's lock, checks the run, and recovers its engine.
-
-``ensemble resume``, ``ensemble cancel``, ``ensemble stop --cancel-jobs`` and ``ensemble_core.run(…,
-or_resume=True)`` use it.
-"""
+"""Prepares a resume: takes the run's lock, checks the run, and recovers its engine."""
 
 from __future__ import annotations
 
@@ -36,10 +32,7 @@ _Options = dict[str, Any]
 
 
 class PreparedResume(NamedTuple):
-    """Everything that a controller needs to resume a run.
-
-    ``kept`` holds the lock and the journal. ``reopened`` is true if the run had ended.
-    """
+    """Everything that a controller needs to resume a run."""
 
     ensemble: Ensemble
     engine: Engine
@@ -47,8 +40,8 @@ class PreparedResume(NamedTuple):
     executor: Executor
     registry: Registry
     output: Path
-    kept: ControlledRun
-    reopened: bool
+    kept: ControlledRun  #: The run's folder, with its lock and journal.
+    reopened: bool  #: True if the run had ended.
 
 
 def prepare_resume(
@@ -73,8 +66,8 @@ def prepare_resume(
     - ``stop_first``: resume the run only to stop it, for example to cancel its remaining jobs. The
       run may have ended.
 
-    Raises :class:`EnsembleError` and releases the lock if the run belongs to another user, was
-    simulated, has ended, or needs functions of the program that started it.
+    Raises :class:`EnsembleError` if the run belongs to another user, was simulated, has ended, or
+    needs functions of the program that started it. The lock is then released.
     """
     require_own(folder)
     lock = Lock(folder)

@@ -1,6 +1,4 @@
-"""Reuse of jobs of earlier runs (``--reuse``): opens the runs, and explains why a job is not
-reused.
-"""
+"""Reuse of jobs of earlier runs (``--reuse``), and explanations why a job is not reused."""
 
 from __future__ import annotations
 
@@ -70,15 +68,11 @@ def _check(folder: Path) -> None:
 
 
 class Reason(NamedTuple):
-    """Reason why no earlier job is reused.
+    """Reason why no earlier job is reused."""
 
-    ``part`` is the part of the identity that differs (``parameters``, an input …). ``text``
-    describes the difference. ``job`` is the most similar earlier job.
-    """
-
-    part: str
-    text: str
-    job: str | None
+    part: str  #: The part of the identity that differs: ``parameters``, an input …
+    text: str  #: Describes the difference.
+    job: str | None  #: The most similar earlier job.
 
 
 class EarlierIdentities:
@@ -151,14 +145,12 @@ def _command_change(before: Sequence[str], now: Sequence[str]) -> str:
 
 
 class Preview(NamedTuple):
-    """Preview of a group: how many of its ``jobs`` can be ``reused``.
-
-    ``missing`` counts those that cannot, by the part of the identity that differs.
-    """
+    """Preview of a group: how many of its ``jobs`` can be ``reused``."""
 
     group: str
     jobs: int
     reused: int
+    #: Number of jobs that cannot be reused, by the part of the identity that differs.
     missing: Mapping[str, int]
 
 
@@ -191,8 +183,8 @@ def preview(
 
 
 def explain(journal: Journal, job: str | None) -> Iterator[tuple[str, str | None, Reason | None]]:
-    """Yield the jobs of a run, each with the earlier job that is reused, or with the reason why
-    none is.
+    """Yield each job of a run with the earlier job that it reuses, or the reason why it reuses
+    none.
 
     If ``job`` is given, yield only this job. Raises :class:`EnsembleError` if the run was started
     without ``--reuse`` or has no such job.

@@ -1,7 +1,4 @@
-"""Access of a controller to its run: to the run's folder, lock and journal.
-
-``new_run`` and ``resume`` create it. It records in the journal when the controller begins and ends.
-"""
+"""Access of a controller to its run: to the run's folder, lock and journal."""
 
 from __future__ import annotations
 

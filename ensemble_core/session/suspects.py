@@ -1,7 +1,4 @@
-"""Suspects: parameter values whose jobs failed more often than chance explains.
-
-The module ``failure_kinds`` adds them to each kind of failure, because they may be its cause.
-"""
+"""Suspects: parameter values whose jobs failed more often than chance explains."""
 
 from __future__ import annotations
 
@@ -23,13 +20,11 @@ _EVIDENCE = math.log(10)
 def suspects(
     parameters: Mapping[str, Sequence[Any]], failed: Sequence[int]
 ) -> list[dict[str, Any]]:
-    """Return the parameter values whose jobs failed more often than chance explains, strongest
-    evidence first.
+    """Return the suspects, those with the strongest evidence first.
 
-    ``parameters`` has, for each parameter, the list of its values in all jobs; ``failed`` has the
-    positions of the failed jobs in these lists. If a combination of two parameters' values explains
-    the failures better than each value alone, an additional first entry describes it: its key
-    ``with`` maps the second parameter to its value.
+    ``parameters`` has, for each parameter, its values in all jobs; ``failed`` has the positions of
+    the failed jobs in these lists. If a combination of two values explains the failures better than
+    each value alone, it comes first: the key ``with`` then maps the second parameter to its value.
     """
     share = len(failed) / max(map(len, parameters.values()), default=1)
     found = []

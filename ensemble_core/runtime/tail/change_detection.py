@@ -1,8 +1,7 @@
 """Finds out which followed files have new data, and when to poll next.
 
-Each file is watched with inotify and is also polled. If other nodes may write to the file, it is
-polled every few seconds, because inotify does not report their writes; otherwise, it is polled
-rarely.
+Inotify does not report writes of other nodes. On shared file systems, files are therefore also
+polled every few seconds.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class ChangeDetector:
     """Finds changed files with inotify and by polling. Used by one thread.
 
     ``say`` is called once for each type of file system on which inotify misses writes of other
-    nodes. Without ``inotify``, files are only polled.
+    nodes.
     """
 
     def __init__(self, say: Callable[[str], None], *, inotify: bool = True) -> None:

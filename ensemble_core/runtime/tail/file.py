@@ -1,7 +1,4 @@
-"""One followed file: its last known state, how far it has been read, and its observer.
-
-The follower decides when to check and read the file.
-"""
+"""One followed file: its last known state, how far it has been read, and its observer."""
 
 from __future__ import annotations
 
@@ -46,10 +43,7 @@ Place = tuple[tuple[int, int], int, bytes]
 
 
 class _InvalidRow(Exception):
-    """Raised if an observer returns something that is not a row.
-
-    In messages, the text follows the name of the observer's method.
-    """
+    """Error: an observer returned something that is not a row."""
 
 
 def _check(row: object) -> None:
@@ -72,9 +66,9 @@ class File:
 
     - ``tell`` is called with the rows, as events with the time of ``clock``.
     - ``warn`` is called once for each problem; ``fail`` is called with an error of the observer.
-    - ``taken`` is the number of rows that an earlier controller has handled. They are skipped.
-    - ``since`` is the time at which the job was submitted. A file that was last written before that
-      time is the output of another job, and is not read until it changes.
+    - ``taken`` is the number of rows to skip, because an earlier controller has handled them.
+    - ``since`` is the time of the job's submit. A file that was last written before is the output
+      of another job, and is not read until it changes.
     """
 
     def __init__(

@@ -1,12 +1,7 @@
 """Follower: the thread that reads all followed files of a run while jobs write to them.
 
-The output tracker calls :meth:`Follower.watch` when a job starts and :meth:`Follower.finish` when
-the job has ended. Each row that an observer reads becomes an event
-:class:`~ensemble_core.model.events.Observed`.
-
-Inotify reports writes on this machine, but not writes of other nodes to NFS or Lustre. Therefore,
-all files are also polled: every few seconds on such file systems, and rarely on local ones. No file
-stays open, so thousands can be followed.
+Inotify reports writes on this machine, but not writes of other nodes to NFS or Lustre, so files are
+also polled. No file stays open, so thousands can be followed.
 """
 
 from __future__ import annotations
@@ -48,7 +43,7 @@ _BREATH = 0.005
 
 @dataclass(slots=True, eq=False)
 class _Ending:
-    """A job that has ended, and those of its files that have not been read to their ends."""
+    """A job that has ended, with those of its files that must still be read."""
 
     then: Callable[[], None]
     files: list[File]
@@ -68,18 +63,15 @@ def _index(job: str) -> str:
 class Follower:
     """Follows growing files in a thread, and emits the rows that their observers read.
 
-    - ``emit`` receives batches of events, in the order of each file. It is called on the follower's
-      thread.
+    - ``emit`` receives batches of events, on the follower's thread.
     - ``clock`` returns the timestamps of events, in seconds since the epoch.
-    - ``warn`` receives warnings: once for each file and cause, such as a path that is not a regular
-      file, and once for each type of file system that is only polled. The default logs them.
+    - ``warn`` receives warnings, once for each file and cause. The default logs them.
     - ``miss`` receives a warning and a job's id if a successful job has not written what its
       observer reads, once for each group and observer. The default calls ``warn``.
     - ``fail`` receives an error of an observer, which is not called again. The default calls
       ``warn``.
-    - ``backlog`` returns the number of events in the inbox, for back-pressure. Reading pauses while
-      this number is large, so that gigabytes of output do not become gigabytes of events. Files
-      that grow fast wait first.
+    - ``backlog`` returns the number of events in the inbox. Reading pauses while this number is
+      large.
     - ``inotify``: whether to use inotify if it is available.
 
     A file need not exist yet. If it is truncated, replaced or rewritten, it is read from its start,

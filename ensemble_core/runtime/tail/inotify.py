@@ -1,10 +1,7 @@
 """Inotify watches for followed files.
 
-Each existing file has its own watch, so writes to other files in the folder cost nothing. If a file
-does not exist, the nearest existing folder above it is watched until the next name in the path is
-created. Inotify alone is not reliable: it misses writes of other nodes, writes through memory
-mappings, and changes of symbolic links. Therefore, files are also polled. No other module uses the
-inotify library.
+Inotify alone is not reliable: it misses writes of other nodes, writes through memory mappings, and
+changes of symbolic links.
 """
 
 from __future__ import annotations
@@ -30,10 +27,8 @@ _LIMITS = frozenset({errno.ENOSPC, errno.ENOMEM})
 
 
 def _nearest(path: str) -> tuple[str, str]:
-    """Return the nearest existing folder above a path, and the name that must be created in it.
-
-    Symbolic links are followed. For a broken link, the name is that of its missing target.
-    """
+    """Return the nearest existing folder above a path, and the name that must be created in it."""
+    # For a broken symbolic link, the name is that of its missing target.
     folder, name = os.path.split(os.path.realpath(path))
     while name and not os.path.isdir(folder):
         folder, name = os.path.split(folder)
@@ -42,6 +37,9 @@ def _nearest(path: str) -> tuple[str, str]:
 
 class InotifyWatches(Generic[T]):
     """The watches of one follower. Each of its files (type ``T``) has at most one watch.
+
+    If a file does not exist, the nearest existing folder above it is watched until the next name in
+    the path is created.
 
     Raises ``OSError`` if inotify is not available or the user's limit on instances is reached.
     """

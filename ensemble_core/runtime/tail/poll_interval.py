@@ -1,9 +1,4 @@
-"""Poll intervals: how often files are polled, depending on the cost of a poll and on the file
-system.
-
-If inotify reports every write, polling is only a safety net. If other nodes write, polling is the
-only way to see their writes.
-"""
+"""Poll intervals: how often files are polled, by file system and cost of a poll."""
 
 from __future__ import annotations
 
@@ -39,9 +34,9 @@ _File = TypeVar("_File", bound=_Polled)
 class PollInterval(Generic[_File]):
     """Files that are polled together, and the time of the next round.
 
-    After a round that has found new data, the pause is ``shortest`` seconds. After any other round,
-    the pause is 1.5 times the previous one, up to ``idle``. In any case, it is at least
-    ``per_cost`` times the duration of the round, up to ``longest``.
+    - After a round that has found new data, the pause is ``shortest`` seconds.
+    - After any other round, the pause is 1.5 times the previous one, up to ``idle``.
+    - A pause is at least ``per_cost`` times the duration of the round, up to ``longest``.
     """
 
     def __init__(self, shortest: float, idle: float, longest: float, per_cost: float) -> None:

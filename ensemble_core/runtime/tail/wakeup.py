@@ -12,12 +12,9 @@ __all__ = ["Wakeup"]
 
 
 class Wakeup:
-    """Wakes one sleeping thread. Any thread may call ``set``, until ``close`` is called.
+    """Wakes one sleeping thread. Any thread may call ``set``, until ``close`` is called."""
 
-    If the process has no file descriptor left, the sleeping thread checks twenty times a second
-    whether it was woken.
-    """
-
+    #: Seconds between checks if the process has no file descriptor left.
     _SHORT = 0.05
 
     def __init__(self) -> None:
