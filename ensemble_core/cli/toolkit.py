@@ -1,9 +1,8 @@
-"""Public toolkit for plugins' commands: the functions of which ``ensemble``'s own commands consist.
+"""Public functions and classes for plugins that add commands to ``ensemble``.
 
 A plugin adds a command with an entry point of the group ``ensemble.commands`` that names a click
 command (``bell = "ensemble_bell.command:bell"``). The command may import the public names of
-``ensemble_core`` and the names below. Importing this module is fast: functions import heavy modules
-when they are called.
+``ensemble_core`` and the names below.
 
 - **Options**: use ``executor_option``, ``key_value_option``, ``plugin_option``, ``state_option``,
   ``json_option``, ``wall_option`` and ``run_argument`` (with ``complete_runs`` for shells).
@@ -13,24 +12,25 @@ when they are called.
 - **A stored run**: ``KeptRun`` opens a run by its tag, with its folder, journal, ensemble and
   plugins. A ``JournalRow`` is an event with its decisions; ``Decision.from_dict`` parses a
   decision. ``state_folder`` is the folder of all runs. A damaged journal raises ``JournalError``.
-- **Why a rule fired**: a ``RuleStory`` follows one rule through a run; a ``RuleSpan`` is a series
-  of events with the same verdict. ``describe_rule``, ``describe_span`` and ``conclude`` describe
-  rules, spans and stories as text; ``conclusions`` does so for several rules. ``Replay`` replays
-  the events of a stored run.
+- **Why a rule fired**: ``Replay`` replays the events of a stored run. A ``RuleStory`` is the
+  history of one rule. A ``RuleSpan`` is a series of events with the same verdict on the rule.
+  ``describe_rule``, ``describe_span``, ``conclude`` (for one rule) and ``conclusions`` (for
+  several) return texts.
 - **An ensemble file**: ``load_file`` and ``load_text`` return an ``Ensemble``, or raise all errors
-  with their positions. ``write_yaml`` writes a file, and ``read_file`` returns the text of one. For
-  other files, ``read_document`` returns YAML as plain data with positions; a ``Context`` (created
-  from ``Validators`` and the ``Known`` names) collects errors with their positions
-  (``DocumentPath``), and ``shown`` quotes a value in messages. ``option_defaults`` completes
-  options by their schema. ``parse_duration`` parses a duration. ``is_private`` tells whether only
-  the user can write to a file.
+  with their positions. ``write_yaml`` writes a file, and ``read_file`` returns the text of one.
+  ``option_defaults`` completes options by their schema. ``parse_duration`` parses a duration.
+  ``is_private`` tells whether only the user can write to a file.
+- **Another YAML file**: ``read_document`` returns plain data with positions. Create a ``Context``
+  from ``Validators`` and the ``Known`` names. It collects errors with their positions
+  (``DocumentPath``). ``shown`` quotes a value in messages.
 - **A run**: ``run_text`` runs a generated ensemble file like ``ensemble run``; ``resume_instead``
   implements ``--or-resume``.
-- **A plugin's own runtime** (a simulation, for example, runs ensembles without a queue):
-  ``RunSession`` displays the run, and ``ControlledRun`` stores it under a ``new_tag`` (``fit_tag``
-  turns a name into a valid tag). A ``Watcher`` receives the events of the run. By default, the
-  Python code in an ensemble file is not loaded. If the user has allowed it (``--run-code``), pass
-  the ``Purpose`` 'rehearse'; otherwise, ``require_code`` rejects a file that needs this code.
+- **A plugin's own runtime**, such as a simulation without a queue: ``RunSession`` displays the run,
+  and ``ControlledRun`` stores it under a ``new_tag``. ``fit_tag`` turns a name into a valid tag. A
+  ``Watcher`` receives the events of the run.
+- **Python code in an ensemble file**: by default, it is not loaded. If the user has allowed it
+  (``--run-code``), pass the ``Purpose`` 'rehearse'. Otherwise, ``require_code`` rejects a file that
+  needs this code.
 - **Output**: use ``print_line``, ``to_json``, ``format_table``, ``format_time``,
   ``format_duration``, ``format_times``, ``format_size``, ``count_of`` and ``shorten``. Use
   ``printable`` for text from a job, ``style_of`` for the colors of a stream, and ``terminal_width``

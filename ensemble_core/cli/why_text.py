@@ -24,20 +24,18 @@ _NAMED = 6
 
 @dataclass(slots=True)
 class Span:
-    """Summary of verdicts of the same kind on one rule.
+    """All events for which a rule had verdicts of the same kind, such as "fired"."""
 
-    A verdict says why the rule fired or did not fire at one event. ``verdict`` is the last one.
-    ``first`` and ``last`` are the numbers of the first and last event; ``time`` and ``event``
-    describe the first event. ``lowest`` and ``highest`` are the extremes of the metric in the
-    rule's condition.
-    """
-
+    #: The verdict for the last of these events.
     verdict: Verdict
+    #: Number of the first event; ``time`` and ``event`` describe it.
     first: int
     time: float
     event: str
+    #: Number of the last event.
     last: int = 0
     count: int = 1
+    #: Extremes of the metric in the rule's condition.
     lowest: float | None = None
     highest: float | None = None
 
@@ -81,19 +79,18 @@ class Span:
 
 @dataclass(slots=True)
 class Story:
-    """History of one rule over a whole run.
-
-    - ``totals``: all verdicts of each kind as one span. ``latest``: the last verdict of any kind.
-    - ``rule``: the rule in its last form, or ``None`` if it never existed.
-    - ``switched``: at which event, and by whom, the rule was last enabled or disabled.
-    - ``ended``: at which event, and why, the run ended.
-    """
+    """History of one rule over a whole run."""
 
     tracer: RuleTracer
+    #: All verdicts of each kind.
     totals: dict[Kind, Span] = field(default_factory=dict)
+    #: The last verdict of any kind.
     latest: Verdict | None = None
+    #: The rule in its last form, or ``None`` if it never existed.
     rule: BoundRule | None = None
+    #: At which event, and by whom, the rule was last enabled or disabled.
     switched: tuple[int, str] | None = None
+    #: At which event, and why, the run ended.
     ended: tuple[int, str] | None = None
 
     def __post_init__(self) -> None:

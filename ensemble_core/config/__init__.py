@@ -1,17 +1,12 @@
-"""Loader of ensemble files: YAML with positions, schema, checks, and binding to immutable objects.
+"""Loader of ensemble files, with :func:`load` as the entry point.
 
-The entry point is :func:`load`. Heavy modules are imported only when it is called.
+A condition (``when:``) passes through these modules:
 
-To follow a condition (``when:``) through the code:
-
-1. ``loading`` reads the file with ``reader``, and checks it with ``schema_check``.
-2. ``binding`` and ``conditions`` check the names in the condition.
-3. ``model/conditions`` parses it, with the help of ``model/expressions``.
-4. ``model/compiler`` compiles it to a function.
-5. In the engine, ``rule_set`` adds the rule to ``rule_index``, which finds the rules that an event
-   or a changed metric concerns.
-6. ``rule_evaluation`` (``consider``) evaluates the condition. The values of its names come from
-   ``state`` (``known``) and ``names``.
+1. ``reader`` parses the YAML file, and ``schema_check`` checks it against the schema.
+2. ``conditions`` checks the names in the condition.
+3. ``model/conditions`` parses it, and ``model/compiler`` compiles it to a function.
+4. ``engine/rule_index`` finds the rules that an event or a changed metric concerns.
+5. ``engine/rule_evaluation`` (``consider``) evaluates the condition.
 """
 
 from __future__ import annotations

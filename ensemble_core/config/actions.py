@@ -1,8 +1,7 @@
-"""Checks the actions of rules and binds each of them to a :class:`BoundAction`.
+"""Checks the actions of rules: their options, and what they need from the trigger and the executor.
 
-Called for actions in the file, and during the run for actions that users' functions return. Every
-check of an option follows an ``x-ensemble`` annotation in the action's option schema. No check
-depends on the name of an action, so that actions of plugins get the same checks.
+The checks follow ``x-ensemble`` annotations in an action's option schema, never its name. So
+actions of plugins get the same checks.
 """
 
 from __future__ import annotations
@@ -41,28 +40,25 @@ ACTION_KEYS = frozenset({"name", "repetitions", "backoff", "on_error"})
 
 
 class MatchContext(NamedTuple):
-    """Facts that an action can use when its rule fires. The action is checked against them.
+    """Facts about a rule's trigger that limit what the rule's actions can use."""
 
-    - ``trigger``: the trigger's name, for messages.
-    - ``job``: whether the event can have a job of this run; ``group`` is the group of that job
-      (``None``: any group).
-    - ``names``: the fields of the event, or ``None`` if unknown; ``own``: those fields that do not
-      depend on observers.
-    - ``observed``: whether the event is a row of values that an observer read from a job's output.
-    - ``over``: the groups whose jobs a statistic ``STAT.NAME`` may cover.
-    - ``slices``: the parameters in the rule's ``each``; the rule has an instance for each
-      combination of their values.
-    - ``ends``: whether the rule can fire after the run has ended.
-    """
-
+    #: Name of the trigger, for messages.
     trigger: str = ""
+    #: Whether the event can have a job of this run.
     job: bool = True
+    #: Fields of the event, or ``None`` if unknown.
     names: Collection[str] | None = None
+    #: Fields of the event that do not depend on observers.
     own: Collection[str] = ()
+    #: Whether the event is a row that an observer read from a job's output.
     observed: bool = False
+    #: Group of the event's job (``None``: any group).
     group: str | None = None
+    #: Groups whose jobs a statistic ``STAT.NAME`` may cover.
     over: Over = (None,)
+    #: Parameters in the rule's ``each``.
     slices: tuple[str, ...] = ()
+    #: Whether the rule can fire after the run has ended.
     ends: bool = False
 
     def knowing(self, names: Collection[str]) -> MatchContext:

@@ -1,9 +1,7 @@
 """Reads algorithms that are defined in YAML files (``algorithm: ./demand.yaml``) instead of Python.
 
 Such a file has the keys ``summary``, ``options`` (a JSON Schema), ``rules`` and optionally
-``statistics``. A value ``${NAME}`` is replaced by the option with that name, which keeps its type,
-and ``${instance}`` by the name of the entry under ``use:``. In a longer string, ``${NAME}`` is an
-error.
+``statistics``. A value ``${NAME}`` stands for the value of the option NAME.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Reads attached files: text files named in the ensemble file, by paths relative to it.
+"""Reads text files that the ensemble file names, such as the CSV file of a sweep.
 
-An attached file contains the points of a sweep, functions, an algorithm, or input from which a
-plugin generates job groups. It is read once, when the ensemble file is loaded, and its text is
-stored with the run. A resume uses the stored text.
+Their text is stored with the run, so a resume does not read the files again.
 """
 
 from __future__ import annotations
@@ -19,7 +17,9 @@ __all__ = ["attached", "beside"]
 
 
 def beside(context: Context, name: str) -> str:
-    """Return how messages show a file name that is relative to the ensemble file's folder."""
+    """Return a file name for messages: a name relative to the ensemble file gets the folder of that
+    file.
+    """
     return os.path.join(os.path.dirname(context.document.file), name)
 
 
@@ -31,8 +31,7 @@ def attached(
     largest: int = LARGEST,
     suffixes: Sequence[str] = (),
 ) -> str | None:
-    """Return the text of the file that the value at ``path`` names, or ``None`` after reporting an
-    error.
+    """Return the text of the file that the value at ``path`` names, or ``None`` after an error.
 
     If the file does not exist, the error suggests other files with one of the ``suffixes``.
     """

@@ -1,9 +1,4 @@
-"""Checks rules and binds each of them to a :class:`BoundRule`.
-
-Called by the loader for each entry under ``rules:``, and during the run for rules that functions
-return. The modules ``triggers``, ``conditions`` and ``actions`` bind the corresponding parts of a
-rule; ``firing_limits`` reads how often the rule may fire.
-"""
+"""Checks rules and converts each of them to a :class:`BoundRule`."""
 
 from __future__ import annotations
 

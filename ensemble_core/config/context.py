@@ -1,8 +1,4 @@
-"""State that all checks of one file share: the document, the names defined in it, and the errors.
-
-The loader creates a :class:`Context` for a file. During the run, one is created for each rule,
-action or changed job group that a user's function returns.
-"""
+"""State of the check of one file: the parsed file, the names that it defines, and its errors."""
 
 from __future__ import annotations
 
@@ -54,11 +50,9 @@ _MANY = 50
 
 @dataclass(slots=True)
 class Known:
-    """Names that the file defines. A group with the value ``None`` exists but has errors.
+    """Names that an ensemble file defines."""
 
-    If ``functions`` or ``rules`` is ``None``, any name is accepted.
-    """
-
+    #: A group with the value ``None`` exists but has errors.
     groups: dict[str, JobGroup | None] = field(default_factory=dict)
     #: The parameters of all groups; cached because every rule needs them.
     parameters: frozenset[str] | None = None
@@ -66,6 +60,7 @@ class Known:
     #: Plugin statistics that paths cannot use, each with the reason. In its hint, ``NAME`` stands
     #: for the rest of the path.
     unfit: Mapping[str, EnsembleError] = field(default_factory=dict)
+    #: If ``functions`` or ``rules`` is ``None``, any name is accepted.
     functions: frozenset[str] | None = None
     rules: frozenset[str] | None = None
     #: Names of the instances under ``use:``.
@@ -115,9 +110,7 @@ def nearest(name: str, names: Collection[str], cutoff: float = 0.5) -> str | Non
 
 
 class Context:
-    """State of one check: collects errors with their positions, and looks up the names that are
-    defined.
-    """
+    """State of one check: collects errors with their positions, and looks up names."""
 
     def __init__(
         self,

@@ -1,8 +1,4 @@
-"""Checks the Python source of a user's functions (key ``custom:`` of the ensemble file).
-
-The source is in the ensemble file or in a file next to it. It is only parsed here; only a run
-executes it.
-"""
+"""Checks the Python source under the key ``custom:`` of an ensemble file, without executing it."""
 
 from __future__ import annotations
 
@@ -27,7 +23,7 @@ _FILE = re.compile(r"[^\n]*\.py\s*")
 
 
 def source_of(context: Context) -> tuple[str, str | None] | None:
-    """Return the source and, if it is in a separate file, the name of that file.
+    """Return the Python source, and the name of its file if it is in a separate file.
 
     Return ``None`` if the source is missing or invalid.
     """

@@ -1,6 +1,4 @@
-"""Warns about rules that can trigger each other endlessly, and about rules that retry the same
-job.
-"""
+"""Warns about rules that trigger each other endlessly, and about rules that retry the same job."""
 
 from __future__ import annotations
 
@@ -31,10 +29,7 @@ _PACE = {"submits_per_second", "chain"}
 
 
 def warn_of_cycles(context: Context, rules: Sequence[BoundRule]) -> None:
-    """Warn about rules that may submit jobs endlessly, and about rules that retry the same job.
-
-    Called by the loader after all rules are bound.
-    """
+    """Warn about rules that may submit jobs endlessly, and about rules that retry the same job."""
     limits = context.document.data.get("limits") or {}
     for rule in rules:
         for_ever = rule.repetitions == UNLIMITED and not limits.keys() - _PACE

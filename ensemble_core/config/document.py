@@ -1,8 +1,6 @@
-"""Source map: the data of a YAML file, and the line and column of every key and value.
+"""Data of a YAML file, with the line and column of every key and value for error messages.
 
-The reader creates a :class:`Document` from a file. During the run, one is created from each mapping
-that a user's function returns. Checks find errors by path, such as ``("jobs", 0, "command")``; the
-document knows the line and column of the path.
+A value is identified by its path, such as ``("jobs", 0, "command")``.
 """
 
 from __future__ import annotations
@@ -24,25 +22,22 @@ _DEEPEST = 64
 
 @dataclass(slots=True)
 class Document:
-    """Plain data with the position of each part.
-
-    - ``values`` and ``keys`` map the paths of values and keys to line and column, counted from 1.
-    - ``spans`` maps the path of each scalar to its start and end in ``text``.
-    - ``spelled`` maps the path of each unquoted scalar that is not a string to its source text, so
-      that ``1.10`` stays ``1.10``.
-    - ``overrides`` has the positions of parts that come from elsewhere, such as ``--set``.
-    - ``by_path`` is true if the data does not come from a text. Messages then name positions by
-      path: ``jobs[0].command``.
-    """
+    """Plain data with the position of each part."""
 
     data: Any
     file: str = ""
     text: str = ""
+    #: Line and column of each value, counted from 1, by the value's path.
     values: dict[Path, tuple[int, int]] = field(default_factory=dict)
+    #: Line and column of each key, counted from 1, by the key's path.
     keys: dict[Path, tuple[int, int]] = field(default_factory=dict)
+    #: Start and end of each scalar in ``text``, by path.
     spans: dict[Path, tuple[int, int]] = field(default_factory=dict)
+    #: Source text of each unquoted scalar that is not a string, by path: ``1.10`` stays ``1.10``.
     spelled: dict[Path, str] = field(default_factory=dict)
+    #: Positions of parts that do not come from the file, such as values of ``--set``.
     overrides: dict[Path, Location] = field(default_factory=dict)
+    #: True if the data does not come from a text. Messages then show paths: ``jobs[0].command``.
     by_path: bool = False
 
     @property

@@ -1,9 +1,7 @@
-"""Replaces entries under ``jobs:`` that have a source by the job groups that a plugin generates.
+"""Replaces entries under ``jobs:`` by the job groups and rules that a plugin generates from them.
 
-A source is a key such as ``jobspec:``: a plugin reads its value, and returns job groups and rules.
-The loader calls this module before all checks. The module ``instances`` does the same for entries
-under ``use:``. The generated parts are stored with the run as JSON, so that a resume or replay
-needs neither the original files nor the plugins. Each part keeps its position for error messages.
+Such an entry has a *source*: a key that a plugin reads, such as ``jobspec:``. The generated groups
+and rules are stored with the run, so a resume needs neither the original files nor the plugin.
 """
 
 from __future__ import annotations

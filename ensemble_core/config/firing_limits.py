@@ -17,16 +17,14 @@ Each = Literal["job"] | tuple[str, ...] | None
 
 
 class FiringLimits(NamedTuple):
-    """Limits of a rule: how often it may fire, and how long it waits after a firing.
-
-    After a firing, the rule skips ``backoff`` matches, or all matches for ``backoff_seconds``; one
-    of the two is 0. ``looks`` (key ``for``) is the number of consecutive checks at which the
-    condition must be true.
-    """
+    """How often a rule may fire, and how long it waits after firing."""
 
     repetitions: int
+    #: After firing, the rule skips ``backoff`` matches, or all matches for ``backoff_seconds``. One
+    #: of them is 0.
     backoff: int
     backoff_seconds: float
+    #: Number of consecutive checks at which the condition must be true (key ``for``).
     looks: int
 
 

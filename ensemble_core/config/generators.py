@@ -1,8 +1,4 @@
-"""Checks the section ``generators:`` and creates a :class:`GeneratorSpec` for each entry.
-
-The loader calls :func:`give_parameters` before all checks. It calls :func:`bind_generators` after
-the checks of groups and tables, and before those of rules, because rules can name generators.
-"""
+"""Checks the section ``generators:`` and creates a :class:`GeneratorSpec` for each entry."""
 
 from __future__ import annotations
 
@@ -45,7 +41,10 @@ _ENDS = frozenset({"jobs", "core_hours", "node_hours", "gpu_hours", "wall"})
 
 
 def give_parameters(data: Mapping[str, Any]) -> None:
-    """Add the variables of each generator to the parameters of its group, with the value null."""
+    """Add the variables of each generator, with the value null, to the parameters of its job group.
+
+    Call it before all other checks.
+    """
     jobs, generators = data.get("jobs"), data.get("generators")
     entries = [one for one in jobs if isinstance(one, dict)] if isinstance(jobs, list) else []
     names = {str(one.get("name")) for one in entries}

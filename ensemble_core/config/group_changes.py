@@ -1,7 +1,6 @@
 """Checks the changes that an action makes to a job group (the keys ``with`` and ``parameters``).
 
-A changed value can be an expression that is evaluated when the rule fires. This module separates
-such values from the others, which can then be checked as part of the group.
+Expressions in these changes have a value only when the rule fires, so they are checked separately.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Checks the fields of a job group and binds them to a :class:`JobGroup`.
-
-Called by the loader for each entry under ``jobs:``. Also called for each ``with:`` that changes a
-group, in the file or during the run.
-"""
+"""Checks the fields of a job group and creates a :class:`JobGroup` from them."""
 
 from __future__ import annotations
 

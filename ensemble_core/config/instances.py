@@ -1,9 +1,6 @@
-"""Expands the section ``use:``: each entry is an instance of an algorithm and adds rules to the
-file.
+"""Replaces algorithms under ``use:`` by the rules that they generate.
 
-Called by the loader after the module ``expansion`` and before all other checks. An error in rules
-that an algorithm generates is reported at the entry under ``use:``, and names the distribution that
-provides the algorithm. An error in the options is reported at the options.
+Each entry under ``use:`` is an *instance* of an algorithm.
 """
 
 from __future__ import annotations
@@ -28,9 +25,7 @@ __all__ = ["check_uses", "expand_uses", "expanded_data"]
 
 
 def expand_uses(context: Context) -> None:
-    """Append the rules of all instances to those of the file, and list the instances in
-    ``known``.
-    """
+    """Add the rules of all instances to the file."""
     document = context.document
     entries = document.data.pop("use", None)
     if entries is None:

@@ -1,9 +1,4 @@
-"""Loads an ensemble file: checks it and turns it into an immutable :class:`Ensemble`.
-
-All errors are reported at once. The structure is checked first, with a JSON Schema, and then the
-references, section by section. During the run, the same checks are used for rules and actions that
-the run adds, and for job groups that it changes.
-"""
+"""Loads an ensemble file: checks it and turns it into an immutable :class:`Ensemble`."""
 
 from __future__ import annotations
 
@@ -81,10 +76,12 @@ def load(
 ) -> Ensemble:
     """Read and check an ensemble file.
 
-    ``executor`` is the executor that will run the ensemble; unless it is ``None``, its capabilities
-    are checked. ``overrides`` are ``KEY=VALUE`` changes as in ``--set``. With ``must_begin``, it is
-    an error if no rule can fire at the start of the run. Raises :class:`FileErrors` with all errors
-    of the file, or :class:`UsageError` if the file cannot be read.
+    - ``executor``: if given, the file may use only capabilities of this executor.
+    - ``overrides``: changes of the form ``KEY=VALUE``, as in ``--set``.
+    - ``must_begin``: reject a file with which no rule can fire at the start of the run.
+
+    Raises :class:`FileErrors` with all errors of the file, or :class:`UsageError` if the file
+    cannot be read.
     """
     return load_text(
         read(path),
@@ -109,12 +106,13 @@ def load_text(
     must_begin: bool = False,
     purpose: Purpose = "check",
 ) -> Ensemble:
-    """Check the text of an ensemble file; ``file`` is its name in messages. See :func:`load`.
+    """Check the text of an ensemble file. See :func:`load`.
 
-    ``attached`` has the texts of the files that ``text`` names; if it is ``None``, these files are
-    read. If the text comes from a mapping in Python, ``file`` is empty and ``here`` is the folder.
-    ``functions`` lists functions that are available in addition to those under ``custom:``. Classes
-    that the text names are loaded only if the ``purpose`` allows it.
+    - ``file``: the name of the file in messages; empty if the text comes from a mapping in Python.
+    - ``here``: the folder of the file.
+    - ``attached``: the texts of the files that ``text`` names, or ``None`` to read these files.
+    - ``functions``: functions that are available in addition to those under ``custom:``.
+    - ``purpose``: why the file is loaded; decides whether classes that it names are loaded.
     """
     context, whole = _opened(text, registry, file, executor, overrides, attached, here)
     context.known.purpose = purpose
@@ -260,6 +258,7 @@ class _Loader:
 
     def load(self) -> Ensemble:
         context, data = self._context, self._data
+        # Each section can use names that the earlier ones define.
         bind_statistics(context, data.get("statistics"))
         groups = self._groups()
         tables = bind_tables(context, data.get("results"))
@@ -342,6 +341,7 @@ class _Loader:
             if group is not None:
                 groups[name] = group
                 entries.setdefault(name, []).append((path, spec))
+        # These keys can name columns of any group, so all groups are checked before.
         for add in (bind_result, bind_retry):
             for name, group in groups.items():
                 parts = (group, *group.more)

@@ -1,8 +1,4 @@
-"""Warns about jobs of one submit that would write to the same file.
-
-An observer reads the output file of one job. If two jobs write to this file, it would take the
-output of one for that of the other.
-"""
+"""Warns about jobs that would write to the same output file."""
 
 from __future__ import annotations
 
@@ -22,7 +18,7 @@ _MOST = 2000
 def warn_of_shared_files(
     groups: Iterable[JobGroup], observers: Mapping[str, ObserverPlugin]
 ) -> Iterator[str]:
-    """Yield a warning for each observer that would read the same file for two jobs of a group."""
+    """Yield a warning for each observed output file that two jobs of a group would write."""
     for group in groups:
         if not group.observe or group.size < 2:
             continue

@@ -1,14 +1,13 @@
 """Overrides (``--set KEY=VALUE``): changes to the data of a file before the file is checked.
 
-KEY is a dotted path. In these lists, an entry is selected by its name:
+KEY is a dotted path, such as ``jobs.sleep.count``. An entry of a list is selected by its name or
+index:
 
-- ``jobs`` and ``generators``: ``name``. An entry of ``jobs`` that has a source instead of a name is
-  selected by the source's name (``jobs.task-list.prefix=day-``).
-- ``rules``: ``id``, or ``rule-N`` for the N-th rule if it has no id.
-- ``use``: ``as``, or ``algorithm`` if the entry has no ``as``.
-
-Entries of ``generators``, ``use`` and all other lists can be selected by their index, from 0. An
-error in an overridden value is reported at ``--set KEY=VALUE``.
+- ``jobs``: its ``name``, or the name of its source (``jobs.task-list.prefix=day-``).
+- ``rules``: its ``id``, or ``rule-N`` for the N-th rule if it has no ``id``.
+- ``generators``: its ``name``, or its index.
+- ``use``: its ``as``, its ``algorithm`` if it has no ``as``, or its index.
+- Other lists: its index, from 0.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _LISTS: tuple[Path, ...] = (("jobs",), ("rules",), ("use",), ("generators",))
 
 
 def apply(document: Document, overrides: Iterable[str]) -> dict[str, EnsembleError]:
-    """Apply overrides in order. Return those that failed, with the reason for each."""
+    """Apply overrides in order. Return each one that failed, with its error."""
     errors: dict[str, EnsembleError] = {}
     for text in overrides:
         try:

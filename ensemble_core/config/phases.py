@@ -1,8 +1,4 @@
-"""Checks that an action ``switch`` names only existing instances (entries under ``use:``) and
-generators.
-
-In the action's schema, the options for these names have the annotation ``"x-ensemble": "phase"``.
-"""
+"""Checks the names in an action ``switch``: each must be an algorithm's instance or a generator."""
 
 from __future__ import annotations
 

@@ -1,10 +1,7 @@
-"""Strict YAML parser that records the position of every value and limits depth and size.
+"""YAML parser that records the position of every value and limits depth and size.
 
-It builds data from the parsing events of PyYAML (or libyaml, if available). For an alias, it reads
-the events of the anchor again. So content that an alias repeats counts towards the limit on size
-each time, and nested aliases cannot exhaust the memory. Scalars follow YAML 1.1
-without its traps: ``1e3`` is a number, while ``1:30``, ``010`` and dates are strings. Keys are
-always strings. A duplicate key is an error.
+Scalars are read as in YAML 1.1, with these exceptions: ``1e3`` is a number; ``1:30``, ``010`` and
+dates are strings. Keys are always strings. A duplicate key is an error.
 """
 
 from __future__ import annotations
@@ -145,18 +142,16 @@ def _syntax(error: Any, text: str, file: str) -> UsageError:
 
 
 class _Parser:
-    """Builds data from the parsing events of a document, and records the position of each part.
-
-    Methods identify a value by the index of its first event. ``_targets`` maps each alias to the
-    value of its anchor. ``_after`` maps the start of each list or mapping to the event after its
-    end.
-    """
+    """Builds data from PyYAML's parsing events, and records the position of each part."""
 
     def __init__(self, document: Document) -> None:
         self.errors: list[EnsembleError] = []
         self._document = document
         self._events: list[Any] = []
+        # A value is identified by the index of its first event.
+        #: The value of its anchor, for each alias.
         self._targets: dict[int, int] = {}
+        #: The event after the end of each list or mapping, by its start.
         self._after: dict[int, int] = {}
         self._built = 0
 
@@ -271,6 +266,8 @@ class _Parser:
     def _value(self, at: int, path: Path, depth: int) -> Any:
         at = self._targets.get(at, at)
         event, document = self._events[at], self._document
+        # Content that an alias repeats is counted each time, so that nested aliases cannot exhaust
+        # the memory.
         self._count(event)
         document.values[path] = (event.start_mark.line + 1, event.start_mark.column + 1)
         kind = _kind(event)

@@ -1,8 +1,4 @@
-"""Checks the keys ``result`` and ``retry`` of job groups.
-
-Both keys can refer to columns that the observers of any group read, so the loader checks all groups
-first.
-"""
+"""Checks the keys ``result`` and ``retry`` of job groups."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Warns about rules that are valid but probably mistakes, such as a condition that is never true.
-
-Called by the loader if all rules were bound without errors.
-"""
+"""Warns about rules that are probably mistakes, such as a condition that is never true."""
 
 from __future__ import annotations
 

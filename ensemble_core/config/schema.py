@@ -1,8 +1,6 @@
-"""Composes the JSON Schema of ensemble files from a base schema and the schemas of plugins.
+"""JSON Schema of ensemble files, composed of a base schema and the schemas of plugins.
 
-The base is ``ensemble.schema.json`` next to this module. Each trigger, action and statistic gets a
-separate definition, so that editors and error messages know which keys it allows. Used by the
-schema check and by ``ensemble schema``.
+The base is ``ensemble.schema.json`` next to this module.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ _ROWS = {
 
 @dataclass(frozen=True)
 class _Named:
-    """A registry that shows only the records with the given names."""
+    """View of a registry that contains only the plugins' records with the given names."""
 
     registry: Registry
     words: Container[str]
@@ -297,11 +295,7 @@ def defaults(options: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
 
 @dataclass(eq=False)
 class _Shared:
-    """The schema and validators of a registry. All files that a process loads share them.
-
-    As long as the files have no errors, a reduced schema may be enough; see
-    :meth:`Validators.hold`.
-    """
+    """The schema and validators of a registry, shared by all files that a process loads."""
 
     schema: dict[str, Any] | None = None
     compiled: dict[str, Any] = field(default_factory=dict)

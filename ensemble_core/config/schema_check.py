@@ -1,7 +1,4 @@
-"""Checks an ensemble file against its JSON Schema.
-
-Each error becomes a readable message with its position in the file.
-"""
+"""Checks an ensemble file against its JSON Schema, and reports errors with their positions."""
 
 from __future__ import annotations
 
@@ -51,7 +48,8 @@ _STEPS = {"steps", "num", "number", "n", "points"}
 def check_shape(context: Context, part: str = "", at: Path = ()) -> None:
     """Report all schema errors of the document.
 
-    With ``part``, check only the value at the path ``at``, by the definition ``part`` in ``$defs``.
+    If ``part`` is given, check only the value at the path ``at`` against the definition ``part`` in
+    ``$defs``.
     """
     data, file = context.document.data, context.document.file
     try:

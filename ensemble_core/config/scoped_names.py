@@ -1,12 +1,7 @@
 """Checks names of the form ``STAT.NAME`` (``max.stress``, ``count.done``) in rules.
 
-Such a name is a statistic over the values in the rule's scope. If the rule has ``each``, the scope
-is the job or slice for which the rule is checked; otherwise, it is the event's job or, if the event
-has no job, the trigger's group. ``all.max.stress`` always covers the whole group.
-``max.stress(T > 2)`` covers only the values that pass the filter.
-
-This module checks such names in conditions, expressions and messages. It returns the valid ones, so
-that the engine computes only statistics that the file uses.
+Such a name is a statistic over the values of one job or of several jobs. ``all.max.stress`` always
+covers the whole group. ``max.stress(T > 2)`` covers only the values that pass the filter.
 """
 
 from __future__ import annotations
@@ -35,11 +30,13 @@ def scoped_names(
     over: Over,
     each: Sequence[str] = (),
 ) -> frozenset[str] | None:
-    """Return those of the ``names`` that have the form ``STAT.NAME`` and are not fields of the
-    event.
+    """Return those of the ``names`` that have the form ``STAT.NAME``, except fields of the event.
 
-    Return ``None`` after reporting an invalid name. ``known`` lists the fields of the event
-    (``None``: unknown). ``each`` lists the parameters of the rule's slices.
+    - ``known``: the fields of the event, or ``None`` if they are unknown.
+    - ``over``: the groups that the names may cover.
+    - ``each``: the parameters under the rule's ``each``.
+
+    Return ``None`` after reporting an invalid name.
     """
     found: set[str] = set()
     before = len(context.errors)

@@ -22,10 +22,10 @@ _YAML = (".yaml", ".yml")
 def read(
     path: str | os.PathLike[str], *, largest: int = LARGEST, suffixes: Sequence[str] = _YAML
 ) -> str:
-    """Return the text of the file. Raises :class:`UsageError` if it is not a readable text file.
+    """Return the text of a file. Raises :class:`UsageError` if it is not a readable text file.
 
-    Reading a pipe never blocks. A file larger than ``largest`` bytes is rejected without being
-    read. If the file does not exist, the error suggests other files with one of the ``suffixes``.
+    A file larger than ``largest`` bytes is rejected. If the file does not exist, the error suggests
+    other files with one of the ``suffixes``.
     """
     file = Path(path)
     name, where = str(file), Location(str(file))

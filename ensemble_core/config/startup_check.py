@@ -1,7 +1,4 @@
-"""Checks that a run can begin: some rule or generator can submit its first job.
-
-Otherwise, the run would end at once.
-"""
+"""Checks that a run can begin: a rule or a generator must be able to submit the first job."""
 
 from __future__ import annotations
 
@@ -32,12 +29,7 @@ _OWN = (
 
 
 def check_can_start(context: Context, rules: Sequence[BoundRule], *, heartbeat: bool) -> None:
-    """Report an error if no rule can fire before the first job and no generator suggests points.
-
-    Before the first job, gauges of the run's own jobs do not change, so rules on such gauges cannot
-    fire. With a ``heartbeat``, they can: the run does not end while it has no jobs, and a user may
-    add jobs (``ensemble submit``), which change these gauges.
-    """
+    """Report an error if no rule can fire before the first job and no generator suggests points."""
     if any(each is None or each.enabled for each in context.known.generators.values()):
         return
     able = [
@@ -68,6 +60,8 @@ def _can_begin(context: Context, trigger: Trigger, heartbeat: bool) -> bool:
     if trigger.metric is None:
         ours = trigger.every is None and CORE_EVENTS.issuperset(trigger.events)
         return not ours or not _FIRST.isdisjoint(trigger.events)
+    # Gauges of the run's own jobs change only after the first job. With a heartbeat, the run does
+    # not end while it has no jobs, so that a user can add jobs (``ensemble submit``).
     path = parse_path(trigger.metric, context.known.groups, context.known.statistics)
     if path.group or path.kind == "count":
         return False

@@ -1,8 +1,4 @@
-"""Collects the statistics that a file can use: those of plugins, and those under ``statistics:``.
-
-The loader does this before it checks groups and rules, because the names of their metrics contain
-statistics.
-"""
+"""Collects the statistics that a file can use: from plugins, and from its section ``statistics:``."""
 
 from __future__ import annotations
 

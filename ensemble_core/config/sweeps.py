@@ -1,9 +1,4 @@
-"""Reads sweeps: the values of a group's ``parameters``, and its ``points`` from a CSV file.
-
-Called for each job group under ``jobs:`` and for each change of a group in the ``with:`` of an
-action. The number of jobs is checked before any value is computed, because a short range can have
-billions of values.
-"""
+"""Reads sweeps: the values of a group's ``parameters``, and its ``points`` from a CSV file."""
 
 from __future__ import annotations
 
@@ -24,7 +19,8 @@ __all__ = ["MOST_COUNTED", "MOST_JOBS", "check_functions", "read_parameters", "r
 
 #: Maximum number of jobs in one submit.
 MOST_JOBS = 1_000_000
-#: Maximum length of a range, so that ``len()`` works.
+#: Maximum length of a range, so that ``len()`` works. The number of jobs is checked before any
+#: value is computed, because a short text such as ``{from: 1, to: 1e9}`` can mean many values.
 MOST_COUNTED = 10**15
 #: Maximum size of a points file in bytes.
 _LARGEST = 64 * 1024 * 1024

@@ -1,8 +1,4 @@
-"""Checks the section ``results:`` and creates the :class:`Table` objects.
-
-The loader checks groups before, because tables have their parameters and results, and rules after,
-because their actions can name tables.
-"""
+"""Checks the section ``results:`` and creates a :class:`Table` for each entry."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Checks the trigger of a rule, and determines which events trigger the rule and which names its
-condition can use.
-
-This is the first step in checking a rule. The plugin that defines the trigger builds the
-:class:`Trigger` object.
-"""
+"""Checks the trigger of a rule, and determines which names the rule's condition can use."""
 
 from __future__ import annotations
 
@@ -47,19 +42,16 @@ _WITHOUT_EVENT = {"metric": "metric=PATH", "interval": "every=SECONDS"}
 
 
 class BoundTrigger(NamedTuple):
-    """The trigger of a rule, and what its events provide.
-
-    ``about`` is the subject of the events (see :class:`~ensemble_core.plugin.TriggerPlugin`). If
-    ``each`` is set, the rule has an instance for each job, or for each combination of these
-    parameters.
-    """
+    """The checked trigger of a rule, and what its events provide."""
 
     record: TriggerPlugin
     trigger: Trigger
     name: str | list[str] | None
     path: MetricPath | None
     matched: MatchContext
+    #: Subject of the events (see :class:`~ensemble_core.plugin.TriggerPlugin`).
     about: frozenset[str]
+    #: If set, the rule has an instance for each job, or for each combination of these parameters.
     each: Each
 
     @property

@@ -1,7 +1,4 @@
-"""Writes data as YAML text that the reader converts back to the same data.
-
-Used for expanded files and for rules that algorithms generate.
-"""
+"""Writes data as YAML text."""
 
 from __future__ import annotations
 
