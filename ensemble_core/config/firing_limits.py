@@ -17,7 +17,7 @@ Each = Literal["job"] | tuple[str, ...] | None
 
 
 class FiringLimits(NamedTuple):
-    """How often a rule may fire, and how long it waits after firing."""
+    """Limits of a rule: how often it may fire, and how long it waits after firing."""
 
     repetitions: int
     #: After firing, the rule skips ``backoff`` matches, or all matches for ``backoff_seconds``. One

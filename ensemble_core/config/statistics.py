@@ -1,4 +1,4 @@
-"""Collects the statistics that a file can use: from plugins, and from its section ``statistics:``."""
+"""Collects the statistics that a file can use, from plugins and its section ``statistics:``."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """Formats the events and decisions of a run as lines of text.
 
-The lines look like those of ensemble-python, an earlier program. The output thread passes each
-event and decision to a :class:`Narrator`. The narrator also stores some data about active jobs,
-such as why a job failed, because a later line needs it.
+The lines look like those of ensemble-python, an earlier program.
 """
 
 from __future__ import annotations

@@ -15,11 +15,7 @@ __all__ = ["Feed"]
 
 
 class Feed(Watcher):
-    """Passes events and decisions to the output thread, which formats them.
-
-    It is called on the engine's thread, so it does as little as possible: events that would print
-    nothing are left out.
-    """
+    """Passes events and decisions to the output thread, except those that print nothing."""
 
     def __init__(self, output: Output, *, everything: bool) -> None:
         self._output = output
@@ -35,6 +31,7 @@ class Feed(Watcher):
         #: decision, whose line needs the time of the event.
         self._skipped: Event | None = None
 
+    # The engine's thread calls this class, so it does as little as possible.
     def event(self, event: Event) -> None:
         if isinstance(event, JobEvent) and event.name == "clean":
             self.active.discard(event.job)

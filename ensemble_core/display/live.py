@@ -1,11 +1,4 @@
-"""The live table of a run's job groups: it stays at the bottom of a terminal, below the lines about
-events, and is updated in place.
-
-A :class:`LiveTable` only returns text: the escape sequence that erases the last frame, and the next
-frame. The output thread writes this text together with the lines above it in one piece, so nothing
-flickers. The cursor stays at the start of the line below the table. The module ``summary`` formats
-the rows.
-"""
+"""Live table of a run's job groups, which stays at the bottom of the terminal."""
 
 from __future__ import annotations
 
@@ -32,8 +25,10 @@ def can_be_live(out: TextIO, environ: Mapping[str, str] = os.environ) -> bool:
     return is_terminal(out) and environ.get("TERM", "dumb") not in ("dumb", "")
 
 
+# The output thread writes the text of a frame and the lines above it in one piece, so that nothing
+# flickers. The cursor stays at the start of the line below the table.
 class LiveTable:
-    """Generates the frames of the live table. ``size`` returns the terminal's columns and rows."""
+    """Generates the text of the live table. ``size`` returns the size of the terminal."""
 
     def __init__(
         self,

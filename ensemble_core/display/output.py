@@ -1,9 +1,7 @@
-"""Output thread: formats and prints everything that a run prints.
+"""Output thread of a run: prints its lines and its live table.
 
-The engine's thread queues events and decisions. The output thread writes them as lines, with the
-live table below. It also writes what users' functions print, so that lines stay whole. If stdout
-can no longer be written, for example because the reader of a pipe has exited (``| head``), the run
-continues without output.
+If stdout can no longer be written, for example after ``| head`` has exited, the run continues
+without output.
 """
 
 from __future__ import annotations
@@ -35,11 +33,12 @@ _Item = Event | Decision | OutputLine | None
 class Output:
     """Context manager with a thread that writes lines in order.
 
-    ``tell`` formats events and decisions as lines. ``block`` is the live table, if any. If the
-    reader is too slow, debug lines are dropped. Without ``redirects``, ``print`` is unchanged.
+    - ``tell``: formats an event or decision as lines.
+    - ``block``: the live table, if any.
+    - ``redirects``: also write what users' functions print, so that lines stay whole.
+    - ``as_json``: stdout contains only JSON, so what functions print goes to stderr.
 
-    With ``as_json``, the run waits for a slow reader instead of dropping lines. Text that users'
-    functions print goes to stderr, because stdout contains only JSON.
+    If the reader is too slow, debug lines are dropped. With ``as_json``, the run waits instead.
     """
 
     def __init__(

@@ -1,7 +1,4 @@
-"""Summary of a run: the table of groups, the rules, and why a rule never fired.
-
-All functions are pure. The live table and the end of ``ensemble run`` use them.
-"""
+"""Summary of a run: the table of groups, the rules, and why a rule never fired."""
 
 from __future__ import annotations
 
@@ -72,7 +69,7 @@ def group_table(
 ) -> list[str]:
     """Return the groups as an aligned table of at most ``width`` columns (``None``: unlimited).
 
-    ``total`` adds a last row with sums.
+    If ``total`` is given, the last row has the sums over these groups.
     """
     rows = []
     for group in groups:

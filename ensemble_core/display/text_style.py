@@ -1,8 +1,4 @@
-"""Formats text output: colors, times, sizes and aligned tables.
-
-Colors and special characters are left out if the stream cannot show them. All code that prints uses
-this module; commands of plugins use it through ``ensemble_core.cli.toolkit``.
-"""
+"""Formats text output: colors, times, sizes and aligned tables."""
 
 from __future__ import annotations
 
@@ -53,7 +49,7 @@ _CONTROL = {
 
 
 class TextStyle(NamedTuple):
-    """Capabilities of a stream: whether it shows ``color`` and ``unicode`` characters."""
+    """Capabilities of a stream: whether it can show colors, and characters outside ASCII."""
 
     color: bool = False
     unicode: bool = False

@@ -1,4 +1,4 @@
 """Engine: a pure state machine that turns events into decisions.
 
-The docstring of the module ``engine`` states the laws that it obeys.
+The docstring of ``engine.py`` states its laws.
 """

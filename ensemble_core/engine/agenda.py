@@ -1,14 +1,6 @@
-"""Agenda: the loop that processes everything that follows from an event.
+"""Loop that processes an event and everything that follows from it.
 
-The unit of work is a *step*: a method with its arguments. The loop calls the method with the event,
-and the method returns the steps that follow. Steps are on a stack, so a long chain of firings needs
-no recursion. The steps that a step returns run before older steps.
-
-Before each step, the loop handles what earlier steps have caused: first it considers rules on
-metrics that have changed, then it handles held jobs that were cancelled, and then retries that were
-dropped. When the stack is empty, the loop asks for a step that concerns the whole run: limits,
-generators, or rules on ``idle``. The stack is always empty between events, so snapshots do not
-include it.
+The unit of work is a *step*: a method and its arguments. A step returns the steps that follow.
 """
 
 from __future__ import annotations
@@ -26,7 +18,7 @@ __all__ = ["Agenda"]
 
 
 class Agenda:
-    """The loop over all steps that follow from an event."""
+    """Runs the steps that follow from an event."""
 
     def __init__(
         self,
@@ -45,8 +37,12 @@ class Agenda:
         ``None``, the work is finished.
         """
         state = self._state
+        # A stack, so that a long chain of firings needs no recursion. It is empty between events,
+        # so snapshots do not include it.
         stack: list[Step] = [*steps][::-1] if steps else []
         while True:
+            # Before each step: rules on changed metrics, then held jobs that were cancelled, then
+            # retries that were dropped.
             if state.ended is None and (
                 state.rules.index.touched or state.withdrawn or state.dropped
             ):

@@ -1,7 +1,6 @@
-"""Backlog: the elements of a group's sweep that the action ``submit-next`` has not taken yet.
+"""Backlog: the part of a group's sweep that the action ``submit-next`` has not submitted yet.
 
-A sweep has one element for each job that a full submit of the group would have. ``submit-next``
-takes each element once, in any order. Other submits of the group do not change its backlog.
+Submits by other actions do not change the backlog.
 """
 
 from __future__ import annotations

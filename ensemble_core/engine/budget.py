@@ -1,10 +1,7 @@
-"""Budget of a run: counts jobs, core-hours, node-hours and GPU-hours against the limits.
+"""Budget of a run: compares the jobs, core-hours, node-hours and GPU-hours with the run's limits.
 
-*Used* is the time that ended and running attempts have taken. *Committed* is the time that
-submitted attempts can still take: the remaining time of running attempts (at least 0) and the full
-time of waiting attempts. The full time of an attempt is its time limit or, without a limit, the
-mean duration of its group. The job table reports to this module when an attempt is submitted,
-starts or ends. A run that limits none of these has no budget.
+*Used* hours are those that jobs have taken so far. *Committed* hours are those that submitted jobs
+can still take.
 """
 
 from __future__ import annotations
@@ -32,27 +29,23 @@ _SLACK = 1e-9
 
 
 def _weights(job: Job) -> tuple[int, int, int]:
-    """Return how much of each resource in ``RESOURCES`` a job uses per second."""
+    """Return the numbers of cores, nodes and GPUs that a job uses."""
     return job.cores, job.nodes, job.gpus
 
 
 class Usage:
-    """Time that the attempts of a run have used.
-
-    - Times are relative to ``since``, the first start.
-    - ``ended`` has the total seconds of ended attempts by their size, which consists of nodes,
-      tasks, cores per task and GPUs per task.
-    - If ``kept`` is true, the sums over running attempts are also maintained by size, so that a
-      read takes constant time. Otherwise, each read adds up all running attempts.
-    - ``latest`` is the time of the last start or end.
-    """
+    """Hours that the attempts of a run's jobs have used."""
 
     __slots__ = ("_records", "_running", "ended", "kept", "latest", "since")
 
     def __init__(self, records: Mapping[str, JobRecord]) -> None:
+        #: The first start. Other times are relative to it.
         self.since: float | None = None
+        #: Time of the last start or end.
         self.latest = 0.0
+        #: Total seconds of ended attempts by size: nodes, tasks, cores per task, GPUs per task.
         self.ended: dict[tuple[int, int, int, int], float] = {}
+        #: True if sums over running attempts are maintained, so that a read takes constant time.
         self.kept = False
         self._records = records
         #: For each size, the number of running attempts and the sum of their start times.
@@ -118,28 +111,22 @@ def _size(job: Job) -> tuple[int, int, int, int]:
 
 
 class Claim:
-    """Time that an attempt in the queue can still use.
-
-    ``seconds`` is this time, or ``None`` for a waiting attempt without a time limit. ``weights``
-    has the use of each resource per second. For a running attempt, ``until`` is the time at which
-    ``seconds`` will have passed since its start.
-    """
+    """Time that an attempt in the queue can still use."""
 
     __slots__ = ("group", "seconds", "until", "weights")
 
     def __init__(self, job: Job) -> None:
         self.group = job.group
         self.weights = _weights(job)
+        #: The time limit. Without a limit: ``None`` until the attempt starts, then the mean
+        #: duration of the group.
         self.seconds = job.duration or None
+        #: Time at which ``seconds`` will have passed since the start of a running attempt.
         self.until: float | None = None
 
 
 class Budget:
-    """The limits of a run, and what its attempts claim of them.
-
-    ``limits`` has the values of the limits by name. ``handed`` is the number of attempts that were
-    handed over to the executor.
-    """
+    """The limits of a run, and the time that its submitted attempts can still use."""
 
     __slots__ = (
         "_claims", "_ends", "_line", "_metrics", "_running", "_under_way", "_usage", "_waiting",
@@ -148,6 +135,7 @@ class Budget:
 
     def __init__(self, limits: Limits, usage: Usage, metrics: MetricStore, handed: int) -> None:
         self.limits: dict[str, float] = {}
+        #: Number of attempts that were handed over to the executor.
         self.handed = handed
         self._usage = usage
         self._metrics = metrics
@@ -181,10 +169,7 @@ class Budget:
         self._wait(claim, 1)
 
     def start(self, job: str, now: float) -> None:
-        """Record that an attempt has started.
-
-        Without a time limit, it claims the mean of its group.
-        """
+        """Record that an attempt has started."""
         claim = self._claims.get(job)
         if claim is None or claim.until is not None:
             return
@@ -250,6 +235,7 @@ class Budget:
             waiting + max(0.0, end - time * number)
             for waiting, end, number in zip(self._waiting, ends, running, strict=True)
         ]
+        # Waiting attempts without a time limit count with the mean duration of their group.
         for group, weights in self._waiting_by_mean.items():
             mean = self._metrics.mean(group, "duration") or 0.0
             for at in range(len(sums)):

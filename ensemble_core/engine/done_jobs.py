@@ -1,8 +1,4 @@
-"""Stores done jobs with their results, for tables and for functions that compute parameters.
-
-Only the done jobs of groups that need them are stored. The job table fills this store, and
-``table_rows`` reads it.
-"""
+"""Stores done jobs with their results, for tables and for functions that compute parameters."""
 
 from __future__ import annotations
 
@@ -26,16 +22,13 @@ DoneJob = tuple[Any, ...]
 
 @dataclass(slots=True, eq=False, repr=False)
 class DoneJobs:
-    """The done jobs of one group, by index.
-
-    ``slices`` finds the jobs of a slice, for rules with ``each``. A key is the list of parameters
-    under a rule's ``each``. Its value maps each combination of values of these parameters to the
-    indices of the jobs with these values.
-    """
+    """The done jobs of one group, by their index in the group."""
 
     jobs: dict[int, DoneJob] = field(default_factory=dict)
     #: The layouts: each is the list of names of a job's values. There is nearly always only one.
     layouts: list[tuple[str, ...]] = field(default_factory=list)
+    #: Indices of the jobs in each slice, for rules with ``each``: by the parameters under ``each``,
+    #: and then by the values of these parameters.
     slices: dict[tuple[str, ...], dict[tuple[Any, ...], list[int]]] = field(default_factory=dict)
 
     def add(

@@ -1,7 +1,4 @@
-"""Applies decisions to the state of the run.
-
-It also ends the run, because a decision says so or because nothing more can happen.
-"""
+"""Applies decisions to the state of the run."""
 
 from __future__ import annotations
 

@@ -1,59 +1,77 @@
-"""The engine: turns events into decisions.
+"""The engine: a pure state machine that turns events into decisions.
 
-It obeys these laws, which are tested. An *index* is a job of a group with all its *attempts* (the
-first submission and the retries); a *slice* is all jobs with the same values of some parameters.
+Its laws, which tests check (details in the comment below):
 
-1. **Purity.** Only ``Engine.handle(event) -> decisions`` changes the state. The engine has no
-   clock, I/O, threads, randomness or logging; each event carries its time. The same events give the
-   same decisions, byte for byte.
-2. **Order.** An event first updates the job table and the metrics. Then the engine considers the
-   rules on the updated metrics, and after them the rules on the event itself. In each of these two
-   steps, every rule is considered once, in file order (rules that were added later come last). The
-   effects of a firing (a submitted job, a changed group, a switched rule) are visible to the next
-   rule. Firings can change counters such as ``submitted``; rules on these counters follow, until no
-   counter changes any more. If the event finished an index, a call or a wait, these steps follow:
-   record the result; rules on ``job-done`` or ``job-lost``; rules on counters that this changed;
-   rules on ``idle``, narrowest scope first (slices in the order of their first submit, groups,
-   lists of groups, the run), then in file order. Each step is complete before the next one begins.
-   A rule or instance sees each idle state once, but never while a call is pending, before a first
-   job, or because of a resume.
-3. **End.** After ``terminate``, no rule fires and nothing is submitted, not even for the rest of
-   the same event. Jobs that remain are counted until they are over. The only exception is rules on
-   ``end``: they are considered last in the event that ends or stops the run, and may only log and
-   notify. (A resume may submit jobs again that an earlier controller had submitted.)
-4. **Repetitions.** A rule fires at most ``repetitions`` times. With ``each``, this holds for every
-   instance, and every instance has its own backoff and its own count of consecutive checks
-   (``for``). If a resize request is not delivered, repeating it belongs to the same firing. Rules
-   that are exhausted, disabled or cut are removed from the rule index and cost nothing; an
-   exhausted instance costs one look-up.
-5. **Counting.** Each of our jobs is counted once, by its outcome. At all times, ``submitted =
-   finished + cancelled + active``, where ``finished = success + failed``. The outcome is known at
-   ``finish``, or at ``clean`` for a job that never ran. Duplicate events change nothing. These
-   counters count attempts; ``open + done + lost`` is the number of all indices that were ever
-   submitted. When an attempt ends, at most one retry is decided, by the first rule that fires. If a
-   waiting retry is cancelled, its index is lost. At most ``at_once`` attempts of a group are in the
-   queue.
-6. **Chains.** Firings form a chain if each causes the next one and no job finishes in between. A
-   chain longer than ``limits.chain`` is cut: the next rule (or instance) is switched off, and an
-   error shows the chain. A retry starts a new chain.
-7. **Failures.** A failed job counts as handled if, at its ``clean``, a rule on failures has matched
-   one of its events, or a rule on ``count.G.failed`` has not yet reached its number. It also counts
-   as handled if it is retried, or if it belongs to a lost point of a generator with the option
-   ``failed``. A lost index counts as a failed job, unless its last attempt was cancelled. A natural
-   end has exit code 0 if all failures were handled, and 1 otherwise.
-8. **Natural end.** The run ends when no job is active, no call is pending, no retry waits, rules on
-   ``idle`` were considered, and no live rule waits for time to pass. Jobs that could exceed a limit
-   are held. If only held jobs are left, the run ends with exit code 4, after the rules on
-   ``limit``. A resume revokes such an end, and also an end because of a lost queue.
-9. **Stop.** A stop is an end that a resume revokes. Events that arrive before the resume are
-   deferred; the resume handles them before it repeats any decision. A job that the stop cancelled
-   is requeued at its ``clean``: its record and statistics start again, nothing is counted, and no
-   rule is triggered. If such a job exits before it is cancelled, the resume counts it by its
-   outcome, and rules are triggered then.
-
-Only one thread, which the runtime owns, calls the engine. A replay calls it with the events of a
-journal.
+1. **Purity.** The same events give the same decisions. The engine has no clock, I/O, threads or
+   randomness.
+2. **Order.** An event updates the job table, then the metrics. Rules on these metrics come next,
+   then rules on the event itself, both in file order.
+3. **End.** After ``terminate``, nothing is submitted, and only rules on ``end`` fire.
+4. **Repetitions.** A rule fires at most ``repetitions`` times. With ``each``, this limit holds for
+   each job or slice.
+5. **Counting.** Each attempt of a job is counted once: ``submitted = finished + cancelled +
+   active``, and ``finished = success + failed``.
+6. **Chains.** Firings form a chain if each one causes the next. A chain that is longer than
+   ``limits.chain`` is cut.
+7. **Failures.** A run that ends by itself has exit code 0 if all failed jobs were handled, for
+   example retried, and 1 otherwise.
+8. **Natural end.** The run ends by itself when no job is active and nothing is pending: no call, no
+   retry and no timer of a rule.
+9. **Stop.** A stop ends the run until a resume continues it.
 """
+
+# Details of the laws. An *index* is a job of a group with all its *attempts* (the first submission
+# and the retries); a *slice* is all jobs with the same values of some parameters.
+#
+# 1. **Purity.** Only ``Engine.handle(event) -> decisions`` changes the state. The engine has no
+#    clock, I/O, threads, randomness or logging; each event carries its time. The same events give
+#    the same decisions, byte for byte.
+# 2. **Order.** An event first updates the job table and the metrics. Then the engine considers the
+#    rules on the updated metrics, and after them the rules on the event itself. In each of these
+#    two steps, every rule is considered once, in file order (rules that were added later come
+#    last). The effects of a firing (a submitted job, a changed group, a switched rule) are visible
+#    to the next rule. Firings can change counters such as ``submitted``; rules on these counters
+#    follow, until no counter changes any more. If the event finished an index, a call or a wait,
+#    these steps follow: record the result; rules on ``job-done`` or ``job-lost``; rules on counters
+#    that this changed; rules on ``idle``, narrowest scope first (slices in the order of their first
+#    submit, groups, lists of groups, the run), then in file order. Each step is complete before the
+#    next one begins. A rule or instance sees each idle state once, but never while a call is
+#    pending, before a first job, or because of a resume.
+# 3. **End.** After ``terminate``, no rule fires and nothing is submitted, not even for the rest of
+#    the same event. Jobs that remain are counted until they are over. The only exception is rules
+#    on ``end``: they are considered last in the event that ends or stops the run, and may only log
+#    and notify. (A resume may submit jobs again that an earlier controller had submitted.)
+# 4. **Repetitions.** A rule fires at most ``repetitions`` times. With ``each``, this holds for
+#    every instance, and every instance has its own backoff and its own count of consecutive checks
+#    (``for``). If a resize request is not delivered, repeating it belongs to the same firing. Rules
+#    that are exhausted, disabled or cut are removed from the rule index and cost nothing; an
+#    exhausted instance costs one look-up.
+# 5. **Counting.** Each of our jobs is counted once, by its outcome. At all times, ``submitted =
+#    finished + cancelled + active``, where ``finished = success + failed``. The outcome is known at
+#    ``finish``, or at ``clean`` for a job that never ran. Duplicate events change nothing. These
+#    counters count attempts; ``open + done + lost`` is the number of all indices that were ever
+#    submitted. When an attempt ends, at most one retry is decided, by the first rule that fires. If
+#    a waiting retry is cancelled, its index is lost. At most ``at_once`` attempts of a group are in
+#    the queue.
+# 6. **Chains.** Firings form a chain if each causes the next one and no job finishes in between. A
+#    chain longer than ``limits.chain`` is cut: the next rule (or instance) is switched off, and an
+#    error shows the chain. A retry starts a new chain.
+# 7. **Failures.** A failed job counts as handled if, at its ``clean``, a rule on failures has
+#    matched one of its events, or a rule on ``count.G.failed`` has not yet reached its number. It
+#    also counts as handled if it is retried, or if it belongs to a lost point of a generator with
+#    the option ``failed``. A lost index counts as a failed job, unless its last attempt was
+#    cancelled. A natural end has exit code 0 if all failures were handled, and 1 otherwise.
+# 8. **Natural end.** The run ends when no job is active, no call is pending, no retry waits, rules
+#    on ``idle`` were considered, and no live rule waits for time to pass. Jobs that could exceed a
+#    limit are held. If only held jobs are left, the run ends with exit code 4, after the rules on
+#    ``limit``. A resume revokes such an end, and also an end because of a lost queue.
+# 9. **Stop.** A stop is an end that a resume revokes. Events that arrive before the resume are
+#    deferred; the resume handles them before it repeats any decision. A job that the stop cancelled
+#    is requeued at its ``clean``: its record and statistics start again, nothing is counted, and no
+#    rule is triggered. If such a job exits before it is cancelled, the resume counts it by its
+#    outcome, and rules are triggered then.
+#
+# Only one thread, which the runtime owns, calls the engine.
 
 from __future__ import annotations
 
@@ -110,10 +128,9 @@ _MOST_WARNINGS = 20
 class Engine:
     """The state machine of one run: its ``state``, and the rules that act on it.
 
-    An engine is built from an ensemble or, in a resume, from the state in a snapshot.
-    :class:`State` explains the arguments ``everything`` and ``shared``. Other code may read
-    ``state``, but only the methods ``handle`` and ``adopt`` change it. The module's docstring
-    states the laws.
+    An engine is built from an ensemble, or from the state in a snapshot. Other code may read
+    ``state``, but only ``handle`` and ``adopt`` change it. :class:`State` explains the arguments
+    ``everything`` and ``shared``.
     """
 
     def __init__(

@@ -1,9 +1,7 @@
 """One firing of a rule, as the method ``plan`` of an action sees it.
 
-The plan creates decisions with the methods of this object and yields them. A decision takes effect
-when it is yielded. Only a ``Submit`` has an effect before: when it is created, the indices of its
-jobs are reserved. The interface is ``model.rules.Firing``; this module implements it for
-``rule_evaluation``.
+The plan creates decisions with the methods of this object, and yields them. A decision takes effect
+when it is yielded.
 """
 
 from __future__ import annotations
@@ -76,6 +74,7 @@ class EngineFiring:
     def submit(self, group: str, overrides: Mapping[str, Any] | None = None) -> Decision:
         source = source_of(self._state, group, overrides or {})
         if not source.asked:
+            # This reserves the indices of the jobs before the decision is yielded.
             return Submit(**self.origin.mark, group=group, jobs=expand(self._state, source))
         retention.keep_results(self._state.table, group)
         pending = sum(

@@ -1,4 +1,4 @@
-"""Tracks foreign jobs: jobs in the queue that belong to other runs or users.
+"""Foreign jobs: jobs in the queue that belong to other runs or users.
 
 Only rules with ``scope: queue`` need them.
 """

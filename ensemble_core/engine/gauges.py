@@ -1,10 +1,6 @@
-"""Gauges of the run's own jobs: the number in each state, waiting jobs and their sizes, and
-backlogs.
+"""Gauges of the run's own jobs, such as the number of waiting jobs.
 
-Counting starts when a gauge is first used, so runs without gauges pay nothing. The job table
-reports every change of a job's state to this module. If the executor reports a gauge of the whole
-queue (``queue.sched``, ``waiting.nodes``), its value is used instead. ``queue.active`` and the
-other ``waiting.*`` gauges always cover only jobs of this run.
+Counting starts when a gauge is first used.
 """
 
 from __future__ import annotations
@@ -33,9 +29,6 @@ _OF_ONE = ("waiting.next", "waiting.smallest", "waiting.largest", "waiting.rando
 def draw(seed: object, number: object, below: int) -> int:
     """Return a pseudo-random integer from 0 to ``below`` - 1. It is the same on all machines.
 
-    Its definition: the first 8 bytes of the SHA-256 digest of ``SEED:NUMBER``, read as a big-endian
-    integer, modulo ``below``.
-
     >>> draw(0, 0, 10), draw(0, 1, 10)
     (9, 7)
     """
@@ -44,10 +37,7 @@ def draw(seed: object, number: object, below: int) -> int:
 
 
 class OwnGauges:
-    """Gauges of the jobs of this run. They are updated once ``kept`` is true.
-
-    ``beats`` is the number of heartbeats so far; each one draws ``waiting.random`` again.
-    """
+    """Gauges of the jobs of this run. They are updated once ``kept`` is true."""
 
     __slots__ = (
         "_active", "_groups", "_lines", "_metrics", "_nodes", "_records", "_sizes", "_states",
@@ -61,8 +51,10 @@ class OwnGauges:
         metrics: MetricStore,
         index: RuleIndex,
     ) -> None:
-        #: True if the executor itself reports ``queue.*`` and ``waiting.nodes``.
+        #: True if the executor itself reports ``queue.*`` and ``waiting.nodes``. Its values are
+        #: then used, except for ``queue.active``.
         self.queue_reported = False
+        #: Number of heartbeats so far; each one draws ``waiting.random`` again.
         self.beats = 0
         self.index = index
         self.kept = False

@@ -1,9 +1,7 @@
 """Decides when each generator is called, and with which arguments.
 
-A call is a decision ``Call`` of kind ``generator``; the answer arrives as an event, so a replay
-does not call generators. Each generator has at most one pending call. ``agenda`` calls
-:meth:`GeneratorScheduler.turn` before it considers rules on ``idle``. The attribute ``jobs`` (see
-``points``) tracks the jobs of the points.
+A generator suggests parameters for new jobs. Its answer arrives as an event, so a replay does not
+call generators.
 """
 
 from __future__ import annotations

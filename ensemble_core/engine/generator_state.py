@@ -1,7 +1,6 @@
-"""State of a generator: its points and their outcomes, and the pending call.
+"""State of a generator: its points, their results, and the pending call.
 
-A point is a set of parameters that the generator suggested. The state of a generator is part of the
-state of the run, so snapshots contain it.
+A point is a set of parameters that the generator suggested.
 """
 
 from __future__ import annotations
@@ -32,15 +31,14 @@ _LAST = {"pending": 3, "pruned": 4, "lost": 5}
 
 @dataclass(slots=True, eq=False)
 class Asking:
-    """A pending call of a generator.
-
-    ``count`` is how many points it requests. ``told`` and ``readings`` have the finished points and
-    the rows of running points that it reports to the generator.
-    """
+    """A pending call of a generator: what it requests, and what it reports to the generator."""
 
     call: Call
+    #: Number of requested points.
     count: int
+    #: Finished points that the call reports.
     told: tuple[Point, ...]
+    #: Rows of running points that the call reports.
     readings: tuple[Reading, ...]
 
     def retry(self) -> Asking:
@@ -50,15 +48,14 @@ class Asking:
 
 @dataclass(slots=True, eq=False, repr=False)
 class GeneratorState:
-    """State of one generator.
-
-    ``points`` has all suggested points by number. ``over`` has the finished points that the next
-    call will pass on. ``exchanges`` has the calls that were answered.
-    """
+    """State of one generator."""
 
     name: str
+    #: All suggested points, by number.
     points: list[Point] = field(default_factory=list)
+    #: The calls that were answered.
     exchanges: list[Exchange] = field(default_factory=list)
+    #: Finished points that the next call will report.
     over: list[Point] = field(default_factory=list)
     readings: list[Reading] = field(default_factory=list)
     asking: Asking | None = None

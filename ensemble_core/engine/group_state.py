@@ -1,6 +1,4 @@
-"""State of a job group in the job table: waiting and held jobs, counts, and statistics for
-rules.
-"""
+"""State of a job group: its waiting and held jobs, its counts, and the statistics for rules."""
 
 from __future__ import annotations
 
@@ -38,26 +36,24 @@ Combination = bytes
 
 @dataclass(slots=True, eq=False, repr=False)
 class GroupState:
-    """State of one job group.
-
-    - ``waiting``: the jobs that wait for resources, oldest first.
-    - ``counts``: the group's counts in the metric store; ``watches``: the rules that wait for them.
-    - ``reads``: the statistics that are kept for each index.
-    - ``tables``: the slices that contain jobs of this group.
-    - ``spoken``: all names of statistics that rules use.
-    - ``columns``: the columns of output rows, if the group has a ``result``.
-    """
+    """State of one job group."""
 
     group: JobGroup
+    #: The group's counts in the metric store.
     counts: dict[str, int]
+    #: The rules that wait for a count.
     watches: dict[str, Watch] = field(default_factory=dict)
     next_index: int = 0
+    #: The jobs that wait for resources, oldest first.
     waiting: dict[str, JobRecord] = field(default_factory=dict)
     running: int = 0
     #: Number of failed jobs by cause.
     causes: dict[str, int] = field(default_factory=dict)
+    #: The statistics that are kept for each index.
     reads: Reads = field(default_factory=dict)
+    #: The slices that contain jobs of this group.
     tables: list[SliceTable] = field(default_factory=list)
+    #: All names of statistics that rules use.
     spoken: set[str] = field(default_factory=set)
     #: For each change in ``CHANGES``, those counters that are also kept for each index.
     spoken_changes: dict[Change, tuple[tuple[str, int], ...]] = field(
@@ -71,6 +67,7 @@ class GroupState:
     counts_passing: bool = False
     #: The combinations that were submitted, if a rule may need to know which ones are new.
     had: set[bytes] | None = None
+    #: The columns of output rows, if the group has a ``result``.
     columns: set[str] = field(default_factory=set)
     #: Names under ``result`` for which a missing value was reported already.
     without_value: list[str] = field(default_factory=list)

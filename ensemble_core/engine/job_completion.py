@@ -1,9 +1,4 @@
-"""Decides what follows when an attempt of a job ends: a retry, or the end of the job.
-
-A job with all its attempts is called an *index*; at its end, it is *done* or *lost*. The module
-also handles rules on ``limit`` and ``idle``. The methods are steps (see ``agenda``) and return the
-steps that follow.
-"""
+"""Decides what follows when an attempt of a job ends: a retry, or the end of the job."""
 
 from __future__ import annotations
 
@@ -24,7 +19,7 @@ __all__ = ["JobCompletion"]
 
 
 class JobCompletion:
-    """Handles retries, finished indices, and rules on ``idle`` and ``limit``."""
+    """Handles retries, the ends of jobs, and rules on ``idle`` and ``limit``."""
 
     def __init__(self, rules: RuleEvaluation, points: PointJobs) -> None:
         self.state = rules.state

@@ -1,9 +1,6 @@
-"""Tables of the states of attempts and indices, and of the effect of each job event.
+"""State machines of jobs and their attempts, as tables.
 
-The events are those of Flux RFC 21. An index is a job with all its attempts. ``ATTEMPT`` and
-``INDEX`` are the two state machines. A property test compares the engine with them, and another
-test compares the diagrams in ``docs/job-states.md`` with them. ``TRANSITIONS`` has the effect of
-each event on the record of a job.
+The events are those of Flux RFC 21. ``docs/job-states.md`` shows the tables as diagrams.
 """
 
 from __future__ import annotations
@@ -76,7 +73,9 @@ _ONCE = ("submit", "validate", "depend", "alloc", "start", "finish", "free", "cl
 
 
 def exit_code(status: int) -> int:
-    """Return the exit code that a shell would report for a wait status: 128 + N after signal N.
+    """Return the exit code that a shell would report for a wait status, as ``os.wait`` returns it.
+
+    If signal N has killed the process, the exit code is 128 + N.
 
     >>> exit_code(256), exit_code(9)
     (1, 137)
@@ -96,18 +95,18 @@ _STATE_EVENT = {
 
 
 class Transition(NamedTuple):
-    """The effect of one event on a job.
+    """The effect of one event on a job."""
 
-    If a job has the event at most once, ``once`` is the event's bit in the set of events that a job
-    has had; otherwise, it is 0. ``state`` is the new state (0: unchanged). ``changes`` is true if
-    the event changes more of the job's record than its state. Rules get the trigger events
-    ``moving`` if the event changes the job's state, and otherwise ``trigger_events``.
-    """
-
+    #: If a job has the event at most once: the event's bit in the set of events that a job has had.
+    #: Otherwise, 0.
     once: int
+    #: True if the event changes more of the job's record than its state.
     changes: bool
+    #: The new state, or 0 if the state does not change.
     state: int
+    #: The trigger events for rules, if the event does not change the job's state.
     trigger_events: tuple[str, ...]
+    #: The trigger events for rules, if the event changes the job's state.
     moving: tuple[str, ...]
 
 

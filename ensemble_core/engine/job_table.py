@@ -1,7 +1,6 @@
 """Job table: all jobs that are not over, and the state of each group.
 
-A job is in the table from the decision to submit it until its ``clean`` event. After that, only
-counts remain. Only the engine changes the table.
+A job is in the table from the decision to submit it until its ``clean`` event.
 """
 
 from __future__ import annotations
@@ -51,11 +50,7 @@ _MANY_SLICES = 100_000
 
 
 class JobTable:
-    """The jobs that are not over, by our id, and the counts of all jobs.
-
-    Every change updates the metrics. If rules wait for a changed metric, the table marks it in the
-    rule index.
-    """
+    """The jobs that are not over, and the counts of all jobs."""
 
     def __init__(
         self, groups: Mapping[str, JobGroup], metrics: MetricStore, index: RuleIndex

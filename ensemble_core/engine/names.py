@@ -1,8 +1,4 @@
-"""Looks up the names that conditions, actions and results can use, such as ``duration`` or ``T``.
-
-:func:`all_fields` returns all names with their values. :func:`named_fields` returns only some of
-them, which is faster: most rules use one or two.
-"""
+"""Values of the names that conditions, actions and results can use, such as ``duration``."""
 
 from __future__ import annotations
 
@@ -69,7 +65,10 @@ def named_fields(
     own: Mapping[str, Any] = NOTHING,
     scope: Scope | None = None,
 ) -> dict[str, Any]:
-    """Return those of the fields in :func:`all_fields` that have these names."""
+    """Return those of the fields in :func:`all_fields` that have these names.
+
+    This is faster than to compute all fields: most rules use one or two.
+    """
     row, context = NOTHING, NOTHING
     if type(event) is JobEvent:
         context = event.context

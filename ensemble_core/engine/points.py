@@ -1,7 +1,6 @@
 """Submits and tracks the jobs of generators' points, and cancels those of pruned points.
 
-A point is a set of parameters that a generator suggested. It is finished when all its jobs are
-over. The module ``generator_scheduler`` decides when generators are called.
+A point is a set of parameters that a generator suggested.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ __all__ = ["PointJobs"]
 
 
 class _GeneratorOrigin(Origin):
-    """Origin of a generator's decisions, which come from no rule and no firing."""
+    """Origin of a decision that was made for a generator, not by a rule."""
 
     @property
     def rule(self) -> str:

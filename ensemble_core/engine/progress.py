@@ -1,7 +1,4 @@
-"""Creates the report on a run's state: its groups, remaining time and costs.
-
-The report is computed from the counts in the job table when :meth:`Engine.report` is called.
-"""
+"""Report on the state of a run: its groups, its remaining time and its costs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Rate limit on submits (``limits.submits_per_second``), implemented as a token bucket.
-
-The bucket holds the tokens of one second. Jobs for which there is no token wait here in order.
-"""
+"""Rate limit on submits (``limits.submits_per_second``), implemented as a token bucket."""
 
 from __future__ import annotations
 

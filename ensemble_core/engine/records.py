@@ -1,13 +1,12 @@
-"""Records that the parts of the engine exchange, for example on attempts, indices and firings.
+"""Records that the parts of the engine exchange.
 
-Records that outlast an event are part of the state. Some terms:
+Some terms:
 
-- An *index* is a job as its group counts it: one element of the sweep.
-- An *attempt* is one submission of an index: a job in the queue with its own id.
-- A *scope* is an index or a slice of a sweep, with its counts and statistics. A rule with ``each``
-  has an instance for each scope, and ``STAT.NAME`` in such a rule is a statistic over the values in
-  the scope. A statistic is kept only if a rule uses it, but a slice always counts its jobs.
-- A *match* is an event that fits the triggers of some rules, with the event's job.
+- *Attempt*: one submission of a job, with its own id in the queue.
+- *Index*: a job with all its attempts.
+- *Slice*: all jobs that have the same values of some parameters.
+- *Scope*: an index or a slice. A rule with ``each`` has an instance for each scope.
+- *Match*: an event that fits the triggers of some rules, with the event's job.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ Reads = dict[str, list[StatisticSpec]]
 
 
 def add_read(reads: Reads, name: str, statistics: Mapping[str, StatisticSpec]) -> None:
-    """Keep the data that ``STAT.VARIABLE`` needs, from now on."""
+    """Add the statistic that the name ``STAT.VARIABLE`` needs to ``reads``."""
     statistic, _, variable = name.partition(".")
     if statistic == "count":
         reads.setdefault(name, [])
@@ -134,9 +133,7 @@ class Scope:
 
 
 class SliceKey(NamedTuple):
-    """Definition of slices: the groups, and the parameters whose values divide the jobs into
-    slices.
-    """
+    """Definition of slices: groups, and the parameters whose values distinguish the slices."""
 
     groups: tuple[str, ...]
     parameters: tuple[str, ...]
@@ -144,19 +141,17 @@ class SliceKey(NamedTuple):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Slice(Scope):
-    """The indices that have the same values of some parameters.
-
-    ``order`` is the position among the slices of the same key, by first submit. ``open`` is the
-    number of indices that are not over. ``counters`` are those that the metric store has for a
-    group.
-    """
+    """The jobs that have the same values of some parameters."""
 
     key: SliceKey = field(kw_only=True)
     parameters: Mapping[str, object] = field(kw_only=True)
+    #: Position among the slices of the same key, by first submit.
     order: int = field(kw_only=True)
     #: The statistics that the slice keeps; shared with all slices of the same key.
     reads: Reads = field(kw_only=True)
+    #: Number of indices that are not over.
     open: int = 0
+    #: The same counters as the metric store has for a group.
     counters: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KEPT, 0))
 
     @property
@@ -170,9 +165,10 @@ class Slice(Scope):
 
 @dataclass(slots=True, eq=False, repr=False)
 class SliceTable:
-    """All slices with the same key. ``reads`` has the statistics that each of them keeps."""
+    """All slices with the same key."""
 
     key: SliceKey
+    #: The statistics that each slice keeps.
     reads: Reads = field(default_factory=dict)
     slices: dict[tuple[object, ...], Slice] = field(default_factory=dict)
 
@@ -195,15 +191,13 @@ class SliceTable:
 
 @dataclass(slots=True, eq=False)
 class Link:
-    """A firing in a chain, in which each firing caused the next one.
-
-    ``depth`` is the position in the chain, counted since a job last finished. ``finishes`` is the
-    number of jobs that had finished when the rule fired.
-    """
+    """A firing in a chain, in which each firing caused the next one."""
 
     rule: str
     parent: Link | None
+    #: Position in the chain, counted since a job last finished.
     depth: int
+    #: Number of jobs that had finished when the rule fired.
     finishes: int
 
     def names(self) -> list[str]:
@@ -218,16 +212,14 @@ class Link:
 
 @dataclass(slots=True, eq=False, repr=False)
 class JobRecord:
-    """An attempt that is not over.
-
-    ``source`` is the group from which the job was created. ``kept`` is the attempt's index, or
-    ``None`` as long as nothing needs the index.
-    """
+    """An attempt that is not over."""
 
     job: Job
     submitted: float
     link: Link | None
+    #: The group from which the job was created.
     source: JobGroup | None = None
+    #: The attempt's index, or ``None`` as long as nothing needs the index.
     kept: Index | None = None
     state: int = JobState.NEW.value
     started: float | None = None
@@ -312,12 +304,10 @@ class JobRecord:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Index(Scope):
-    """A job with all its attempts, until it is over. Most jobs get by without this object.
+    """A job with all its attempts, until it is over. Created only for jobs that need it."""
 
-    ``record`` is the newest attempt. The statistics cover the rows of this attempt and, if it
-    continues earlier attempts (``resume``), also their rows.
-    """
-
+    #: The newest attempt. The statistics cover its rows and, if it continues earlier attempts
+    #: (``resume``), also their rows.
     record: JobRecord = field(kw_only=True)
     slices: tuple[Slice, ...] = ()
     #: The retry that was decided, until its attempt is submitted.
@@ -368,16 +358,14 @@ class Match(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Origin:
-    """The firing that made a decision, as plain data. Plans see it as an ``EngineFiring``.
-
-    ``number`` is the number of the firing in the run, and ``link`` is its position in a chain.
-    ``fields`` has the fields for conditions and messages.
-    """
+    """The firing that made a decision, as plain data."""
 
     rule_state: RuleState
+    #: Number of the firing in the run.
     number: int
     link: Link
     match: Match
+    #: Fields for conditions and messages.
     fields: Mapping[str, Any]
 
     @property
@@ -427,12 +415,10 @@ class Pending(Generic[Asked]):
 
 @dataclass(slots=True, eq=False)
 class Stop:
-    """A stop that is in effect.
-
-    ``deferred`` has the events that a resume will handle; ``over`` has the jobs that ended in these
-    events.
-    """
+    """A stop that is in effect."""
 
     decision: Terminate
+    #: The events that a resume will handle.
     deferred: list[Event] = field(default_factory=list)
+    #: The jobs that ended in these events.
     over: dict[str, None] = field(default_factory=dict)
