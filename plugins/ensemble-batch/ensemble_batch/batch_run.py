@@ -1,7 +1,7 @@
-"""State of a run on a queue whose wrapper scripts claim their jobs.
+"""State of a run whose jobs are claimed by their wrapper scripts.
 
-A wrapper claims its job by creating a file, and runs nothing if the file exists. So each job runs
-once, even if the queue has two copies of it.
+A wrapper script runs one job. It first claims the job by creating a file, and runs nothing if the
+file exists. So each job runs once, even if the queue has two copies of it.
 """
 
 from __future__ import annotations
@@ -24,9 +24,7 @@ __all__ = ["BatchRun"]
 
 
 class BatchRun(QueueRun):
-    """A run whose wrapper scripts claim their jobs, and report through files in the folder
-    ``spool``.
-    """
+    """A run whose wrapper scripts claim jobs, and report through files in the folder ``spool``."""
 
     claims: ClassVar[bool] = True
 

@@ -1,4 +1,4 @@
-"""Events of one job of a queue, each once and in order (as in Flux's RFC 21).
+"""Events of one job of a queue: each event once, in the order of Flux's RFC 21.
 
 Reports about a job may arrive late, twice or never, with times of different clocks.
 """

@@ -27,9 +27,9 @@ LEAVE, PATIENCE = 10.0, 120.0
 def between(period: float) -> float:
     """Return the interval between queries for a poll ``period``, in seconds.
 
-    A job counts as gone only after three replies without it, which takes 3 s. So the interval is 3
-    s shorter than the period. If the period is shorter than 6 s, the interval is 3 s, but at most
-    the period.
+    A job that is missing in a reply counts as gone after two more queries, which take 3 s. So the
+    interval is 3 s shorter than the period: a job's end is noticed within the period. Periods below
+    6 s are too short for that.
 
     >>> between(15.0), between(60.0), between(5.0), between(1.0)
     (12.0, 57.0, 3.0, 1.0)

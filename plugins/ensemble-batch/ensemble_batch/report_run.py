@@ -1,6 +1,7 @@
-"""State of a run on a queue whose jobs report over the network.
+"""State of a run whose jobs report over the network.
 
-A job's wrapper script reports the command's result. The queue reports why it ended the job.
+The wrapper script of a job reports the result of the job's command. If the queue ended the job,
+only the queue reports why.
 """
 
 from __future__ import annotations

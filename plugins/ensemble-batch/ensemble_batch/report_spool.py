@@ -24,7 +24,7 @@ class ReportSpool(SharedFolder):
     """Shared folder of one run. Raises :class:`OSError` if it cannot be created.
 
     - ``address``: where the current controller listens
-    - ``token``: what each report must contain
+    - ``token``: the token that each report must contain
     - ``reports``: reports that wrapper scripts could not send
     - ``scripts``: the batches' scripts
     - ``void``: a file for each batch that must not run any more

@@ -30,7 +30,7 @@ __all__ = ["Submission"]
 
 @dataclass(slots=True)
 class _PendingBatch:
-    """A batch that is being submitted, or that may or may not have arrived."""
+    """A batch whose submission is in progress or got no reply."""
 
     sent: Sent
     orders: list[tuple[Job, Place]]

@@ -1,4 +1,4 @@
 """Ensemble runs in a browser: ``ensemble report`` and ``ensemble dashboard``.
 
-Both show the page in ``client/``. A report is one file, a dashboard a web server for its owner.
+Both show the page in ``client/``. A report is one file; a dashboard is a web server.
 """

@@ -1,4 +1,4 @@
-"""Follows the eventlog of each of a run's jobs in Flux.
+"""Follows the eventlogs of a run's jobs in Flux.
 
 Needed for users who do not own the Flux instance (guests): they cannot read its journal, which has
 the events of all jobs.

@@ -1,8 +1,7 @@
 """Jobspecs for Ensemble: one description of work that any queue can run.
 
 A jobspec is a YAML file in one of three forms: Flux's own (``flux``), jobspec 0.0 (``transform``)
-or 0.1 (``nextgen``). The function ``read`` returns its content as a ``Workload``, whatever the
-form. Submodules are imported on first use.
+or jobspec 0.1 (``nextgen``). The function ``read`` returns its content as a ``Workload``.
 """
 
 from __future__ import annotations

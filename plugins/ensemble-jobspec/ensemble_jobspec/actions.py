@@ -1,9 +1,7 @@
-"""Actions of converted jobspecs: ``jobspec-local`` runs a command on the controller's machine, and
-``jobspec-files`` puts files into the staging folder.
+"""Actions of ensemble files that were converted from jobspecs.
 
-Both may be slow, so they run outside the engine's thread. If one succeeds, the actions in its
-option ``then`` follow. If it fails, this is an error of the run (exit code 1), and the tasks that
-depend on it never start.
+- ``jobspec-local`` runs a command on the controller's machine.
+- ``jobspec-files`` puts files into the staging folder.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ _TOLD = 2000
 
 
 def fill_folder(text: str, context: CallContext) -> str:
-    """Return a path with its placeholders replaced by the run's tag and start folder."""
+    """Return the path with its placeholders replaced by the run's tag and start folder."""
     return os.path.join(
         context.cwd, text.replace("{run}", context.run).replace("{cwd}", context.cwd)
     )
@@ -67,8 +65,7 @@ def _run_command(context: CallContext) -> list[Action]:
 
 
 def _run_all(context: CallContext, records: Path) -> str:
-    """Run the command as many times as requested and return its output, unless the output is
-    secret.
+    """Run the command as many times as requested. Return its output, empty if it is secret.
 
     Raises :class:`EnsembleError` if the command fails.
     """

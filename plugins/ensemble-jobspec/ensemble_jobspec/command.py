@@ -72,8 +72,9 @@ def jobspec(ctx: click.Context, debug: bool, quiet: bool) -> None:
     "--json", "as_json", is_flag=True, help="Print JSON: one line for each file or mistake."
 )
 def validate(files: tuple[str, ...], form: str | None, as_json: bool) -> int:
-    """Check jobspecs and report every mistake with its place. The exit code is 2 if there are
-    mistakes.
+    """Check jobspecs and report every mistake with its place.
+
+    The exit code is 2 if there are mistakes.
     """
     from ensemble_jobspec.conversion import convert as converted
     from ensemble_jobspec.reader import read_jobspec
@@ -174,7 +175,8 @@ def run(
     """Run a jobspec, as 'ensemble run' does with an ensemble file.
 
     The run has a journal, so 'ensemble resume', 'why' and 'logs' work. The exit code is 0 if every
-    task succeeded, 1 if one failed (its dependents are never submitted), 2 for an invalid file.
+    task succeeded, 1 if a task failed, 2 for an invalid file. Tasks that depend on a failed task
+    are never submitted.
     """
     if transform is not None and executor is not None and transform != executor:
         raise UsageError("--transform cannot be combined with --executor", code="bad-option")
@@ -303,7 +305,7 @@ def convert(
 def satisfy(file: str, form: str | None, folder: str, require_all: bool, as_json: bool) -> int:
     """Check a jobspec's requirements against graphs of subsystems.
 
-    The exit code is 0 if all are met, 1 if one is not, 2 for an invalid file.
+    The exit code is 0 if all requirements are met, 1 if one is not, 2 for an invalid file.
     """
     from ensemble_jobspec.subsystems import check_requirements
 
@@ -346,9 +348,9 @@ def serve(
 ) -> int:
     """Wait for jobspecs that are moved into FOLDER/new, and run each of them once.
 
-    Each jobspec is validated, run, and moved to FOLDER/done or FOLDER/failed with a text file that
-    describes the result. If the server was killed, the next server resumes its runs. Files that
-    still grow or whose names end with .part are ignored until they are complete.
+    Each jobspec is validated and run. It is then moved to FOLDER/done or FOLDER/failed, with a text
+    file that describes the result. If the server was killed, the next server resumes its runs.
+    Files that still grow or whose names end with .part are ignored until they are complete.
     """
     from ensemble_jobspec.folder_server import Runs, Server
 

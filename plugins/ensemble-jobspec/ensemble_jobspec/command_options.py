@@ -1,7 +1,4 @@
-"""Options that several ``ensemble jobspec`` commands have, and what the commands do with them.
-
-The commands read a jobspec, collect the options in ``Options``, and convert the jobspec.
-"""
+"""Options that several ``ensemble jobspec`` commands share."""
 
 from __future__ import annotations
 
@@ -42,7 +39,7 @@ form_option = click.option(
 
 
 def conversion_options(function: Callable[..., int]) -> Callable[..., int]:
-    """Add the conversion's options to a command, which gets them as the mapping ``how``."""
+    """Add conversion options to a command; the command gets them as the mapping ``how``."""
 
     def command(**given: Any) -> int:
         how = {
@@ -98,7 +95,7 @@ def read_workload(file: str, form: str | None) -> Workload:
 def conversion_settings(
     how: Mapping[str, Any], registry: Registry, executor: str | None, file: str
 ) -> Options:
-    """Return the conversion's options from those of :func:`conversion_options`."""
+    """Return the values of :func:`conversion_options` as ``Options``."""
     from ensemble_jobspec.conversion import Options
     from ensemble_jobspec.schemas import STEPS
     from ensemble_jobspec.site_table import read_site
@@ -128,8 +125,7 @@ def run_options(
     state: str | None,
     how: Mapping[str, Any],
 ) -> Options:
-    """Return the options for converting a workload for a queue, with the queue's gauges if the
-    workload needs them."""
+    """Return the options for running a workload, with the queue's gauges if it needs them."""
     from ensemble_jobspec.gauges import needs_gauges, read_gauges
 
     name = choice.record.name
@@ -154,8 +150,6 @@ def convert_workload(workload: Workload, options: Options) -> Converted:
 
 
 def ensemble_command() -> str:
-    """Return the ``ensemble`` command of this process, in a form that a job on another node can
-    call.
-    """
+    """Return the path of this process's ``ensemble`` command, for jobs on other nodes."""
     beside = Path(sys.executable).with_name("ensemble")
     return str(beside) if beside.exists() else "ensemble"

@@ -1,10 +1,7 @@
 """Converts a workload into job groups and rules of an ensemble file.
 
-Each unit of the plan (a task, a group or a step) becomes a job group, or an action on the
-controller's machine. A unit has one rule for each of its dependencies: the rule fires when all jobs
-of the dependency have succeeded. It then enables the unit's next rule; the last rule starts the
-unit. So if a dependency fails, the unit never starts, and the run's summary lists the rules that
-did not fire.
+Each task, group or step becomes a job group or an action. Rules start it when all its dependencies
+have succeeded.
 """
 
 from __future__ import annotations
@@ -92,9 +89,7 @@ class _Conversion:
         return name
 
     def _done(self, unit: Unit) -> tuple[str, int]:
-        """Return the metric that counts finished jobs of a unit, and its value once the unit is
-        done.
-        """
+        """Return the metric that counts a unit's finished jobs, and its value when all are done."""
         if unit.kind in ("job", "batch") or (unit.kind == "local" and self._is_job(unit)):
             return f"count.{unit.name}.success", unit.count
         if unit.kind == "end":
@@ -130,6 +125,7 @@ class _Conversion:
         for number, wait in enumerate(waits):
             path, least = counts[wait]
             last = number + 1 == len(waits)
+            # If a dependency fails, the run's summary lists the rules that did not fire.
             action = begin if last else {"name": "enable", "rules": names[number + 1]}
             rule: dict[str, Any] = {
                 "id": names[number],

@@ -1,7 +1,4 @@
-"""Mistakes in a jobspec: turns each schema error into a sentence, with its place and a suggestion.
-
-``reader`` and the readers of the forms collect their mistakes in one :class:`Faults`.
-"""
+"""Mistakes in a jobspec: turns schema errors into sentences, with places and suggestions."""
 
 from __future__ import annotations
 

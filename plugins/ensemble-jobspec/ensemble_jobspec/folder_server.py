@@ -1,9 +1,7 @@
-"""Folder server: runs the jobspecs that users move into a folder, each exactly once.
+"""Folder server: runs, exactly once, each jobspec that users move into a folder.
 
-That holds even if the server or a run's controller is killed. The server claims a file by moving it
-from ``new`` to ``running``, where it has the tag of its run as its name. When the run is over, the
-server moves the file to ``done`` or ``failed``. On start, it resumes the runs of files in
-``running``.
+The server moves a file from ``new`` to ``running``, and to ``done`` or ``failed`` when its run is
+over. On start, it resumes the runs of the files in ``running``.
 """
 
 from __future__ import annotations
@@ -45,19 +43,15 @@ _PROGRAM = (
 
 
 class _Ended(NamedTuple):
-    """A finished jobspec: its file, exit code, and the reason for an exit code other than 0."""
+    """A jobspec whose run is over."""
 
     file: Path
-    code: int
-    why: str
+    code: int  # exit code
+    why: str  # reason for an exit code other than 0
 
 
 class _Backoff:
-    """Exponential backoff between controllers that die early.
-
-    A controller that has run for a while resets the backoff. With ``once``, all deaths count
-    towards giving up.
-    """
+    """Exponential backoff between controllers that die early."""
 
     def __init__(self, *, once: bool) -> None:
         self._once = once
@@ -73,6 +67,7 @@ class _Backoff:
         Return when to start the next one (monotonic seconds), and whether this was the first death.
         """
         now = time.monotonic()
+        # A controller that has run for a while resets the backoff, except with ``once``.
         self._tries = 1 if not self._once and now - started > _MOST else self._tries + 1
         return now + min(_MOST, _FIRST * 2 ** min(self._tries - 1, 10)), self._tries == 1
 
@@ -244,11 +239,9 @@ def _make_folders(folder: Path) -> None:
 class Runs:
     """The runs of jobspecs, at most ``at_once`` at a time.
 
-    A process ``ensemble jobspec run``, with the additional options ``words``, controls each run. If
-    it dies before the run is over, it is started again after a delay; with ``once``, the run is
-    given up after a few such deaths. The attribute ``gave_up`` says why a run is left to the next
-    server, because it was given up or stopped; otherwise it is empty. The run's journal says
-    whether the run is over; the exit code does not.
+    Each run is controlled by a process ``ensemble jobspec run``, with the additional options
+    ``words``. A process that dies before its run is over is restarted after a delay. With ``once``,
+    the run is given up after a few deaths.
     """
 
     def __init__(
@@ -268,6 +261,7 @@ class Runs:
         self._again: dict[Path, float] = {}
         self._backoffs: dict[Path, _Backoff] = {}
         self._stopping = False
+        #: Why a run is left to the next server: it was given up or stopped. Empty otherwise.
         self.gave_up = ""
 
     @property

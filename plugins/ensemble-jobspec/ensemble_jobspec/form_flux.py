@@ -1,4 +1,4 @@
-"""Reader of the form ``flux``: Flux's own jobspec (RFC 14, V1 of RFC 25), which has one task."""
+"""Reader of the form ``flux``: Flux's own jobspecs (RFC 14, V1 of RFC 25)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reader of the form ``nextgen``: jobspec 0.1.x, with tasks and groups that refer to each other."""
+"""Reader of the form ``nextgen``: jobspecs 0.1.x, which have tasks and groups."""
 
 from __future__ import annotations
 
@@ -32,16 +32,11 @@ def read_nextgen(faults: Faults, name: str) -> Workload:
 
 
 class _Outer(NamedTuple):
-    """Context that a task or group inherits.
+    """Attributes and time limit that a task or group inherits."""
 
-    The field ``base`` has the attributes of the jobspec and of the enclosing groups' resources. The
-    field ``groups`` has the attributes of the enclosing groups themselves; these override the
-    attributes of a task's resources. The field ``limit`` is the time limit of the innermost group.
-    """
-
-    base: Attributes
-    groups: Attributes
-    limit: float | None
+    base: Attributes  # of the jobspec and of the enclosing groups' resources
+    groups: Attributes  # of the enclosing groups; they override those of a task's resources
+    limit: float | None  # time limit of the innermost group
 
 
 class _Reader:

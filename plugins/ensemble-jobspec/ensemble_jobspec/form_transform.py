@@ -1,4 +1,4 @@
-"""Reader of the form ``transform``: jobspec 0.0.x, with one task that has scripts and steps."""
+"""Reader of the form ``transform``: jobspecs 0.0.x, which have one task with scripts and steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STEPS: Path = ("task", "transform")
 
 
 def read_transform(faults: Faults, name: str) -> Workload:
-    """Return the workload of a jobspec with ``task``."""
+    """Return the workload of a jobspec in the form ``transform``."""
     given = faults.document.data["task"]
     count = given.get("count", {})
     request = request_of_list(faults, count.get("per_slot", 1), count.get("total"))

@@ -1,9 +1,4 @@
-"""Reads the queue's gauges before a run, to choose between alternative resources.
-
-With the executor ``local``, a request that is larger than this machine is rejected before anything
-is submitted. With any other executor it causes only a warning, and the queue decides: nodes that
-are down or drained now may come back. The executor is opened to read its gauges, and closed again.
-"""
+"""Reads the queue's gauges before a run, to choose between alternative resources."""
 
 from __future__ import annotations
 
@@ -21,7 +16,7 @@ __all__ = ["needs_gauges", "read_gauges"]
 
 
 def needs_gauges(workload: Workload) -> bool:
-    """Return whether a task or group has alternative resources or requests more than one core."""
+    """Return whether a task or group requests alternatives, a GPU, or more than one core."""
     return any(
         len(each.alternatives) > 1 or _is_demanding(each.alternatives[0])
         for each in _requests(workload)
@@ -42,11 +37,11 @@ def read_gauges(
 ) -> Mapping[str, float] | None:
     """Return the executor's gauges, or ``None`` if it reports none.
 
-    Warns if the executor reports none, but one of several alternatives must be chosen. A resizable
-    queue can grow, so its gauges are read only for such a choice.
+    Warns if the executor reports none, but one of several alternatives must be chosen.
     """
     alternatives = any(len(each.alternatives) > 1 for each in _requests(workload))
     here = choice.record.name == "local"
+    # A resizable queue can grow, so its gauges are read only to choose between alternatives.
     if "resize" in choice.record.capabilities and not (here or alternatives):
         return None
     executor = build_executor(registry, choice.record, choice.options)

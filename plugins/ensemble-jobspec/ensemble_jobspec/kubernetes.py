@@ -1,8 +1,7 @@
 """Writes Kubernetes manifests: Jobs (batch/v1), and MiniClusters for jobs of several nodes.
 
-Ensemble does not apply the manifests; the user does. Kubernetes has no dependencies between Jobs.
-So an annotation of each Job lists the Jobs on which it depends; the user must apply its manifest
-when these Jobs have succeeded.
+The user applies the manifests. The annotation ``ensemble/jobspec-after`` of a Job lists the Jobs
+that must succeed first.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _STAGE = "/stage"
 
 
 def _dns_name(text: str) -> str:
-    """Return a valid Kubernetes name. A changed name gets a digest to stay unique."""
+    """Return a valid and unique Kubernetes name for a text."""
     name = _OTHER.sub("-", text.lower()).strip("-")
     if name == text and len(name) <= 52:
         return name

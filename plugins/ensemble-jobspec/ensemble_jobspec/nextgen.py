@@ -1,4 +1,4 @@
-"""Writes a workload of any form as a jobspec of the form ``nextgen`` (0.1)."""
+"""Writes a workload as a jobspec 0.1 (the form ``nextgen``)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Options for converting a jobspec into an ensemble file, and the result of the conversion.
-
-``conversion`` reads :class:`Options` and creates :class:`Converted`, which the commands run, or
-write as text for a queue.
-"""
+"""Options for converting a jobspec into an ensemble file, and the result of the conversion."""
 
 from __future__ import annotations
 
@@ -24,24 +20,10 @@ _STAGE = "{cwd}/jobspec-{run}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Options for converting a jobspec.
+    """Options for converting a jobspec into an ensemble file."""
 
-    - ``executor``: the executor that will run the jobs
-    - ``executors``: the installed executors; the job groups have options of these only
-    - ``site``: for each requirement (such as a CPU type), the executors' options that meet it; with
-      ``strict``, a requirement without an entry is an error
-    - ``gauges``: resources of the executor (``nodes.up`` …), to choose the first alternative of a
-      request that fits; with ``firm``, the executor can never have more, so that none fits is an
-      error instead of a warning
-    - ``shared``: whether all nodes see the staging folder, for steps that do not specify it
-    - ``contents``: function that reads a staged file
-    - ``program``, ``file``, ``state``: the ``ensemble`` command, the jobspec and the folder of
-      runs, for a job that runs a group as a nested ensemble
-    - ``flux``: the ``flux`` command for such a job; empty if Flux is missing
-    """
-
-    executor: str | None = None
-    executors: frozenset[str] = frozenset()
+    executor: str | None = None  # which will run the jobs
+    executors: frozenset[str] = frozenset()  # installed; job groups get options of these only
     groups: Mode | None = None
     copies: Copies = "slots"
     prefix: str = ""
@@ -49,17 +31,24 @@ class Options:
     only: tuple[str, ...] = ()
     skip: frozenset[str] = frozenset()
     stage: str = _STAGE
+    #: Whether all nodes see the staging folder, for steps that do not specify it.
     shared: bool = True
+    #: The executors' options that meet each requirement, such as a CPU type.
     site: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: _NOTHING)
-    strict: bool = False
+    strict: bool = False  # a requirement without an entry in ``site`` is an error
+    #: Resources of the executor (``nodes.up`` …), to choose the first alternative that fits.
     gauges: Mapping[str, float] | None = None
+    #: Whether the executor can never have more than ``gauges``. Then it is an error if no
+    #: alternative fits, otherwise a warning.
     firm: bool = True
     parameters: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
+    #: For jobs that run a group as a nested ensemble: the commands ``ensemble`` and ``flux`` (empty
+    #: if Flux is missing), the jobspec and the folder of runs.
     program: tuple[str, ...] = ("ensemble",)
     flux: str = ""
     file: str = ""
     state: str = ""
-    contents: Callable[[str], str] | None = None
+    contents: Callable[[str], str] | None = None  # reads a staged file
 
     @property
     def mode(self) -> Mode:

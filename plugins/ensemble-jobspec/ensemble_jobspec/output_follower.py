@@ -1,7 +1,4 @@
-"""Output follower: prints the lines of watched jobs, during the run or after it.
-
-``ensemble jobspec run`` uses it for tasks with ``watch``.
-"""
+"""Output follower: prints the output of tasks with ``watch``."""
 
 from __future__ import annotations
 
@@ -21,11 +18,7 @@ _LOOK, _SHARE = 0.5, 0.1
 
 
 class Follower:
-    """Prints the output of all jobs of the watched groups.
-
-    With ``late``, it prints the output after the run, because until then a live table occupies the
-    terminal.
-    """
+    """Prints the output of all jobs of some groups: during the run or, with ``late``, after it."""
 
     def __init__(self, folder: Path, groups: Sequence[str], *, late: bool) -> None:
         self._folder = folder
@@ -33,6 +26,7 @@ class Follower:
         self._read: dict[Path, int] = {}
         self._last: Path | None = None
         self._over = threading.Event()
+        # With ``late``, a live table occupies the terminal during the run.
         self._thread = None if late else threading.Thread(target=self._follow, daemon=True)
 
     def __enter__(self) -> Follower:

@@ -1,12 +1,6 @@
-"""Plan of a workload: its units of work in the order of the file, with their dependencies. Pure.
+"""Plan of a workload: its units of work in the order of the file, with their dependencies.
 
-``conversion`` makes a job group or an action of each unit, and rules of the dependencies. Units:
-
-- each task; of a task that consists of steps (form ``transform``), each step that submits a job,
-  each step ``auth``, and each series of steps that write files
-- in the mode ``nested``, each group that requests resources, in place of its tasks: one job runs
-  all of them
-- the end of a group of tasks with several last units, for units that depend on the group
+Most units are tasks. Some are steps of a task, or groups that run as one job.
 """
 
 from __future__ import annotations
@@ -31,31 +25,25 @@ _LONGEST = 80
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A unit of work.
-
-    Its ``kind`` is one of:
+    """Part of a workload that is started as a whole.
 
     - ``job``: a job in the queue
     - ``local``: a command on the controller's machine
     - ``files``: writes files into a folder
-    - ``batch``: a job with a nested ensemble
-    - ``end``: does nothing, but depends on several units
-
-    The field ``after`` lists the unit's dependencies. The field ``stage`` is the staging folder,
-    and ``shared`` says whether all nodes see that folder (``None``: unknown). The field ``path``
-    has the names of the groups around a batch.
+    - ``batch``: a job that runs a group as a nested ensemble
+    - ``end``: nothing to do; done when all its dependencies are done
     """
 
     name: str
     kind: Literal["job", "local", "files", "batch", "end"]
     task: Task | None = None
     group: Group | None = None
-    after: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()  # dependencies
     steps: tuple[Step, ...] = ()
     staged: tuple[str, ...] = ()
-    stage: str | None = None
-    shared: bool | None = None
-    path: tuple[str, ...] = ()
+    stage: str | None = None  # staging folder
+    shared: bool | None = None  # whether all nodes see the staging folder
+    path: tuple[str, ...] = ()  # names of the groups around a batch
     count: int = 1
 
 
@@ -97,7 +85,7 @@ def plan(
 ) -> list[Unit]:
     """Return the units of a workload, or of its group ``only``.
 
-    Every name starts with ``prefix``. Steps listed in ``skip`` are omitted.
+    Their names start with ``prefix``. Steps listed in ``skip`` are omitted.
     """
     planner = _Planner(workload, mode, frozenset(skip))
     tasks, groups, path = workload.tasks, workload.groups, tuple(only)

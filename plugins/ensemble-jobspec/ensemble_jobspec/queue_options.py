@@ -1,8 +1,4 @@
-"""Computes the queue options of a job from its shape, its Flux-only attributes and the site's
-table.
-
-The module also builds the command that starts Flux in a Slurm job. Called by ``conversion``.
-"""
+"""Computes the options of a jobspec's jobs for each executor."""
 
 from __future__ import annotations
 
@@ -17,9 +13,9 @@ __all__ = ["broker_words", "queue_options"]
 def queue_options(
     shape: Shape, extra: Mapping[str, Any], met: Iterable[Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
-    """Return the options by executor.
+    """Return a job's options for each executor.
 
-    The argument ``met`` has the site's options for each requirement, which take precedence.
+    The mapping ``met`` has the site's options for each requirement. They take precedence.
     """
     options: dict[str, dict[str, Any]] = {"flux": {}, "slurm": {}}
     for own in options.values():

@@ -1,8 +1,4 @@
-"""Reader of jobspecs: detects the form and returns the workload.
-
-The commands and the source ``jobspec`` of ensemble files call it. Programs use it as
-``ensemble_jobspec.read``.
-"""
+"""Reader of jobspecs: detects the form and returns the workload."""
 
 from __future__ import annotations
 
@@ -33,9 +29,10 @@ _OTHER = re.compile(r"[^A-Za-z0-9_-]+")
 
 
 def read(source: str | os.PathLike[str], form: Form | None = None) -> Workload:
-    """Return the workload of a file, or of a text (several lines, or starting with ``{``).
+    """Return the workload of a jobspec, given as a file or as text.
 
-    Raises :class:`~ensemble_core.FileErrors` with all mistakes and their places.
+    A text has several lines or begins with ``{``. Raises :class:`~ensemble_core.FileErrors` with
+    all mistakes and their places.
     """
     if isinstance(source, str) and ("\n" in source or source.lstrip().startswith("{")):
         return read_jobspec(source, "jobspec", form)

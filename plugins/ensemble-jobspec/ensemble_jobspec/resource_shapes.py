@@ -1,7 +1,6 @@
-"""Computes the shape of a job, its nodes, tasks, cores and GPUs, from a jobspec's resource tree.
+"""Computes a job's nodes, tasks, cores and GPUs from a jobspec's resource tree.
 
-A slot runs one task, which owns everything in the slot. Without slots, each node runs one task with
-everything in the node. Counts multiply down the tree.
+A slot runs one task. Without slots, each node runs one task. Counts multiply down the tree.
 """
 
 from __future__ import annotations
@@ -20,19 +19,15 @@ Copies = Literal["slots", "cores"]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The resources of one job.
-
-    The flag ``anywhere`` says that the job's tasks may be spread over any nodes, and ``whole`` that
-    its nodes are exclusive. The field ``notes`` has warnings.
-    """
+    """The resources of one job."""
 
     nodes: int = 1
     tasks: int = 1
     cores: int = 1
     gpus: int = 0
-    anywhere: bool = False
-    whole: bool = False
-    notes: tuple[str, ...] = ()
+    anywhere: bool = False  # the tasks may be spread over any nodes
+    whole: bool = False  # the nodes are exclusive
+    notes: tuple[str, ...] = ()  # warnings
 
 
 class _Count:
@@ -187,9 +182,7 @@ def choose_shape(
 
 
 def shape_gauges(shape: Shape) -> Mapping[str, float]:
-    """Return the gauges of an allocation of this shape. The cores of exclusive nodes are
-    unknown.
-    """
+    """Return the gauges of an allocation of this shape; for exclusive nodes, only ``nodes.up``."""
     nodes = {"nodes.up": float(shape.tasks if shape.anywhere else shape.nodes)}
     if shape.whole:
         return nodes

@@ -1,9 +1,4 @@
-"""Runs a command on the controller's machine exactly once, even if the controller is killed.
-
-The command runs in a shell that survives the controller. The shell locks the command's record, a
-file in the run's folder, and writes the exit code beside it. A repeated call waits for the exit
-code and never runs the command again. Used by the action ``jobspec-local``.
-"""
+"""Runs a command on the controller's machine exactly once, even if the controller is killed."""
 
 from __future__ import annotations
 
@@ -21,7 +16,7 @@ from typing import TextIO
 __all__ = ["run_once"]
 
 #: Shell script that writes its process id, runs a command unchanged, and writes the exit code
-#: atomically.
+#: atomically. It survives the controller and holds the lock of the record.
 _KEEPER = (
     'f=$0; echo $$ >"$f"; "$@"; code=$?; '
     'echo $code >"$f.part" && mv "$f.part" "$f.code"; exit $code'
@@ -40,14 +35,17 @@ def run_once(
     environment: Mapping[str, str],
     duration: float | None,
 ) -> int | None:
-    """Run the command and return its exit code.
+    """Run the command and return its exit code (128 + N after signal N).
 
-    If a signal ended the command, the code is 128 plus the signal. The code is ``None`` if the
-    command was interrupted together with an earlier controller; its work may then be incomplete.
-    With ``keep``, the output goes to the file ``record`` plus ``.out``. The flag ``again`` means
-    that an earlier controller may have started the command; if it has, wait for the command. Raises
-    :class:`TimeoutError` after ``duration`` seconds, and :class:`OSError` if the command cannot
-    run.
+    The exit code is ``None`` if the command was interrupted together with an earlier controller;
+    its work may then be incomplete.
+
+    - ``record``: file of this command in the run's folder
+    - ``again``: whether an earlier controller may have started the command. If it has, wait for it.
+    - ``keep``: whether to write the output to the file ``record`` plus ``.out``
+
+    Raises :class:`TimeoutError` after ``duration`` seconds, and :class:`OSError` if the command
+    cannot run.
     """
     kept = record.with_name(f"{record.name}.out") if keep else Path(os.devnull)
     with record.open("a+") as held:

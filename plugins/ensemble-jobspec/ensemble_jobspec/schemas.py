@@ -1,8 +1,4 @@
-"""JSON Schemas of the three forms of a jobspec: ``flux``, ``transform`` and ``nextgen``.
-
-The schemas reject unknown keys, except some attributes. In the form ``transform``, a task is a list
-of steps; ``STEPS`` has a schema for each kind of step, by the value of the step's key ``step``.
-"""
+"""JSON Schemas of the three forms of a jobspec: ``flux``, ``transform`` and ``nextgen``."""
 
 from __future__ import annotations
 
@@ -229,7 +225,7 @@ _SETTINGS = ("stage", "sharedfs")
 _STEP: dict[str, Any] = {"step": _TEXT}
 _WAITS: dict[str, Any] = {"wait": {"type": "boolean"}, "watch": {"type": "boolean"}}
 
-#: Schemas of the steps of a ``transform``.
+#: Schemas of the steps of a ``transform``, by the value of a step's key ``step``.
 STEPS: Mapping[str, Schema] = {
     "write": _closed(("filename",), filename=_TEXT, executable={"type": "boolean"}, **_STEP),
     "set": _closed(("key", "value"), key={"enum": list(_SETTINGS)}, value=_SCALAR, **_STEP),

@@ -1,8 +1,6 @@
-"""Scripts as commands: a script is passed to its job as an argument, so it needs no shared folder
-and no cleanup.
+"""Commands that contain a job's script, so that the job needs no shared folder.
 
-Texts of a jobspec become separate arguments of a command. They are never inserted into the text of
-another script, where they could inject commands.
+Never insert a jobspec's text into the text of a script, where it could inject commands.
 """
 
 from __future__ import annotations
@@ -37,8 +35,7 @@ _FILLED = frozenset({"group", "index", "id", "here", "run", "cwd", "replica", "a
 
 
 def escape(text: str, parameters: Iterable[str] = ()) -> str:
-    """Escape a jobspec's text for an ensemble file: all braces become literal, except around
-    ``parameters``.
+    """Escape the placeholders in a text for an ensemble file, except those of ``parameters``.
 
     >>> escape("echo {index} ${HOME} {T}", ["T"])
     'echo {{index}} ${HOME} {T}'

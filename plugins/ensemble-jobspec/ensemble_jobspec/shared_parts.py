@@ -1,7 +1,6 @@
-"""Readers of parts that the forms share: resources, commands, scripts, attributes and requests.
+"""Readers of parts that all forms of jobspecs have: resources, commands, scripts and attributes.
 
-Each reader takes the ``Faults`` of the document and the path of a part in it, and returns this part
-of the workload. Invalid parts are reported to the ``Faults`` and replaced by a default.
+Mistakes are added to the ``Faults``; an invalid part is replaced by a default.
 """
 
 from __future__ import annotations
