@@ -1,8 +1,4 @@
-"""Writes shell scripts of a converted jobspec.
-
-The target ``flux-script`` submits the tasks with Flux dependencies; the target ``script`` runs them
-in order on one machine. All texts of the jobspec are quoted.
-"""
+"""Converts a jobspec to a shell script, which runs without Ensemble."""
 
 from __future__ import annotations
 
@@ -21,11 +17,9 @@ _HEAD = "#!/bin/sh\n# {name}: written by ensemble jobspec convert\nset -eu\n"
 
 
 def _shell_path(text: str) -> str:
-    """Return a folder as a word of the shell.
-
-    The placeholder of the run's tag becomes the shell's process id.
-    """
+    """Quote a folder for the shell, with its placeholders ``{cwd}`` and ``{run}`` filled."""
     quoted = shlex.quote(text)
+    # The shell's process id replaces the run's tag.
     return (
         quoted.replace("{cwd}", "'\"$here\"'").replace("{run}", "'\"$$\"'")
         if "{" in text
@@ -42,7 +36,7 @@ def _sorted_units(units: Sequence[Unit]) -> list[Unit]:
 
 
 def _action(converted: Converted, unit: Unit) -> Mapping[str, Any]:
-    """Return the action that starts a unit on the controller's machine."""
+    """Return the action that starts a task on the controller's machine."""
     for rule in converted.rules:
         given = rule["action"]
         for action in given if isinstance(given, list) else [given]:
@@ -54,7 +48,7 @@ def _action(converted: Converted, unit: Unit) -> Mapping[str, Any]:
 
 
 def _local_lines(converted: Converted, unit: Unit) -> list[str]:
-    """Return the shell lines of a unit that runs on the controller's machine."""
+    """Return the shell lines of a task that runs on the controller's machine."""
     action = _action(converted, unit)
     if not action:
         return []
@@ -95,7 +89,7 @@ def _job(job: Mapping[str, Any]) -> Job:
 
 
 def flux_script(converted: Converted) -> str:
-    """Return a script that submits every job to Flux with its dependencies and waits for all."""
+    """Return a script that submits all jobs to Flux with their dependencies, and waits for them."""
     jobs = {job["name"]: job for job in converted.jobs}
     ids: dict[str, list[str]] = {}
     lines = [_HEAD.format(name=converted.name), "here=$(pwd)"]
@@ -138,7 +132,7 @@ def flux_script(converted: Converted) -> str:
 
 
 def script(converted: Converted) -> str:
-    """Return a script that runs every task on this machine in the order of dependencies."""
+    """Return a script that runs all tasks on this machine, in the order of their dependencies."""
     jobs = {job["name"]: job for job in converted.jobs}
     lines = [_HEAD.format(name=converted.name), "here=$(pwd)"]
     for unit in _sorted_units(converted.units):

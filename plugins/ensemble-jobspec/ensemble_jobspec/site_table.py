@@ -1,6 +1,6 @@
-"""The site's table: the executors' options that meet each resource requirement at this site.
+"""Reads a site file: which executor options meet a jobspec's requirements at this site.
 
-A file with a table::
+Example::
 
     requires:
       "system.cpu.target=amd64":
@@ -21,7 +21,7 @@ __all__ = ["read_site"]
 
 
 def read_site(text: str, file: str) -> Mapping[str, Mapping[str, Any]]:
-    """Return the table in a file's text. Raises :class:`~ensemble_core.FileErrors`."""
+    """Return the content of ``requires``. Raises :class:`~ensemble_core.FileErrors`."""
     faults = Faults(read_document(text, file))
     if not faults.check("site"):
         raise FileErrors(faults.errors)

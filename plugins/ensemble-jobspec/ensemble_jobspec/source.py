@@ -1,7 +1,6 @@
-"""The source ``jobspec``: entries of an ensemble file that a jobspec replaces.
+"""Plugin record for jobspecs in ensemble files, as in ``jobs: [{jobspec: study.yaml}]``.
 
-In ``jobs: [{jobspec: study.yaml, prefix: study-}]``, the entry is replaced by a job group for each
-task of the jobspec, with the prefix before its name. The jobspec's dependencies become rules.
+Each task of the jobspec becomes a job group. The dependencies between tasks become rules.
 """
 
 from __future__ import annotations

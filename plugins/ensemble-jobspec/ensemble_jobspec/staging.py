@@ -1,7 +1,4 @@
-"""Staging: makes the queue copy files to nodes that do not share the staging folder.
-
-Flux gets the files inside its jobspec; Slurm sends them with ``sbcast``. Called by ``conversion``.
-"""
+"""Copies a job's files to nodes without a shared folder, by means of the queue."""
 
 from __future__ import annotations
 
@@ -28,12 +25,12 @@ def stage_files(
     executor: str | None,
     contents: Callable[[str], str] | None,
 ) -> None:
-    """Make the queue copy the unit's staged files to the nodes of its job.
+    """Change ``job`` so that the queue copies the task's files to the job's nodes.
 
-    The function ``contents`` reads a file to copy. Raises :class:`UsageError` for files that cannot
-    be copied.
+    The function ``contents`` reads a file to copy. Raises :class:`UsageError` if a file cannot be
+    copied.
     """
-    if executor == "flux":
+    if executor == "flux":  # the files are sent within the jobspec
         files = {name: _content(unit, name, contents) for name in unit.staged}
         flux = job.setdefault("options", {}).setdefault("flux", {})
         flux.setdefault("attributes", {})["system.files"] = {

@@ -1,7 +1,6 @@
 """Checks whether a site meets a jobspec's requirements, such as a compiler or a CPU type.
 
-A site describes each of its subsystems (software, hardware …) as a graph in a JGF file. A
-requirement is met if one node of its subsystem's graph has everything that is required.
+The site describes its software and hardware in JGF files (JSON Graph Format).
 """
 
 from __future__ import annotations
@@ -21,12 +20,13 @@ __all__ = ["check_requirements"]
 def check_requirements(
     workload: Workload, folder: Path, *, require_all: bool = False
 ) -> tuple[bool, dict[str, str]]:
-    """Return whether the requirements are met, and the result for each.
+    """Return whether the site meets the requirements, and the result for each requirement.
 
     By default, only the expressions of tasks and groups (``A|B``, ``A&B``) must hold. With
     ``require_all``, or if no task or group has an expression, every requirement must be met. Raises
     :class:`UsageError` for unreadable graphs.
     """
+    # A requirement is met if one node of its subsystem's graph has everything that is required.
     graphs = _graphs(folder) if workload.requires else {}
     met: dict[str, bool] = {}
     told: dict[str, str] = {}

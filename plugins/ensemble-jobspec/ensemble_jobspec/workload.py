@@ -1,7 +1,4 @@
-"""Workload: the content of a jobspec of any form, frozen, with the place of each part in the file.
-
-``reader`` creates the workload, ``plan`` orders its tasks, and the writers convert it for queues.
-"""
+"""Immutable model of a jobspec, the same for all forms of jobspecs."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ _NOWHERE = Location("")
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A reference to something by name, and its place in the file."""
+    """Name of a task or group, and where the file uses it."""
 
     text: str
     where: Location = _NOWHERE
@@ -42,15 +39,12 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Vertex:
-    """A resource, such as a node, with the resources within it.
-
-    The flag ``anywhere`` says that its ``count`` units may be on any nodes (the key ``replicas``).
-    """
+    """A resource, such as a node, with the resources within it."""
 
     type: str
     count: int = 1
     within: tuple[Vertex, ...] = ()
-    anywhere: bool = False
+    anywhere: bool = False  #: the units may be on any nodes (key ``replicas``)
     label: str | None = None
     exclusive: bool = False
     requires: tuple[str, ...] = ()
@@ -60,22 +54,18 @@ class Vertex:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The resources of a task or group: one or several alternatives, and the number of tasks.
-
-    The fields ``per_slot`` and ``total`` are Flux's ``count``. The field ``names`` has the
-    alternatives' names, if any.
-    """
+    """The resources that a task or group requests, possibly with alternatives."""
 
     alternatives: tuple[Vertex, ...]
-    names: tuple[str, ...] = ()
-    per_slot: int = 1
+    names: tuple[str, ...] = ()  #: of the alternatives
+    per_slot: int = 1  #: tasks (Flux's ``count``), as is ``total``
     total: int | None = None
     where: Location = _NOWHERE
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A script with its interpreter line; a script without that line is run by ``sh``."""
+    """A script, which ``sh`` runs unless its first line names another interpreter."""
 
     text: str
     name: str = "script"
@@ -83,23 +73,17 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class Attributes:
-    """Attributes of a task, group or resource, or of the whole jobspec.
+    """Attributes of a task, group or resource, or of the whole jobspec. ``None`` means unset."""
 
-    The field ``duration`` is in seconds. ``None`` means unset. The field ``extra`` is for Flux
-    only.
-    """
-
-    duration: float | None = None
+    duration: float | None = None  #: seconds
     cwd: str | None = None
     environment: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
     watch: bool | None = None
-    extra: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
+    extra: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)  #: for Flux only
     where: Location = _NOWHERE
 
     def within(self, outer: Attributes) -> Attributes:
-        """Return these attributes with the outer attributes as defaults; environments are
-        merged.
-        """
+        """Return these attributes, with those of ``outer`` as defaults. Environments are merged."""
         return Attributes(
             duration=outer.duration if self.duration is None else self.duration,
             cwd=outer.cwd if self.cwd is None else self.cwd,
@@ -121,17 +105,14 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A task: a command, a script, steps, or a reference to a group.
-
-    The field ``attributes`` includes the attributes of the task's group, its resources and the
-    whole jobspec.
-    """
+    """A task: a command, a script, steps, or a reference to a group."""
 
     name: str
     command: tuple[str, ...] = ()
     script: Script | None = None
     request: Request | None = None
     replicas: int = 1
+    #: Includes the attributes of the task's group, its resources and the whole jobspec.
     attributes: Attributes = Attributes()
     depends_on: tuple[Name, ...] = ()
     requires: str | None = None
@@ -144,7 +125,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A batch: tasks and further groups that share an allocation."""
+    """Tasks and groups that share an allocation."""
 
     name: str
     tasks: tuple[Task, ...] = ()
@@ -158,18 +139,15 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """The tasks and groups of one jobspec.
-
-    The field ``requires`` has the jobspec's subsystem requirements by name. The field ``warnings``
-    lists everything that is ignored.
-    """
+    """The tasks and groups of one jobspec."""
 
     form: Form
     name: str
     tasks: tuple[Task, ...]
     groups: tuple[Group, ...] = ()
+    #: Requirements for subsystems, by name.
     requires: Mapping[str, tuple[Mapping[str, Any], ...]] = field(default_factory=lambda: _NOTHING)
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()  #: what is ignored
     file: str = ""
 
     def every_group(self) -> Iterator[Group]:

@@ -1,8 +1,4 @@
-"""Converts a jobspec to text for a target: an installed executor, or one of the plugin's own.
-
-An executor renders the text that its queue would receive. The plugin's own targets are ensemble
-files, jobspecs of the form ``nextgen``, Kubernetes manifests and shell scripts.
-"""
+"""Converts a jobspec to another format, such as an ensemble file or a batch script."""
 
 from __future__ import annotations
 
@@ -24,7 +20,7 @@ _YAML = "application/yaml"
 
 
 def targets(registry: Registry) -> list[str]:
-    """Return the names of all targets."""
+    """Return the names of all formats."""
     able = [name for name, record in registry.executors.items() if record.render is not None]
     return sorted({*OWN, *able})
 
@@ -32,10 +28,10 @@ def targets(registry: Registry) -> list[str]:
 def written(
     workload: Workload, converted: Converted, target: str, registry: Registry, image: str | None
 ) -> dict[str, Rendered]:
-    """Return the texts for a target, by job group.
+    """Return the texts in the format ``target``, by job group.
 
-    A target with a single text returns it under the workload's name. Raises
-    :class:`~ensemble_core.UsageError` for an unknown target.
+    If the format has one text for the whole jobspec, its key is the jobspec's name. Raises
+    :class:`~ensemble_core.UsageError` for an unknown format.
     """
     name = converted.name
     if target == "ensemble":
@@ -95,7 +91,5 @@ def as_yaml(document: Mapping[str, Any]) -> str:
 
 
 def _flow(value: Any) -> str:
-    """Return a value in YAML's flow style. It is written as JSON: valid YAML, with quoted
-    strings.
-    """
+    """Return a value in JSON, which is valid YAML."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\x7f").replace("\x85", "\\x85")

@@ -1,8 +1,4 @@
-"""Client of the Kubernetes API for one namespace. A request returns a reply or raises
-:class:`ApiError`.
-
-The client never retries, because a request may have been carried out even if its reply was lost.
-"""
+"""Client of the Kubernetes API for one namespace. Failed requests are never retried."""
 
 from __future__ import annotations
 
@@ -33,27 +29,24 @@ _SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 
 class ApiError(Exception):
-    """A request that was rejected (``status``) or got no reply (0).
-
-    The attribute ``after`` is the number of seconds that the server asks us to wait.
-    """
+    """A request that failed."""
 
     def __init__(self, status: int, message: str, after: float = 0.0) -> None:
         super().__init__(message)
+        #: HTTP status (0: no reply), and seconds to wait before a retry, if the server says so.
         self.status, self.message, self.after = status, message, after
 
     @property
     def passing(self) -> bool:
-        """True if a retry may succeed: the server is unreachable or busy, or our token was
-        replaced.
-        """
+        """True if a retry may succeed."""
+        # 401: the token was replaced.
         return self.status in (0, 401, 408, 429) or self.status >= 500
 
 
 class Api:
     """Requests about the Jobs, pods and events of a namespace. Thread-safe.
 
-    Raises :class:`UsageError` if no cluster is configured.
+    Raises :class:`UsageError` if no cluster is configured. Failed requests raise :class:`ApiError`.
     """
 
     def __init__(self, kubeconfig: str | None, context: str | None, namespace: str | None) -> None:
@@ -78,6 +71,7 @@ class Api:
                 hint="choose a file with -o kubeconfig=FILE and a context with -o context=NAME",
                 code="no-cluster",
             ) from None
+        # A request may have been carried out even if its reply was lost.
         configuration.retries = False
         configuration.connection_pool_maxsize = 32
         self.namespace: str = namespace or default

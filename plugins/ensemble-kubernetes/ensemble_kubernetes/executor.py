@@ -1,4 +1,4 @@
-"""The executor ``kubernetes``; the module ``kubernetes_run`` does its work."""
+"""The executor ``kubernetes``, which runs each job as one ``batch/v1`` Job."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["KubernetesExecutor"]
 
 
 class KubernetesExecutor(Executor):
-    """Runs each job as one ``batch/v1`` Job. The plugin record describes the options."""
+    """Runs jobs in Kubernetes. The plugin record describes the options."""
 
     capabilities = frozenset({"submit", "cancel", "reattach", "detach"})
     causes: ClassVar[frozenset[Cause]] = frozenset(

@@ -1,9 +1,4 @@
-"""State of a run in Kubernetes: creates Jobs, watches them and their pods, and reports their
-events.
-
-Three watches suffice (Jobs, pods, and Events about pods that could not be created); nothing is
-polled. One lock guards the handling of changes. Requests are made without the lock.
-"""
+"""Creates a run's Jobs in Kubernetes, watches them and their pods, and reports their events."""
 
 from __future__ import annotations
 
@@ -68,7 +63,7 @@ _AGAIN = "running jobs continue; retrying until it works"
 
 
 class KubernetesRun:
-    """State of one run, and its threads."""
+    """State and threads of one run."""
 
     def __init__(
         self,
@@ -83,6 +78,7 @@ class KubernetesRun:
         self._outlet = Outlet("kubernetes", run.clock, emit, str(run.state))
         self._output = OutputFiles(*places, records.was_emptied, self._emptied)
         self._mark = mark_of(run.tag)
+        #: Guards all state of this run. Requests are made without it.
         self._lock = threading.Condition()
         self._events: list[JobEvent] = []
         self._lives: dict[str, Life] = {}
@@ -96,6 +92,7 @@ class KubernetesRun:
         self._doomed: dict[str, bool] = {}
         self._sweeping = self._deleting_later = self._queued = False
         self._warned: set[str] = set()
+        #: Events are watched to learn of pods that could not be created.
         self._lists: dict[Kind, int] = {"jobs": 0, "pods": 0, "events": 0}
         self._relist: set[Kind] = set()
         self._tasks = Tasks(WORKERS, self._failed)

@@ -1,4 +1,4 @@
-"""State and events of one job, computed from the status of its Kubernetes Job and pods. Pure."""
+"""State and events of one job, computed from the status of its Kubernetes Job and pods."""
 
 from __future__ import annotations
 
@@ -17,19 +17,7 @@ _LOST = Failure("lost", "Kubernetes no longer knows this job, so its outcome is 
 
 
 class Life(JobEvents):
-    """A job that is not over.
-
-    - ``notes``: data that is recorded for a later controller: the number of ``tasks``, ``observed``
-      (an observer reads the output), ``kept`` (the output file is in the run's folder), and the
-      context of the job's ``start`` event
-    - ``pods``: the pods by rank
-    - ``sent``: whether the Job may have reached Kubernetes
-    - ``verdict``: why the executor ends the Job, if it does
-    - ``condition``: how Kubernetes says that the Job ended
-    - ``followed``: whether its log is being copied while it runs
-    - ``incomplete``: whether part of its log could not be copied
-    - ``gone``: whether the Job was deleted; ``missed``: whether this was noticed only afterwards
-    """
+    """A job that is not over."""
 
     __slots__ = (
         "accepted_at", "condition", "ending", "followed", "gone", "incomplete", "job_body",
@@ -41,14 +29,22 @@ class Life(JobEvents):
         hidden = ("tasks", "observed", "kept")
         super().__init__(job, {k: v for k, v in notes.items() if k not in hidden}, out)
         self.name = self.queue_id = name
+        #: Recorded for a later controller: ``tasks``, ``observed`` (an observer reads the output),
+        #: ``kept`` (the output file is in the run's folder), and the context of the start event.
         self.notes = notes
         self.tasks: int = notes.get("tasks", 1)
         self.job_body: Job | None = None
+        #: Pods by rank.
         self.pods: dict[int, Pod] = {}
+        #: ``sent``: the Job may have reached Kubernetes. ``gone``: the Job was deleted.
         self.sent = self.gone = self.stuck = self.ending = self.resumed = False
+        #: ``missed``: the deletion was noticed only afterwards. ``followed``: the log is copied
+        #: while the job runs. ``incomplete``: part of the log could not be copied.
         self.missed = self.overdue = self.followed = self.incomplete = False
         self.accepted_at: float | None = None
+        #: Why the executor ends the job, if it does.
         self.verdict: Failure | None = None
+        #: Kubernetes' condition for the end of the Job, and its message.
         self.condition: tuple[str, str] | None = None
         #: Bytes of each pod's log that are already in its file, and the lock for writing the files.
         self.written: dict[int, int] = {}

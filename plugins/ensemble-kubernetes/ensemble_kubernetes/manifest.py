@@ -1,4 +1,4 @@
-"""Manifest of the Kubernetes Job for a job, and a check that Kubernetes can run the job. Pure."""
+"""Manifest of the Kubernetes Job for a job, and a check that Kubernetes can run the job."""
 
 from __future__ import annotations
 
@@ -39,8 +39,7 @@ class Settings:
 
 
 def job_name(tag: str, job: str) -> str:
-    """Return the name of a job's Job. It is always the same, so that the Job cannot be created
-    twice.
+    """Return the name of the Kubernetes Job for a job. A job always gets the same name.
 
     >>> job_name("melt-20261121T074954-e9d91d", "Melt_2.3")
     'ens-melt-2-3-bd94cc00-febb0f22d6'
@@ -76,7 +75,7 @@ def wrong(job: Job, settings: Settings) -> str | None:
 
 
 def manifest(job: Job, tag: str, settings: Settings) -> Object:
-    """Return the Job to ``POST``. ``job`` must have passed :func:`wrong`."""
+    """Return the Kubernetes Job for a job, for which :func:`wrong` must have returned ``None``."""
     own = job.options.get("kubernetes", {})
     labels = {"app.kubernetes.io/managed-by": "ensemble", RUN: mark_of(tag)}
     metadata = {"labels": labels, "annotations": {JOB: job.id}}

@@ -1,4 +1,4 @@
-"""Reads the state of a job from the status of its pod. Pure."""
+"""Reads the state of a job from the status of its pod."""
 
 from __future__ import annotations
 
@@ -33,34 +33,28 @@ _DISRUPTIONS: Mapping[str, Cause] = {
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a job ended: the type of its exception, a note, and the cause if the type does not imply
-    it.
-    """
+    """Why a job failed."""
 
-    kind: str
+    kind: str  #: the exception's type
     note: str
-    cause: Cause | None = None
+    cause: Cause | None = None  #: unless ``kind`` implies it
 
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """State of a pod. Times are in whole seconds since the epoch, by the node's clock.
-
-    The flag ``over`` means that the state is final. The flag ``lost`` means that the pod's node is
-    gone, so no further report will come. The text ``stuck`` says why the container cannot be
-    started, and ``waits`` why the pod has no node.
-    """
+    """State of a pod."""
 
     name: str
     host: str
+    #: Whole seconds since the epoch, by the node's clock.
     began: float | None
     ended: float | None
-    over: bool
-    lost: bool
-    status: int | None
+    over: bool  #: this state is final
+    lost: bool  #: the node is gone, so no further report will come
+    status: int | None  #: wait status
     failure: Failure | None
-    stuck: str
-    waits: str
+    stuck: str  #: why the container cannot be started
+    waits: str  #: why the pod has no node
 
 
 def read_pod(pod: Mapping[str, Any], *, removed: bool = False) -> Pod:

@@ -1,4 +1,4 @@
-"""Small pool of threads that run tasks at a given time."""
+"""Thread pool whose tasks can have a delay."""
 
 from __future__ import annotations
 
@@ -12,11 +12,7 @@ __all__ = ["Tasks"]
 
 
 class Tasks:
-    """A pool of ``count`` threads.
-
-    The callback ``failed`` is called with any exception that a task raises; such an exception is a
-    bug.
-    """
+    """A pool of ``count`` threads. ``failed`` is called with any exception that a task raises."""
 
     def __init__(self, count: int, failed: Callable[[Exception], None]) -> None:
         self._failed = failed

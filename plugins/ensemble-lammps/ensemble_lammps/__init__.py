@@ -1,7 +1,6 @@
 """LAMMPS plugin: observes growing logs, so that rules can react to the physics.
 
-Every run loads this module through the entry-point group ``ensemble``. So its functions import
-other modules only when an ensemble file needs them.
+Every run loads this module, so other modules are imported only inside functions.
 """
 
 from __future__ import annotations

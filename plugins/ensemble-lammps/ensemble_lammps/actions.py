@@ -1,15 +1,4 @@
-"""The actions ``lammps-vary``, ``lammps-continue`` and ``lammps-check``.
-
-- ``lammps-vary`` submits LAMMPS jobs with changed variables. It reads no files, so it runs in the
-  engine's thread.
-- ``lammps-continue`` submits a job again from its newest restart file: it finds the file and
-  returns a ``lammps-vary`` with the file's name among the variables.
-- ``lammps-check`` determines how a job ended, and returns the action that the rule has for this
-  outcome.
-
-The last two read files, so they run in another thread. If the controller crashes meanwhile and
-calls them again after a resume, the result is the same, because the job is over and its files stay.
-"""
+"""The actions ``lammps-vary``, ``lammps-continue`` and ``lammps-check``."""
 
 from __future__ import annotations
 
@@ -45,6 +34,10 @@ _KINDS = {
 
 
 # -- lammps-vary -----------------------------------------------------------------------------------
+
+# This action reads no files, so it runs in the engine's thread. The other two read files, so they
+# run in another thread. After a crash of the controller, a resume may call them again: the result
+# is the same, because the job is over and its files stay.
 
 
 def _vary(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
@@ -163,9 +156,7 @@ def _newest_restart(
 
 
 def _escaped(parameters: Mapping[str, Any]) -> dict[str, str]:
-    """Return parameters with regular-expression characters escaped, because a value is not a
-    pattern.
-    """
+    """Return the parameters with wildcards of :mod:`glob` escaped."""
     import glob
 
     return {name: glob.escape(str(value)) for name, value in parameters.items()}
@@ -294,7 +285,7 @@ def _options(required: Sequence[str] = (), /, **properties: Mapping[str, Any]) -
 
 
 def actions() -> Iterable[ActionPlugin]:
-    """Return the records."""
+    """Return the plugin records of all three actions."""
     yield ActionPlugin(
         name="lammps-vary",
         summary="submit LAMMPS jobs like the event's, with changed variables",

@@ -1,25 +1,7 @@
-"""Convergence test of column means, with their errors, row by row and in bounded memory.
+"""Convergence test for the means of a log's columns.
 
-The observer passes each row of a log to a :class:`Convergence`, and adds the returned values to the
-row: the running mean of each watched column, its standard error and its recent drift. The value
-``Converged`` marks the row from which all columns are converged, and the row from which they no
-longer are. Pure: the same rows give the same values.
-
-The standard error accounts for autocorrelation by blocking (H. Flyvbjerg and H. G. Petersen, J.
-Chem. Phys. 91, 461 (1989)). Neighbouring values are averaged repeatedly, which doubles the block
-size each time. The error of the mean, computed from the blocks, grows until the blocks are longer
-than the correlation; then it reaches a plateau.
-
-The start of the plateau is found by a rule (R. M. Lee et al., Phys. Rev. E 83, 066706 (2011), after
-U. Wolff): it is the smallest block size B for which ``B**3 > 2 * n * (e(B) / e(1))**4``. Here n is
-the number of rows, and e(B) is the error from blocks of B rows. There must be at least
-:data:`FEWEST_BLOCKS` of these blocks. If no block size satisfies the rule, as in a run that still
-drifts, the error is unknown and nothing has converged.
-
-This rule assumes one correlation time. A slow motion under fast noise has a first plateau that is
-far too low. So the reported error is the maximum over this and all larger block sizes with at least
-:data:`FEWEST_CHECKED` blocks. On a true plateau, this maximum is about a tenth higher than the
-plateau; otherwise, it is up to several times as high.
+Method: H. Flyvbjerg and H. G. Petersen, J. Chem. Phys. 91, 461 (1989); R. M. Lee et al., Phys. Rev.
+E 83, 066706 (2011).
 """
 
 from __future__ import annotations
@@ -96,7 +78,7 @@ OPTIONS: Mapping[str, Any] = {
 
 
 def variables(options: Mapping[str, Mapping[str, Any]]) -> frozenset[str]:
-    """Return the names that this ``converged`` option can add to a row."""
+    """Return the names that the option ``converged`` can add to a row."""
     names = {"Converged"}
     for column, given in options.items():
         kept = _SUFFIXES if given.get("window") is not None else _SUFFIXES[:2]
@@ -104,12 +86,25 @@ def variables(options: Mapping[str, Mapping[str, Any]]) -> frozenset[str]:
     return frozenset(names)
 
 
-class Blocking:
-    """The mean of a series and the standard error of that mean, value by value.
+# The standard error accounts for autocorrelation by blocking (Flyvbjerg and Petersen): neighbouring
+# values are averaged repeatedly, which doubles the block size each time. The error of the mean,
+# computed from the blocks, grows until the blocks are longer than the correlation; then it reaches
+# a plateau.
+#
+# The plateau starts at the smallest block size B for which ``B**3 > 2 * n * (e(B) / e(1))**4`` (Lee
+# et al., after U. Wolff). Here n is the number of rows, and e(B) is the error from blocks of B
+# rows. If no block size satisfies this rule, as in a run that still drifts, the error is unknown.
+#
+# The rule assumes one correlation time. A slow motion under fast noise has a first plateau that is
+# far too low. So the reported error is the maximum over this and all larger block sizes. On a true
+# plateau, this maximum is about a tenth higher than the plateau; otherwise, it is up to several
+# times as high.
 
-    Memory and the time per value grow with the logarithm of the number of values. The error is
-    recomputed only after the number of values has grown by 1/64, so its cost per value is
-    negligible.
+
+class Blocking:
+    """Mean of a correlated series, and the standard error of this mean by blocking.
+
+    Memory, and the time per value, grow with the logarithm of the number of values.
     """
 
     __slots__ = ("_error", "_levels", "_look", "count", "mean", "rough")
@@ -147,6 +142,7 @@ class Blocking:
 
     def error(self) -> float | None:
         """Return the standard error of the mean; ``None`` without a plateau."""
+        # The error is recomputed after 1/64 more values, so the cost per value is negligible.
         if self.count >= self._look:
             self._look = self.count + 1 + (self.count >> 6)
             self.rough = None
@@ -158,7 +154,8 @@ class Blocking:
         if not math.isfinite(squares):
             return None
         first = squares / (count - 1) / count
-        if first <= 0:  # a very small variance is rounded to 0
+        # The mean of a constant column is known exactly. A very small variance is rounded to 0.
+        if first <= 0:
             self.rough = 0.0
             return 0.0
         size, largest = 1.0, None
@@ -179,17 +176,13 @@ class Blocking:
 
 
 class Drift:
-    """Drift of a running mean during the last ``window`` steps: the mean's maximum minus its
-    minimum.
-
-    The window is divided into pieces. It is never shorter than requested, and at most one piece and
-    one row longer.
-    """
+    """Maximum minus minimum of a running mean during the last ``window`` steps."""
 
     __slots__ = ("_begin", "_high", "_low", "_past", "_piece", "_pieces", "_size", "_window")
 
     def __init__(self, window: float) -> None:
         self._window = window
+        #: Length of a piece. The window is at most one piece and one row longer than requested.
         self._size = window / _PIECES
         self._begin: float | None = None
         self._piece = 0
@@ -271,12 +264,7 @@ def _within(value: float | None, tolerance: float | None, scale: float) -> bool:
 
 
 class Convergence:
-    """The columns of one log whose means should converge.
-
-    The argument ``options`` is the observer's option ``converged``: for each column ``error``,
-    ``within`` and ``window`` (in steps), ``relative`` and ``begin`` (a step). A column that does
-    not vary has the error 0 as soon as there are enough rows, because its mean is known exactly.
-    """
+    """Convergence test for one log. The schema of its argument is :data:`OPTIONS`."""
 
     def __init__(self, options: Mapping[str, Mapping[str, Any]]) -> None:
         self._columns = {name: _Column(name, given) for name, given in options.items()}

@@ -1,8 +1,4 @@
-"""Facts of a LAMMPS log other than thermo rows: run time, speed, warnings and errors.
-
-The reader passes each line outside of tables to this module, and gets one row of facts at the end
-of each run. The module ``outcome`` recognizes the same lines.
-"""
+"""Reads run time, speed, warnings and errors from a LAMMPS log, but not its thermo output."""
 
 from __future__ import annotations
 
@@ -54,9 +50,7 @@ class Facts:
         self._run: dict[str, float] | None = None
 
     def loop(self, line: bytes, *, atoms: bool) -> None:
-        """Read the line ``Loop time of …``. The flag ``atoms`` says whether to report the number of
-        atoms.
-        """
+        """Read the line ``Loop time of …``, without its number of atoms unless ``atoms`` is set."""
         match = LOOP.match(line)
         numbers = [] if match is None else [_float(text) for text in match.groups()]
         if not numbers or None in numbers:

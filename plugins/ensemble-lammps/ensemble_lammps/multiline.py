@@ -1,10 +1,4 @@
-"""Reader of thermo output in style ``multi``: a row is a head line and lines of ``Name = value``.
-
-A table starts at the first head line of a run. The first row ends at the next head line; only then
-is the number of values in a row known. A later row ends as soon as it has this number of values. To
-save time, a row with the same format as the previous row is matched as a whole by a regular
-expression; other rows are read line by line, with the same result.
-"""
+"""Reads LAMMPS' thermo output in style ``multi``, which has several lines for each step."""
 
 from __future__ import annotations
 
@@ -27,11 +21,11 @@ _NOISE = (b"WARNING", b"INFO", b"SHAKE stats")
 
 
 class MultiTable(Table):
-    """The rows of one run in style ``multi``."""
+    """Thermo output of one run in style ``multi``."""
 
     def __init__(self, keeper: Keeper) -> None:
         self._keeper = keeper
-        #: Number of values in a row, if known.
+        #: Number of values in a row. It is known only when the second row begins.
         self._size = 0
         #: Current row: its kept values, all its names, and the number of its values.
         self._values: dict[str, float] | None = None
@@ -43,7 +37,8 @@ class MultiTable(Table):
         self._shape: list[bytes] = []
         self._learnt: list[bytes] = []
         self._compiled: re.Pattern[bytes] | None = None
-        #: Pattern of a whole row, if the last row was complete; otherwise ``None``.
+        #: Pattern of a whole row, if the last row was complete; otherwise ``None``. It only saves
+        #: time: reading line by line gives the same result.
         self._pattern: re.Pattern[bytes] | None = None
 
     def rows(self, block: bytes, place: int, out: list[Row]) -> int:

@@ -1,7 +1,6 @@
-"""The observer ``lammps``: its options, file and columns. The module ``thermo`` reads the log.
+"""The observer ``lammps``, as in ``observe: {lammps: {log: log.lammps, columns: [Temp, Press]}}``.
 
-An ensemble file uses it as ``observe: {lammps: {log: log.lammps, columns: [Temp, Press]}}``. The
-reader is imported on first use, because every run imports this module.
+Every run imports this module, so the log reader is imported on first use.
 """
 
 from __future__ import annotations
@@ -48,11 +47,11 @@ class LammpsObserver(Observer):
     Parameters
     ----------
     log:
-        The log's path, relative to the job's workdir; ``None`` is the job's own output.
+        Path relative to the job's workdir; ``None`` for the job's own output.
     columns:
-        The columns to keep; ``None`` keeps all.
+        Columns to keep; ``None`` for all.
     converged:
-        Columns whose means should converge (``convergence.OPTIONS``). These columns are kept too.
+        Columns whose means should converge, which are kept too. Schema: ``convergence.OPTIONS``.
     """
 
     def __init__(
@@ -105,10 +104,7 @@ def variables(options: Mapping[str, Any]) -> frozenset[str] | None:
 
 
 class _Unasked(Mapping[str, str]):
-    """Names that the observer would yield only with other options, each with a hint.
-
-    Column names cannot be listed: any name may be a column.
-    """
+    """Names that the observer would yield with other options, each with a hint."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._columns = options.get("columns")

@@ -1,10 +1,6 @@
-"""Outcome of a LAMMPS job, from its log and, if known, its wait status.
+"""Determines how a LAMMPS job ended, from its log and its wait status.
 
-Called by ``lammps-check``. The log takes precedence over the exit status: LAMMPS exits with 0 after
-``fix halt`` and ``timer timeout``, and also if the disk is full. If neither log nor status is
-conclusive, the outcome is ``unknown`` rather than a guess, because rules act on it.
-
-Of a long log, only the end and the start of the last table are read.
+Rules act on the outcome, so it is ``unknown`` in case of doubt.
 """
 
 from __future__ import annotations
@@ -24,9 +20,16 @@ from ensemble_lammps.thermo import KEYWORDS, ThermoReader
 __all__ = ["KINDS", "Outcome", "read"]
 
 KINDS = (
-    "completed", "lost-atoms", "nan", "halted", "timed-out", "error", "killed", "running",
+    "completed",
+    "lost-atoms",
+    "nan",  # values in the last row are not finite, or LAMMPS reports such values
+    "halted",  # by ``fix halt``
+    "timed-out",  # by ``timer timeout``
+    "error",  # any other error
+    "killed",  # by a signal, or the log is truncated
+    "running",
     "unknown",
-)  # fmt: skip
+)
 
 #: Maximum size in bytes of a log that is read as a whole.
 _WHOLE = 1 << 20
@@ -69,38 +72,20 @@ _LOCATION = re.compile(r"\s*\([^()]*\.(?:cpp|h):\d+\)\s*$")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a job ended.
+    """How a job ended. ``None`` means unknown."""
 
-    The field ``kind`` is one of :data:`KINDS`:
-
-    - ``completed``: the log is complete
-    - ``lost-atoms``: LAMMPS lost atoms
-    - ``nan``: values in the last row of thermo output are not finite, or LAMMPS reports such values
-    - ``halted``: ended by ``fix halt``
-    - ``timed-out``: ended by ``timer timeout``
-    - ``error``: ended by another error
-    - ``killed``: ended by a signal, or the log is truncated
-    - ``running``: the job has not ended
-    - ``unknown``: the outcome cannot be determined
-
-    The field ``message`` describes the outcome in LAMMPS' words or ours. The field ``step`` is the
-    last step in the log, ``begin`` is the first step of the last run, and ``asked`` is the number
-    of steps that this run was to do. Each of these three is ``None`` if the log does not say.
-    """
-
-    kind: str
+    kind: str  #: one of :data:`KINDS`
     message: str = ""
-    step: int | None = None
-    begin: int | None = None
-    asked: int | None = None
+    step: int | None = None  #: last step in the log
+    begin: int | None = None  #: first step of the last run
+    asked: int | None = None  #: number of steps that the last run should do
 
 
 def read(path: str | os.PathLike[str], status: int | None = None, *, over: bool = True) -> Outcome:
     """Return how the job with this log ended.
 
-    The argument ``status`` is the job's wait status, as in a ``finish`` event, if known. The flag
-    ``over`` says whether the job is known to be over; otherwise a log without an end means
-    ``running``. Never raises an error because of the log.
+    The job's wait status is ``status``, if known. Set ``over`` to false if the job may still be
+    running. An unreadable log raises no error.
     """
     try:
         text = _text(path)
@@ -114,6 +99,8 @@ def read(path: str | os.PathLike[str], status: int | None = None, *, over: bool 
         # If the input script cannot be opened, the log has only this line.
         verdict = log.verdict() if text.startswith(b"ERROR") else None
         return Outcome(*(verdict or ("unknown", "this is not a LAMMPS log")))
+    # The log takes precedence over the exit status: LAMMPS exits with 0 after ``fix halt`` and
+    # ``timer timeout``, and also if the disk is full.
     kind, message = log.verdict() or _other(log, status, over)
     return Outcome(kind, message, log.step, log.begin, log.asked)
 

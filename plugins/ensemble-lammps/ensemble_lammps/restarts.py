@@ -1,12 +1,4 @@
-"""Restart files: which of them are complete, their steps, and which is the newest.
-
-Used by ``lammps-continue``. A restart file starts with a magic string, a mark of the byte order and
-the revision of the format. Tagged values follow, with the step among the first. The magic string at
-the very end shows that the file is complete. If the name contains ``%``, there are several files,
-each of which ends with the magic string. The file with ``base`` in place of ``%`` contains the
-number of the other files, which have numbers in place of ``%``. Names do not show which file is
-newest (``restart 100 a b`` writes to ``a`` and ``b`` in turn), so steps and times decide.
-"""
+"""Finds the newest complete restart file of a LAMMPS job."""
 
 from __future__ import annotations
 
@@ -22,6 +14,13 @@ from ensemble_core import EnsembleError
 
 __all__ = ["Found", "NotWhole", "Restart", "find", "read"]
 
+# Format: a magic string, the integer 1 (which shows the byte order), the revision of the format,
+# then tagged values, with the step among the first. The magic string at the very end shows that the
+# file is complete.
+#
+# If the name contains ``%``, there are several files. The file with ``base`` in place of ``%`` has
+# the number of the other files, which have numbers in place of ``%``. Each file ends with the magic
+# string.
 MAGIC = b"LammpS RestartT\0"
 #: First revision whose files have a mark at the end.
 _FIRST_REVISION = 1
@@ -40,32 +39,27 @@ _MOST_PASSED = 5
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """A complete restart file.
+    """A complete restart file."""
 
-    The field ``path`` is the argument of ``read_restart``, with ``%`` if there are several files.
-    The field ``time`` is when the file was written, in seconds since the epoch.
-    """
-
-    path: str
+    path: str  #: argument of ``read_restart``, with ``%`` if there are several files
     step: int
-    time: float
+    time: float  #: when the file was written, in seconds since the epoch
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The newest restart file, if any, and the first few rejected ones, with reasons."""
+    """Result of a search."""
 
     newest: Restart | None
-    passed: tuple[tuple[str, str], ...] = ()
+    passed: tuple[tuple[str, str], ...] = ()  #: some rejected files, with the reasons
 
 
 class NotWhole(EnsembleError):
-    """The file is not a complete restart file. ``meant`` says whether it looks like an incomplete
-    one.
-    """
+    """The file is not a complete restart file."""
 
     def __init__(self, what: str, *, meant: bool = True) -> None:
         super().__init__(what, code="no-restart-file")
+        #: Whether the file looks like an incomplete restart file.
         self.meant = meant
 
 

@@ -1,11 +1,4 @@
-"""Tables of thermo output with one line per row: styles ``one`` and ``yaml``.
-
-``thermo`` creates a table when it has read a header. The table then finds the rows among the
-following lines by a regular expression. A line of numbers that a user's script prints may match it,
-too. To recognize such a line, a table of style ``one`` remembers how LAMMPS aligned the first row:
-the place of the first value, and whether a blank ends the line. ``tests/test_fuzz.py`` compares the
-result with a reader that splits each line.
-"""
+"""Reads LAMMPS' thermo output with one line for each step: styles ``one`` and ``yaml``."""
 
 from __future__ import annotations
 
@@ -33,10 +26,7 @@ _INFINITE = re.compile(rb"([-+]?)\.?inf", re.IGNORECASE)
 
 
 def number(token: bytes) -> float | None:
-    """Return the number that a text stands for, including nan and infinity.
-
-    Returns ``None`` for texts such as ``1-2`` or ``e``, which :data:`VALUE` matches too.
-    """
+    """Return the number that a text stands for, or ``None``. Accepts nan and infinity."""
     try:
         return float(token)
     except ValueError:
@@ -44,7 +34,7 @@ def number(token: bytes) -> float | None:
             return nan
         if match := _INFINITE.fullmatch(token):
             return -inf if match[1] == b"-" else inf
-        return None
+        return None  # such as ``1-2`` or ``e``, which VALUE matches too
 
 
 class _Extra(Protocol):
@@ -53,7 +43,7 @@ class _Extra(Protocol):
 
 
 class Keeper:
-    """Filter of rows: keeps only ``columns`` (``None``: all), and adds what ``extra`` returns."""
+    """Creates rows from the values of the wanted columns."""
 
     __slots__ = ("columns", "counts", "extra")
 
@@ -77,7 +67,7 @@ class Keeper:
 
 
 class Table(ABC):
-    """The rows of one run, as LAMMPS prints them."""
+    """Thermo output of one run."""
 
     #: Names of the columns, as printed.
     names: tuple[str, ...] = ()
@@ -210,12 +200,7 @@ class _LineTable(Table):
 
 
 class OneTable(_LineTable):
-    """Style ``one``: each row is a line of numbers separated by blanks.
-
-    After ``thermo_modify colname``, the name of a column may contain single blanks, so a header can
-    be read in two ways. In ``names``, each word of the header is a name; in ``spaced``, a name ends
-    where at least two blanks follow. The number of values in the first row decides between them.
-    """
+    """Style ``one``: each row is a line of numbers separated by blanks."""
 
     _BEFORE, _BETWEEN, _AFTER = rb" *", rb" +", rb" *\r?\n"
     _BARE, _PADDED = rb"\r?\n", rb" +\r?\n"
@@ -223,7 +208,9 @@ class OneTable(_LineTable):
 
     def __init__(self, names: tuple[str, ...], spaced: tuple[str, ...], keeper: Keeper) -> None:
         super().__init__(names, keeper)
-        #: Possible names, until a row has been seen.
+        #: After ``thermo_modify colname``, a name may contain single blanks. So each word of the
+        #: header is a name, or a name ends where at least two blanks follow (``spaced``). The
+        #: number of values in the first row decides.
         self._choices = tuple(dict.fromkeys((names, spaced)))
         #: Length of the last value in a row, if a blank follows it.
         self._last: int | None = None
@@ -239,6 +226,7 @@ class OneTable(_LineTable):
         return place
 
     def _unusual(self, block: bytes, place: int) -> re.Match[bytes] | None:
+        # A user's script may print a line of numbers. It is aligned in another way than the rows.
         match = self._pattern(self._AFTER).match(block, place)
         if match is None or not self._stop:
             return None

@@ -1,19 +1,6 @@
 """Reads the thermo output of a LAMMPS log: the tables that LAMMPS prints while a simulation runs.
 
-The observer and ``outcome`` pass the log to :class:`ThermoReader` in pieces, which may end within a
-line; this module opens no files. Between the rows of a table, a log also has warnings, and lines
-that fixes and the user's script print. A wrong value is worse than a missing value. So a line
-counts as a row only if LAMMPS prints rows at this place and the line has LAMMPS' format.
-
-The output of a run depends on ``thermo_modify line``:
-
-- ``one``: the line ``Per MPI rank memory allocation …`` (missing after ``run … pre no``), a header
-  with column names, one line per row, and ``Loop time of …`` (missing after ``timer off``).
-- ``multi``: for each row a line ``------------ Step 10 ----- CPU = 0.1 (sec) ----``, then lines
-  with up to three ``Name = value``.
-- ``yaml``: ``keywords: ['Step', …]``, then `` - [0, 1.44, …]`` for each row, then ``...``.
-
-This module finds the marks around tables; ``tables`` and ``multiline`` read the rows.
+Missing a row is better than reporting a wrong value, so unexpected lines are skipped.
 """
 
 from __future__ import annotations
@@ -52,28 +39,36 @@ _SPACES = re.compile(r"\s{2,}")
 _NOISE = (b"INFO", b"SHAKE stats")
 
 
+# The output of a run depends on ``thermo_modify line``:
+#
+# - ``one``: the line ``Per MPI rank memory allocation …`` (missing after ``run … pre no``), a
+#   header with column names, one line per row, and ``Loop time of …`` (missing after ``timer off``)
+# - ``multi``: for each row a line ``------------ Step 10 ----- CPU = 0.1 (sec) ----``, then lines
+#   with up to three ``Name = value``
+# - ``yaml``: ``keywords: ['Step', …]``, then `` - [0, 1.44, …]`` for each row, then ``...``
+#
+# Between rows, a log also has warnings, and lines that fixes and the user's script print.
+
+
 class ThermoReader:
     """Converts the text of one log into rows.
 
     Parameters
     ----------
     columns:
-        Names of the values to keep; ``None`` keeps all. Other values are not converted to numbers.
+        Names of the values to keep; ``None`` for all.
     extra:
-        Function that is called with the step and the values of each row of a table, and returns
-        values to add.
+        Function that gets the step and the values of a row of a table, and returns values to add.
 
     Values have the names that the log uses (``Temp``, ``v_eper``, ``c_msd[4]``), and may be nan or
-    infinite. A row's clock is its step, if it has one. In addition to columns, rows contain the
-    values of ``log_facts.FACTS``:
+    infinite. A row's clock is its step, if it has one. Rows also contain the values of
+    ``log_facts.FACTS``:
 
-    - A row with kept values that are not finite contains ``NonFinite``, the number of these values.
-    - Each warning yields a row with ``Warnings``, and each error a row with ``Errors``: their
-      number so far.
-    - The end of each run yields a row with ``LoopTime`` (seconds), ``LoopSteps``,
-      ``StepsPerSecond``, ``NsPerDay`` or ``TauPerDay``, ``Atoms`` (unless it is a column),
-      ``Ranks``, and the numbers of ``Errors`` and ``Warnings`` if they are not 0.
-    - The end of the log yields a row with ``WallTime`` (seconds).
+    - ``NonFinite``: number of kept values in this row that are not finite, if any
+    - ``Warnings``, ``Errors``: number so far, in a row for each warning and error
+    - ``LoopTime`` (seconds), ``LoopSteps``, ``StepsPerSecond``, ``NsPerDay`` or ``TauPerDay``,
+      ``Atoms`` (unless it is a column) and ``Ranks``: in a row at the end of each run
+    - ``WallTime`` (seconds): in a row at the end of the log
     """
 
     def __init__(

@@ -1,9 +1,4 @@
-"""The triggers ``lammps-thermo`` and ``lammps-converged``.
-
-Both use the rows that the observer ``lammps`` reads from jobs' logs. The trigger ``lammps-thermo``
-occurs at each row of thermo output, and not at other rows. The trigger ``lammps-converged`` waits
-for a metric: the number of jobs of a group whose averages have converged.
-"""
+"""The triggers ``lammps-thermo`` and ``lammps-converged``."""
 
 from __future__ import annotations
 
@@ -56,7 +51,7 @@ def _converged(name: str | None, options: Mapping[str, Any]) -> Trigger:
 
 
 def triggers() -> Iterable[TriggerPlugin]:
-    """Return the records of both triggers, from which the core builds them."""
+    """Return the plugin records of both triggers."""
     yield TriggerPlugin(
         name="lammps-thermo",
         summary="a LAMMPS job of the group printed a row of thermo output",

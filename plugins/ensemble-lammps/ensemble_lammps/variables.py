@@ -1,18 +1,4 @@
-"""LAMMPS' command line: reads and changes its variables (``-var NAME VALUE``) and script (``-in
-FILE``).
-
-The actions ``lammps-vary`` and ``lammps-continue`` change commands with these functions;
-``lammps-check`` reads the log's name. This module depends on behaviour that LAMMPS showed in tests:
-
-- If a command sets a variable twice, LAMMPS uses the first value. So a new value replaces the old
-  one in the command.
-- The value of a variable is the next word, even if it begins with a dash, and all further words up
-  to the next option.
-- If a command has several scripts or logs, LAMMPS uses the last.
-- Each option begins with one dash and has a long and a short form: ``-var`` and ``-v``.
-- If the script defines the same variable with ``variable NAME index …``, the value in the command
-  is used. If the script defines it with another style than ``index``, LAMMPS ends with an error.
-"""
+"""Reads and changes a LAMMPS command line: its variables (``-var``) and its script (``-in``)."""
 
 from __future__ import annotations
 
@@ -25,6 +11,15 @@ from ensemble_core import EnsembleError, Job, JobGroup
 
 __all__ = ["as_number", "as_word", "changed", "given", "log", "script", "with_changes"]
 
+# LAMMPS behaves as follows (seen in tests):
+#
+# - If a command sets a variable twice, the first value counts. So a new value replaces the old one.
+# - The value of a variable is the next word, even if it begins with a dash, and all further words
+#   up to the next option.
+# - If a command has several scripts or logs, the last counts.
+# - Each option begins with one dash and has a long and a short form.
+# - A value in the command replaces that of ``variable NAME index …`` in the script. If the script
+#   defines the variable with another style, LAMMPS ends with an error.
 _VARIABLE = ("-var", "-v")
 _SCRIPT = ("-in", "-i")
 _LOG = ("-log", "-l")
@@ -33,7 +28,7 @@ _PLACEHOLDER = re.compile(r"(?<!\$)(?<!\{)\{([A-Za-z_]\w*)\}(?!\})")
 
 
 def given(command: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Return the variables on a command line, each with its values."""
+    """Return the values of each variable on a command line."""
     found: dict[str, tuple[str, ...]] = {}
     for begin, end in _variables(command):
         found.setdefault(command[begin + 1], tuple(command[begin + 2 : end]))
@@ -51,9 +46,9 @@ def log(command: Sequence[str]) -> str | None:
 
 
 def changed(job: Job, group: JobGroup) -> tuple[dict[str, tuple[str, ...]], str | None]:
-    """Return the variables and the script in which this job differs from its group.
+    """Return the variables and the script that differ between this job and its group.
 
-    Values are written as in a group's command. The script is ``None`` if it does not differ.
+    Placeholders in values are escaped. The script is ``None`` if it does not differ.
     """
     chosen = {name: (job.parameters[name],) for name in group.parameters if name in job.parameters}
     like = replace(group, count=1, parameters={**group.parameters, **chosen})
@@ -72,8 +67,7 @@ def with_changes(
     variables: Mapping[str, Sequence[str]],
     other_script: str | None = None,
 ) -> list[str]:
-    """Return the command with these variables, replaced or added, and with ``other_script`` if
-    given.
+    """Return the command with these variables and this script replaced or added.
 
     Raises :class:`EnsembleError` if LAMMPS would not see the variables.
     """
