@@ -1,9 +1,6 @@
-"""The plugin for MiniClusters: Flux instances in Kubernetes, whose pods are the nodes.
+"""Plugin for MiniClusters: Flux instances in Kubernetes that can grow and shrink.
 
-The executor ``minicluster`` runs jobs in a MiniCluster that can grow and shrink. The ensemble
-service uses the resizer ``kubernetes`` to set a MiniCluster's number of nodes.
-
-Every run loads this module, so this module imports nothing heavy.
+Every run loads this module, so it imports nothing heavy.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Client for MiniClusters in Kubernetes: reads a MiniCluster and its Job, and sets its size.
-
-Called by :mod:`ensemble_minicluster.resizer`. The Kubernetes package is imported only when the
-client connects. The client never retries, and each request has a timeout. Errors are raised as
-:class:`Fault`.
-"""
+"""Kubernetes client that reads and sets the size of a Flux MiniCluster. No request is retried."""
 
 from __future__ import annotations
 
@@ -28,11 +23,7 @@ _OWN_NAMES = re.compile(r"^(<[^>]*>|HTTPS?Connection(Pool)?\([^)]*\)): ")
 
 
 class Fault(Exception):
-    """A request that was rejected or failed.
-
-    The flag ``perhaps`` is set if it is unknown whether the request had an effect, or will have
-    one.
-    """
+    """A failed request."""
 
     def __init__(
         self, code: str, reason: str, *, transient: bool = False, perhaps: bool = False
@@ -41,6 +32,7 @@ class Fault(Exception):
         self.code = code
         self.reason = reason
         self.transient = transient
+        #: It is unknown whether the request has an effect.
         self.perhaps = perhaps
 
 
@@ -58,7 +50,7 @@ _REFUSALS = {
 
 
 class MiniClusters:
-    """The MiniClusters that a Kubernetes client (``kubernetes.client.ApiClient``) can reach."""
+    """Requests about MiniClusters. The argument is a ``kubernetes.client.ApiClient``."""
 
     def __init__(self, api_client: Any) -> None:
         from kubernetes.client import BatchV1Api, CustomObjectsApi
@@ -211,7 +203,7 @@ def _words(error: object) -> str:
 def connect(kubeconfig: str | None = None, context: str | None = None) -> MiniClusters:
     """Return a connection for a kubeconfig file or, without one, for a pod's service account.
 
-    Sends no request yet. Raises :class:`EnsembleError` if neither configuration exists.
+    No request is sent yet. Raises :class:`EnsembleError` if neither configuration exists.
     """
     try:
         from kubernetes import client, config

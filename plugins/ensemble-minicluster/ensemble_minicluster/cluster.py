@@ -1,8 +1,4 @@
-"""A run's view of its resizable cluster: requests to the service, and the nodes that Flux sees.
-
-The resizing thread (``resizing``, ``grow``, ``shrink``) asks a :class:`Cluster` for another size,
-and then waits with it until nodes have arrived or left.
-"""
+"""The cluster of a run: its size can be changed, and its nodes observed and drained."""
 
 from __future__ import annotations
 
@@ -26,7 +22,7 @@ _LONGEST_NAME = 200
 
 
 class Service(Protocol):
-    """The ensemble service or a mock of it, which sets the cluster's size."""
+    """Sets the cluster's size: the ensemble service, or a mock of it."""
 
     def size(self) -> int | None:
         """Return the target number of nodes, if known.
@@ -35,9 +31,9 @@ class Service(Protocol):
         """
 
     def resize(self, request: str, delta: int) -> Resized:
-        """Request another size. The argument ``request`` is the idempotency key.
+        """Request ``delta`` more nodes (fewer if negative). ``request`` is the idempotency key.
 
-        Raises :class:`EnsembleError`; after a transient one, the request may have arrived.
+        Raises :class:`EnsembleError`. After a transient one, the request may have arrived.
         """
 
     def close(self) -> None:
@@ -46,16 +42,12 @@ class Service(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Time limits in seconds.
+    """Time limits in seconds."""
 
-    - ``arrival``: for nodes to arrive or leave
-    - ``drain``: for jobs to leave the nodes that will be removed
-    - ``settle``: how long Flux may still count a node as up whose pod a shrink has removed. If a
-      rank that ``grow`` adds was up already and stays up for longer, its node is a new one.
-    """
-
-    arrival: float = 600.0
-    drain: float = 3600.0
+    arrival: float = 600.0  #: for nodes to arrive or leave
+    drain: float = 3600.0  #: for jobs to leave the nodes that will be removed
+    #: How long Flux may still report a removed node as up. If a rank that ``grow`` adds was up
+    #: already and stays up for longer, its node is a new one.
     settle: float = 35.0
 
 
@@ -64,11 +56,12 @@ class Ended(Exception):
 
 
 class Cluster:
-    """The cluster of the run with the tag ``tag``.
+    """A run's cluster.
 
-    The argument ``nodes`` is ``None`` if sizes are simulated; nodes are then neither drained nor
-    waited for. The mapping ``gauges`` has the latest gauges of the executor that runs the jobs. The
-    callback ``warn`` receives warnings.
+    - ``nodes``: ``None`` if sizes are simulated; nodes are then neither drained nor waited for
+    - ``tag``: the run's tag
+    - ``gauges``: latest gauges of the executor that runs the jobs
+    - ``warn``: receives warnings
     """
 
     def __init__(
@@ -134,8 +127,8 @@ class Cluster:
     def undrain(self, ranks: Iterable[int], *, any_run: bool = False) -> None:
         """Undrain those of these ranks that a shrink of this run has drained.
 
-        With ``any_run``, ranks drained by a shrink of another run count too. Nodes drained for
-        other reasons stay drained.
+        With ``any_run``, ranks drained by shrinks of other runs count too. Nodes drained for other
+        reasons stay drained.
         """
         wanted = set(ranks)
         if not wanted:

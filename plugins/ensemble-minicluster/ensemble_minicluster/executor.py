@@ -1,7 +1,6 @@
-"""The executor ``minicluster``: runs jobs in a cluster whose number of nodes changes.
+"""The executor ``minicluster``: adds resizing to another executor, usually ``flux``.
 
-It passes all jobs to another executor, the *composed* executor (usually ``flux``), and carries out
-only the requests for more or fewer nodes (``resizing``). The README lists the guarantees.
+Guarantees: see the README.
 """
 
 from __future__ import annotations
@@ -50,28 +49,24 @@ _IN_VAIN = frozenset({"untrusted", "speaks-tls", "no-tls", "unauthenticated", "p
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The composed executor, which runs the jobs: its name, and the function that builds it.
-
-    The flag ``resizes`` says that this executor carries out resize requests, too: with ``--mock``
-    and without Flux, the executor ``local`` changes its number of slots.
-    """
+    """The executor that runs the jobs."""
 
     name: str
     build: Callable[[], Executor]
+    #: Whether it carries out resize requests, too: with ``--mock`` and without Flux, the executor
+    #: ``local`` changes its number of slots.
     resizes: bool = False
 
 
 class MiniCluster(Executor):
-    """Runs jobs on ``part``, and resizes the cluster.
+    """Runs jobs on the executor ``part``, and resizes the cluster.
 
     - ``service``: called when the run opens; returns the object that controls the cluster's size
     - ``follow``: if false, sizes are simulated, and nodes are neither drained nor waited for
-    - ``others``: returns the composed executor of this name. A resume needs it if the run began
-      with another one than ``part``
+    - ``others``: returns the executor of this name, in case a resumed run began with another one
     - ``note``: printed at the start
     - ``check``: sends a request to the service at the start, and raises its error
-    - ``report``: takes a function for warnings, and creates the reporter that sends the queue's
-      status to the service
+    - ``report``: gets a function for warnings; returns the reporter of the queue's status
     """
 
     capabilities: ClassVar[frozenset[str]] = frozenset(

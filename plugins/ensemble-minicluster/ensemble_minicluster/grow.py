@@ -1,9 +1,4 @@
-"""Growing: requests nodes from the service, then waits until Flux reports them as up.
-
-New nodes reuse the ranks of nodes that a shrink removed, and Flux still reports a removed node as
-up for a while. So if a rank was already up before the request, this may be the removed node, not
-the new one (see :func:`_arrival`). Used by ``resizing``.
-"""
+"""Growing: requests nodes from the ensemble service, and waits until Flux reports them as up."""
 
 from __future__ import annotations
 
@@ -23,7 +18,7 @@ _BEHIND = 3.0
 
 
 def grow(cluster: Cluster, request: str, delta: int) -> Asked:
-    """Carry out a request for more nodes. Return the outcome.
+    """Request ``delta`` more nodes. Return the outcome once they are up.
 
     Raises :class:`EnsembleError` if the service did not reply, and :class:`Ended` if the run ended
     before the nodes arrived.
@@ -50,10 +45,10 @@ def grow(cluster: Cluster, request: str, delta: int) -> Asked:
 def _arrival(cluster: Cluster, answer: Resized, stale: set[int]) -> Callable[[], bool]:
     """Return a function that says whether the nodes have arrived.
 
-    The set ``stale`` has the new ranks that were already up before; they may be leaving nodes. A
-    stale rank counts as new once it has been down, or has stayed up for longer than a leaving node
-    would.
+    The set ``stale`` has those of the new ranks that were up already.
     """
+    # New nodes reuse the ranks of removed nodes, which Flux still reports as up for a while. So a
+    # stale rank counts as new once it has been down, or has stayed up longer than a removed node.
     new = set(range(answer.before, answer.granted))
     began = time.monotonic()
     seen: float | None = None

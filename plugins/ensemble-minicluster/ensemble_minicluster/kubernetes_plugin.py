@@ -1,7 +1,6 @@
-"""Plugin record of the resizer ``kubernetes``: its options, and how to build it.
+"""Plugin record of the resizer ``kubernetes``, which sets the size of Flux MiniClusters.
 
-The ensemble service uses the resizer to set the number of nodes of MiniClusters in Kubernetes.
-Every run loads this module, so this module imports nothing heavy.
+Every run loads this module, so it imports nothing heavy.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""In-memory mock of the ensemble service: grants requests for nodes within the bounds.
-
-The executor ``minicluster`` uses it for ``--mock`` inside a Flux instance: requests change only the
-number that the mock keeps. Without Flux, ``--mock`` runs jobs on this machine with one slot for
-each node, and requests change the number of slots.
-"""
+"""In-memory mock of the ensemble service, for ``--mock``."""
 
 from __future__ import annotations
 
@@ -25,7 +20,7 @@ def check_bounds(size: int | None, smallest: int, largest: int) -> int:
 
 
 class MockService:
-    """Replies like the ensemble service for a cluster of ``size`` nodes."""
+    """Grants requests for nodes within the bounds. ``size`` is the initial number of nodes."""
 
     def __init__(self, size: int, smallest: int, largest: int) -> None:
         self._size, self._smallest, self._largest = size, smallest, largest
@@ -35,7 +30,7 @@ class MockService:
         return self._size
 
     def resize(self, request: str, delta: int) -> Resized:
-        """Clamp the request to the bounds; deny it if no change is left."""
+        """Change the size within the bounds. Deny the request if that changes nothing."""
         before, asked = self._size, self._size + delta
         granted = min(max(asked, self._smallest), self._largest)
         limit = f"max-size {self._largest}" if delta > 0 else f"min-size {self._smallest}"

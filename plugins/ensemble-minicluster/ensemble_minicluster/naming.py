@@ -1,4 +1,4 @@
-"""Names of members, ``NAMESPACE/NAME``, as users give them to the executor."""
+"""Names of members, ``NAMESPACE/NAME``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LONGEST = 63
 
 
 def member_name(text: str) -> str:
-    """Return a member's full name; a bare ``NAME`` is in the namespace ``default``.
+    """Return a member's full name. The default namespace is ``default``.
 
     Raises :class:`UsageError` for invalid names.
 

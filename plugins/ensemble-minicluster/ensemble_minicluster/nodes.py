@@ -1,8 +1,6 @@
-"""Reads the states of nodes from Flux, and drains nodes.
+"""Reads the states of a Flux instance's nodes, and drains nodes.
 
-A node is identified by its rank in Flux; in a MiniCluster, the rank is the index of the node's pod.
-This module does not import Flux: it gets a Flux handle (any object with ``rpc``) from the executor
-that runs the jobs. Only the resizing thread uses it.
+A node is identified by its rank in Flux. This module does not import Flux.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ _PATIENCE = 20.0
 
 
 def to_ranks(text: str | None) -> set[int]:
-    """Return the ranks of an idset (RFC 22).
+    """Parse an idset (Flux RFC 22).
 
     >>> sorted(to_ranks("0-2,7")), to_ranks("")
     ([0, 1, 2, 7], set())
@@ -63,10 +61,10 @@ def shown(ranks: Iterable[int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Snapshot of the nodes, by rank. ``drained`` maps drained ranks to the reasons."""
+    """Snapshot of the nodes, by rank."""
 
     online: frozenset[int]
-    drained: Mapping[int, str]
+    drained: Mapping[int, str]  #: with the reasons
     excluded: frozenset[int]
     busy: frozenset[int]
 
@@ -81,10 +79,9 @@ class Look:
 
 
 class Nodes:
-    """The nodes of a Flux instance.
+    """The nodes of a Flux instance. Methods raise :class:`ExecutorError`.
 
-    The function ``handle`` returns a handle for the calling thread. Methods raise
-    :class:`ExecutorError`.
+    The function ``handle`` returns a Flux handle (any object with ``rpc``) for the calling thread.
     """
 
     def __init__(self, handle: Callable[[], object]) -> None:

@@ -1,9 +1,6 @@
-"""Request log: a run's resize requests and their outcomes, for idempotent retries.
+"""Durable log of a run's resize requests, so that requests can be repeated safely.
 
-Each request has a name. If a controller is killed before it knows a request's outcome, the next
-controller repeats the request under this name. The log then says which nodes were to be removed, or
-that the request already has an outcome. The log is the file ``minicluster.json`` in the run's
-folder.
+The log is the file ``minicluster.json`` in the run's folder.
 """
 
 from __future__ import annotations
@@ -24,33 +21,27 @@ Answered = Literal["", "granted", "denied", "timeout"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """One request for more or fewer nodes.
+    """A request for more or fewer nodes."""
 
-    The field ``delta`` is the number of nodes to add (negative: to remove), and ``victims`` are the
-    ranks to remove. The field ``outcome`` is empty until the outcome is known.
-    """
-
-    delta: int
-    victims: tuple[int, ...] = ()
+    delta: int  #: number of nodes to add; negative: to remove
+    victims: tuple[int, ...] = ()  #: ranks to remove
     sent: bool = False
-    outcome: Answered = ""
+    outcome: Answered = ""  #: empty until it is known
     size: int | None = None
     reason: str = ""
 
 
 class RequestLog:
-    """The requests of a run, by name. Without a ``folder``, the log lasts as long as the process.
-
-    The attribute ``executor`` is the name of the executor that runs the jobs, or ``None`` for a new
-    run. The attribute ``queue`` identifies that executor's queue; empty if unknown. The attribute
-    ``trouble`` says why the log could not be read or written; otherwise it is empty.
-    """
+    """The requests of a run, by name. Without a ``folder``, nothing is written to disk."""
 
     def __init__(self, folder: Path | None) -> None:
         self._file = None if folder is None else folder / "minicluster.json"
         self._requests: dict[str, Asked] = {}
+        #: Name of the executor that runs the jobs (``None`` for a new run), and what identifies its
+        #: queue.
         self.executor: str | None = None
         self.queue = ""
+        #: Why the log could not be read or written.
         self.trouble = ""
         try:
             self._read()

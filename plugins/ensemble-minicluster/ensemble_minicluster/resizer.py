@@ -1,12 +1,4 @@
-"""The resizer ``kubernetes``: sets the size of a member's MiniCluster.
-
-The ensemble service calls the resizer when a run requests more or fewer nodes. For each request,
-the resizer reads the MiniCluster's size, computes the new size within the bounds, and sets it on
-condition that the object has not changed. Then it reads the object again, because the Flux Operator
-resets sizes that it rejects. If the reply to a write was lost, the resizer does not simply repeat
-the write: the object shows whether it took effect. The record in
-:mod:`ensemble_minicluster.kubernetes_plugin` builds the resizer.
-"""
+"""The resizer ``kubernetes``: sets the size of a Flux MiniCluster."""
 
 from __future__ import annotations
 
@@ -38,7 +30,7 @@ _FIRST_LOOK, _LAST_LOOK = 0.1, 0.5
 
 
 class Objects(Protocol):
-    """The MiniClusters of a cluster; see :class:`ensemble_minicluster.api.MiniClusters`."""
+    """Interface of :class:`ensemble_minicluster.api.MiniClusters`."""
 
     def get(self, namespace: str, name: str, timeout: float) -> Mapping[str, Any]: ...
 
@@ -51,7 +43,7 @@ class Objects(Protocol):
 
 @dataclass(slots=True)
 class _Request:
-    """A request in progress: its target, the last sizes read, and what was sent."""
+    """A request in progress."""
 
     namespace: str
     name: str
@@ -83,7 +75,7 @@ class KubernetesResizer(Resizer):
     namespace:
         The only namespace whose MiniClusters may be changed; ``None`` for any.
     names:
-        Names of MiniClusters that differ from their member's name, by the member's name.
+        For members whose MiniCluster has another name: the MiniCluster's name by the member's name.
     ceiling:
         Maximum number of nodes, even if a MiniCluster allows more.
     fixed:
@@ -199,6 +191,8 @@ class KubernetesResizer(Resizer):
             raise
 
     def _attempt(self, request: _Request) -> Resized:
+        # If a write got no reply, it is not simply repeated: the object shows whether it took
+        # effect.
         while True:
             try:
                 seen = self._look(request)

@@ -1,4 +1,4 @@
-"""Checks options of the resizer ``kubernetes`` beyond their schema."""
+"""Checks options of the resizer ``kubernetes`` that its schema cannot check."""
 
 from __future__ import annotations
 

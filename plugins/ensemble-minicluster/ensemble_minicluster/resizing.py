@@ -1,8 +1,4 @@
-"""Thread that carries out resize requests in order, and reports their outcomes as events.
-
-Requests are idempotent: a repeated request gets the same outcome, and an interrupted one is
-continued.
-"""
+"""Thread that carries out resize requests in order, and reports their outcomes as events."""
 
 from __future__ import annotations
 
@@ -26,7 +22,10 @@ _Told = tuple[Literal["granted", "denied", "timeout", "undelivered"], "int | Non
 
 
 class Resizing:
-    """Accepts requests with :meth:`ask` and passes their outcomes to ``tell``."""
+    """Accepts requests with :meth:`ask`, and passes their outcomes to ``tell``.
+
+    A repeated request gets the same outcome.
+    """
 
     def __init__(
         self,

@@ -1,10 +1,4 @@
-"""Shrinking without killing jobs: drains the nodes to remove, waits until no job runs on them, and
-only then requests their removal.
-
-The nodes of a MiniCluster are the pods of an Indexed Job. When the Job gets smaller, Kubernetes
-removes the pods with the highest indices, so these nodes are drained. Node 0, which has the queue,
-always stays. If a drained node is not removed after all, it is undrained. Used by ``resizing``.
-"""
+"""Shrinking without killing jobs: drains nodes, waits until they are idle, then removes them."""
 
 from __future__ import annotations
 
@@ -26,22 +20,18 @@ __all__ = ["Shrink"]
 
 
 class Shrink:
-    """One request for fewer nodes.
-
-    The callback ``remember`` writes the nodes to remove into the run's request log before each
-    step. If the controller is killed, the next one repeats the request with these nodes. Without
-    the log, it would choose the highest remaining nodes. If the service had already removed the
-    nodes that the killed controller chose, twice as many would be removed.
-    """
+    """A request for fewer nodes. The callback ``remember`` records it before each step."""
 
     def __init__(self, cluster: Cluster, request: str, remember: Callable[[Asked], None]) -> None:
         self._cluster = cluster
         self._request = request
+        #: If the controller is killed, the next one repeats the request with the same nodes.
+        #: Otherwise it would choose the highest remaining ones, and twice as many nodes might be
+        #: removed.
         self._remember = remember
 
     def carry_out(self, delta: int, when_busy: WhenBusy, known: Asked | None) -> Asked:
-        """Return the outcome of a shrink. The argument ``known`` is the request's record, if it has
-        one.
+        """Return the outcome of a shrink. ``known`` is the request's record, if it has one.
 
         Raises :class:`EnsembleError` if the service did not reply, and :class:`Ended` if the run
         ended first.
@@ -70,6 +60,7 @@ class Shrink:
 
     def _victims(self, count: int, look: Look | None) -> tuple[int, ...]:
         """Return the ranks to remove: the highest, but not rank 0."""
+        # Kubernetes removes the pods with the highest indices. Node 0 has the queue.
         size = None
         try:
             size = self._cluster.service.size()
@@ -167,9 +158,7 @@ class Shrink:
             raise
 
     def _taken(self, asked: Asked, answer: Resized, delta: int) -> Asked:
-        """Wait until Flux reports that the nodes are gone. Then undrain their ranks, which later
-        nodes may get.
-        """
+        """Wait until Flux reports that the nodes are gone, then undrain their ranks."""
         cluster = self._cluster
         cluster.undrain(v for v in asked.victims if not answer.granted or v < answer.granted)
         cluster.held -= set(asked.victims)

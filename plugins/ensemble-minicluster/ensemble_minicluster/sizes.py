@@ -1,8 +1,4 @@
-"""Size arithmetic of MiniClusters: their sizes, and the result of a request. Pure.
-
-Called by :mod:`ensemble_minicluster.resizer` with the API server's replies. The Flux Operator
-silently ignores or resets sizes that it rejects, so such sizes are never requested.
-"""
+"""Size arithmetic for Flux MiniClusters."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ _COUNTABLE = 2**31 - 1
 
 
 class Unsized(Exception):
-    """A MiniCluster that cannot be resized. ``reason`` is for people, ``code`` for programs."""
+    """A MiniCluster that cannot be resized. ``reason`` is a text for people."""
 
     def __init__(self, code: str, reason: str) -> None:
         super().__init__(reason)
@@ -27,13 +23,11 @@ class Unsized(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The result of a request, in nodes: ``target`` is the size to set, ``before`` the current
-    size.
-    """
+    """Result of a request, in numbers of nodes."""
 
     before: int
     asked: int
-    target: int
+    target: int  #: the size to set
     code: str = ""
     reason: str = ""
 
@@ -47,27 +41,17 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Snapshot of a MiniCluster's sizes, in nodes.
+    """Snapshot of a MiniCluster's size and its bounds, in nodes."""
 
-    - ``size``: the wanted size, ``spec.size`` of the object
-    - ``acted_on``: the size that the Flux Operator last acted on; 0 if it has acted on none
-    - ``least``, ``most``: the smallest and largest size that the operator accepts (``None``: no
-      limit)
-    - ``ceiling``: this resizer's upper limit
-    - ``generation``: changes with the spec
-    - ``version``: changes with every write
-    - ``uid``: distinguishes an object from a later one of the same name
-    """
-
-    size: int
-    acted_on: int
-    least: int
-    most: int | None
+    size: int  #: ``spec.size`` of the object
+    acted_on: int  #: size that the Flux Operator last acted on; 0: none
+    least: int  #: the operator ignores or resets smaller sizes
+    most: int | None  #: and larger ones than this
     why_most: str
-    ceiling: int | None
-    uid: str
-    version: str
-    generation: int
+    ceiling: int | None  #: limit of this resizer
+    uid: str  #: distinguishes an object from a later one of the same name
+    version: str  #: changes with every write
+    generation: int  #: changes with the spec
 
     @property
     def before(self) -> int | None:

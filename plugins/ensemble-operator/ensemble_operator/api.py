@@ -1,9 +1,4 @@
-"""Client of the Kubernetes API. A request returns a reply or raises :class:`ApiError`.
-
-Used by ``loop`` and ``lease``; kopf does the watching. Credentials are read again every minute and
-after each reply with status 401, because Kubernetes replaces the token file of a service account
-long before the token expires.
-"""
+"""Asynchronous client of the Kubernetes API."""
 
 from __future__ import annotations
 
@@ -23,26 +18,26 @@ import aiohttp
 __all__ = ["JSON_PATCH", "MERGE", "Api", "ApiError"]
 
 MERGE, JSON_PATCH = "application/merge-patch+json", "application/json-patch+json"
-#: Timeout of a request in seconds, and lifetime of credentials.
+#: Timeout of a request in seconds, and lifetime of credentials. Kubernetes replaces the token file
+#: of a service account long before the token expires.
 _TIMEOUT, _FRESH = 30.0, 60.0
 
 
 class ApiError(Exception):
-    """A request that failed, or whose reply was lost (``status`` 0). ``path`` is the request's
-    target.
-    """
+    """A request that failed."""
 
     def __init__(self, status: int, message: str, reason: str = "", after: float = 0.0) -> None:
         super().__init__(f"{status} {message}" if status else message)
+        #: HTTP status (0: no reply), message and reason, and seconds to wait before a retry.
         self.status, self.message, self.reason, self.after = status, message, reason, after
-        self.path = ""
+        self.path = ""  #: target of the request
 
 
 class Api:
     """Requests of one event loop.
 
-    The callback ``login`` returns kopf's ConnectionInfo. The callback ``count`` is called with the
-    HTTP method of each request.
+    The callback ``login`` returns kopf's ConnectionInfo. The callback ``count`` gets the HTTP
+    method of each request.
     """
 
     def __init__(

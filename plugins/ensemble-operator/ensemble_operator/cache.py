@@ -1,9 +1,6 @@
-"""Cache of Ensembles and their children, filled from watches and from our own writes.
+"""Cache of the operator's custom resources and of the objects that it created for them.
 
-Replies to our writes are stored too, because the next reconcile might otherwise repeat a write that
-the watches have not reported yet. Watches and replies use different connections, so an older
-version of an object may arrive after a newer one. The cache keeps the newest version, and ignores
-versions of an object that it knows to be deleted.
+Watches and our own writes fill the cache. An older version never replaces a newer one.
 """
 
 from __future__ import annotations
@@ -153,6 +150,7 @@ class Cache:
 
     def wrote(self, key: Key, kind: str, found: Object) -> None:
         """Store the reply to one of our writes, or to a read of a foreign object."""
+        # Otherwise the next reconcile might repeat a write that the watches have not reported yet.
         if kind != KIND or key in self.ensembles:
             self._take(key, kind, found)
 

@@ -1,4 +1,4 @@
-"""Data types for ``plan``: the observed state, and the changes that ``plan`` requests."""
+"""Data types of the reconcile function: what it observes, and the changes that it requests."""
 
 from __future__ import annotations
 
@@ -45,22 +45,19 @@ class Create:
 
 @dataclass(frozen=True)
 class Try:
-    """Let the API server validate objects with a dry run.
-
-    Of the fields of the last object in ``bodies``, ``given`` has those that the user wrote.
-    """
+    """Let the API server validate objects with a dry run."""
 
     bodies: tuple[Object, ...]
-    given: Mapping[str, Any] = field(default_factory=dict)
+    given: Mapping[str, Any] = field(default_factory=dict)  #: what the user wrote of the last one
     note: Note | None = None
 
 
 @dataclass(frozen=True)
 class Patch:
-    """Change an object to ``body``; ``found`` is the object as observed."""
+    """Change an object to ``body``."""
 
     body: Object
-    found: Object
+    found: Object  #: the object as observed
     note: Note | None = None
 
 
@@ -91,7 +88,7 @@ class Disown:
 
 @dataclass(frozen=True)
 class Finalizer:
-    """Add or remove the finalizer of Ensembles whose children should stay."""
+    """Add or remove the finalizer of an Ensemble whose objects should outlive it."""
 
     wanted: bool
     note: Note | None = None
@@ -109,63 +106,50 @@ Change = Create | Try | Patch | Delete | Keys | Disown | Finalizer | Forget
 
 @dataclass(frozen=True)
 class Figures:
-    """A member's figures from the service.
+    """A member's nodes, cores and jobs, as its service reports them."""
 
-    The field ``beat`` is the time of the last heartbeat, in seconds since the epoch, 0 for never.
-    The field ``denied`` says why the member's last resize request was denied.
-    """
-
-    beat: float = 0.0
+    beat: float = 0.0  #: last heartbeat, in seconds since the epoch; 0: never
     gauges: Mapping[str, float] = field(default_factory=dict)
     groups: Sequence[Mapping[str, Any]] = ()
-    denied: str = ""
+    denied: str = ""  #: why the last resize request was denied
 
 
 @dataclass(frozen=True)
 class Observed:
-    """Everything that a plan considers, in addition to the Ensemble.
+    """The observed state, apart from the Ensemble itself."""
 
-    - ``children``: existing objects by kind and name, including foreign ones
-    - ``secrets``: Secrets by name; ``None`` if missing
-    - ``files``: ensemble files in ConfigMaps, by their references
-    - ``errors``: mistakes in an ensemble file, by its text
-    - ``named``: members named in an ensemble file, by its text
-    - ``refused``: by kind and name, the hash of the body that the API server rejected, and its
-      message
-    - ``tried``: by kind and name, the hash of the body that the API server accepted in a dry run
-    - ``troubles``: by kind and name, the message of a rejection that may be temporary
-    - ``options``: mistakes in members' options
-    - ``warnings``: Kubernetes' newest warnings about pods and Jobs, by name
-    - ``written``: time when the status was last written
-    - ``ended``: time when each ended Job was first seen to have ended, by uid
-    """
-
+    #: Existing objects by kind and name, including foreign ones.
     children: Mapping[tuple[str, str], Object] = field(default_factory=dict)
     pods: Sequence[Object] = ()
+    #: Secrets by name; ``None`` if missing.
     secrets: Mapping[str, Object | None] = field(default_factory=dict)
+    #: Ensemble files in ConfigMaps.
     files: Mapping[Reference, str | None] = field(default_factory=dict)
+    #: Mistakes in an ensemble file, by its text.
     errors: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    #: Hash of the body that the API server rejected and its message, by kind and name.
     refused: Mapping[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
+    #: Hash of the body that the API server accepted in a dry run, by kind and name.
     tried: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    #: Message of a rejection that may be temporary, by kind and name.
     troubles: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    #: Members named in an ensemble file, by its text.
     named: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    #: Mistakes in the options of members.
     options: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    #: Kubernetes' newest warnings about pods and Jobs, by name.
     warnings: Mapping[str, str] = field(default_factory=dict)
     flux: bool = True
     figures: Mapping[str, Figures] = field(default_factory=dict)
-    written: float = 0.0
-    ended: Mapping[str, float] = field(default_factory=dict)
+    written: float = 0.0  #: when the status was last written
+    ended: Mapping[str, float] = field(default_factory=dict)  #: when each Job's end was seen
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The changes to make: the status is written first, then ``changes`` are made in order.
-
-    The Events in ``events`` are posted once the status is written. The field ``again`` is the time
-    of the next reconcile if nothing changes before, in seconds since the epoch.
-    """
+    """The changes to make, in order. The status is written before them."""
 
     changes: tuple[Change, ...] = ()
     status: Mapping[str, Any] = field(default_factory=dict)
-    events: tuple[Note, ...] = ()
-    again: float | None = None
+    events: tuple[Note, ...] = ()  #: posted after the status is written
+    again: float | None = None  #: time of the next reconcile, unless something changes before

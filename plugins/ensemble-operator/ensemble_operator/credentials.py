@@ -1,11 +1,4 @@
-"""Credentials of an Ensemble: its service's certificates, and a token for each of the service's
-clients.
-
-They are created with the public functions of ``ensemble_service``. If the operator was interrupted,
-it keeps a token that exists already, and writes the token's hash for the service if it is missing.
-A token is renewed in two steps: the service first gets the hash of the new token, later the new
-token replaces the old one at the client. So the service always knows the client's token.
-"""
+"""Creates and renews the certificates of an Ensemble's service, and the tokens of its clients."""
 
 from __future__ import annotations
 
@@ -40,7 +33,7 @@ _DAYS = 365
 
 
 def made(ensemble: Ensemble, secrets: Secrets, now: float) -> list[Object]:
-    """Return the Secrets to write, the service's first."""
+    """Return the Secrets to write, the service's first. ``now`` is in seconds since the epoch."""
     found: list[Object] = []
     tls = secrets.get(tls_secret(ensemble))
     with tempfile.TemporaryDirectory(prefix="ensemble-keys-") as folder:
@@ -100,6 +93,8 @@ def _tokens(
     for holder in everybody:
         keys = (holder.key, holder.key + NEXT, holder.key + LAST)
         text, coming, last = (value(secrets.get(holder.secret), key) for key in keys)
+        # The service gets the hash of a new token before the client gets the token. So the service
+        # always knows the client's token, even if the operator is interrupted.
         step = renewal(lines, holder, secrets, now)
         if step == "use":
             text, coming, last = coming, "", text[9:17]

@@ -1,6 +1,4 @@
-"""Posts Kubernetes Events about Ensembles. If something happens again, the count of its Event is
-increased.
-"""
+"""Posts Kubernetes Events about Ensembles."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ _log = logging.getLogger("ensemble.operator")
 
 
 class Events:
-    """Posts Events. An Event that cannot be posted is only logged."""
+    """Posts Events, and counts repeated ones. A failure to post is only logged."""
 
     def __init__(self, api: Api) -> None:
         self._api = api

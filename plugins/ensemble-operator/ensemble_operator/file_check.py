@@ -1,7 +1,6 @@
-"""Validates ensemble files in the operator's process, as ``ensemble validate`` does.
+"""Validates ensemble files in the operator, as ``ensemble validate`` does.
 
-A check executes no code from the ensemble file. It also does not read files that the ensemble file
-names, because the pods of a run get only the ensemble file.
+The check runs no code from an ensemble file, and reads no other files.
 """
 
 from __future__ import annotations
@@ -28,15 +27,11 @@ _MOST = 1000
 
 @dataclass(frozen=True)
 class FileCheck:
-    """Result of checking a file. ``errors`` has one line per mistake, with its place in the file.
-
-    The field ``members`` lists the members named by the file's job groups; it is empty if the file
-    is invalid.
-    """
+    """Result of checking an ensemble file."""
 
     digest: str
-    errors: tuple[str, ...] = ()
-    members: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()  #: one line per mistake, with its place in the file
+    members: tuple[str, ...] = ()  #: members that job groups name; empty if the file is invalid
 
 
 def digest(text: str) -> str:
@@ -50,9 +45,9 @@ def _registry() -> Any:
 
 
 def errors_of(text: str, executor: str, name: str = "ensemble.yaml") -> list[EnsembleError]:
-    """Return the mistakes of a file for the executor that will run it.
+    """Return the mistakes in an ensemble file, for the executor that will run it.
 
-    The argument ``name`` is the file's name in messages.
+    In messages, ``name`` is the file's name.
     """
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > _LARGEST:
@@ -67,6 +62,7 @@ def errors_of(text: str, executor: str, name: str = "ensemble.yaml") -> list[Ens
     registry = _registry()
     record = registry.lookup("executor", executor)
     try:
+        # The pods of a run get only the ensemble file, so no other file is read.
         load_text(text, registry, file=name, executor=record, attached={}, must_begin=True)
     except FileErrors as error:
         return list(error.errors)
@@ -76,7 +72,7 @@ def errors_of(text: str, executor: str, name: str = "ensemble.yaml") -> list[Ens
 
 
 def check(text: str, executor: str) -> FileCheck:
-    """Return the check of one file."""
+    """Check an ensemble file."""
     errors = errors_of(text, executor)
     return FileCheck(digest(text), tuple(map(_line, errors)), () if errors else _members(text))
 
@@ -106,7 +102,7 @@ def _line(error: EnsembleError) -> str:
 
 
 class FileChecks:
-    """Checks by content and executor, so that a file is read only once."""
+    """Cached checks of ensemble files."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[tuple[str, str], FileCheck] = OrderedDict()

@@ -1,7 +1,6 @@
 """Leader election: only the operator that holds a Lease is active.
 
-A holder that cannot renew the Lease in time exits: some seconds without an operator are better than
-two operators at a time.
+An operator that cannot renew its Lease in time exits.
 """
 
 from __future__ import annotations
@@ -22,10 +21,11 @@ _log = logging.getLogger("ensemble.operator")
 
 
 class Lease:
-    """A Lease in Kubernetes that this operator, named ``identity``, tries to hold.
+    """A Kubernetes Lease that this operator, named ``identity``, tries to hold. Times in seconds:
 
-    In seconds, ``duration`` is how long the Lease is valid, ``renew`` how long the holder continues
-    without a renewal, and ``retry`` the pause between attempts.
+    - ``duration``: how long the Lease is valid
+    - ``renew``: how long this operator stays active without a renewal
+    - ``retry``: pause between attempts
     """
 
     def __init__(
@@ -65,6 +65,7 @@ class Lease:
             await asyncio.sleep(self._retry)
             if await self._try():
                 renewed = self._clock()
+            # Some seconds without an operator are better than two operators at a time.
             elif self._clock() - renewed > self._renew:
                 _log.error("lost the Lease %s: another operator may take over", self._name)
                 return

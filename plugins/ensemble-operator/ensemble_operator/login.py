@@ -1,4 +1,4 @@
-"""Login to the cluster: connection and credentials for kopf and ``api``."""
+"""Finds the address of the Kubernetes API, and the operator's credentials."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ _log = logging.getLogger("ensemble.operator")
 
 
 def log_in(account: Path = _ACCOUNT) -> kopf.ConnectionInfo:
-    """Return the connection for the pod's service account, whose files are in ``account``. Outside
-    of a pod, return the connection for a kubeconfig.
+    """Return the connection for the pod's service account or, outside of a pod, for a kubeconfig.
 
     Raises :class:`UsageError` if neither exists.
     """

@@ -1,9 +1,4 @@
-"""Reconcile loop: observes an Ensemble, calls ``plan``, and carries the plan out.
-
-Watches (``watch``) update :class:`Cache` and call :meth:`Loop.look`. An event during a reconcile
-causes another reconcile. Failed requests are retried with a backoff per object, and rejected
-requests are reported in a condition. After a conflict, the Ensemble is reconciled again.
-"""
+"""Reconcile loop: observes a custom resource, plans changes, and carries them out."""
 
 from __future__ import annotations
 
@@ -54,7 +49,7 @@ Ask = Callable[[Key, Target], Awaitable["Mapping[str, Figures] | None"]]
 
 @dataclass
 class _Known:
-    """State of one Ensemble that does not come from watches."""
+    """State of an Ensemble, apart from its watched objects."""
 
     secrets: dict[str, Object | None] = field(default_factory=dict)
     #: Times of the next checks.
@@ -78,8 +73,10 @@ class _Known:
 
 
 class Loop:
-    """The loop of one process. ``ask`` queries a service; ``clock`` returns seconds since the
-    epoch.
+    """The loop of one process.
+
+    The callback ``ask`` queries a service for its members' status. ``clock`` returns seconds since
+    the epoch.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The command ``ensemble-operator``: runs the operator, and checks Ensembles without a cluster.
+"""The command ``ensemble-operator``: runs the operator, or checks its resources without a cluster.
 
 Errors and exit codes are those of ``ensemble``. Only the subcommand ``run`` imports kopf.
 """
@@ -66,8 +66,8 @@ def crd_text() -> str:
 def check(files: tuple[str, ...]) -> int:
     """Check Ensembles and their ensemble files without a cluster.
 
-    Each Ensemble is checked against the definition's schema and rules. Each ensemble file in it is
-    checked as by 'ensemble validate'. The exit code is 2 if anything is wrong.
+    Each ensemble file is checked as by 'ensemble validate'. The exit code is 2 if anything is
+    wrong.
     """
     errors: list[EnsembleError] = []
     for file in files:

@@ -1,15 +1,4 @@
-"""Builds the Kubernetes objects of a member, and those of a run that has a pod of its own.
-
-A member has a ConfigMap with its ensemble file, a PersistentVolumeClaim, an autoscaler and a
-MiniCluster. If all members share one ensemble file, its run is in no member: it has a Job (*the run
-outside of members*). The objects depend on this behaviour of the Flux Operator:
-
-- The volume of a ConfigMap has the ConfigMap's name.
-- Every ``emptyDir`` is mounted at ``/dev/shm``.
-- The volume of the Flux view is mounted, writable, in every container.
-- The operator's script ends a container with exit code 0, whatever Flux's exit code is.
-- The operator keeps an existing Service. A Service that it creates lists only ready pods.
-"""
+"""Builds the Kubernetes objects in which members and runs work, such as MiniClusters and Jobs."""
 
 from __future__ import annotations
 
@@ -32,7 +21,16 @@ __all__ = [
     "token_secret",
 ]
 
-#: Name of the run outside of members, wherever a member's name is expected.
+# The objects depend on this behaviour of the Flux Operator:
+#
+# - The volume of a ConfigMap has the ConfigMap's name.
+# - Every ``emptyDir`` is mounted at ``/dev/shm``.
+# - The volume of the Flux view is mounted, writable, in every container.
+# - The operator's script ends a container with exit code 0, whatever Flux's exit code is.
+# - The operator keeps an existing Service. A Service that it creates lists only ready pods.
+
+#: Name of the *run outside of members*, wherever a member's name is expected. If all members share
+#: one ensemble file, its run is in no member, but in a Job.
 RUNNER = "run"
 _ENTRY, _TOKEN, _STATE = "/ensemble-entrypoint", "/etc/ensemble/member", "/var/lib/ensemble"
 
@@ -111,7 +109,7 @@ _BEGINS = 900
 
 
 def token_secret(ensemble: Ensemble, part: str) -> str:
-    """Return the Secret with the token of a member or of the run."""
+    """Return the name of the Secret with the token of a member or of the run."""
     return f"{ensemble.name}-{part}-token"
 
 
@@ -149,8 +147,8 @@ def _words(ensemble: Ensemble, member: Member, tag: str) -> list[str]:
 def start_script(words: list[str], *, run: bool, resumed: bool) -> str:
     """Return the script that starts a pod's command.
 
-    The flag ``run`` says whether the command is an ensemble's run, and ``resumed`` whether another
-    pod can resume that run.
+    The flag ``run`` says whether the command runs an ensemble, and ``resumed`` whether another pod
+    can resume this run.
     """
     body = f"follow {shlex.join(words)}\n"
     if run:
@@ -168,14 +166,14 @@ def following(body: str) -> str:
 
 
 def config_map(ensemble: Ensemble, part: str, words: list[str], text: str, digest: str) -> Object:
-    """Return the ConfigMap from which a member or the run starts.
+    """Return the ConfigMap from which a member or the run starts. It is immutable.
 
-    It is immutable, and its name contains a hash of its content. The argument ``text`` is the run's
-    file, or empty.
+    The argument ``text`` is the run's ensemble file, or empty.
     """
     start = start_script(words, run=bool(text), resumed=ensemble.restart_policy == "Resume")
     data = {"start.sh": start, "stop.sh": _STOP}
     data |= {"ensemble.yaml": text} if text else {}
+    # An immutable object with new content needs a new name.
     name = f"{ensemble.name}-{part}-{content(data)[:10]}"
     found = child(ensemble, "ConfigMap", name, "member", {"data": data, "immutable": True})
     found["metadata"]["annotations"][FILE] = digest
@@ -187,8 +185,8 @@ def member_objects(
 ) -> list[Object]:
     """Return the objects of a member, the MiniCluster last.
 
-    The argument ``text`` is the member's ensemble file, empty if the run is outside of members. The
-    argument ``digest`` is the hash of that text.
+    The argument ``text`` is the member's ensemble file, empty if all members share one. Its hash is
+    ``digest``.
     """
     tag = run_tag(ensemble, member.name, digest)
     words = _words(ensemble, member, tag)
@@ -369,9 +367,7 @@ def _view(member: Member, ensemble: Ensemble, settings: Settings) -> Object:
 
 
 def run_objects(ensemble: Ensemble, settings: Settings, text: str, digest: str) -> list[Object]:
-    """Return the objects of the run that steers all members from a pod of its own: its ConfigMap,
-    PersistentVolumeClaim and Job.
-    """
+    """Return the objects of a run that all members share: ConfigMap, PersistentVolumeClaim, Job."""
     tag = run_tag(ensemble, RUNNER, digest)
     where = ["--host", address(ensemble), "--port", str(ensemble.sidecar.port)]
     words = [

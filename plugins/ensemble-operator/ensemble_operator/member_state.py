@@ -1,9 +1,4 @@
-"""State of a member's run, computed from its MiniCluster (or Job) and its first pod.
-
-The Flux Operator does not report that the run in a MiniCluster has ended. So the start script in
-the first pod writes the run's exit code into the pod's termination message, where this module finds
-it.
-"""
+"""State of a member's run, computed from the status of its Kubernetes objects and its first pod."""
 
 from __future__ import annotations
 
@@ -37,6 +32,8 @@ Object = Mapping[str, Any]
 
 #: Annotation or label with a pod's index in its Job.
 _INDEX = "batch.kubernetes.io/job-completion-index"
+#: The start script writes this into the first pod's termination message, because the Flux Operator
+#: does not report that a run has ended.
 _SAID = re.compile(r"ensemble: exit (\d+)")
 #: Seconds to wait for the report of a pod's end.
 _LATE = 10.0
@@ -45,14 +42,11 @@ _PULLING = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNev
 
 @dataclass(frozen=True)
 class PodState:
-    """State of a pod's run.
+    """State of a pod's run."""
 
-    The phase ``over`` comes with the run's exit code (``None`` if not reported). The phase ``lost``
-    means that the run was killed or evicted, or that its node is gone.
-    """
-
+    #: ``lost``: the run was killed or evicted, or its node is gone.
     phase: Literal["absent", "waiting", "running", "over", "lost"]
-    exit_code: int | None = None
+    exit_code: int | None = None  #: of the run; ``None`` if not reported
     message: str = ""
     started: str = ""
 
@@ -97,12 +91,11 @@ def ended_jobs(
 
 
 def late_until(job: Object | None, pods: Iterable[Object], ended: Mapping[str, float]) -> float:
-    """Return until when to wait for the report of the first pod of an ended Job.
+    """Return until when to wait for the report of the first pod of an ended Job; 0 for no wait.
 
-    Returns 0 if the report has arrived or will never come. A wait is needed because Jobs and pods
-    are watched separately, so the Job's end may be seen first. The mapping ``ended`` has the time
-    when each Job's end was first seen, by uid.
+    The mapping ``ended`` has the time when each Job's end was first seen, by uid.
     """
+    # Jobs and pods are watched separately, so the Job's end may be seen first.
     status = (job or {}).get("status") or {}
     phases = {(pod.get("status") or {}).get("phase") for pod in pods}
     if phases & {"Succeeded", "Failed" if job_failed(job) else "Succeeded"}:
@@ -115,12 +108,9 @@ def late_until(job: Object | None, pods: Iterable[Object], ended: Mapping[str, f
 
 
 def first_pods(pods: Iterable[Object], main: Object, job: Object | None) -> list[Object]:
-    """Return the pods of index 0 of a MiniCluster or Job, without those of earlier objects of its
-    name.
+    """Return the pods of index 0 of a MiniCluster or Job.
 
-    The argument ``job`` is the known Job of that name. An older Flux Operator does not put our
-    labels on its Job, so the Job is unknown. In that case the pods that are not older than the
-    MiniCluster are returned.
+    The argument ``job`` is the MiniCluster's Job, if known.
     """
     name = main["metadata"]["name"]
     found = [
@@ -130,6 +120,8 @@ def first_pods(pods: Iterable[Object], main: Object, job: Object | None) -> list
         and (pod["metadata"].get("labels") or {}).get(_INDEX, "0") == "0"
     ]
     if job is None and main["kind"] != "Job":
+        # An older Flux Operator does not put our labels on its Job, so the Job is unknown. Skip
+        # pods of earlier MiniClusters with this name.
         made = main["metadata"].get("creationTimestamp", "")
         return [pod for pod in found if pod["metadata"].get("creationTimestamp", "") >= made]
     own = job_of(main, job)

@@ -46,12 +46,12 @@ ORPHAN = f"{GROUP}/orphan"
 
 @dataclass(frozen=True)
 class Kind:
-    """The API path of a kind's objects. The flag ``watched`` says whether they are in the cache."""
+    """A kind of Kubernetes object, with its API path."""
 
     group: str
     version: str
     plural: str
-    watched: bool = True
+    watched: bool = True  #: whether its objects are in the cache
 
     @property
     def api_version(self) -> str:
@@ -134,9 +134,7 @@ def mine(ensemble: Ensemble, component: str) -> dict[str, str]:
 
 
 def is_mine(ensemble: Ensemble, found: Mapping[str, Any]) -> bool:
-    """Return whether an object was created for this Ensemble, not for an earlier one of the same
-    name.
-    """
+    """Return whether an object belongs to this Ensemble, not to an earlier one with its name."""
     owners = found["metadata"].get("ownerReferences", ())
     return any(each.get("uid") == ensemble.uid and each.get("controller") for each in owners)
 
@@ -148,9 +146,7 @@ def content(value: object) -> str:
 
 
 def member_object(ensemble: Ensemble, member: str) -> str:
-    """Return the name of a member's MiniCluster. The service knows the member by its namespace and
-    this name.
-    """
+    """Return the name of a member's MiniCluster."""
     return f"{ensemble.name}-{member}"
 
 

@@ -1,8 +1,6 @@
-"""Reconcile as a pure function: computes the changes from an Ensemble and the observed state.
+"""Reconcile as a pure function: computes the changes from a custom resource and the observed state.
 
-The function ``plan`` is level-triggered and idempotent: it depends on the current state, not on its
-history, and requests no change if none is needed. It uses neither a clock nor the API; ``loop``
-calls it and carries out its changes.
+The function is level-triggered and idempotent. It uses neither a clock nor the API.
 """
 
 from __future__ import annotations
@@ -85,7 +83,7 @@ def blank(found: Object) -> Ensemble:
 
 
 def files_of(ensemble: Ensemble) -> dict[str, str | Reference | None]:
-    """Return the ensemble files by member, and the file of the run outside of members."""
+    """Return the ensemble files by member, or the file that all members share."""
     found: dict[str, str | Reference | None] = {m.name: m.file for m in ensemble.members}
     return {RUNNER: ensemble.file} if ensemble.outside else found
 

@@ -1,9 +1,6 @@
-"""Plans the parts of an Ensemble that run in pods.
+"""Plans the changes of one member's objects, or of the run that all members share.
 
-Each member is a part. If all members share one ensemble file, its run has a Job of its own, which
-is another part (*the run outside of members*). For each part, this module returns the changes to
-make and the part's entry in the status. The end of a run is written into the status before anything
-is deleted. A part that is over according to the status is never created again. Called by ``plan``.
+The end of a run is written into the status before anything is deleted.
 """
 
 from __future__ import annotations
@@ -45,18 +42,13 @@ _PAUSE, _LONGEST_PAUSE, _STEADY = 10.0, 300.0, 900.0
 
 @dataclass(frozen=True)
 class Part:
-    """A member, or the run outside of members.
-
-    The field ``objects`` has the part's Kubernetes objects. The last one creates the pods;
-    ``given`` is what the user wrote of it. The flag ``runs`` says whether a run is in this part,
-    and ``container`` is the name of the container in which the run or the member works.
-    """
+    """A member, or the run that all members share."""
 
     name: str
-    objects: tuple[Object, ...]
-    container: str
-    runs: bool = True
-    given: Mapping[str, Any] = field(default_factory=dict)
+    objects: tuple[Object, ...]  #: the last one creates the pods
+    container: str  #: name of the container in which the run or the member works
+    runs: bool = True  #: whether a run is in this part
+    given: Mapping[str, Any] = field(default_factory=dict)  #: what the user wrote of ``main``
 
     @property
     def main(self) -> Object:
@@ -69,18 +61,16 @@ class Part:
 
 @dataclass
 class PartPlan:
-    """Result for a part.
+    """Changes for a member or a shared run, and its new status."""
 
-    The field ``waits`` says why the part is not ready, as a condition's reason and message. The
-    field ``outdated`` says how the running object differs from the wanted one.
-    """
-
-    entry: dict[str, Any]
+    entry: dict[str, Any]  #: entry in the status
     changes: list[Change] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
-    over: bool = False
+    over: bool = False  #: such a part is never created again
     ready: bool = False
+    #: Why the part is not ready, as a condition's reason and message.
     waits: tuple[str, str] = ("WaitingForPods", "")
+    #: How the running object differs from the wanted one.
     outdated: str = ""
     conflict: str = ""
     #: When to reconcile again, in seconds since the epoch.
@@ -90,7 +80,7 @@ class PartPlan:
 
 
 def members_leave(ensemble: Ensemble, parts: Iterable[Part], observed: Observed) -> bool:
-    """Return whether the run outside of members must be stopped before a change of its members.
+    """Return whether a shared run must be stopped before its members change.
 
     A run that would have to start from the beginning is not stopped for such a change.
     """
@@ -122,8 +112,7 @@ def plan_part(
     - ``may_begin``: whether everything that the part requires exists
     - ``ended``: whether the recorded status says that everything is over
     - ``needed``: whether another part, which is being stopped, still uses this one
-    - ``leaves``: whether this is the run outside of the members, and members are to be replaced or
-      removed
+    - ``leaves``: whether this is a shared run, and members are to be replaced or removed
     """
     kind, name = part.main["kind"], part.main["metadata"]["name"]
     before = ensemble.entry(part.name)

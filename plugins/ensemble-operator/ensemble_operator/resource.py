@@ -1,9 +1,4 @@
-"""Reader of the custom resource: converts an object from the API or a file into an
-:class:`Ensemble`.
-
-The function ``problems`` returns the mistakes of an object, worded as by the API server where
-possible. The function ``read`` requires an object without mistakes.
-"""
+"""Validates and parses the custom resource ``Ensemble``."""
 
 from __future__ import annotations
 
@@ -56,17 +51,12 @@ class Reference:
 
 @dataclass(frozen=True)
 class Member:
-    """A member.
-
-    The field ``file`` is the member's ensemble file or a reference to it, or ``None`` if all
-    members share one. The field ``minicluster`` is the MiniCluster's spec as the user wrote it. The
-    field ``container`` is the index of the container that runs the ensemble.
-    """
+    """A member: a Flux MiniCluster for jobs."""
 
     name: str
-    minicluster: Object
-    file: str | Reference | None
-    container: int = 0
+    minicluster: Object  #: the MiniCluster's spec as the user wrote it
+    file: str | Reference | None  #: the ensemble file; ``None`` if all members share one
+    container: int = 0  #: index of the container that runs the ensemble
     options: Mapping[str, str] = field(default_factory=dict)
     resize: str = "Rules"
     autoscaling: Object | None = None
@@ -85,13 +75,10 @@ class Member:
 
 @dataclass(frozen=True)
 class Sidecar:
-    """The service. An empty ``image`` means the operator's image.
+    """The ensemble service."""
 
-    The field ``foreign`` is the image in a file that was written for upstream's ensemble operator.
-    It is ignored, because that image does not contain this service.
-    """
-
-    image: str = ""
+    image: str = ""  #: empty for the operator's image
+    #: Image in a file for upstream's ensemble operator. It does not contain this service.
     foreign: str = ""
     pull_policy: str = "IfNotPresent"
     port: int = 50051
@@ -106,7 +93,7 @@ class Sidecar:
 
 @dataclass(frozen=True)
 class Ensemble:
-    """The wanted state of an Ensemble, with the API server's metadata."""
+    """A custom resource: the wanted state, its status, and the API server's metadata."""
 
     name: str
     namespace: str
@@ -128,7 +115,7 @@ class Ensemble:
 
     @property
     def outside(self) -> bool:
-        """True if all members share one file, whose run is outside of the members."""
+        """True if all members share one file, whose run has its own pod."""
         return self.file is not None
 
     @property
@@ -137,13 +124,13 @@ class Ensemble:
         return "claim" in self.state or "size" in self.state
 
     def entry(self, part: str) -> Object:
-        """Return the status entry of a member or of the outside run; empty if it has no entry."""
+        """Return the status entry of a member or of the shared run; empty if it has no entry."""
         entries = self.status.get("members") or ()
         return next((each for each in entries if each.get("name") == part), {})
 
 
 def problems(found: Object, old: Object | None = None) -> list[Problem]:
-    """Return the places where an object violates the schema or the rules.
+    """Return the mistakes in an object, worded as by the API server where possible.
 
     With ``old``, also check the change from ``old``.
     """

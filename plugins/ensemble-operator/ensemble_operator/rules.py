@@ -1,7 +1,6 @@
-"""Rules of the custom resource beyond its schema.
+"""Validation rules of the custom resource that its schema cannot express.
 
-Each rule exists in CEL, for the API server, and in Python, for ``check`` and for an API server with
-an older definition. A test evaluates both on the same objects.
+Each rule exists in CEL for the API server, and in Python for ``ensemble-operator check``.
 """
 
 from __future__ import annotations
@@ -21,17 +20,13 @@ Value = Any
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule at one place of the schema.
-
-    The function ``holds`` takes the value at that place and, for a rule about changes (``old``),
-    the previous value.
-    """
+    """A validation rule for one place of the schema, in CEL and in Python (``holds``)."""
 
     place: str
     cel: str
-    holds: Callable[..., bool]
+    holds: Callable[..., bool]  #: of the value and, with ``old``, the previous value
     message: str
-    old: bool = False
+    old: bool = False  #: whether the rule is about changes
 
 
 def of_place(place: str) -> dict[str, Any]:

@@ -1,10 +1,6 @@
-"""Schema of the custom resource ``Ensemble``, the source of ``crd.yaml``.
+"""Schema of the custom resource ``Ensemble``. ``crd.yaml`` is generated from it.
 
-The reader (``resource``) and ``ensemble-operator check`` use it too. The group, version, kind and
-meaning of fields are those of upstream, the ensemble operator of converged-computing, whose files
-can therefore be applied unchanged. Of a MiniCluster, only fields that the validation rules (module
-``rules``) read are declared; the MiniCluster's own definition checks the others. Every list has a
-maximum length, because the API server limits the estimated cost of validation rules.
+Files for the ensemble operator of converged-computing are valid, too.
 """
 
 from __future__ import annotations
@@ -17,6 +13,10 @@ from .rules import MEMBER_LIMIT, of_place
 __all__ = ["GROUP", "KIND", "PLURAL", "SPEC", "VERSION", "definition"]
 
 GROUP, VERSION, KIND, PLURAL = "ensemble.flux-framework.org", "v1alpha1", "Ensemble", "ensembles"
+
+# Group, version, kind and the meaning of fields are those of upstream. Of a MiniCluster, only the
+# fields that the rules read are declared; the MiniCluster's own definition checks the others. Every
+# list has a maximum length, because the API server limits the estimated cost of rules.
 
 Schema = dict[str, Any]
 

@@ -1,6 +1,4 @@
-"""Objects of an Ensemble's service: its account and permissions, Deployment, Service and network
-policy.
-"""
+"""Builds the Kubernetes objects of the ensemble service: Deployment, network policy and so on."""
 
 from __future__ import annotations
 
@@ -38,12 +36,12 @@ def address(ensemble: Ensemble) -> str:
 
 
 def tls_secret(ensemble: Ensemble) -> str:
-    """Return the Secret with the certificates."""
+    """Return the name of the Secret with the certificates."""
     return ensemble.sidecar.tls_secret or f"{ensemble.name}-tls"
 
 
 def tokens_secret(ensemble: Ensemble) -> str:
-    """Return the Secret with the hashes of all tokens, and the operator's token."""
+    """Return the name of the Secret with the hashes of all tokens, and the operator's token."""
     return f"{ensemble.name}-tokens"
 
 

@@ -1,6 +1,4 @@
-"""Polls the services of Ensembles for the status of their members. Uses threads, because the
-services' client blocks.
-"""
+"""Polls ensemble services for the status of their members, in threads."""
 
 from __future__ import annotations
 
@@ -29,26 +27,25 @@ _log = logging.getLogger("ensemble.operator")
 
 @dataclass(frozen=True)
 class Target:
-    """Host and port of a service, its certificate authority's certificate (PEM), and the operator's
-    token.
-    """
+    """How to connect to a service."""
 
     host: str
     port: int
-    token: str
-    authority: str
+    token: str  #: of the operator
+    authority: str  #: certificate of the certificate authority (PEM)
 
 
 class Asking:
-    """Clients of services, kept open while the services are polled."""
+    """Polls services. Connections stay open."""
 
     def __init__(self) -> None:
+        # The services' client blocks.
         self._threads = ThreadPoolExecutor(_AT_ONCE, "ensemble-asking")
         self._clients: dict[tuple[str, str], tuple[Target, ServiceClient]] = {}
         self._folder = tempfile.TemporaryDirectory(prefix="ensemble-operator-")
 
     async def __call__(self, key: tuple[str, str], target: Target) -> Mapping[str, Figures] | None:
-        """Return the service's figures of its members; ``None`` if the service does not answer."""
+        """Return the status of a service's members; ``None`` if the service does not answer."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, self._ask, key, target)
 

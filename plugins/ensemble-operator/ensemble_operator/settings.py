@@ -9,22 +9,14 @@ __all__ = ["Settings"]
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of the operator.
+    """Settings of the operator. Times are in seconds."""
 
-    - ``image``: image that contains the service
-    - ``view``: image with an installation of Ensemble that works in any folder. It is copied into
-      members whose own images lack Ensemble
-    - ``restricted``: whether MiniClusters are denied Secrets, host paths and privileges
-    - ``user``: uid and gid of the operator's own pods; ``None`` if the cluster chooses them
-    - ``resync``: seconds between reconciles without changes
-    - ``secrets``: seconds between checks of Secrets
-    - ``ask``: seconds between polls of services
-    """
-
-    image: str = "ensemble:1.0.0"
+    image: str = "ensemble:1.0.0"  #: contains the service
+    #: Contains an installation of Ensemble that works in any folder. It is copied into members
+    #: whose own images lack Ensemble.
     view: str = "ensemble-view:1.0.0"
-    restricted: bool = False
-    user: int | None = 65532
-    resync: float = 600.0
-    secrets: float = 1800.0
-    ask: float = 10.0
+    restricted: bool = False  #: whether MiniClusters are denied Secrets, host paths and privileges
+    user: int | None = 65532  #: uid and gid of our pods; ``None`` if the cluster chooses them
+    resync: float = 600.0  #: between reconciles without changes
+    secrets: float = 1800.0  #: between checks of Secrets
+    ask: float = 10.0  #: between polls of services

@@ -1,7 +1,4 @@
-"""Computes the status of an Ensemble: conditions, phase, and sums over the members' nodes and jobs.
-
-Called by ``plan``.
-"""
+"""Computes the status of an Ensemble: its conditions, its phase, and sums over its members."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ _TOLD = {
 
 
 def service_verdict(ensemble: Ensemble, observed: Observed, *, needed: bool) -> Verdict:
-    """Return the condition of the service: ready, or the reason why not."""
+    """Return the condition of the service: ready, or why not."""
     if not needed:
         return True, "NotNeeded", "everything is over"
     deployment = observed.children.get(("Deployment", ensemble.name)) or {"metadata": {}}
@@ -55,8 +52,8 @@ def conditions(
 ) -> list[dict[str, Any]]:
     """Return all conditions, each with its time of transition.
 
-    A condition that is not in ``verdicts`` stays as it was, with its old ``observedGeneration``, so
-    that ``kubectl wait`` ignores it.
+    A condition that is not in ``verdicts`` keeps its old ``observedGeneration``, so that ``kubectl
+    wait`` ignores it.
     """
     before = {each["type"]: each for each in ensemble.status.get("conditions") or ()}
     found = [each for kind, each in before.items() if kind not in verdicts]
@@ -122,8 +119,8 @@ def whole(ensemble: Ensemble, verdicts: Mapping[str, Verdict], *, any_there: boo
 
 
 def not_new(status: Object, before: Object) -> tuple[bool, bool]:
-    """Return two flags: whether the status equals the previous one except for heartbeats, and
-    whether it does if changing figures (nodes, cores, queue …) are ignored, too.
+    """Return whether only heartbeats have changed, and whether only figures have changed (nodes,
+    cores, queue …).
     """
 
     def bare(value: Object, members: tuple[str, ...], own: tuple[str, ...]) -> dict[str, Any]:

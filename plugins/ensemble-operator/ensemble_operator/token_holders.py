@@ -1,7 +1,4 @@
-"""Holders of tokens: the clients of an Ensemble's service, each with the Secret of its token.
-
-The function ``wanted`` says whether a Secret is missing or wrong; ``credentials`` creates it.
-"""
+"""The clients of an ensemble service: who needs a token, and in which Secret it is."""
 
 from __future__ import annotations
 
@@ -53,13 +50,11 @@ VIEWER = "viewer"
 
 @dataclass(frozen=True)
 class Holder:
-    """Holder of a token: its role and name at the service, and the Secret and key that contain the
-    token.
-    """
+    """A client of the service, and the place of its token."""
 
     role: Literal["member", "controller", "viewer"]
-    name: str
-    secret: str
+    name: str  #: at the service
+    secret: str  #: Secret that contains the token, under ``key``
     key: str = "token"
 
 
@@ -133,11 +128,9 @@ def of_holder(line: dict[str, Any], holder: Holder, secrets: Secrets) -> bool:
 def renewal(
     lines: list[dict[str, Any]], holder: Holder, secrets: Secrets, now: float
 ) -> Literal["", "make", "use"]:
-    """Return the step of a token's renewal that is due.
-
-    At two thirds of a token's lifetime, another token is created and its hash given to the service.
-    Once the service has the hash, the new token replaces the old one.
-    """
+    """Return the step of a token's renewal that is due: ``make`` a new token, or ``use`` it."""
+    # A token is renewed at two thirds of its lifetime. The new token is used once the service has
+    # its hash.
     secret = secrets.get(holder.secret)
     coming = _line(lines, holder, value(secret, holder.key + NEXT))
     if coming is not None:

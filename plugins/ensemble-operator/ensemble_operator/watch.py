@@ -1,9 +1,4 @@
-"""Watches the cluster with kopf, a framework for operators: updates the cache and triggers
-reconciles.
-
-Of kopf's handlers, only ``on.event`` and indices are used, because the others leave annotations or
-finalizers on objects. The indices only delay the events until kopf has listed all existing objects.
-"""
+"""Runs the operator: watches the cluster with kopf, and reconciles what has changed."""
 
 from __future__ import annotations
 
@@ -42,18 +37,16 @@ _log = logging.getLogger("ensemble.operator")
 
 
 def kopf_identity() -> Any:
-    """Return kopf's name for this process.
-
-    Kopf's default looks up the user's name, which fails for a uid without a name, as on OpenShift.
-    """
+    """Return kopf's name for this process."""
+    # Kopf's default looks up the user's name, which fails for a uid without a name (OpenShift).
     return f"{socket.gethostname()}/{uuid.uuid4().hex[:8]}"
 
 
 class Operator:
     """The operator of one process.
 
-    Empty ``namespaces`` means all namespaces. The argument ``lease`` is the namespace of the Lease,
-    empty for no Lease.
+    - ``namespaces``: empty for all
+    - ``lease``: namespace of the Lease for leader election; empty for none
     """
 
     def __init__(
@@ -173,6 +166,8 @@ class Operator:
         about = KINDS[kind]
         where = (about.group, about.version, about.plural)
 
+        # Other handlers of kopf leave annotations or finalizers on objects. The index only delays
+        # the events until kopf has listed all existing objects.
         @kopf.index(*where, registry=registry, id=f"listed-{about.plural}")
         def listed(body: Mapping[str, Any], **_: Any) -> None:
             self.cache.told(kind, dict(body))

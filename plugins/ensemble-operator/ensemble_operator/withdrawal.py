@@ -1,15 +1,6 @@
-"""Withdraws a run whose controller has a pod of its own, not a member's pod: cancels the run's jobs
-and waits until they end.
+"""Cancels the jobs of a run before its members are deleted or another run replaces it.
 
-A run is withdrawn before its members are deleted or another run replaces it. A resume submits the
-cancelled jobs again.
-
-If the run's journal is in a PersistentVolumeClaim, the operator replaces the run's Job by a Job
-with the same name, so that both never coexist. The pod of the new Job reads the journal and runs
-``ensemble stop --cancel-jobs``, whatever happened to the run's pod. Otherwise the journal is lost
-with the run's pod, so the run itself cancels its jobs when it is stopped. A run counts as withdrawn
-when its status entry no longer contains the run's tag (``run``). Called by ``plan`` and
-``pod_plan``.
+Only for runs whose controller has its own pod.
 """
 
 from __future__ import annotations
@@ -58,8 +49,13 @@ def run_is_there(ensemble: Ensemble, observed: Observed, now: float) -> bool:
     return mine or any_stopping(observed.pods, name, now) or bool(owed(ensemble, observed))
 
 
+# If the run's journal is in a PersistentVolumeClaim, a Job with the same name replaces the run's
+# Job, so that both never coexist. Its pod reads the journal and cancels the jobs, whatever happened
+# to the run's pod. Otherwise the journal is lost with the run's pod, so the run itself cancels its
+# jobs when it is stopped. The withdrawal is over when the run's status entry no longer contains the
+# run's tag (``run``). A resume submits the cancelled jobs again.
 def withdrawal(ensemble: Ensemble, job: Object, tag: str) -> Object:
-    """Return the Job that withdraws a run, derived from the run's Job."""
+    """Return the Job that cancels a run's jobs. It replaces the run's Job."""
     spec = copy.deepcopy(job["spec"])
     spec |= {"activeDeadlineSeconds": _LONGEST, "backoffLimit": 6}
     (container,) = spec["template"]["spec"]["containers"]
@@ -71,9 +67,9 @@ def withdrawal(ensemble: Ensemble, job: Object, tag: str) -> Object:
 
 
 def outcome(found: Object, observed: Observed, container: str, now: float) -> str | float | None:
-    """Return the outcome of a withdrawal.
+    """Return the outcome of the Job that cancels a run's jobs.
 
-    - ``None``: the withdrawal is still running
+    - ``None``: the Job is still running
     - a time: the Job has ended, but its pod has not reported yet; wait for the report until then
     - an empty text: all jobs are cancelled
     - another text: why it is unknown whether all jobs are cancelled

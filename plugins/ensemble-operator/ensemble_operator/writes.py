@@ -1,4 +1,4 @@
-"""Writes: carries out each change of a plan through the API. Called by ``loop``."""
+"""Carries out planned changes through the Kubernetes API."""
 
 from __future__ import annotations
 
@@ -33,9 +33,7 @@ def about(change: Change) -> tuple[str, str]:
 
 
 def merge_patch(found: Object, body: Object) -> Object:
-    """Return the patch that makes an object equal to ``body``: its fields, with ``None`` for
-    removed ones.
-    """
+    """Return the JSON merge patch that makes an object equal to ``body``."""
     patch: Object = copy.deepcopy(body)
     metadata = {key: patch["metadata"][key] for key in ("labels", "annotations")}
     # The API server rejects the patch if the object has changed.
@@ -90,10 +88,10 @@ _UNKNOWN = re.compile(r'unknown field "([^"]+)"')
 
 
 async def try_out(api: Api, key: Key, body: Object, given: Mapping[str, Any]) -> None:
-    """Let the API server validate an object with a dry run.
+    """Let the API server validate an object with a dry run. Raises :class:`ApiError`.
 
-    Raises :class:`ApiError` for an invalid object and for unknown fields that the user wrote. Other
-    unknown fields are ignored, because a newer Flux Operator may know them.
+    Unknown fields are accepted unless the user wrote them, because a newer Flux Operator may know
+    them.
     """
     path = KINDS[body["kind"]].path(key[0])
     bare = without_nothing(body)
