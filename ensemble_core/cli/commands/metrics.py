@@ -21,7 +21,7 @@ __all__ = ["metrics"]
 def metrics(
     run: str, paths: tuple[str, ...], state: str | None, form: str | None, output: str | None
 ) -> None:
-    """Show all metrics of a run, or those with the given paths.
+    """Show the metrics of a run: all of them, or those with the given paths.
 
     RUN is the run's tag, a unique prefix or suffix of it, or 'last'. PATH is, for example,
     mean.sim-duration or count.sim.success. A metric without a value is shown empty.
