@@ -1,7 +1,4 @@
-"""Tracks whether a run is connected to the service, and which members are.
-
-The executor ``remote`` has one :class:`ServicePresence` and updates it at each change.
-"""
+"""Tracks a run's connection to the service, and the connected members."""
 
 from __future__ import annotations
 
@@ -16,16 +13,13 @@ _AWAY = 5.0
 
 
 class ServicePresence:
-    """The service at ``target``, as the run sees it.
-
-    The attribute ``welcome`` says whether the run is connected to the service. The attribute
-    ``members`` has the members that are connected to the service; it is empty while the run is
-    disconnected.
-    """
+    """Connection of a run to the service at ``target``."""
 
     def __init__(self, target: str) -> None:
         self.target = target
+        #: Connected members; empty while the run is disconnected.
         self.members: set[str] = set()
+        #: Whether the run is connected.
         self.welcome = False
         self._trouble: EnsembleError | None = None
         self._away_since: float | None = None

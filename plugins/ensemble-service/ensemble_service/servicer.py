@@ -1,8 +1,6 @@
-"""The gRPC servicer of ``ensemble.v1``: answers the calls of clients, member agents and runs.
+"""gRPC servicer of ``ensemble.v1``: answers clients, member agents and runs.
 
-``rpc_guard`` runs before each method and has authenticated the caller. ``resizes`` handles resizes,
-and ``streams`` the long-lived streams ``Member`` and ``Steer``; all other calls are answered at
-once.
+``rpc_guard`` authenticates each caller first.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ _OUTCOMES = {"granted": 1, "partial": 2, "denied": 3}
 
 
 class EnsembleServicer(api.EnsembleServicer):
-    """The methods of the service, as coroutines or asynchronous generators."""
+    """Methods of the gRPC service ``ensemble.v1``."""
 
     def __init__(
         self, router: Router, resizes: Resizes, clock: Callable[[], float] = time.time

@@ -1,6 +1,4 @@
-"""Settings of the service, and the gRPC options that follow from them. Created by the command
-line.
-"""
+"""Settings of the service process: command line, gRPC, memory and open files."""
 
 from __future__ import annotations
 
@@ -37,33 +35,31 @@ _MALLOC = {-3: 65_536, -1: 1_000_000, -8: 2}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Settings of the service. Times are in seconds.
+    """Settings from the command line. Times are in seconds."""
 
-    - ``state``: folder of the answers to resize requests
-    - ``tokens``: file of tokens; by default in ``state``
-    - ``tls``: folder of the certificates; by default below ``state``. Without certificates, the
-      service uses plaintext
-    - ``insecure``: whether plaintext to other machines is allowed
-    - ``legacy``: members that clients of ensemble-python can resize without a token
-    - ``rate``: single requests per second and token, with bursts of twice as many; 0 means no limit
-    - ``deadline``: time limit of single requests
-    - ``handshake``: time limit of new connections
-    - ``grace``: time limit of requests in progress when the service stops
-    """
-
+    #: Folder of the answers to resize requests.
     state: Path
     host: str = "127.0.0.1"
     port: int = 50051
+    #: File of tokens, by default in ``state``.
     tokens: Path | None = None
+    #: Folder of the certificates, by default in ``state``. Without certificates: plaintext.
     tls: Path | None = None
+    #: Whether plaintext to other machines is allowed.
     insecure: bool = False
+    #: Members that clients of ensemble-python can resize without a token.
     legacy: tuple[str, ...] = ()
+    #: In bytes.
     max_message: int = MAX_REQUEST
+    #: Single requests per second and token, with bursts of twice as many. 0: no limit.
     rate: float = 100.0
     metrics_port: int | None = None
     metrics_host: str = "127.0.0.1"
+    #: Time limit of single requests.
     deadline: float = 60.0
+    #: Time limit of new connections.
     handshake: float = 10.0
+    #: Time limit of requests in progress when the service stops.
     grace: float = 5.0
 
     @property
@@ -89,8 +85,7 @@ def raise_file_limit() -> None:
 def give_memory_back() -> None:
     """Set glibc's ``malloc`` so that it returns freed memory to the system.
 
-    With its defaults, glibc keeps the fragmented memory of freed large messages, which doubles the
-    size of the process.
+    Otherwise, fragmentation by large messages doubles the size of the process.
     """
     with contextlib.suppress(OSError, AttributeError):  # not glibc
         mallopt = ctypes.CDLL(None).mallopt
@@ -99,10 +94,9 @@ def give_memory_back() -> None:
 
 
 def trim_memory() -> None:
-    """Return free memory to the system, even between blocks of the heap that are in use.
+    """Return all free memory to the system. Takes milliseconds after a flood of messages.
 
-    Without this call, glibc returns only free memory at the end of the heap. After a flood of
-    messages, the call takes milliseconds.
+    Without this call, glibc returns only free memory at the end of the heap.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

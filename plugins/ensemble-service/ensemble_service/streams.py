@@ -1,8 +1,4 @@
-"""The two long-lived streams of the service, a member's and a run's, as asynchronous generators.
-
-The server calls these generators for authenticated callers, and converts :class:`Refused` into a
-gRPC status. The generators pass messages to and from the router, which makes all decisions.
-"""
+"""Long-lived gRPC streams of the service: one for each connected member or run."""
 
 from __future__ import annotations
 
@@ -27,7 +23,7 @@ _R = TypeVar("_R")
 async def member_stream(
     router: Router, who: Who, requests: AsyncIterator[pb.FromMember], clock: Callable[[], float]
 ) -> AsyncIterator[pb.ToMember]:
-    """Serve a member's connection. Raise :class:`Refused`."""
+    """Serve a member's connection. Raise :class:`Refused` to end it with an error."""
     first = await _first(requests)
     if first is None or first.WhichOneof("what") != "hello":
         raise Refused("INVALID_ARGUMENT", _not_first(first, "hello"))
@@ -69,7 +65,7 @@ async def member_stream(
 async def steer_stream(
     router: Router, who: Who, requests: AsyncIterator[pb.FromRun], clock: Callable[[], float]
 ) -> AsyncIterator[pb.ToRun]:
-    """Serve a run's connection. Raise :class:`Refused`."""
+    """Serve a run's connection. Raise :class:`Refused` to end it with an error."""
     first = await _first(requests)
     if first is None or first.WhichOneof("what") != "begin":
         raise Refused("INVALID_ARGUMENT", _not_first(first, "begin"))

@@ -1,10 +1,4 @@
-"""TLS of the running service: checks the certificate and reloads it after a renewal.
-
-The server calls :func:`server_credentials`. The folder has ``ca.crt`` and ``server.crt``, which
-everyone may read, and ``ca.key`` and ``server.key``, which only the owner may read.
-``certificate_authority`` creates these files. The package ``cryptography`` is imported on first
-use.
-"""
+"""TLS of the service: loads its certificate, and reloads a renewed one."""
 
 from __future__ import annotations
 
@@ -32,6 +26,7 @@ __all__ = [
     "server_credentials",
 ]
 
+#: Files of the TLS folder: certificates, and keys that only their owner may read.
 CA, CA_KEY = "ca.crt", "ca.key"
 CERTIFICATE, KEY = "server.crt", "server.key"
 #: Seconds between checks for a renewed certificate.
@@ -39,11 +34,8 @@ _GLANCE = 1.0
 
 
 def has_certificates(folder: Path) -> bool:
-    """Return whether the service has a certificate.
-
-    A certificate without its key counts too, because the missing key must be an error, not a reason
-    to use plaintext.
-    """
+    """Return whether the folder has a certificate or its key."""
+    # If one of the two is missing, the service must fail rather than use plaintext.
     return (folder / CERTIFICATE).exists() or (folder / KEY).exists()
 
 
@@ -55,8 +47,7 @@ def days_left(folder: Path) -> float:
 def server_credentials(folder: Path, now: dt.datetime | None = None) -> tuple[Any, float]:
     """Return the service's gRPC credentials, and for how many days the certificate is valid.
 
-    New connections use a renewed certificate automatically. Raises :class:`UsageError` if the files
-    cannot be used.
+    New connections use a renewed certificate. Raises :class:`UsageError` if the files are unusable.
     """
     grpc = load_grpc()
     mark = _mark(folder)
@@ -166,9 +157,9 @@ def _pair(folder: Path, now: dt.datetime) -> tuple[bytes, bytes, float]:
 
 
 def read_certificate_file(path: Path, *, private: bool = False) -> bytes:
-    """Read a certificate or, with ``private``, a key that only its owner may change.
+    """Read a certificate, or a key (``private``).
 
-    Raises :class:`UsageError`.
+    Raises :class:`UsageError` if the file is unreadable, or if others can change the key.
     """
     try:
         with open(path, "rb") as file:

@@ -1,7 +1,6 @@
-"""File of tokens, by which callers of the service are authenticated.
+"""File of the tokens that authenticate callers of the service.
 
-A token is shown once, when it is created; the file keeps its SHA-256. The command line writes the
-file. A running service rereads the file when it changes. Loads neither gRPC nor protobuf.
+The file contains only hashes (SHA-256), so a token is shown once, when it is created.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _LARGEST = 16_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """One entry of the file. Times are in seconds since the epoch. ``expires`` is 0 for never."""
+    """A token in the file. Times are in seconds since the epoch."""
 
     id: str
     role: Role
@@ -53,7 +52,7 @@ class Token:
     member: str | None
     sha256: str
     created: float
-    expires: float = 0.0
+    expires: float = 0.0  # 0: never
 
     @property
     def identity(self) -> Identity:
@@ -67,10 +66,8 @@ class Token:
 class TokenFile:
     """The tokens of a service, in the file ``path`` (mode 0600, replaced atomically).
 
-    A running service calls ``identify`` for each request. This method rereads a changed file: at
-    once for an unknown token, otherwise within :data:`_GLANCE` seconds. The methods ``add`` and
-    ``remove`` may be called in another process at the same time. If the file becomes unreadable,
-    the known tokens stay valid and ``trouble`` says why.
+    A running service notices when another process calls ``add`` or ``remove``. If the file becomes
+    unreadable, the tokens read before stay valid, and ``trouble`` says why.
     """
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:

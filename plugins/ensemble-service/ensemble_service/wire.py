@@ -1,9 +1,6 @@
-"""Serialization of events, jobs and errors as messages of ``ensemble.v1``, and back.
+"""Converts events, jobs and errors to messages of ``ensemble.v1`` and back.
 
-Events and jobs are JSON inside the messages. The core encodes them, so new fields need no change
-here. Members of version 1.0 send separate messages for some kinds of events; these are decoded too.
-The member agent and the executor ``remote`` call this module; the service passes messages on
-undecoded.
+Events and jobs are sent as JSON, so their new fields need no change in this module.
 """
 
 from __future__ import annotations
@@ -60,7 +57,10 @@ _TEXTS = ("type", "note", "cause", "workdir", "stdout", "stderr")
 
 
 def clean(text: str, most: int = 2_000) -> str:
-    """Return a peer's text in one line, without control characters, and shortened."""
+    """Return a text from a peer as one line of at most ``most`` characters.
+
+    Control characters become spaces.
+    """
     text = text[: most + 1]
     if not text.isprintable():
         text = "".join(each if each.isprintable() else " " for each in text)
@@ -69,9 +69,9 @@ def clean(text: str, most: int = 2_000) -> str:
 
 
 def from_event(event: Event) -> pb.Event:
-    """Encode an event, shortening its longest texts if it does not fit in a message.
+    """Encode an event. Shorten long texts if the event does not fit in a message.
 
-    Raises ``ValueError`` or ``TypeError`` if :func:`to_event` would reject it.
+    Raises ``ValueError`` or ``TypeError`` if :func:`to_event` would reject the event.
     """
     _check(event)
     text = event.to_json()
@@ -97,7 +97,7 @@ def to_event(message: pb.Event) -> Event:
         data = {**_loads(message.other.data), "timestamp": message.timestamp}
         data.pop("origin", None)  # see kept_events
         event = Event.from_dict(data)
-    elif kind == "job":
+    elif kind == "job":  # from a member of version 1.0, like all kinds below
         job = message.job
         context = _loads(job.context) if job.context else {}
         event = JobEvent(message.timestamp, job.job, job.name, context, not job.stranger)

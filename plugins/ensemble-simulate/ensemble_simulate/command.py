@@ -1,4 +1,4 @@
-"""Simulate an ensemble file: real rules on a virtual clock, without running jobs."""
+"""The command ``ensemble simulate``."""
 
 from __future__ import annotations
 
@@ -161,10 +161,11 @@ def simulate(
 ) -> int:
     """Simulate an ensemble file: real rules on a virtual clock, without running jobs.
 
-    The behaviour of jobs comes from a model: the section 'simulate:' of the file, --model, or a
-    kept run. A single run is shown and kept like a real run, and the exit code is that of the real
-    run. With --runs, many runs are summarised with quantiles, and the exit code is 1 if a run did
-    not end in time.
+    A model says what jobs do: the section 'simulate:' of FILE, --model, or an earlier run
+    (--model-from).
+
+    One simulated run is shown and kept like a real run, with the same exit code. --runs summarises
+    many runs; then the exit code is 1 if a run did not end in time.
     """
     cores = len(os.sched_getaffinity(0)) if cores_per_node is None else cores_per_node
     for name, number, least, most in (

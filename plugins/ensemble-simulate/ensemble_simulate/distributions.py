@@ -1,10 +1,4 @@
-"""Numbers of a model: a constant, arithmetic, a random distribution, or recorded values.
-
-The distributions are ``normal(mean, deviation)``, ``lognormal(median, sigma)`` (sigma of the
-logarithm), ``uniform(low, high)`` and ``exponential(mean)``. Their arguments are durations (``5m``)
-or arithmetic with a job's names (``60 * L ** 2 / cores``). From a list of values, one is drawn at
-random. Used by ``models`` and for the waiting time of a queue.
-"""
+"""Numbers in a simulation's model, such as ``5m``, ``60 * L ** 2`` or ``lognormal(5m, 1.0)``."""
 
 from __future__ import annotations
 
@@ -28,6 +22,7 @@ def _normal(random: Randomness, mean: float, deviation: float) -> float:
 
 
 def _lognormal(random: Randomness, median: float, sigma: float) -> float:
+    # sigma is the standard deviation of the logarithm
     return median * math.exp(random.gauss(0.0, sigma))
 
 
@@ -50,22 +45,17 @@ _DISTRIBUTIONS: Mapping[str, tuple[Callable[..., float], int]] = {
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """A number that depends on the job, such as its duration. ``text`` is its notation in the file.
+    """A number in a model: constant, computed from a job's parameters, or random."""
 
-    One of these defines the number:
-
-    - ``constant``
-    - ``values``: a list, from which one value is drawn
-    - ``distribution`` with its ``arguments``
-    - ``arguments`` alone: a single expression
-    """
-
+    #: The number as written in the file.
     text: str
     constant: float | None = None
+    #: Values from which one is drawn at random.
     values: tuple[float, ...] = ()
     distribution: Callable[..., float] | None = None
+    #: Arguments of the distribution. Without a distribution: the expression for the number.
     arguments: tuple[float | Expression, ...] = ()
-    #: Whether the number depends on the job's names.
+    #: Whether the number depends on the job.
     uses_names: bool = field(init=False)
 
     def __post_init__(self) -> None:

@@ -1,7 +1,6 @@
-"""The executor of simulations: a virtual cluster whose jobs follow a model.
+"""Executor of simulations: a virtual cluster whose jobs follow a model.
 
-The executor keeps an agenda of the queue's future events, in order of time, and carries them out in
-``advance``. It emits the same events as the local executor, in the same order.
+It emits the same events as the local executor, in the same order.
 """
 
 from __future__ import annotations
@@ -44,19 +43,14 @@ _Kind = Literal["arrive", "eligible", "start", "row", "killed", "end", "heard"]
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A cluster.
+    """A virtual cluster of equal nodes."""
 
-    The field ``nodes`` is the number of nodes at the start, and ``most`` the number to which rules
-    can grow the cluster. The fields ``cores`` and ``gpus`` are those of one node. The field
-    ``wait`` is how long other users' jobs delay each job.
-    """
-
-    nodes: int = 1
-    cores: int = 1
-    gpus: int = 0
+    nodes: int = 1  # at the start
+    cores: int = 1  # per node
+    gpus: int = 0  # per node
     backfill: Backfill = "easy"
-    wait: Draw | None = None
-    most: int | None = None
+    wait: Draw | None = None  # delay of each job by other users' jobs
+    most: int | None = None  # number of nodes to which rules can grow the cluster
 
 
 _NO_LIFE = Life(0.0)
@@ -82,7 +76,7 @@ class Simulator(VirtualExecutor):
     """Jobs of one run on a virtual cluster.
 
     The attributes ``used`` and ``offered`` are the core-seconds of the jobs and of the cluster, up
-    to the last event. If requested, ``timeline`` records each job's nodes over time.
+    to the last event.
     """
 
     capabilities: ClassVar[frozenset[str]] = frozenset({"submit", "cancel", "resize", "detach"})
@@ -98,6 +92,7 @@ class Simulator(VirtualExecutor):
             Nodes(machine.nodes, machine.cores, machine.gpus), machine.backfill
         )
         self._jobs: dict[str, _Running] = {}
+        #: Future events of the queue, a heap by time.
         self._agenda: list[tuple[float, int, _Kind, _Running]] = []
         self._count = 0
         self._look = False

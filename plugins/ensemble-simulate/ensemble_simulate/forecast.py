@@ -1,6 +1,6 @@
 """Forecast: simulates one ensemble many times with different seeds, in several processes.
 
-The figures of a run depend only on its seed, not on the number of workers. Used by ``command``.
+Results depend only on the seeds, not on the number of processes.
 """
 
 from __future__ import annotations
@@ -43,41 +43,30 @@ _ROUNDING = 1e-9
 
 
 class Firings(NamedTuple):
-    """The firings of a rule in one run.
+    """Statistics of one rule in one run."""
 
-    The field ``times`` is the number of firings, and ``first`` the time of the first, in seconds
-    after the start. The field ``cancelled`` is the number of jobs that the rule cancelled, ``good``
-    how many of these would have succeeded, and ``of`` the number of all jobs in the groups of the
-    cancelled jobs.
-    """
-
-    times: int
-    first: float
-    cancelled: int = 0
-    good: int = 0
-    of: int = 0
+    times: int  # number of firings
+    first: float  # time of the first firing, in seconds after the start
+    cancelled: int = 0  # jobs that the rule cancelled
+    good: int = 0  # cancelled jobs that would have succeeded
+    of: int = 0  # all jobs in the groups of the cancelled jobs
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Figures of one simulated run, such as its length in seconds.
-
-    The fields ``used`` and ``offered`` are the core-seconds of the jobs and of the cluster. The
-    flag ``over`` is false if the run did not end in time. The field ``last`` says how often each
-    rule is among the last firings of the run, to find the rules of an endless loop.
-    """
+    """Statistics of one simulated run."""
 
     seed: int
     exit_code: int
     reason: str
-    over: bool
+    over: bool  # False if the run did not end in time
     seconds: float
     jobs: int
     failed: int
     cancelled: int
     events: int
-    used: float
-    offered: float
+    used: float  # core-seconds of the jobs
+    offered: float  # core-seconds of the cluster
     #: Resources used, as ``limits`` counts them.
     node_hours: float = 0.0
     gpu_hours: float = 0.0
@@ -87,6 +76,7 @@ class Figures:
     reached: frozenset[str] = frozenset()
     used_up: frozenset[str] = frozenset()
     fired: Mapping[str, Firings] = field(default_factory=dict)
+    #: Firings of each rule among the last firings of the run, which show endless loops.
     last: Mapping[str, int] = field(default_factory=dict)
     stubbed: frozenset[str] = frozenset()
 
@@ -98,20 +88,15 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """The simulated study.
-
-    - ``until``: seconds of virtual time after which a run is aborted
-    - ``cost``: formula of a run's cost, which may use the names ``COST_NAMES``
-    - ``purpose``: purpose of loading the file; only some purposes allow to load code that it names
-    """
+    """An ensemble to simulate, with its model and cluster."""
 
     ensemble: Ensemble
     registry: Registry
     model: Model
     machine: Machine
-    until: float = math.inf
-    cost: Expression | None = None
-    purpose: Purpose = "check"
+    until: float = math.inf  # virtual seconds after which a run is aborted
+    cost: Expression | None = None  # of a run, with the names ``COST_NAMES``
+    purpose: Purpose = "check"  # says whether code that the file names may be loaded
 
     @property
     def limits(self) -> Mapping[str, float]:
@@ -253,9 +238,7 @@ def _chunk(task: tuple[int, range]) -> list[Figures]:
 def played(
     studies: Sequence[Study], seeds: range, workers: int
 ) -> Iterator[tuple[int, list[Figures]]]:
-    """Simulate each study with each of these seeds. Yield the study's index and its figures, in
-    order.
-    """
+    """Simulate each study with each seed. Yield the study's index and its figures, in order."""
     global _STUDIES
     tasks = [
         (place, seeds[at : at + _CHUNK])
@@ -300,8 +283,7 @@ def difference(before: Sequence[float], after: Sequence[float]) -> tuple[float, 
     """Return the mean of the paired differences, and half the width of its 95 % confidence
     interval.
 
-    Both runs of a pair have the same random numbers, so their common fluctuations cancel. The
-    interval assumes a normal distribution, and is infinite for fewer than two pairs.
+    Assumes a normal distribution. The interval is infinite for fewer than two pairs.
     """
     each = [b - a for a, b in zip(before, after, strict=True)]
     mean = math.fsum(each) / len(each)

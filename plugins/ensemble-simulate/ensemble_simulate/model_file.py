@@ -1,7 +1,4 @@
-"""Reader of models: the section ``simulate:`` of an ensemble file, or a separate file.
-
-The reader reports all mistakes at once, with places. Used by ``command``.
-"""
+"""Reader of a simulation's model: the section ``simulate:`` of an ensemble file, or a file."""
 
 from __future__ import annotations
 
@@ -45,11 +42,10 @@ _Path = tuple[str | int, ...]
 def read(
     document: Document, ensemble: Ensemble, registry: Registry, path: _Path, until: float = math.inf
 ) -> Model:
-    """Return the model that a YAML document contains.
+    """Return the model in a YAML document. Raise :class:`FileErrors` with all mistakes.
 
-    The argument ``path`` has the keys that lead to the model, such as ``("simulate",)``. The
-    argument ``until`` is the maximum length of a run in seconds. Raises :class:`FileErrors` with
-    all mistakes.
+    - ``path``: keys that lead to the model, such as ``("simulate",)``
+    - ``until``: maximum length of a run in seconds
     """
     return _Reader(document, ensemble, registry, until).model(document.get(path), path)
 

@@ -1,9 +1,6 @@
-"""Models of job groups: how long their jobs take, how they fail, and what they print.
+"""Models of simulated jobs: how long they take, how they fail and what they print.
 
-A model comes from the section ``simulate:`` of an ensemble file, from a separate file (both read by
-``model_file``), or from a kept run (``recorded_model``). :meth:`Model.life` returns the *life* of a
-job: its duration, result and output. The life depends only on the seed and the job's id, so two
-simulations with the same seed give the same job the same life, whatever else differs.
+With one model, what a job does depends only on its id and the seed.
 """
 
 from __future__ import annotations
@@ -40,14 +37,14 @@ _MOST_ROWS = 10_000_000
 
 
 class Number(Protocol):
-    """A number that depends on the job, such as its duration; ``text`` describes it."""
+    """A number in a model: constant, computed from a job's parameters, or random."""
 
     @property
     def text(self) -> str: ...
 
     @property
     def uses_names(self) -> bool:
-        """True if the number depends on the job's names."""
+        """True if the number depends on the job."""
         ...
 
     def number(self, names: Mapping[str, Any], random: Randomness) -> float: ...
@@ -57,18 +54,12 @@ _NO_NAMES: Mapping[str, Any] = {}
 
 
 class Delays(NamedTuple):
-    """Delays of one attempt in seconds.
+    """Delays of one attempt in seconds."""
 
-    - ``arrival``: from the attempt's submission to its arrival in the queue
-    - ``launch``: from the allocation of nodes to the start
-    - ``dying``: from the cancellation of a job to its end
-    - ``hearing``: from the job's end until the controller learns of it
-    """
-
-    arrival: float = 0.0
-    launch: float = 0.0
-    dying: float = 0.0
-    hearing: float = 0.0
+    arrival: float = 0.0  # from the submission to the arrival in the queue
+    launch: float = 0.0  # from the allocation of nodes to the start
+    dying: float = 0.0  # from a cancellation to the job's end
+    hearing: float = 0.0  # from the job's end until the controller learns of it
 
 
 #: Delays of a queue that does everything immediately.
@@ -76,14 +67,11 @@ NONE = Delays()
 
 
 class Life(NamedTuple):
-    """The life of one attempt after its start: its length in seconds, its result and its output.
-
-    The result consists of the cause of failure (``None`` for success) and the wait status.
-    """
+    """Simulated behaviour of one attempt: duration, result and output."""
 
     seconds: float
-    cause: str | None = None
-    status: int = 0
+    cause: str | None = None  # of the failure; ``None`` for success
+    status: int = 0  # wait status
     rows: Iterator[tuple[float, Mapping[str, float]]] | None = None
     observer: str = ""
     delays: Delays = NONE
@@ -91,7 +79,7 @@ class Life(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """The life of a job in a kept run. The times of ``rows`` are seconds since the job's start."""
+    """Behaviour of a job in an earlier run. Times of ``rows`` are seconds since the job's start."""
 
     seconds: float
     cause: str | None
@@ -102,15 +90,12 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows that a job prints at a fixed interval.
-
-    The expressions in ``columns`` can use the job's names, ``t`` (seconds since the job's start)
-    and ``row`` (the row's number, from 0). The mapping ``noises`` has the calls of ``noise(…)`` in
-    them, by internal names.
-    """
+    """Rows that a job prints at a fixed interval."""
 
     every: Draw
+    #: Expressions over the job's parameters, ``t`` (seconds since its start) and ``row`` (from 0).
     columns: Mapping[str, Expression]
+    #: The calls of ``noise(…)`` in the expressions, by internal names.
     noises: Mapping[str, Draw]
 
     def printed(
@@ -132,26 +117,21 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class RecordedRows:
-    """Rows of a file, with their times in seconds since the job's start.
-
-    Every job prints these rows until it ends.
-    """
+    """Rows of a file, which every job prints. Their times are seconds since the job's start."""
 
     rows: Sequence[tuple[float, Mapping[str, float]]]
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayedRows:
-    """Rows for jobs that a kept run did not have.
+    """Rows of an earlier run, for jobs that the earlier run did not have.
 
-    A job gets the rows of the recorded job with the nearest parameters, or of a random one among
-    equally near jobs. The times are stretched to the job's duration.
-
-    The field ``lives`` has the numeric parameters, the seconds and the rows of each recorded job.
-    The field ``spans`` has the range of each parameter.
+    A job gets the rows of the recorded job with the nearest parameters, stretched to its duration.
     """
 
+    #: Numeric parameters, seconds and rows of each recorded job.
     lives: Sequence[tuple[Mapping[str, float], float, Sequence[tuple[float, Mapping[str, float]]]]]
+    #: Range of each parameter.
     spans: Mapping[str, float]
 
     def printed(
@@ -174,25 +154,22 @@ class ReplayedRows:
 
 @dataclass(frozen=True, slots=True)
 class GroupModel:
-    """The model of the jobs of one group.
-
-    - ``fails``: probability of each cause of failure
-    - ``statuses``: wait status of a failed job, by cause
-    - ``recorded``: lives of jobs in a kept run, by the keys of :func:`keys_of`. A job with an entry
-      has this life. The other fields apply to all other jobs.
-    - ``source``: where the model comes from, in words
-    - ``where``: place of the model in the file
-    """
+    """Model of the jobs of one group."""
 
     duration: Number | None = None
+    #: Probability of each cause of failure.
     fails: Mapping[str, Number] = field(default_factory=dict)
+    #: Wait status of a failed job, by cause.
     statuses: Mapping[str, int] = field(default_factory=dict)
     rows: Rows | RecordedRows | ReplayedRows | None = None
+    #: Jobs of an earlier run, by the keys of :func:`keys_of`. All other fields are for other jobs.
     recorded: Mapping[tuple[str, str], Recorded] = field(default_factory=dict)
+    #: Origin of the model, in words.
     source: str = "the file"
     delays: Delays = NONE
+    #: Place of the model in the file.
     where: Location | None = None
-    #: Whether any part depends on the job's names.
+    #: Whether any part depends on the job.
     uses_names: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -203,20 +180,17 @@ class GroupModel:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The model of an ensemble's jobs.
-
-    - ``functions``: seconds that calls take, by the function's name
-    - ``called``: durations and results of calls in a kept run, by name and job, in order
-    - ``functions_recorded``: whether recorded results are also returned for functions of the file,
-      instead of only for plugins' actions
-    - ``until``: largest relevant time in seconds after the start
-    """
+    """Model of an ensemble's jobs."""
 
     groups: Mapping[str, GroupModel]
+    #: Seconds that calls take, by the function's name.
     functions: Mapping[str, Draw] = field(default_factory=dict)
+    #: Calls of an earlier run, by name and job, in order.
     called: Mapping[tuple[str, str], Sequence[Called]] = field(default_factory=dict)
+    #: Whether functions of the file return recorded results, as plugins' actions always do.
     functions_recorded: bool = False
     seed: int = 0
+    #: Maximum length of a run in seconds.
     until: float = math.inf
 
     def chance(self, *about: object) -> Stream:
@@ -241,7 +215,7 @@ class Model:
         return Calls(self.called, drawn, functions=self.functions_recorded)
 
     def life(self, job: Job) -> Life:
-        """Return the life of this job. Raises :class:`UsageError` for an invalid model."""
+        """Return the behaviour of this job. Raises :class:`UsageError` for an invalid model."""
         model = self.groups[job.group]
         observer = next(iter(job.observe), "model") if job.observe else "model"
         rows: Iterator[tuple[float, Mapping[str, float]]] | None = None
@@ -294,10 +268,7 @@ class Model:
 
 
 def too_many_rows(period: float, seconds: float) -> str | None:
-    """Return a message if a job that prints a row every ``period`` seconds has too many rows.
-
-    Otherwise return ``None``.
-    """
+    """Return an error text if a job would print too many rows, otherwise ``None``."""
     rows = seconds / period
     if rows <= _MOST_ROWS:
         return None
@@ -305,12 +276,8 @@ def too_many_rows(period: float, seconds: float) -> str | None:
 
 
 def keys_of(job: Job) -> Iterator[tuple[str, str]]:
-    """Yield the keys by which to look for a job's life in a kept run, most exact key first.
-
-    The first key consists of the id and the parameters: if rules decided differently in the kept
-    run, the same id may mean a job with other parameters. The second key consists of the
-    parameters, the replica and the attempt.
-    """
+    """Yield the keys to look for a job in an earlier run, the most exact key first."""
+    # An id alone is not enough: in the earlier run, it may mean a job with other parameters.
     parameters = repr(sorted(job.parameters.items()))
     yield job.id, parameters
     if job.parameters:

@@ -1,7 +1,6 @@
 """Nodes of a virtual cluster, with their free cores and GPUs.
 
-A job uses the same resources on each of its nodes, and jobs may share nodes. Among the nodes with
-enough room, the fullest are used first. Used by ``virtual_queue``.
+Jobs may share nodes. The fullest node with enough room is used first.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ __all__ = ["Demand", "Nodes", "demand_of"]
 
 
 class Demand(NamedTuple):
-    """The resources of a job: its number of nodes, and the cores and GPUs on each."""
+    """Resources of a job: the number of its nodes, and the cores and GPUs per node."""
 
     nodes: int
     cores: int

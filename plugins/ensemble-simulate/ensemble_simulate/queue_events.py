@@ -1,4 +1,4 @@
-"""Events of jobs in a virtual queue, equal to those of the local executor. Used by ``executor``."""
+"""Events of jobs in a virtual queue, equal to those of the local executor."""
 
 from __future__ import annotations
 

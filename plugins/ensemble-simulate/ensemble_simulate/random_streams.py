@@ -1,7 +1,6 @@
 """Random streams, each identified by a text and cheap to create.
 
-Each job draws only a few numbers, so seeding an ordinary generator would take far longer than
-drawing. Here, each number is a hash (BLAKE2b) of the stream's name and a counter.
+Hashes are used because seeding a generator would take far longer than a job's few numbers.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _EIGHT = Struct("<8Q").unpack
 
 
 class Randomness(Protocol):
-    """The random numbers that models need, with the interface of :class:`random.Random`."""
+    """Random numbers for models; a part of the interface of :class:`random.Random`."""
 
     def random(self) -> float: ...
 
@@ -29,10 +28,7 @@ class Randomness(Protocol):
 
 
 class Stream:
-    """The random stream with this name, which always yields the same numbers.
-
-    Creating a stream takes almost no time.
-    """
+    """A random stream. Streams with the same name yield the same numbers."""
 
     __slots__ = ("_block", "_name", "_spare", "_words")
 

@@ -1,7 +1,6 @@
-"""Calls of functions and of plugins' actions in a simulated run, replayed from a kept run.
+"""Calls of functions and plugins' actions in a simulation, replayed from an earlier run.
 
-Each call takes as long as in the kept run. Actions are not carried out: they return the recorded
-result, or fail with the recorded error.
+Actions are not carried out.
 """
 
 from __future__ import annotations
@@ -20,26 +19,25 @@ Result: TypeAlias = Sequence[Mapping[str, Any]] | EnsembleError
 
 
 class Called(NamedTuple):
-    """A call of a kept run: its duration in seconds, and its result."""
+    """A call in an earlier run."""
 
-    seconds: float
+    seconds: float  # its duration
     result: Result
 
 
 def key_of_call(name: str, job: Mapping[str, Any] | None) -> tuple[str, str]:
-    """Return the key of a call's results in a kept run: the function's name, and its job."""
+    """Return the key of a call in an earlier run: the function's name, and the job's id."""
     return name, str((job or {}).get("job", ""))
 
 
 class Calls:
-    """The calls of one simulated run.
+    """The calls of one simulated run. For each call, call :meth:`takes` once, then :meth:`answer`.
 
-    The argument ``kept`` has the calls of a kept run. A function's first call for a job in the
-    simulation gets the duration and result of its first call for that job in the kept run, the
-    second call those of the second, and so on. If a call failed, its result is the error. Once the
-    recorded calls are used up, ``drawn`` returns the duration, and an action returns its last
-    successful result. A function of the file returns recorded results only with ``functions``;
-    otherwise the simulation calls it. For each call, call :meth:`takes` once, then :meth:`answer`.
+    The first call of a function for a job is answered by the first recorded one, and so on.
+
+    - ``kept``: recorded calls by :func:`key_of_call`
+    - ``drawn``: returns the duration in seconds of a call that was not recorded
+    - ``functions``: whether functions of the file return recorded results instead of being called
     """
 
     def __init__(

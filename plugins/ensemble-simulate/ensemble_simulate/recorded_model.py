@@ -1,14 +1,7 @@
-"""Model learned from a kept run: how long jobs take, how they fail and what they print.
+"""Model of jobs learned from an earlier run: how long they take, how they fail and what they
+print.
 
-A simulated job that the kept run had, too, has the same life as there. For other jobs:
-
-- The duration is random. If the group's jobs in the kept run had enough different numeric
-  parameters, the duration comes from a regression of its logarithm on these parameters, with
-  resampled residuals. Otherwise it is one of the durations in the kept run.
-- Failure rates are those of the group's recorded jobs.
-- Rows are those of the recorded job with the nearest parameters.
-
-The delays of the queue and the durations of functions are learned too.
+Jobs that the earlier run also had behave as they did there.
 """
 
 from __future__ import annotations
@@ -100,7 +93,7 @@ class _Seen:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """Durations for jobs that the kept run did not have, learned from its jobs of the same group.
+    """Durations learned from jobs of the same group, for jobs that the earlier run did not have.
 
     The logarithm of a duration in seconds is ``weights[0]``, plus each parameter in ``names`` times
     its weight, plus one of the ``residuals`` at random.
@@ -278,6 +271,7 @@ def _number(value: object) -> float:
 
 
 def _durations(ran: Sequence[_Seen]) -> Learned:
+    """Learn durations by regression or, from too few jobs, draw from the recorded ones."""
     logs = [math.log(max(each.seconds, 1e-3)) for each in ran]
     names = _varied(ran)
     while names and len(ran) < _JOBS_PER_PARAMETER * (len(names) + 1):

@@ -1,8 +1,4 @@
-"""Report of simulations, as text for people and as data.
-
-The report claims no precision that the data lack: it shows quantiles of many runs, and how many
-recorded jobs the model is based on.
-"""
+"""Report of simulations, as text for people and as data."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ __all__ = ["compared", "figures_of", "forecast_lines", "once_lines", "shown"]
 
 
 def once_lines(used: float, offered: float, model: Model, stubbed: Collection[str]) -> list[str]:
-    """Return the lines that follow the summary of one run."""
+    """Return the lines below the summary of a single run."""
     share = f" ({used / offered:.0%} of {offered / 3600:.3g})" if offered else ""
     return [f"  core-hours used: {used / 3600:.3g}{share}", *_stubbed(stubbed), *basis(model)]
 
@@ -29,7 +25,7 @@ def _stubbed(names: Collection[str]) -> list[str]:
 
 
 def basis(model: Model) -> list[str]:
-    """Return a description of the model, and of how much data it is based on."""
+    """Return the lines that describe the model of each job group."""
     lines = ["  the behaviour of jobs comes from a model, not from a measurement of this study:"]
     for name, group in model.groups.items():
         text = "as recorded" if group.duration is None else group.duration.text

@@ -1,7 +1,4 @@
-"""A simulated run, shown and kept like a real one.
-
-Its journal marks it as simulated, so it cannot be resumed.
-"""
+"""Simulates one run, and shows and keeps it like a real one. It cannot be resumed."""
 
 from __future__ import annotations
 
@@ -55,11 +52,11 @@ def run_simulated(
 ) -> int:
     """Simulate an ensemble on this executor and show the run. Return the exit code.
 
-    - ``said``: description of the executor for the first line
+    - ``said``: description of the executor for the first line of output
     - ``tag``: tag of the run; created if missing
-    - ``until``: end of the simulation, in seconds after the start
+    - ``until``: maximum length of the run in seconds
     - ``takes``, ``answers``, ``purpose``: the arguments of ``VirtualRuntime``
-    - ``reuse``: earlier runs; jobs that are reused from them take no time
+    - ``reuse``: earlier runs whose results are reused
     """
     record = ExecutorPlugin(name="simulated", summary="", build=lambda options: executor)
     choice = ExecutorChoice("simulated", record, "", said)

@@ -1,10 +1,4 @@
-"""Scheduler of a virtual cluster: by urgency, then first come, first served, with EASY backfill.
-
-The first job that does not fit gets a reservation: a set of nodes, and the earliest time at which
-these nodes are expected to be free. A later job may overtake it if the later job ends before that
-time or uses no reserved node. A job is expected to end at its time limit or, without a limit, at
-its true end. Used by ``executor``.
-"""
+"""Scheduler of a virtual cluster: by urgency, then first come, first served, with EASY backfill."""
 
 from __future__ import annotations
 
@@ -28,11 +22,11 @@ _DEPTH = 100
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """A job in the queue. ``seconds`` is the longest duration that the scheduler expects."""
+    """A job in the queue."""
 
     job: Job
     demand: Demand
-    seconds: float
+    seconds: float  # expected duration: the job's limit or, without a limit, its true duration
     nodes: Sequence[int] = ()
     #: The latest end of the job, once it runs.
     ends: float = 0.0
@@ -102,6 +96,7 @@ class VirtualQueue(Generic[_E]):
         return entry
 
     def _fill_in(self, head: _E, now: float) -> Iterator[_E]:
+        """Start later jobs that do not delay ``head``."""
         shadow, reserved = self._reservation(head.demand)
         for entry in list(islice(self._in_order(), 1, 1 + _DEPTH)):
             nodes = self.nodes.fitting(entry.demand)

@@ -1,11 +1,6 @@
-"""A run on a virtual clock: the engine, and an executor that simulates a queue.
+"""Runtime of simulations: an engine and an executor on a virtual clock.
 
-Time jumps from one event to the next; all events of one time are handled before the clock advances.
-A function is called at the time of the decision to call it. Its outcome arrives at once, or after
-the virtual duration that ``takes`` returns. A generator runs in its own thread, for at most its
-``timeout`` of real time. The same ensemble on the same executor makes the same decisions.
-
-Used by simulations; :class:`~ensemble_core.runtime.controller.Runtime` is for real jobs.
+The clock jumps from one event to the next.
 """
 
 from __future__ import annotations
@@ -79,7 +74,7 @@ def looking_up(
 ) -> tuple[tuple[str, ...], LookingUp]:
     """Return the folders of earlier runs, and a function that looks for jobs' results in them.
 
-    Raises :class:`EnsembleError` if one of the runs has nothing that can be reused.
+    Raises :class:`EnsembleError` if a run has no results to reuse.
     """
     from ensemble_core.session.reuse import open_earlier
 
