@@ -44,7 +44,7 @@ _LARGEST = 16_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """A token in the file. Times are in seconds since the epoch."""
+    """Entry of the file: hash, role and validity of a token. Times are in seconds since the epoch."""
 
     id: str
     role: Role

@@ -1,6 +1,6 @@
 """Converts events, jobs and errors to messages of ``ensemble.v1`` and back.
 
-Events and jobs are sent as JSON, so their new fields need no change in this module.
+Events and jobs are sent as JSON, so new fields need no change in this module.
 """
 
 from __future__ import annotations

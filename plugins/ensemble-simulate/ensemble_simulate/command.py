@@ -164,8 +164,8 @@ def simulate(
     A model says what jobs do: the section 'simulate:' of FILE, --model, or an earlier run
     (--model-from).
 
-    One simulated run is shown and kept like a real run, with the same exit code. --runs summarises
-    many runs; then the exit code is 1 if a run did not end in time.
+    One simulated run is shown and kept like a real run, with the same exit code. With --runs, many
+    runs are summarised, and the exit code is 1 if a run did not end in time.
     """
     cores = len(os.sched_getaffinity(0)) if cores_per_node is None else cores_per_node
     for name, number, least, most in (

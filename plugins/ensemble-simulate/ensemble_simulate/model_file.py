@@ -1,4 +1,4 @@
-"""Reader of a simulation's model: the section ``simulate:`` of an ensemble file, or a file."""
+"""Reads a simulation's model from an ensemble file (section ``simulate:``) or a separate file."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Models of simulated jobs: how long they take, how they fail and what they print.
 
-With one model, what a job does depends only on its id and the seed.
+What a simulated job does depends only on the model, its id and the seed.
 """
 
 from __future__ import annotations

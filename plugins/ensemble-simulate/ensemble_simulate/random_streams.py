@@ -1,6 +1,6 @@
 """Random streams, each identified by a text and cheap to create.
 
-Hashes are used because seeding a generator would take far longer than a job's few numbers.
+They are hashes, because seeding a generator would take longer than drawing a job's few numbers.
 """
 
 from __future__ import annotations

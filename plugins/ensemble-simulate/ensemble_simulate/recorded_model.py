@@ -1,7 +1,7 @@
 """Model of jobs learned from an earlier run: how long they take, how they fail and what they
 print.
 
-Jobs that the earlier run also had behave as they did there.
+A job that was in the earlier run behaves the same way in the simulation.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def run_simulated(
     - ``said``: description of the executor for the first line of output
     - ``tag``: tag of the run; created if missing
     - ``until``: maximum length of the run in seconds
-    - ``takes``, ``answers``, ``purpose``: the arguments of ``VirtualRuntime``
+    - ``takes``, ``answers``, ``purpose``: as in ``VirtualRuntime``
     - ``reuse``: earlier runs whose results are reused
     """
     record = ExecutorPlugin(name="simulated", summary="", build=lambda options: executor)

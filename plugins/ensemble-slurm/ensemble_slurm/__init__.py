@@ -1,7 +1,4 @@
-"""Slurm support for Ensemble: the executor ``slurm``.
-
-The entry point ``slurm`` loads the plugin. The plugin runs no Slurm command before a run begins.
-"""
+"""Slurm support for Ensemble: the executor ``slurm``."""
 
 from __future__ import annotations
 

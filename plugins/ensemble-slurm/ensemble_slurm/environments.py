@@ -1,7 +1,4 @@
-"""Environments for Slurm's commands, without variables that change their behaviour.
-
-The functions are pure.
-"""
+"""Environments for Slurm's commands, without variables that change their behaviour."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ _WHERE = frozenset({"SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_CONF_SER
 
 
 def submit_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment for jobs: that of this process, without an outer job's variables."""
+    """Return the environment for ``sbatch``: this process's, without a surrounding job's variables."""
     return {
         name: value
         for name, value in environment.items()

@@ -1,7 +1,6 @@
 """The executor ``slurm``: calls Slurm's commands and reads their output.
 
-The base class :class:`BatchExecutor` decides when these commands run, forms batches, and emits
-events.
+Its base class :class:`BatchExecutor` does what all batch queues have in common.
 """
 
 from __future__ import annotations

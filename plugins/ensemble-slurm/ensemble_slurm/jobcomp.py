@@ -1,8 +1,6 @@
-"""Completion notices: watches the file in which a site's jobcomp script reports ended jobs.
+"""Watches the file in which Slurm's completion script (``jobcomp-ensemble.sh``) reports ended jobs.
 
-An administrator may install ``jobcomp-ensemble.sh`` (``JobCompType=jobcomp/script``). The script
-adds a line to the run's file for each job that ends, whatever the cause. A line only triggers a
-query of the queue, so a forged line cannot end a job. Used by the executor.
+A report only triggers a query of the queue, so a forged one does no harm.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ __all__ = ["Completions"]
 
 
 class Completions:
-    """The run's file in the site's folder: ``FOLDER/UID.MARK``.
+    """The file ``FOLDER/UID.MARK``, which grows by a line whenever a job of the run ends.
 
     ``UID`` is the user's id, ``MARK`` a hash of the run's tag.
     """

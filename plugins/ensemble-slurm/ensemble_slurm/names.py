@@ -1,15 +1,6 @@
-"""Names and comments of jobs in Slurm, which identify them to a later controller.
+"""Names and comments of jobs in Slurm, by which a later controller finds the jobs of its run.
 
-A batch is one ``sbatch``: a job array, or a single job.
-
-- The name starts with the group and the indices, for readers of ``squeue``, and ends with a hash of
-  the run (``sim.0-99@3f9c2a11``). Accounting stores the name even if it stores no comments. If job
-  ids have a suffix, after a retry or a resubmission, the suffix follows the indices, with ``+`` for
-  ``-`` (``sim.7+1~2@3f9c2a11``).
-- The comment is complete: it has the run, the submission attempt, and the index of each job, in the
-  order of the array's tasks.
-
-All functions are pure.
+A name such as ``sim.0-99@3f9c2a11`` has the group, the indices and a hash of the run's tag.
 """
 
 from __future__ import annotations
@@ -36,7 +27,7 @@ _NAME = re.compile(
 
 
 def format_indices(indices: Sequence[int]) -> str:
-    """Format numbers in Slurm's notation.
+    """Format numbers in Slurm's notation for arrays.
 
     >>> format_indices([0, 1, 2, 5, 8, 9])
     '0-2,5,8-9'
@@ -68,18 +59,15 @@ def parse_indices(text: str) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """Name and comment of a batch in Slurm: jobs of ``group`` with these indices, in run ``tag``.
+    """Name and comment of a batch in Slurm. A batch is a job array or a single job."""
 
-    The field ``attempt`` identifies the submission of the batch, because a batch may be submitted
-    several times. The base class ``BatchExecutor`` chooses it. The field ``suffix`` is what follows
-    the index in the jobs' ids: ``-1`` for a first retry, ``~1`` for a first resubmission, ``-1~1``
-    for both, otherwise nothing.
-    """
-
+    #: Tag of the run.
     tag: str
+    #: Identifies the submission, because a batch may be submitted several times.
     attempt: str
     group: str
     indices: tuple[int, ...]
+    #: End of the jobs' ids: ``-1`` after one retry, ``~1`` after one resubmission, or ``-1~1``.
     suffix: str = ""
 
     @classmethod
@@ -99,7 +87,10 @@ class Label:
 
     @property
     def comment(self) -> str:
-        """Return the job's comment in Slurm; :meth:`from_comment` parses it."""
+        """Return the job's comment in Slurm: the run, the submission and the index of each job.
+
+        :meth:`from_comment` parses it.
+        """
         said = (
             f"{_WORD} {quote(self.tag)} {self.attempt} {quote(self.group)} "
             f"{format_indices(self.indices)}"

@@ -1,10 +1,4 @@
-"""Parsers for the output of Slurm's commands.
-
-They read jobs from ``squeue`` and ``sacct``, nodes from ``sinfo``, and the configuration from
-``scontrol``. The commands print named columns, with a separator that occurs in no name. This output
-is the same in all releases from 20.11 on, and a tenth as long as that of ``--json``, which differs
-between releases: states became lists, and numbers became objects. All functions are pure.
-"""
+"""Parsers for the output of ``squeue``, ``sacct``, ``sinfo`` and ``scontrol``."""
 
 from __future__ import annotations
 
@@ -31,6 +25,8 @@ __all__ = [
     "unreadable",
 ]
 
+# The output of ``--json`` would be ten times as long, and differs between releases.
+#: Separator of columns, which occurs in no name.
 SEPARATOR = "\x1f"
 
 
@@ -66,7 +62,7 @@ def _nodes(text: str) -> str:
 
 
 def _task(text: str) -> tuple[str, int | None] | None:
-    """Parse a job's id and its number in the array: ``12``, ``12_3``."""
+    """Split ``12_3`` into the job id and the array task; the task of ``12`` is ``None``."""
     match = re.fullmatch(r"(\d+)(?:_(\d+))?", text)
     if match is None:
         return None  # a step, a part of a heterogeneous job, or tasks that wait on one line
@@ -74,10 +70,7 @@ def _task(text: str) -> tuple[str, int | None] | None:
 
 
 def unreadable(text: str) -> str | None:
-    """Return the part of this output that is truncated or does not come from ``squeue``.
-
-    Returns ``None`` if the output is valid and complete.
-    """
+    """Return the invalid or truncated end of ``squeue``'s output; ``None`` if it is complete."""
     lines = [line.rstrip(" ") for line in text.split("\n") if line.strip()]
     # Job names may contain newlines, so not every line is complete.
     whole = any(line.count(SEPARATOR) >= len(_JOB) for line in lines)
@@ -127,14 +120,11 @@ def read_sacct(text: str) -> Iterator[Row]:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Relevant settings of a site's configuration. Times are in seconds.
-
-    The field ``controller`` is the host of slurmctld, empty if unknown.
-    """
+    """Settings from a site's Slurm configuration. Times are in seconds."""
 
     version: tuple[int, ...] = ()
     cluster: str = ""
-    controller: str = ""
+    controller: str = ""  # host of slurmctld, if known
     largest_array: int = 1001
     most_jobs: int = 10000
     least_age: float = 300.0

@@ -1,7 +1,4 @@
-"""Error classification for Slurm's commands: whether to retry, and hints for users.
-
-The functions are pure; they read a command's standard error. Slurm's message is always kept.
-"""
+"""Classifies error messages of Slurm's commands: whether to retry, and hints for users."""
 
 from __future__ import annotations
 
@@ -12,13 +9,13 @@ __all__ = ["Refusal", "hint_for", "refusal", "words"]
 
 
 class Refusal(Enum):
-    """Why a command of Slurm failed, and so whether to try it again."""
+    """Kind of failure of a Slurm command, which decides whether to retry."""
 
-    #: A retry would be rejected too, because this job cannot run as it is.
+    #: The job cannot run as it is, so a retry would be rejected, too.
     FINAL = "final"
-    #: There was no answer, or Slurm was busy. The request may have been carried out.
+    #: No answer, or Slurm is busy. Slurm may have carried out the request.
     BUSY = "busy"
-    #: A limit on the number of jobs is reached, until others end.
+    #: A limit on the number of jobs is reached. Retry when other jobs have ended.
     FULL = "full"
 
 
@@ -78,7 +75,7 @@ _HINTS: Sequence[tuple[str, str]] = (
 
 
 def words(stderr: str) -> str:
-    """Return the message of a command on one line, without the command's name before each part."""
+    """Return a command's message on one line, without the command's name."""
     parts: list[str] = []
     for line in stderr.splitlines():
         text = line.strip()

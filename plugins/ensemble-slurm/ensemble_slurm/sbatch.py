@@ -1,4 +1,4 @@
-"""Options of ``sbatch`` and ``srun`` for a job: pure functions, used by the executor."""
+"""Options of ``sbatch`` and ``srun`` for a job."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _NICE = 100
 
 
 def _nodes(job: Job) -> list[str]:
-    """Return the options for a job's nodes; empty if the job may use any number of nodes."""
+    """Return the ``sbatch`` options for the number of nodes; empty if Slurm may choose it."""
     free = job.options.get("slurm", {}).get("any_nodes", False)
     return [] if free else [f"--nodes={job.nodes}"]
 
 
 def sbatch_options(jobs: Sequence[Job], label: Label, site: Mapping[str, str]) -> list[str]:
-    """Return the options for a batch of jobs with equal requests.
+    """Return the ``sbatch`` options for a batch of jobs with equal requests.
 
-    The mapping ``site`` has the defaults for groups that do not set an option.
+    - ``site``: values of options that the group does not set
     """
     job = jobs[0]
     words = [

@@ -1,8 +1,4 @@
-"""Slurm's job states, pending reasons and exit codes, converted to the base class's terms.
-
-The commands ``squeue`` and ``sacct`` print the same states in all releases. These pure functions
-convert the rows that ``parse`` reads.
-"""
+"""Converts Slurm's job states, pending reasons and exit codes to those of ``BatchExecutor``."""
 
 from __future__ import annotations
 
@@ -20,19 +16,13 @@ __all__ = ["STUCK", "Row", "base_state", "queue_job", "wait_status"]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One job as Slurm reports it.
+    """One job as Slurm reports it. Times are in seconds since the epoch."""
 
-    The field ``job`` is the id of the job or of its array, and ``task`` is the job's number in the
-    array. Times are seconds since the epoch, ``None`` if not yet known. The field ``nodes`` is
-    empty if the job never had nodes. If Slurm was asked for it, the field ``script`` has the
-    path of the batch script or, from accounting, the command line that ends with it.
-    """
-
-    job: str
-    task: int | None
+    job: str  # id of the job or of its array
+    task: int | None  # number in the array
     state: str
     reason: str = ""
-    status: int | None = None
+    status: int | None = None  # wait status
     restarts: int = 0
     submitted: float | None = None
     started: float | None = None
@@ -40,6 +30,7 @@ class Row:
     nodes: str = ""
     name: str = ""
     comment: str = ""
+    #: Path of the batch script or, from accounting, the ``sbatch`` command. Only if requested.
     script: str = ""
 
     @property

@@ -21,15 +21,15 @@ __all__ = ["ActionContract"]
 
 
 class ActionContract(RecordContract):
-    """The contract of actions, as tests. Subclass it in your own tests::
+    """Tests of an action plugin. Subclass it in your own tests::
 
         class TestNotify(ActionContract):
             plugin = notify                    # your ActionPlugin
             options = {"message": "half done"}
 
-    The action handles an event of the job ``sim.0``, with the group ``sim`` and the metrics in
-    ``metrics``. Override :meth:`firing` or :meth:`context` to change that. If the record has a
-    ``run`` function, it is really called: choose options without effects outside the test.
+    The tests use an event of the job ``sim.0``. To change it, override :meth:`firing` or
+    :meth:`context`. If your record has a ``run`` function, the tests call it: choose options
+    without side effects.
     """
 
     plugin: ClassVar[ActionPlugin]

@@ -1,9 +1,8 @@
-"""Contract suite for algorithms, the plugins that an ensemble file names under ``use:``.
+"""Contract suite for algorithms: plugins that an ensemble file names under ``use:``.
 
-The suite checks that an algorithm always makes valid rules, and the same rules for the same
-options, so that a run can be replayed from its journal.
+An author's own test file::
 
-Inherit from the suite, and set the record and valid options::
+    from ensemble_testing import AlgorithmContract
 
     class TestDemand(AlgorithmContract):
         plugin = my_record
@@ -36,12 +35,14 @@ _MADE = 40
 
 
 class AlgorithmContract:
-    """The contract of algorithms, as tests.
+    """Tests of an algorithm: its rules are valid, and the same options make the same rules.
 
-    The attribute ``plugin`` is the record. The attribute ``groups`` has the tests' job groups by
-    name, and ``options`` are valid options for these groups. Options in ``bad_options`` must be
-    rejected. The attribute ``example_exit_code`` is the exit code of the record's example, and
-    ``example_options`` are additional arguments of ``ensemble run`` for the example.
+    - ``plugin``: the record
+    - ``groups``: job groups of the tests, by name
+    - ``options``: valid options for these groups
+    - ``bad_options``: options that must be rejected
+    - ``example_exit_code``: exit code of the record's example
+    - ``example_options``: more arguments of ``ensemble run`` for the example
     """
 
     plugin: ClassVar[AlgorithmPlugin]

@@ -1,7 +1,6 @@
 """Chain suite: tests a batch script that runs a study over several allocations.
 
-When an allocation ends, the next one resumes the run. After the last allocation, the run must have
-written one complete table.
+When an allocation ends, the next one resumes the run.
 
 An author's own test file::
 
@@ -16,8 +15,7 @@ An author's own test file::
         def wait_over(self, job): ...
         def warn(self, job): ...
 
-The folder ``example`` has the batch script and the study of ``examples/chain``: eight jobs of the
-group ``step``, two at a time, and the table ``ladder``.
+The folder ``example`` needs your batch script and the study of ``examples/chain``.
 """
 
 from __future__ import annotations
@@ -50,8 +48,8 @@ echo "{\\"energy\\": $(($1 * 10))}"
 class ChainSuite:
     """Tests of a batch script that starts or resumes a run (``--or-resume``).
 
-    Start the queue in a fixture that sets the environment variables by which the executor finds it.
-    Jobs run on this machine, as this user, and one allocation runs at a time.
+    Start the queue in a fixture, with the environment variables that your executor needs. Jobs must
+    run on this machine, as this user, and one allocation at a time.
     """
 
     #: Folder with the script and the study.

@@ -1,4 +1,4 @@
-"""Test the decisions of rules, without a queue, a clock or jobs."""
+"""The command ``ensemble test``."""
 
 from __future__ import annotations
 
@@ -61,10 +61,12 @@ def test(
 ) -> int:
     """Test the decisions of rules, without a queue, a clock or jobs.
 
-    Each FILE names an ensemble and contains tests with given events and expected decisions. A
-    failure shows what was expected, what was decided, and the output of 'ensemble why' about the
-    rule. The summary at the end lists the rules that did not fire in any test. The exit code is 0
-    if all tests pass, 1 if one fails, and 2 if a file is invalid (then no test runs).
+    Each FILE has tests of one ensemble, with given events and expected decisions. A failure shows
+    the expected and the actual decisions, and what 'ensemble why' says about the rule. The end of
+    the output lists the rules that did not fire in any test.
+
+    The exit code is 0 if all tests pass, 1 if a test fails, and 2 if a file is invalid. If a file
+    is invalid, no test runs.
     """
     if bool(files) == (record is not None):
         raise UsageError(

@@ -9,10 +9,7 @@ An author's own test file::
         options = ("-o", "partition=debug")
         files = sorted(Path("examples").glob("*.yaml"))
 
-Each ensemble runs with ``ensemble run`` on both executors at the same time. The same rules must
-fire equally often and make the same decisions. Random differences are ignored: the order of
-independent firings, which of several equal jobs ends first, measured values, and which jobs are
-active at a ``terminate``.
+Random differences are ignored, such as measured values and the order of independent firings.
 """
 
 from __future__ import annotations
@@ -127,10 +124,9 @@ custom: |
 
 
 def ensemble_files(folder: Path, *without: str) -> list[Path]:
-    """Return a folder's ensemble files, without rule tests.
+    """Return a folder's ensemble files, without rule tests; an empty list if the folder is missing.
 
-    Files whose names begin with one of the texts ``without`` are left out. Returns an empty list if
-    the folder does not exist.
+    - ``without``: beginnings of file names to leave out
     """
     files = sorted(folder.glob("*.yaml"))
     return [
@@ -140,13 +136,10 @@ def ensemble_files(folder: Path, *without: str) -> list[Path]:
 
 @dataclass(frozen=True)
 class Decisions:
-    """The decisions of a run, as they are compared.
-
-    The mapping ``firings`` has the number of equal firings: a firing is a rule with its decisions,
-    as JSON.
-    """
+    """Decisions of a run, for a comparison with those of another run."""
 
     exit_code: int
+    #: Number of equal firings. The key is a rule with its decisions, as JSON.
     firings: Counter[str]
     #: Rules that fired and groups that were submitted or cancelled, without counts.
     outline: frozenset[tuple[str, ...]]
@@ -162,8 +155,8 @@ class Decisions:
 class DecisionSuite:
     """Tests of the executor with the name ``executor``.
 
-    Start the queue in a fixture that sets the environment variables by which the executor finds it.
-    Jobs must run on this machine or share its files, as this user.
+    Start the queue in a fixture, with the environment variables that your executor needs. Jobs must
+    run as this user, on this machine or one that shares its files.
     """
 
     #: The executor's name, and other options of ``ensemble run``.

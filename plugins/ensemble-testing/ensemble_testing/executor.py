@@ -11,9 +11,8 @@ An author's own test file::
             return MyExecutor()
 
 Each test checks one sentence of the contract in :class:`ensemble_core.plugin.executor.Executor`.
-Attributes describe the queue under test; see :class:`ExecutorKnobs`. The class
-:class:`ExecutorSuite` adds runs whose controllers are killed, and a comparison of decisions with
-the local executor.
+:class:`ExecutorKnobs` lists the attributes that describe your queue. :class:`ExecutorSuite` adds
+:class:`CrashSuite` and :class:`DecisionSuite`.
 """
 
 from __future__ import annotations
@@ -51,9 +50,7 @@ __all__ = ["ExecutorContract", "ExecutorKnobs", "ExecutorSuite", "Session", "wai
 
 @dataclass
 class _Cost:
-    """Resources used by a thread: the number of processes and connections that it started, and the
-    time that it requested to sleep.
-    """
+    """Processes and connections that a thread started, and seconds that it slept."""
 
     calls: int = 0
     slept: float = 0.0
@@ -379,5 +376,5 @@ class ExecutorContract(JobFieldsContract, LeavingContract):
 class ExecutorSuite(ExecutorContract, CrashSuite, DecisionSuite):
     """All tests of an executor: its contract, :class:`CrashSuite` and :class:`DecisionSuite`.
 
-    The attributes ``executor`` and ``options`` are used on the command line.
+    The last two use the attributes ``executor`` and ``options`` for the command line.
     """

@@ -1,7 +1,4 @@
-"""Contract of a job's fields: an executor honours each field or rejects the job.
-
-Inherited by ``ExecutorContract``.
-"""
+"""Contract of a job's fields: an executor honours each field or rejects the job."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Contract of an executor for the end of its controller.
-
-The tests close the executor or kill its process while jobs run, and check that the next controller
-finds the jobs, if the executor supports that. Inherited by ``ExecutorContract``.
-"""
+"""Contract of an executor whose controller ends or is killed while jobs run."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Settings of the executor suite: properties of the queue, and checks that several tests share.
-
-``ExecutorContract`` inherits them; the attributes are documented here.
-"""
+"""Settings of the executor suite: properties of the queue, and checks that several tests share."""
 
 from __future__ import annotations
 
@@ -38,12 +35,12 @@ _ORDER = (
 
 @pytest.mark.usefixtures("_swept")
 class ExecutorKnobs:
-    """Settings of a suite for a queue.
+    """Properties of the queue under test. A suite sets those that differ from the defaults.
 
     Attributes
     ----------
     plugin:
-        The executor's record, to check it against the class; ``None`` skips that check.
+        The executor's record, to compare it with the class; ``None`` skips this check.
     build_options:
         Options for building the executor from the record: at least those that its schema requires.
     succeeding, failing, failing_code, killing, lasting, missing:
@@ -54,25 +51,24 @@ class ExecutorKnobs:
         Whether jobs run on this machine, as this user. If not, tests of their files and processes
         are skipped.
     contains:
-        Whether cancelling a job also ends those of its processes that have left its session
-        (``setsid``).
+        Whether a cancel also ends processes that have left the job's session (``setsid``).
     forks:
-        Whether a forked child of the tests can be a controller. False if a library (gRPC) does not
+        Whether a controller can be a forked child of the tests. False if a library (gRPC) does not
         work after a fork.
     slots:
-        Number of one-core jobs that run concurrently; ``None``: use the gauge ``cores.up``. A queue
-        with one slot is enough for the suite.
+        Number of one-core jobs that run concurrently; ``None``: use the gauge ``cores.up``. One
+        slot is enough for the suite.
     many:
         Number of one-core jobs in a bulk submission; more than can run concurrently.
     impossible:
-        Number of cores, and of GPUs, that no job can get here.
+        Number of cores, and of GPUs, that this queue can never provide.
     timeout:
         Time limit of each wait in seconds. It ends hanging tests; no result depends on it.
     sleep_allowed:
-        Maximum total of seconds that ``submit`` may pass to ``time.sleep`` for a bulk submission.
+        Maximum number of seconds that ``submit`` may sleep in a bulk submission.
     calls_allowed:
-        Number of processes and connections that ``submit`` may start for a bulk submission, in
-        addition to those for a single job.
+        Maximum number of processes and connections that ``submit`` may start in a bulk submission,
+        in addition to those for a single job.
     """
 
     plugin: ClassVar[ExecutorPlugin | None] = None

@@ -1,7 +1,5 @@
 """Fakes for tests of plugins and rules: a firing that records decisions, and an executor whose jobs
 the test controls.
-
-The fakes satisfy the contracts of the real objects and use no clock.
 """
 
 from __future__ import annotations
@@ -41,12 +39,15 @@ __all__ = ["FakeExecutor", "FakeFiring"]
 
 
 class FakeFiring:
-    """A firing of a rule, as an action's ``plan`` sees it, with values given by the test.
+    """A firing of a rule to pass to an action's ``plan``. The test gives its values.
 
-    The argument ``groups`` has names or whole groups, ``metrics`` has values by path, and
-    ``active`` has ids of active jobs (``GROUP.INDEX``). The argument ``job_spec`` is the event's
-    job, if it differs from its group's. The argument ``actions`` has records that ``act`` may need
-    in addition to the built-in ones. The attribute ``decided`` lists every decision in order.
+    - ``groups``: names of job groups, or whole groups
+    - ``metrics``: values by path
+    - ``active``: ids of active jobs (``GROUP.INDEX``)
+    - ``job_spec``: the event's job, if its fields differ from those of its group
+    - ``actions``: records that ``act`` needs, in addition to the built-in actions
+
+    The attribute ``decided`` lists all decisions in order.
 
     >>> firing = FakeFiring(groups=["sim"], active=["sim.0"])
     >>> firing.cancel(firing.active("sim")).jobs
@@ -349,11 +350,14 @@ class FakeFiring:
 class FakeExecutor(Executor):
     """An executor whose jobs the test controls.
 
-    The attribute ``submitted`` lists the submitted jobs, ``cancelled`` the cancelled ids, and
-    ``resized`` the resize requests. After ``submit``, a job waits; :meth:`start`, :meth:`finish`,
-    :meth:`reject` and :meth:`cancel` continue its life. With ``instant``, every job succeeds
-    immediately. If ``refuse`` is an error, the next ``submit`` raises it. The attribute ``events``
-    collects all events, even before :meth:`open`.
+    A submitted job waits until the test calls :meth:`start`, :meth:`finish`, :meth:`reject` or
+    :meth:`cancel`. With ``instant``, every job succeeds immediately.
+
+    - ``submitted``: the submitted jobs
+    - ``cancelled``: the ids of the cancelled jobs
+    - ``resized``: the resize requests
+    - ``events``: all events, even before :meth:`open`
+    - ``refuse``: an error that the next ``submit`` raises
 
     >>> executor = FakeExecutor()
     >>> executor.submit([Job(id="sim.0", group="sim", index=0, command=("true",))])

@@ -56,7 +56,7 @@ esac
 
 
 def _file(command: str) -> str:
-    """Return the name, without suffix, of a command's files (``.plan`` and ``.calls``)."""
+    """Return the base name of the files that plan and record a command's faults."""
     return "_".join(command.split())
 
 

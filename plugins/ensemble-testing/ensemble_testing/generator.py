@@ -1,4 +1,4 @@
-"""Contract suite for generators, and a driver that calls a generator until it is exhausted."""
+"""Contract suite for generators, and a driver that calls a generator in place of a run."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ Evaluate = Callable[[Mapping[str, Any]], Mapping[str, float] | None]
 
 
 class PlayedGenerator:
-    """Calls a generator as a run does.
+    """Calls a generator as a run does, with up to ``at_once`` points at the same time.
 
-    Up to ``at_once`` points are evaluated at the same time, and end in the order of their
-    suggestion. The attribute ``points`` has all suggested points, and ``exchanges`` the calls.
+    Points end in the order in which the generator suggested them.
     """
 
     def __init__(self, build: Callable[[], Generator], vocs: Vocs, at_once: int = 1) -> None:
         self.generator = build()
         self.vocs = vocs
+        #: All suggested points.
         self.points: list[Point] = []
+        #: All calls of the generator.
         self.exchanges: list[Exchange] = []
         self._build = build
         self._at_once = at_once
@@ -76,16 +77,15 @@ class PlayedGenerator:
 
 
 class GeneratorContract(RecordContract):
-    """The contract of generators, as tests. Subclass it in your own tests::
+    """Tests of a generator plugin. Subclass it in your own tests::
 
         class TestHalving(GeneratorContract):
             plugin = HALVING                 # your GeneratorPlugin
             vocs = Vocs(variables=(Variable(name="x", low=-1.0, high=1.0),),
                         objectives={"E": "minimize"})
 
-    The method ``evaluate`` returns the values of a point. The attribute ``repeats`` says whether
-    the generator continues after a resume with the same points as without a resume (otherwise with
-    any valid points).
+    The method ``evaluate`` returns the values of a point. Set ``repeats`` to ``False`` if the
+    generator, after a resume, may suggest other points than without one.
     """
 
     plugin: ClassVar[GeneratorPlugin]

@@ -1,4 +1,4 @@
-"""Test isolation: a fixture that keeps the user's settings and state out of tests.
+"""Fixture that keeps the user's settings and runs out of tests.
 
 In a ``conftest.py``: ``from ensemble_testing.isolation import isolated``.
 """
@@ -21,10 +21,9 @@ for _signal in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
 
 @pytest.fixture(autouse=True)
 def isolated(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep runs in the test's own folder, and set fixed colours and widths.
+    """Keep runs in a temporary folder, and remove settings of colours and widths.
 
-    Also hide the Flux instance in which the tests may run: otherwise, it would be the default
-    executor.
+    A surrounding Flux instance is hidden, because it would be the default executor.
     """
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / "state"))
     looks = ("NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES")

@@ -18,7 +18,7 @@ _EVERY_BYTE = 4096
 
 
 def _same(rows: Sequence[Row], others: Sequence[Row]) -> bool:
-    """Return whether rows are equal; nan equals nan."""
+    """Return whether the rows are equal, where nan equals nan."""
 
     def told(row: Row) -> tuple[list[tuple[str, float | None]], float | None]:
         values = [(n, None if v != v else v) for n, v in sorted(row.values.items())]
@@ -28,16 +28,17 @@ def _same(rows: Sequence[Row], others: Sequence[Row]) -> bool:
 
 
 class ObserverContract(RecordContract):
-    """The contract of observers, as tests. Subclass it in your own tests::
+    """Tests of an observer plugin. Subclass it in your own tests::
 
         class TestEnergies(ObserverContract):
             plugin = energies                       # your ObserverPlugin
             sample = b"energy -1.5\\nenergy -1.75\\n"  # a whole output
             rows = [Row({"energy": -1.5}), Row({"energy": -1.75})]
 
-    The attribute ``sample`` is a complete output that yields ``rows`` (including those of
-    ``finish``). The list ``samples`` may have more outputs, for which only the general rules are
-    checked. The attribute ``job`` is the observed job.
+    - ``sample``: a complete output
+    - ``rows``: the rows of this output, including those of ``finish``
+    - ``samples``: more outputs, for checks that need no expected rows
+    - ``job``: the observed job
     """
 
     plugin: ClassVar[ObserverPlugin]

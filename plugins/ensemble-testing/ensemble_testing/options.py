@@ -1,7 +1,4 @@
-"""Contract of a plugin's record: the record is valid, and its schema rejects unknown options.
-
-The other suites inherit it; plugin authors do not use it directly.
-"""
+"""Contract of a plugin's record: the record is valid, and its schema rejects unknown options."""
 
 from __future__ import annotations
 
@@ -15,10 +12,11 @@ __all__ = ["RecordContract"]
 
 
 class RecordContract:
-    """The contract of a plugin's record, as tests.
+    """Tests of a plugin's record. The suites for each kind of plugin inherit them.
 
-    The attribute ``plugin`` is the record, and ``options`` are valid options. The record's schema
-    must reject each of ``bad_options``.
+    - ``plugin``: the record
+    - ``options``: valid options
+    - ``bad_options``: options that the record's schema must reject
     """
 
     plugin: ClassVar[Any]

@@ -1,7 +1,6 @@
-"""The pytest plugin for rule tests: collects files ``*.ensemble-test.yaml``, each test as an item.
+"""The pytest plugin for rule tests: collects files ``*.ensemble-test.yaml``.
 
-The distribution registers it (entry point ``pytest11``); ``-p no:ensemble`` disables it. Modules
-other than pytest are imported only if such a file is found.
+``-p no:ensemble`` disables it.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+# Every pytest run loads this module. It imports other modules only if it finds a rule test.
 if TYPE_CHECKING:
     from ensemble_testing.rule_tests.test_file import RuleTest, TestFile
 

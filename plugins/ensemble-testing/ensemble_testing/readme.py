@@ -17,13 +17,13 @@ __all__ = ["ReadmeContract"]
 
 
 class ReadmeContract:
-    """Tests of a README.
+    """Tests of a plugin's README.
 
-    The attribute ``options`` is a schema; each of its properties must occur in the README's
-    ensemble files (``yaml`` blocks). The attribute ``executor_options`` is a schema as well; each
-    of its properties must be a row of a table (``| `name=``). The attribute ``tests`` is the folder
-    of the plugin's tests. The README is in its parent folder; if it is missing there, its text is
-    taken from the metadata of the installed ``distribution`` (the plugin's name on PyPI).
+    - ``options``: schema whose options must occur in the README's ensemble files (``yaml`` blocks)
+    - ``executor_options``: schema whose options must be rows of a table (``| `name=``)
+    - ``tests``: folder of the plugin's tests, beside the README
+    - ``distribution``: the plugin's name on PyPI, whose metadata has the README if the file is
+      missing
     """
 
     distribution: ClassVar[str]

@@ -24,11 +24,9 @@ rules: [{trigger: start, action: {name: terminate}}]
 
 
 def slots_at_once(executor: str, options: Sequence[str], timeout: float = 60.0) -> int | None:
-    """Return how many one-core jobs a queue runs concurrently, according to the first gauges of a
-    run.
+    """Return how many one-core jobs a queue runs concurrently; ``None`` if its gauges do not say.
 
-    Returns ``None`` if the gauges do not say. Fails if the queue cannot be opened, or has no free
-    slot within ``timeout`` seconds.
+    Fails if the queue cannot be opened, or has no free slot within ``timeout`` seconds.
     """
     end = time.monotonic() + timeout
     with tempfile.TemporaryDirectory(prefix="ensemble-slots-") as folder:
@@ -53,9 +51,7 @@ def slots_at_once(executor: str, options: Sequence[str], timeout: float = 60.0) 
 
 
 def held_jobs(state: Path) -> str:
-    """Return a text that says how many jobs the runs in a state folder still have in their
-    queue.
-    """
+    """Return a message with the number of queued jobs of the runs in a state folder."""
     count = 0
     for run in (state / "runs").glob("*"):
         told = _ensemble(["status", run.name, "--state", str(state), "--json"]).stdout

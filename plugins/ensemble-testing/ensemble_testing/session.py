@@ -1,6 +1,6 @@
 """Session: an open executor with all its events, for tests of executors.
 
-Used by the contract suite, and by an author's own tests::
+An author's own test::
 
     with Session(MyExecutor(), tmp_path) as session:
         job = session.job("true")
@@ -42,12 +42,13 @@ _left_behind: list[str] = []
 class Session:
     """An open executor and all events that it has emitted. Use it with ``with``.
 
-    The argument ``timeout`` (seconds) limits each wait and each call of the executor. After that,
-    the test fails and shows the events received. With ``tidy``, or if the test fails, unfinished
-    jobs are cancelled before the executor is closed, because later tests need their slots. If
-    ``kept`` is false, the run has no state folder, as with ``--no-journal``. The run's clock is
-    ``clock_off`` seconds ahead of this machine's. The attribute ``misdated`` describes events with
-    impossible times.
+    - ``timeout``: limit of each wait and each call of the executor in seconds. Afterwards, the test
+      fails and shows the events received
+    - ``tidy``: cancel unfinished jobs at the end, as always after a failed test
+    - ``kept``: whether the run has a state folder (without: ``--no-journal``)
+    - ``clock_off``: seconds by which the run's clock is ahead of this machine's
+
+    The attribute ``misdated`` describes events with impossible times.
     """
 
     def __init__(

@@ -20,15 +20,16 @@ _SAMPLES = (3.0, 1.5, 4.0, 1.0, 5.0, 9.25, -2.0, 6.0, 0.0, 5.0, 3.5, 1e6, 1e-6)
 
 
 class StatisticContract(RecordContract):
-    """The contract of statistics, as tests. Subclass it in your own tests::
+    """Tests of a statistic plugin. Subclass it in your own tests::
 
         class TestGeometricMean(StatisticContract):
             plugin = geometric_mean          # your StatisticPlugin
             expected = [([2.0, 8.0], 4.0)]   # values in, value out
 
-    The attribute ``samples`` has the values to feed. The attribute ``expected`` has pairs of values
-    and the expected result, with a relative tolerance of 1e-9. Timed statistics get one value per
-    second, from second 0, and are read at the time of the last value.
+    - ``samples``: values for checks without an expected result
+    - ``expected``: pairs of values and their result, with a relative tolerance of 1e-9
+
+    Timed statistics get one value per second, from second 0. They are read at the last value's time.
     """
 
     plugin: ClassVar[StatisticPlugin]

@@ -1,6 +1,6 @@
-"""Stop suite: checks the effect of a stop on a run and its jobs, and that a resume loses nothing.
+"""Stop suite: checks that runs can be stopped, and that a resume loses nothing.
 
-The class :class:`StopSuite` has an example.
+:class:`StopSuite` has an example.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ JOBS = ["work.0", "work.1", "work.2"]
 
 
 class StopSuite:
-    """Tests that runs on an executor can be stopped and resumed. In an author's test file::
+    """Tests of stopping and resuming runs on an executor. In an author's test file::
 
         from ensemble_testing import StopSuite
 
@@ -63,12 +63,11 @@ class StopSuite:
             options = ("-o", "partition=debug")
             on_stop = "keep"
 
-    Each test runs ``ensemble run``, stops it while its jobs run, and resumes it. The tables must
-    equal those of an uninterrupted run. Three jobs run at a time, or fewer if the queue has fewer
-    slots.
+    The result tables of a resumed run must equal those of an uninterrupted one. Three jobs run at a
+    time, or fewer if the queue has fewer slots.
 
-    Start the queue in a fixture that sets the environment variables by which the executor finds it.
-    Jobs must run on this machine or share its files, as this user.
+    Start the queue in a fixture, with the environment variables that your executor needs. Jobs must
+    run as this user, on this machine or one that shares its files.
 
     Attributes
     ----------
@@ -80,8 +79,8 @@ class StopSuite:
     slots:
         Number of one-core jobs that run concurrently; ``None``: use the gauge ``cores.up``.
     ways:
-        How the tests stop runs: by signals, by ``"stop"`` (the command) or by ``"wall"`` (the
-        flag). One way is enough, because executors see no difference between them.
+        Ways to stop the runs: signals such as ``"SIGTERM"``, ``"stop"`` (the command) or ``"wall"``
+        (the flag). One way is enough, because executors see no difference between them.
     timeout:
         Time limit of one run in seconds.
     """

@@ -1,8 +1,6 @@
-"""A run driven event by event: an engine without a queue, clock or threads.
+"""A run driven event by event, for tests of rules and actions: an engine without a queue or clock.
 
-For tests of rules and actions. A story replaces the queue: it starts, ends or cancels jobs at the
-times that the test chooses, passes each event to the engine, and then checks the engine's
-invariants.
+The test starts, ends or cancels jobs; the engine's invariants are checked after each event.
 
 >>> story = Story('''
 ... jobs: [{name: echo, command: echo hello, count: 2}]
@@ -45,11 +43,11 @@ def _installed() -> Registry:
 
 
 class Story:
-    """A run, event by event.
+    """A run, driven event by event.
 
-    The argument ``source`` is the text of an ensemble file, or a checked ensemble. The attribute
-    ``now`` is the time in seconds; the methods advance it. The attribute ``decisions`` has all
-    decisions so far.
+    - ``source``: the text of an ensemble file, or a checked ensemble
+    - ``now``: the time in seconds, which the methods advance
+    - ``decisions``: all decisions so far
     """
 
     def __init__(self, source: str | Ensemble, *, now: float = 1000.0) -> None:

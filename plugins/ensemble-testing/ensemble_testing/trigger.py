@@ -38,7 +38,7 @@ _EVENTS: tuple[Event, ...] = (
 
 
 class TriggerContract(RecordContract):
-    """The contract of triggers, as tests. Subclass it in your own tests::
+    """Tests of a trigger plugin. Subclass it in your own tests::
 
         class TestNightly(TriggerContract):
             plugin = nightly                 # your TriggerPlugin
@@ -46,9 +46,11 @@ class TriggerContract(RecordContract):
             matching = [PluginEvent(8.0, "nightly", {"hour": 3})]
             rejected = [PluginEvent(9.0, "nightly", {"hour": 4})]
 
-    Set ``name`` if your trigger needs a value for the key ``name`` beside ``trigger:`` (mostly a
-    job group). The attribute ``matching`` has events that ``match`` must accept, and ``rejected``
-    events that it must reject. Each entry is an event, or a pair of an event and its fields.
+    - ``name``: value of the key ``name`` beside ``trigger:`` (mostly a job group), if needed
+    - ``matching``: events that ``match`` must accept
+    - ``rejected``: events that ``match`` must reject
+
+    Each entry is an event, or a pair of an event and its fields.
     """
 
     plugin: ClassVar[TriggerPlugin]

@@ -8,13 +8,11 @@ An author's own test file::
         executor = "my-queue"
         options = ("-o", "partition=debug")
 
-Each round is one ``ensemble run`` in its own process. The process is killed at least once, at kill
-points (between a decision and its effect, before and after each write …) and at random moments. The
-run is resumed until it is over. No job may be lost or run twice, no firing of a rule may be lost or
-repeated, and a replay of the journal must make the same decisions.
+The suite checks that no job is lost or runs twice, that no firing of a rule is lost or repeated,
+and that a replay of the journal makes the same decisions.
 
-The variable ``ENSEMBLE_CRASH=SEED:COUNT`` sets the first seed and the number of rounds. A failure
-prints its seed.
+The variable ``ENSEMBLE_CRASH=SEED:COUNT`` sets the first seed and the number of killed runs. A
+failure prints its seed.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ __all__ = ["CrashSuite", "read_rounds", "seed_and_rounds"]
 
 
 def seed_and_rounds(rounds: int) -> tuple[int, int]:
-    """Return the first seed and the number of rounds, from ``ENSEMBLE_CRASH`` if set."""
+    """Return the first seed and the number of killed runs, from ``ENSEMBLE_CRASH`` if set."""
     chosen = os.environ.get("ENSEMBLE_CRASH", "") or f"1:{rounds}"
     seed, _, count = chosen.partition(":")
     return int(seed), int(count or rounds)
@@ -53,8 +51,8 @@ def read_rounds(command: Sequence[str], timeout: float | None = None) -> list[di
 class CrashSuite:
     """Tests of the executor with the name ``executor``, which must support ``reattach``.
 
-    Start the queue in a fixture that sets the environment variables by which the executor finds it.
-    Jobs must run on this machine, as this user, in their run's folder.
+    Start the queue in a fixture, with the environment variables that your executor needs. Jobs must
+    run on this machine, as this user, in their run's folder.
     """
 
     #: The executor's name, and other options of ``ensemble run``.

@@ -1,11 +1,9 @@
-"""Runs crash rounds on an executor with real jobs, and prints one line of JSON for each round.
+"""Program that kills and resumes runs on an executor, and prints a line of JSON for each run.
 
     python -m ensemble_testing.crash local --seed 7 --rounds 3 -- --slots 8
 
-Arguments after ``--`` are options of ``ensemble run``. Each job appends its id to a file, in which
-each id must occur exactly once. The executor's queue must be running: start the program in a Flux
-instance for ``flux``, or on a machine with Slurm's commands for ``slurm``. The exit code is 1 if a
-round failed.
+Arguments after ``--`` are options of ``ensemble run``. The queue must be reachable: for ``flux``,
+start it in a Flux instance. The exit code is 1 if a check failed.
 """
 
 from __future__ import annotations
@@ -97,7 +95,7 @@ JOBS = 10
 
 
 def text_for(slots: int | None) -> str:
-    """Return the ensemble for a queue with this number of slots; ``None`` means unknown."""
+    """Return the ensemble file for a queue with this number of slots (``None``: unknown)."""
     text = TEXT
     for usual, alone in _ONE_SLOT if (slots or 1) == 1 else ():
         assert usual in text
@@ -106,7 +104,7 @@ def text_for(slots: int | None) -> str:
 
 
 def ran(folder: Path) -> Counter[str]:
-    """Return how often each job ran."""
+    """Return how often each job ran, from a file to which every job appends its id."""
     path = folder / "ran"
     return Counter(path.read_text().split() if path.exists() else ())
 

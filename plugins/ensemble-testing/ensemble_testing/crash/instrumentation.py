@@ -1,8 +1,6 @@
-"""Instrumentation of a controller: adds places where a crash test can kill it (``kill_points``).
+"""Adds kill points to a controller: places where a crash test can kill it.
 
-They are before and after each write to the journal, each snapshot, and each call of the executor.
-To add them, functions of the controller are replaced in this process, a child that runs only this
-controller. The project's code has no hooks for tests.
+The functions of the controller are replaced at run time, so its code has no hooks for tests.
 """
 
 from __future__ import annotations
@@ -27,9 +25,7 @@ __all__ = ["instrument"]
 
 
 class _Connection:
-    """A connection to a journal with kill points before and after each statement, and inside
-    statements that are transactions.
-    """
+    """A connection to a journal, with kill points before, during and after each write."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection

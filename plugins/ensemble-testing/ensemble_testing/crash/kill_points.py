@@ -1,8 +1,6 @@
-"""Kill points: named places in a controller where a test can kill it.
+"""Kill points: named places in a controller where a crash test can kill it.
 
-A call ``reach(name)`` marks such a place. :mod:`~ensemble_testing.crash.instrumentation` adds these
-calls; a fake queue may contain some too. A call only increases a counter, unless :func:`kill_at`
-has chosen this call: then it kills the process.
+At such a place, the controller calls :func:`reach`.
 """
 
 from __future__ import annotations
@@ -23,16 +21,16 @@ reached: Counter[str] = Counter()
 
 
 def kill_at(kind: str | None, number: int) -> None:
-    """Kill this process at the ``number``-th call of ``reach(kind)``; 0 means never.
+    """Kill this process when it reaches the place ``kind`` for the ``number``-th time.
 
-    If ``kind`` is ``None``, calls with any name count.
+    If ``kind`` is ``None``, all places count. If ``number`` is 0, the process is not killed.
     """
     global _kind, _number
     _kind, _number = kind, number
 
 
 def reach(kind: str) -> None:
-    """Mark a place. The process may end here as if by ``kill -9``."""
+    """Count a visit of this place, and kill the process if :func:`kill_at` says so."""
     global _total
     with _lock:
         reached[kind] += 1

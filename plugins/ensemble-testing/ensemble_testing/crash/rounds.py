@@ -1,7 +1,5 @@
 """Crash rounds: kills the controllers of a run with SIGKILL, resumes the run until it is over, and
 compares its journal with that of an uninterrupted run.
-
-Each controller is a child of this process, forked to save imports, and runs a user's command line.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ _PATIENCE = float(os.environ.get("ENSEMBLE_CRASH_PATIENCE", "100"))
 
 @dataclass
 class Round:
-    """The result of one run, with the faults found."""
+    """Result of a crash round: the kills, and the faults found."""
 
     name: str
     seed: int
@@ -93,7 +91,7 @@ def controller(
     """
     reading, writing = os.pipe()
     sys.stdout.flush()
-    child = os.fork()
+    child = os.fork()  # saves the imports of a new process
     if not child:
         os.close(reading)
         code = 70

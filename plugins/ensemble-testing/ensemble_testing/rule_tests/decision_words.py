@@ -1,9 +1,4 @@
-"""Decisions in the short form of rule tests: ``cancel: sim.0``.
-
-The function :func:`to_words` writes a decision in this form, for failures and recorded tests. The
-function ``check`` reads an expected decision and ``matches`` compares it. Used by ``expectations``
-and ``recording``.
-"""
+"""Decisions in the short form of rule tests, such as ``cancel: sim.0``."""
 
 from __future__ import annotations
 
@@ -52,7 +47,7 @@ def _jobs(names: Sequence[str]) -> Any:
 
 
 def group_of(job: str) -> str:
-    """Return the group of a job's id."""
+    """Return the group of a job id: ``sim`` for ``sim.0``."""
     return job.rpartition(".")[0]
 
 

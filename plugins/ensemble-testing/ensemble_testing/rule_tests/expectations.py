@@ -1,8 +1,4 @@
-"""The keywords of ``expect``: which rules fire, what they decide, metrics, and the end of the run.
-
-Entries are checked when the file is read, and compared with the result of the test run. Each
-difference is a :class:`Failure`. Used by ``test_file`` and ``player``.
-"""
+"""The keywords of ``expect`` in a rule test: firings, decisions, metrics, end of the run."""
 
 from __future__ import annotations
 
@@ -29,9 +25,9 @@ SAME_TIME = 1e-5
 
 
 class Happened(NamedTuple):
-    """An event of a test run, with its time in seconds after the start, and its decisions."""
+    """An event of a test run, with its decisions."""
 
-    at: float
+    at: float  # seconds after the start
     event: Event
     decisions: list[Decision]
 
@@ -42,35 +38,30 @@ class Happened(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A difference between expectation and result.
-
-    The field ``expected`` says what was expected, ``decided`` what was decided instead (one line
-    per decision), and ``rules`` which rules to explain.
-    """
+    """A difference between expectation and result."""
 
     where: Location | None
     expected: str
+    #: The actual decisions, one per line.
     decided: tuple[str, ...] = ()
+    #: Rules that the report explains.
     rules: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
 class Expectation:
-    """An entry of ``expect``.
-
-    The field ``at`` is in seconds after the start; ``None`` means the whole test (for a metric: the
-    test's end). The field ``fired`` has the number of firings of each rule, ``None`` for at least
-    one; if it is empty, no rule may fire. The field ``metrics`` has a condition for each metric,
-    ``None`` for a metric without a value. The field ``ended`` is an exit code and a part of the
-    reason, or ``False`` if the run must continue.
-    """
+    """An entry of ``expect``."""
 
     where: Location | None
+    #: Seconds after the start. ``None``: the whole test or, for a metric, the test's end.
     at: float | None = None
+    #: Number of firings by rule; ``None``: at least one. An empty mapping: no rule may fire.
     fired: Mapping[str, int | None] | None = None
     decisions: tuple[Mapping[str, Any], ...] | None = None
     never: tuple[str, ...] = ()
+    #: Condition of each metric; ``None``: the metric has no value.
     metrics: Mapping[str, Condition | None] = field(default_factory=dict)
+    #: Exit code and part of the reason. ``False``: the run continues.
     ended: tuple[int | None, str] | bool | None = None
     #: Values of the metrics at the entry's time, set by the player.
     values: dict[str, float | None] = field(default_factory=dict)

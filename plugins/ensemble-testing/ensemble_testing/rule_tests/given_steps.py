@@ -1,9 +1,6 @@
-"""The keywords of ``given``: the events of a rule test, step by step.
+"""The keywords of ``given`` in a rule test, such as ``finished``: one for each kind of event.
 
-Each kind of event has a keyword. The keyword ``ran`` stands for all events of a job from its start
-to its end, and so does ``finished`` if the job has not started. Timers have no keyword, because
-they expire when their time comes. Steps are checked when the file is read, and become calls of the
-test's queue. Used by ``test_file``.
+Timers have no keyword: they expire on the test's virtual clock.
 """
 
 from __future__ import annotations
@@ -56,14 +53,11 @@ _OUTCOMES = ("granted", "denied", "timeout", "undelivered")
 
 
 class Given(StepReader):
-    """Translates the steps of one ensemble's tests.
-
-    The attribute ``answered`` lists the functions and generators that are not called, because the
-    current test itself gives their results.
-    """
+    """Translates the steps of rule tests into calls of the test's queue."""
 
     def __init__(self, context: Context, ensemble: Ensemble) -> None:
         super().__init__(context, ensemble)
+        #: Functions and generators whose results the current test gives, so they are not called.
         self.answered: set[str] = set()
 
     def step(self, word: str, value: Any, path: Path) -> Tell | None:

@@ -1,4 +1,4 @@
-"""The JUnit report of rule tests, for CI systems. Used by ``ensemble test --junit``."""
+"""JUnit report of rule tests, for CI systems."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["report"]
 
 
 def report(files: Sequence[tuple[str, Sequence[tuple[Played, float]]]]) -> str:
-    """Return the report of these files as XML, with each test and its duration."""
+    """Return the report as XML. Durations are in seconds."""
     root = ET.Element("testsuites")
     for file, tests in files:
         suite = ET.SubElement(

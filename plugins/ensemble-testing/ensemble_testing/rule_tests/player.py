@@ -1,10 +1,4 @@
-"""Runs a rule test and compares the result with its expectations.
-
-The test runs on a virtual clock, with the engine and the runtime of simulations; the queue replays
-the test's events (``scripted_queue``). A difference is reported with the output of ``ensemble why``
-about the rules concerned. For this output, the test runs again with a tracer on each of these
-rules. Used by ``ensemble test`` and by the pytest plugin.
-"""
+"""Runs a rule test on a virtual clock, and compares the result with its expectations."""
 
 from __future__ import annotations
 
@@ -43,16 +37,13 @@ _SPANS = 4
 
 @dataclass(slots=True)
 class Played:
-    """Result of one test.
-
-    The field ``happened`` lists the events with their decisions, and ``failures`` the lines that
-    describe the differences. The field ``skipped_steps`` is the number of steps after the end of
-    the run. The property ``fired`` returns the rules that fired.
-    """
+    """Result of one test."""
 
     test: RuleTest
     happened: list[Happened] = field(default_factory=list)
+    #: Lines that describe the differences.
     failures: list[str] = field(default_factory=list)
+    #: Number of steps after the end of the run.
     skipped_steps: int = 0
 
     @property
@@ -212,6 +203,7 @@ class _Traced(_Playback):
 
 def why(tests: TestFile, test: RuleTest, rule: str) -> Sequence[str]:
     """Return the lines of ``ensemble why`` about a rule in this test."""
+    # The test runs again, because a tracer follows a single rule.
     traced = _Traced(tests, test, rule)
     traced.run()
     traced.take()

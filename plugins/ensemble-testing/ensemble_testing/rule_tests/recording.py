@@ -1,8 +1,4 @@
-"""Records a rule test from a kept run: its events and decisions.
-
-Observed rows that triggered no rule are omitted if the decisions stay the same without them. Used
-by ``ensemble test --record``.
-"""
+"""Records a rule test from an earlier run: its events and decisions."""
 
 from __future__ import annotations
 
@@ -53,7 +49,7 @@ _Firing = tuple[float, dict[str, int], list[dict[str, Any]]]
 
 
 class _TriggerRecorder:
-    """A ``RuleObserver`` that records whether the current event triggered a rule."""
+    """Records whether the current event triggered a rule."""
 
     def __init__(self) -> None:
         self.woken = False
@@ -222,7 +218,8 @@ def _of_run(event: Event) -> Iterable[tuple[str, Any]]:
 def recorded(kept: KeptRun) -> tuple[str, str]:
     """Return the text of a file with one test, and a warning.
 
-    The warning is empty if the test passes and makes the same decisions as the run.
+    Rows that triggered no rule are left out if the decisions stay the same. The warning is empty if
+    the test passes and makes the same decisions as the run.
     """
     replay = Replay(kept.journal, kept.loading)
     woken, recording, began = _TriggerRecorder(), _Recording(), 0.0

@@ -1,7 +1,6 @@
 """Executor that replays the job events scripted in a rule test.
 
-It accepts submissions and cancels jobs immediately. Only steps of the test make jobs start, print
-and end, and answer requests for nodes. Created by ``player``.
+Jobs start, print and end only when the test says so.
 """
 
 from __future__ import annotations
@@ -30,27 +29,18 @@ _CLEARING = ("release", "free", "clean")
 
 
 def called(call: Call) -> Set[str]:
-    """Return the names under which a step of the test can answer this call.
-
-    These are the functions that compute parameters, or ``generator NAME`` for a generator, or the
-    name of the call's function or action.
-    """
+    """Return the names under which a rule test can answer this call."""
     if call.kind == "generator":
         return {f"generator {call.name}"}
     return {*call.options["functions"].values()} if call.kind == "parameters" else {call.name}
 
 
 class NotPossible(Exception):
-    """A step is impossible: its job does not exist or is over."""
+    """A step of a test is impossible: its job does not exist or is over."""
 
 
 class ScriptedQueue(VirtualExecutor):
-    """The queue of a rule test. Its agenda has the effects of the test's steps, with their times.
-
-    The attribute ``calls`` has the calls of functions that no step has answered yet, and
-    ``resizes`` the unanswered requests to resize. The argument ``state`` is the engine's state, in
-    which steps find the held jobs.
-    """
+    """The queue of a rule test."""
 
     capabilities: ClassVar[frozenset[str]] = frozenset({"submit", "cancel", "resize", "detach"})
 
@@ -58,10 +48,14 @@ class ScriptedQueue(VirtualExecutor):
         self, began: float, state: State, resources: Mapping[str, float] = NOTHING
     ) -> None:
         self.began = began
+        #: State of the engine, in which steps find the held jobs.
         self._state = state
+        #: Calls of functions that no step has answered yet.
         self.calls: list[Call] = []
+        #: Resize requests that no step has answered yet.
         self.resizes: list[str] = []
         self._resources = resources
+        #: Effects of the test's steps, a heap by time.
         self._agenda: list[tuple[float, int, Tell]] = []
         self._count = 0
         #: Jobs in the queue, each with whether it runs.

@@ -1,8 +1,4 @@
-"""Base class for readers of a rule test's steps.
-
-It reads the values that occur in several kinds of steps: mappings, jobs, durations, numbers and
-gauges.
-"""
+"""Base class for readers of a rule test's steps."""
 
 from __future__ import annotations
 
@@ -26,7 +22,7 @@ GIVEN_GAUGES = tuple(
 
 
 class StepReader:
-    """Reads and checks parts of one ensemble's steps. Mistakes are reported to ``context``."""
+    """Reads and checks values in the steps of rule tests. Reports mistakes to ``context``."""
 
     def __init__(self, context: Context, ensemble: Ensemble) -> None:
         self._context = context

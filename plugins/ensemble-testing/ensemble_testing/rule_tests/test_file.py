@@ -1,7 +1,6 @@
 """Reader of files ``*.ensemble-test.yaml``, each with rule tests of one ensemble.
 
-The reader reports all mistakes at once, with places and suggestions, before any test runs. Used by
-``ensemble test`` and by the pytest plugin.
+All mistakes are reported at once, before any test runs.
 """
 
 from __future__ import annotations
@@ -35,34 +34,27 @@ __all__ = ["RuleTest", "Step", "TestFile", "read_tests"]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step of ``given``.
-
-    The field ``at`` is in seconds after the start. The field ``word`` is the step's name in
-    messages. For the keyword ``reused``, ``reuses`` has the jobs or groups that do not run, because
-    their results are taken from an earlier run.
-    """
+    """A step of ``given``."""
 
     where: Location | None
-    at: float
-    word: str
+    at: float  # seconds after the start
+    word: str  # name of the step in messages
     tell: Tell | None = None
+    #: For the keyword ``reused``: jobs or groups with results from an earlier run.
     reuses: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class RuleTest:
-    """A rule test.
-
-    The field ``gauges`` has the queue's gauges at the start of the run. The field ``answered``
-    lists the functions and generators that are not called, because the test itself gives their
-    results; ``None`` means all.
-    """
+    """A rule test."""
 
     name: str
     where: Location | None
     steps: tuple[Step, ...]
     expect: tuple[Expectation, ...]
+    #: Gauges of the queue at the start of the run.
     gauges: Mapping[str, float] = field(default_factory=dict)
+    #: Functions and generators whose results the test gives, so they are not called. ``None``: all.
     answered: frozenset[str] | None = frozenset()
 
     @property
@@ -75,10 +67,7 @@ class RuleTest:
 
 @dataclass(frozen=True, slots=True)
 class TestFile:
-    """The tests of one file, and their ensemble.
-
-    The field ``purpose`` decides whether code that the file names is loaded.
-    """
+    """The tests of one file, and their ensemble."""
 
     __test__ = False  # not a pytest test, despite its name
 
@@ -86,7 +75,7 @@ class TestFile:
     ensemble: Ensemble
     registry: Registry
     tests: tuple[RuleTest, ...]
-    purpose: Purpose = "check"
+    purpose: Purpose = "check"  # says whether code that the file names may be loaded
 
 
 def read_tests(
@@ -97,11 +86,11 @@ def read_tests(
     text: str | None = None,
     about: tuple[Ensemble, Registry] | None = None,
 ) -> TestFile:
-    """Return the tests of a file, or of ``text`` in its place.
+    """Return the tests of a file. Raise :class:`EnsembleError` with all mistakes.
 
-    The argument ``purpose`` decides whether plugins that the file names are loaded. If ``about`` is
-    set, the tests are for this ensemble: the plugins and the ensemble file that the tests name are
-    not read. Raises :class:`EnsembleError` with all mistakes.
+    - ``purpose``: says whether plugins that the file names may be loaded
+    - ``text``: read instead of the file
+    - ``about``: test this ensemble, instead of the ensemble file and plugins that the tests name
     """
     document = read_document(read_file(file) if text is None else text, file)
     data = document.data
