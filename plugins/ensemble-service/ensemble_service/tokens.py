@@ -44,7 +44,7 @@ _LARGEST = 16_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """Entry of the file: hash, role and validity of a token. Times are in seconds since the epoch."""
+    """Hash, role and validity of one token. Times are in seconds since the epoch."""
 
     id: str
     role: Role

@@ -19,7 +19,7 @@ _WHERE = frozenset({"SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_CONF_SER
 
 
 def submit_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment for ``sbatch``: this process's, without a surrounding job's variables."""
+    """Return this process's environment for ``sbatch``, without variables of an outer job."""
     return {
         name: value
         for name, value in environment.items()
