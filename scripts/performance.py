@@ -93,7 +93,7 @@ def work_table(data: Data, work: str) -> Iterator[str]:
         f"{measured['size']:,} jobs, {measured['slots']} slots, {rounds} "
         f"round{'s' * (rounds > 1)}"
         + (f" (at least {least} of each)" if least < rounds else "")
-        + f", load {measured['load'][0]:.0f} at the end."
+        + f", load average {measured['load'][0]:.0f} at the end."
     )
 
 

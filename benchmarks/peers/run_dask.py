@@ -11,9 +11,9 @@ PEER = Peer(
     "client.map, in a chain client.submit with the previous future as argument",
     output="none: jobs write to the terminal of the worker",
     durable="no: the scheduler keeps its state in memory",
-    objection="Tasks are Python functions; starting a process in each is not the purpose of "
-    "Dask, and its documentation advises against tasks of less than 100 ms.",
-    answer="Jobs here are programs, as in HPC. Threads of one process are Dask's fastest "
+    objection="Tasks are Python functions. Dask is not made for starting a process in each, and "
+    "its documentation advises against tasks of less than 100 ms.",
+    answer="Jobs are programs, as in HPC. Threads of one process are Dask's fastest "
     "way to start them (worker processes took longer). For functions in one process, use Dask.",
 )
 

@@ -14,6 +14,6 @@ PEER = Peer(
     output="not asked",
     durable="no",
     objection="Most of the time is spent in Flux; real studies have ten rules, not a thousand.",
-    answer="True: as the curve shows, rules cost much time only if there are many.",
+    answer="True: rules cost much time only if there are many (see “Rules”).",
     cannot=tuple((work, _FLUX) for work in "abcde"),
 )

@@ -14,11 +14,10 @@ PEER = Peer(
     output="none (stdout=None, stderr=None)",
     durable="no: the program hq has a journal (hq server start --journal), the Python package "
     "does not",
-    objection="hq submit --array sends one description for all tasks; the server belongs in a "
-    "separate process; a build with 'zero-worker' shows that the server itself takes "
-    "0.1 ms.",
-    answer="PyPI has only the Python package, not the program hq. An array would save only the "
-    "sending of descriptions: the worker starts as many processes as without it.",
+    objection="hq submit --array sends one description for all tasks. The server belongs in a "
+    "separate process; it takes only 0.1 ms per task, as a build with 'zero-worker' shows.",
+    answer="PyPI has only the Python package, not the program hq. With an array, the worker would "
+    "still start one process for each job.",
     cannot=(("e", "the package on PyPI has no journal"),),
 )
 

@@ -17,8 +17,8 @@ PEER = Peer(
     "for resume save_every_k_sims=1",
     output="none: jobs write to the terminal",
     durable="no; the history with save_every_k_sims=1 (used with a killed controller)",
-    objection="It scales over nodes by MPI with many workers, and simulations take minutes: "
-    "the manager's loop was not designed for jobs of 1 ms.",
+    objection="libEnsemble scales over nodes by MPI with many workers, and simulations take "
+    "minutes. The manager's loop was not designed for jobs of 1 ms.",
     answer="True: the tables give the time per job, which does not matter for jobs of minutes.",
 )
 

@@ -14,7 +14,7 @@ PEER = Peer(
     output="none: jobs write to the terminal (bash_app with stdout= keeps files, and takes longer)",
     durable="no; results with checkpoint_mode='task_exit' (used with a killed controller)",
     objection="Threads are for a laptop; on a cluster, use HighThroughputExecutor, which scales.",
-    answer="All of this runs on one machine, where threads start jobs fastest.",
+    answer="These benchmarks run on one machine, where threads start jobs fastest.",
 )
 
 

@@ -18,9 +18,9 @@ PEER = Peer(
     "--rerun-incomplete",
     output="none: jobs write to the terminal (log: keeps files)",
     durable="yes: by the output files",
-    objection="It builds graphs of files and checks files for each job. Jobs of 1 ms are not its "
-    "purpose; with `group` or a shell loop, one job does the work of many.",
-    answer="True, but every peer could batch jobs in this way, so no peer does here.",
+    objection="Snakemake builds graphs of files and checks files for each job. It is not made for "
+    "jobs of 1 ms; with `group` or a shell loop, one job does the work of many.",
+    answer="True, but every tool could combine jobs in this way, so no tool does.",
     fewer=5,
 )
 RULES = """
