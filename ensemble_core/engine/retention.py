@@ -19,7 +19,7 @@ __all__ = ["keep_done", "keep_results", "read", "remember", "serve"]
 
 
 def serve(table: JobTable, rule: BoundRule, statistics: Mapping[str, StatisticSpec]) -> None:
-    """From now on, store the statistics and combinations that this rule needs."""
+    """From now on, store the statistics and combinations of parameters that this rule needs."""
     groups = rule.groups or tuple(table.groups)
     for action in rule.actions:
         remember(table, (group for each in action.flat() for group in each.varies))

@@ -16,9 +16,10 @@ __all__ = ["Quiet", "Silence"]
 
 @dataclass(slots=True, eq=False)
 class Quiet:
-    """Running jobs of a group that are not silent yet, by the time of their last row or start."""
+    """Running jobs of a group that are not silent yet, with the time of each job's last row."""
 
     seconds: float
+    #: Time of the last row or start. The oldest comes first.
     since: dict[str, float] = field(default_factory=dict)
 
 

@@ -22,12 +22,10 @@ _MOST_KEPT = 256
 
 
 class TableCache:
-    """Cache of the computed tables of a run.
-
-    A key is a table's name with the parameters of a slice, if the table covers only this slice.
-    """
+    """Cache of the computed tables of a run."""
 
     def __init__(self) -> None:
+        #: By the table's name and, if a table covers only a slice, the slice's parameters.
         self.work: dict[tuple[object, ...], TableWork] = {}
         #: Names of statistics, split into their parts.
         self.parsed: dict[str, tuple[bool, str, str, str, str]] = {}

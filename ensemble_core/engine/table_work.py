@@ -1,6 +1,6 @@
 """Computes the rows of one table of results, and statistics over the rows.
 
-When further jobs are done, only the rows of these jobs are computed.
+When further jobs are done, only the rows that they change are computed again.
 """
 
 from __future__ import annotations

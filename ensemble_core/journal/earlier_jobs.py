@@ -1,6 +1,6 @@
 """Finds jobs of earlier runs that a new run can reuse (``--reuse``).
 
-Jobs with the same identity (see ``model.identity``) would compute the same.
+Jobs with the same identity (see ``model.identity``) compute the same result.
 """
 
 from __future__ import annotations

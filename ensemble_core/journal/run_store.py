@@ -1,7 +1,6 @@
 """Run store: the folders of all runs, look-up of a run by name, and the lock of a run's controller.
 
-A run's folder ``STATE/runs/TAG`` contains the journal, the lock, the executor's files, and the
-output of jobs without output files.
+The folder of a run is ``STATE/runs/TAG``.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 - Only the same versions of Ensemble, Python and plugins can read a snapshot.
 - Reading a snapshot cannot run code.
-- A snapshot contains only the names of rules and statistics, which the ensemble file and plugins
-  define, and accumulated values.
+- Rules and statistics are stored by name, because the ensemble file and plugins define them.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ _ENDING = 120.0
 def leftover_jobs(tag: str, state: Path, ending: Executor | None) -> int:
     """Return how many jobs of the run may be alive.
 
-    If ``ending`` is an executor that is not open, also end the jobs. Raises :class:`ExecutorError`
-    if they do not end.
+    If ``ending`` is given (an executor that is not open), also end the jobs. Raises
+    :class:`ExecutorError` if they do not end.
     """
     supervisor = _supervisor(tag, state)
     waiting, begun = _unfinished(state / NAME)

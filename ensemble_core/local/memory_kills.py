@@ -1,7 +1,7 @@
 """Detects whether the kernel has killed a job because memory ran out.
 
-A parent process cannot find out why a child got SIGKILL. Therefore, this module reads how many
-out-of-memory kills the kernel has counted.
+A parent process cannot find out why a child got SIGKILL. Therefore, this module checks whether the
+kernel's count of out-of-memory kills has grown.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _COUNT = re.compile(rb"^oom_kill (\d+)$", re.MULTILINE)
 
 
 def _counters(root: Path) -> Iterator[Path]:
-    """Yield the files that may contain the kernel's count, the most specific one first."""
+    """Yield possible files with the count of out-of-memory kills, the most specific one first."""
     with contextlib.suppress(OSError, ValueError):
         for text in (root / "proc/self/cgroup").read_text().splitlines():
             _, controllers, place = text.split(":", 2)

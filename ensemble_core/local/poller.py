@@ -1,4 +1,7 @@
-"""Event loop of the supervisor: waits for processes, timers, sockets and other threads."""
+"""Event loop of the supervisor, the parent process of local jobs.
+
+It waits for processes, timers, sockets and other threads with epoll.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Process tree: finds all processes of a job, even detached ones.
 
-The supervisor is a *child subreaper* (``prctl(2)``): orphaned descendants become its children. The
-first of these rules that applies assigns a process to a job:
+The supervisor, the parent process of the jobs, is a *child subreaper* (``prctl(2)``): orphaned
+descendants become its children. The first of these rules that applies assigns a process to a job:
 
 1. By its ancestors: the process descends from a task of the job.
 2. By its session or process group: a task of the job has the same one.

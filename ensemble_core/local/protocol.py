@@ -2,7 +2,8 @@
 
 Messages are JSON lines. An event of a job is a line ``["e",ID,TIME,NAME,CONTEXT,A,B,MORE]``:
 
-- ``ID`` is the job. It comes first, so that the lines of a job can be found without decoding.
+- ``ID`` is the job. It directly follows ``"e"``, so that the lines of a job can be found without
+  decoding.
 - ``A`` and ``B`` are only in the ledger. For ``submit``, ``A`` has the job's fields. For ``start``,
   they are the uptime and the process ids.
 - ``MORE`` has all other fields of the event.

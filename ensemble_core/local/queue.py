@@ -3,10 +3,10 @@
 Jobs start by urgency, then first in, first out. If the first job does not fit yet, some later jobs
 may overtake it:
 
-- If every running job has a time limit, the time at which the first job will fit is known. A later
-  job may overtake it if this does not delay it (EASY backfill).
-- Otherwise, only a limited number of jobs may overtake it (``BYPASS_FACTOR`` for each core, at
-  least ``BYPASS_LEAST``).
+- If every running job has a time limit, it is known when the first job will fit at the latest. A
+  later job may start if it does not delay the first job (EASY backfill).
+- Otherwise, only a limited number of jobs may overtake the first job (``BYPASS_FACTOR`` for each
+  core, at least ``BYPASS_LEAST``).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Carries out what a controller requests of the supervisor: submit, cancel, resize, reattach …"""
+"""Carries out a controller's requests to the supervisor: submit, cancel, resize, reattach …"""
 
 from __future__ import annotations
 

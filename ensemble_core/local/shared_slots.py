@@ -1,7 +1,7 @@
 """Slots that several runs on this machine share, coordinated through a file.
 
-For each core and GPU that its jobs hold, a supervisor locks one byte of the file. The content of
-the file lists the waiting runs. The run that has waited longest goes first.
+A supervisor locks one byte of the file for each core and GPU that its jobs hold. The content of the
+file lists the waiting runs. The run that has waited longest goes first.
 """
 
 from __future__ import annotations

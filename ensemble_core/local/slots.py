@@ -63,8 +63,7 @@ def _group_quota(root: Path) -> float | None:
 def machine_cores(root: Path = Path("/")) -> int:
     """Return the number of cores that this process may use (at least 1).
 
-    This is the smaller one of the CPU affinity and the quota of the cgroup. A quota of 1.5 cores
-    counts as 1.
+    The CPU affinity and the quota of the cgroup limit it. A quota of 1.5 cores counts as 1.
     """
     cores = len(os.sched_getaffinity(0))
     quota = _group_quota(root)

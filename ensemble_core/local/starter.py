@@ -29,7 +29,7 @@ _LOOK = 1.0
 
 
 def uptime() -> float:
-    """Return the seconds since boot, on the clock of the start times of processes."""
+    """Return the seconds since boot, including suspends, like the start times of processes."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 

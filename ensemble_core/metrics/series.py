@@ -23,7 +23,7 @@ _BUFFER = 128
 class Statistic(Protocol):
     """Interface of a streaming statistic.
 
-    It receives only finite numbers. Its result is read only after it has received one.
+    Only finite numbers are added. The result is read only after the first number.
     """
 
     def update(self, value: float, /) -> Any:

@@ -1,6 +1,6 @@
 """Serialization of events, decisions and jobs, derived from the fields of their dataclasses.
 
-A new field of such a class is automatically part of the journal, the ledger and all messages.
+If you add a field to such a dataclass, the journal, the ledger and all messages include it.
 
 - :meth:`Record.to_dict` returns all fields, for users (``--json``, a function's ``event``).
 - :meth:`Record.compact` returns only the fields that differ from their defaults, for storage and
