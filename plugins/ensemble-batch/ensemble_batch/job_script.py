@@ -66,7 +66,7 @@ def job_variables(job: Job, tag: str) -> dict[str, str]:
 
 
 def quote(text: str) -> str:
-    """Return ``text`` quoted as one word of a shell.
+    r"""Return ``text`` quoted as one word of a shell.
 
     >>> quote("it's")
     "'it'\\''s'"
