@@ -1,6 +1,6 @@
-"""Statistics to which values are added, and from which they are removed, in any order.
+"""Statistics whose result does not depend on the order in which values are added and removed.
 
-Equal values give equal results, bit for bit, whatever the order.
+Equal values give equal results, bit for bit.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ SCALING_OPTIONS: Mapping[str, Any] = {
 
 
 def scaling(options: Mapping[str, Any]) -> Fragment:
-    """Return the rules. They request one change of size at a time."""
+    """Return rules that grow and shrink the cluster, one change of size at a time."""
     checks, grow_by, most = options["checks"], options["grow_by"], options.get("max")
     waits = "waiting.jobs > 0 and metric('fell.waiting.jobs') >= 0"
     by = str(grow_by)

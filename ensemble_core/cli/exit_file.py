@@ -21,10 +21,10 @@ __all__ = ["record_exit_code"]
 def record_exit_code(
     file: str | None, tag: str | None, state: str | None, *, or_resume: bool
 ) -> Iterator[Callable[[int], None]]:
-    """Return a context manager that yields a function: call it with the run's exit code.
+    """Yield a function that writes the run's exit code to ``file``.
 
-    The function writes the code to ``file``, unless the run should be restarted because a signal
-    stopped it or killed its controller. If ``file`` is ``None``, nothing is written.
+    The function writes nothing if the run should be restarted, because a signal stopped it or
+    killed its controller. Without a ``file``, it does nothing.
     """
     if file is None:
         yield lambda code: None

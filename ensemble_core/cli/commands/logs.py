@@ -95,9 +95,9 @@ def logs(kept: KeptRun, job: str | None, tail: int | None, as_json: bool) -> int
     """Show the output of a run's jobs.
 
     RUN is the run's tag, a unique prefix or suffix of it, or 'last'. With JOB (such as sim.3), the
-    standard output and error of that job are shown. Without JOB, those of all jobs are shown, or a
-    list of the files if there is much output. With --json, each line is an object that describes
-    one file. The exit code is 1 if an output cannot be shown.
+    command shows the standard output and error of that job. Without JOB, it shows the output of all
+    jobs, or a list of the files if there is much output. With --json, each line is an object that
+    describes one file. The exit code is 1 if an output cannot be shown.
     """
     alone = job is not None
     outputs = [each for one in _jobs(kept, job) for each in _outputs(kept, one, alone)]

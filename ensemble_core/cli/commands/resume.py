@@ -73,8 +73,8 @@ def resume(
     --set changes the run's file from now on: 'limits.core_hours=400'. A run that has ended is
     reopened if the change adds work.
 
-    The executor's options are kept, except those whose flags are given, such as --host and --port
-    if a service has moved.
+    The executor's options stay as they were. To change them, for example if a service has moved,
+    give their flags, such as --host and --port.
     """
     return resume_run(
         run,

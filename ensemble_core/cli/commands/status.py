@@ -44,8 +44,7 @@ def status(kept: KeptRun, as_json: bool) -> int:
     """Show the state of a run.
 
     RUN is the run's tag, a unique prefix or suffix of it, or 'last'. The command shows the run's
-    controllers, journal, job groups and rules; the latter two are shown as at the end of 'ensemble
-    run'.
+    controllers, journal, job groups and rules.
     """
     info = look(kept.folder)
     engine: Engine | None = None

@@ -59,8 +59,8 @@ def validate(
 ) -> int:
     """Check ensemble files without running them.
 
-    Each error is shown as FILE:LINE:COLUMN with a hint. Whether an executor supports the rules'
-    actions is checked only with --executor. The exit code is 2 if a file is invalid.
+    Each error is shown as FILE:LINE:COLUMN with a hint. With --executor, the command also checks
+    whether the executor supports the rules' actions. The exit code is 2 if a file is invalid.
     """
     from ensemble_core import config
 
