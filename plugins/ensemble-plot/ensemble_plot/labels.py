@@ -27,7 +27,7 @@ _LOOKED_AT = 20_000
 
 
 class Labels:
-    """The labels of one panel, which should not cover the curves ``lines``.
+    """Labels of one panel, placed so that they avoid the curves ``lines``.
 
     The panel's layout must be final, because labels are placed by their positions in pixels.
     """

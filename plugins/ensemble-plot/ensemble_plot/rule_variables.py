@@ -19,8 +19,8 @@ def spoken_of(
 ) -> dict[str, tuple[str, ...]]:
     """Return the names that each rule uses, by rule id, in the order of the rule's text.
 
-    A name may also be a field of an event or a parameter. ``added`` has the rules, by id, that were
-    added during the run.
+    The names include event fields and parameters. ``added`` has the rules, by id, that were added
+    during the run.
     """
     rules = list(ensemble.rules)
     for name, spec in (added or {}).items():

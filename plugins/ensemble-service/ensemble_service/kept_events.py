@@ -1,4 +1,4 @@
-"""Rows and problems that a run has not acknowledged, kept on disk to outlive the member agent."""
+"""Store of events that a run has not acknowledged, on disk to outlive the member agent."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _log = logging.getLogger("ensemble.member")
 # its executor repeats the events of jobs, but neither rows nor problems. The run drops those that
 # have arrived before.
 class KeptEvents:
-    """The unacknowledged rows and problems of one run. Thread-safe."""
+    """The unacknowledged rows (of job output) and problems of one run. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -17,7 +17,7 @@ _LISTENS = "0A"
 # Any user may listen on a free loopback port and wait for tokens. On Linux, the kernel reports the
 # owner of a listening socket (/proc/net/tcp, tcp6).
 def foreign_owner(host: str, port: int) -> str | None:
-    """Return an error text if another user, other than root, listens on this loopback address.
+    """Return an error text if another user (except root) listens on this loopback address.
 
     Returns ``None`` otherwise.
     """

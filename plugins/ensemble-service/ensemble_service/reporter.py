@@ -35,9 +35,9 @@ class Reporter:
     - ``token_file``: file with the credential, read for each connection
     - ``ca``, ``insecure``: as for :class:`ServiceClient`
     - ``executor``, ``version``, ``capabilities``: description of the member
-    - ``refused``: called on another thread, once, if the service rejects the credential
+    - ``refused``: called on another thread if the service rejects the credential
 
-    Retries forever. After a success, ``refused`` may be called once more.
+    Retries forever. ``refused`` is called once, and again only after a successful connection.
     """
 
     def __init__(

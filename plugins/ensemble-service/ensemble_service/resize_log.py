@@ -40,7 +40,7 @@ _FORGET = "DELETE FROM resizes WHERE number <= ?"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A resize request that was begun, and its answer."""
+    """A resize request and its answer."""
 
     delta: int
     #: None if not known yet, or if the service was killed while it carried out the request.

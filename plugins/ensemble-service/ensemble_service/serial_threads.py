@@ -1,6 +1,6 @@
 """Daemon threads for an event loop's blocking calls: one call at a time per key, in order.
 
-Unlike threads of ``run_in_executor``, they do not keep the process alive while a call hangs.
+Unlike with ``run_in_executor``, the process can end while a call hangs.
 """
 
 from __future__ import annotations
