@@ -87,9 +87,7 @@ class BatchRun(QueueRun):
         return news
 
     def _learn(self, life: JobLife, queue_id: str) -> None:
-        """Store the queue's job id from the wrapper's report. If a cancel was waiting for the id,
-        send it.
-        """
+        """Store the queue's job id from the wrapper's report, and send a waiting cancel."""
         if life.queue_id is None and queue_id != "-":
             self.learn(life, queue_id)
             if life.cancelled:

@@ -148,8 +148,9 @@ class QueueExecutor(QueueHooks):
         return loops
 
     def close(self) -> None:
-        """Close the connection. Submissions in progress finish first, and cancels that were not
-        yet sent are sent, if that takes at most 10 s. Jobs in the queue continue.
+        """Close the connection. Jobs in the queue continue.
+
+        For at most 10 s, submissions in progress are finished, and unsent cancels are sent.
         """
         polled, self._polled = self._polled, None
         if polled is None:
@@ -275,7 +276,7 @@ class QueueExecutor(QueueHooks):
                 polled.lock.notify_all()
 
     def _asks(self, now: float, dues: list[float]) -> _Step | None:
-        """Return the querying thread's next step if one is due; otherwise add its time to
+        """Return the next step of the querying thread if it is due; otherwise add its time to
         ``dues``.
         """
         act = self._inquiry.cancels_due(now, dues)
@@ -330,9 +331,7 @@ class QueueExecutor(QueueHooks):
 
 
 def _beyond_base(error: Exception) -> Exception:
-    """Return the error without leading frames of this package, so that a plugin's frame comes
-    first.
-    """
+    """Remove this package's leading frames from an error, so that a plugin's frame comes first."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         if not str(trace.tb_frame.f_globals.get("__name__")).startswith("ensemble_batch."):

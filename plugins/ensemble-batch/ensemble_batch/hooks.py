@@ -16,8 +16,7 @@ __all__ = ["CannotTake", "InvalidJob", "QueueHooks", "QueueJob"]
 
 
 class CannotTake(ExecutorError):
-    """The queue cannot carry out a request now. The executor retries, and reports the problem
-    once.
+    """Error of a request that the queue cannot carry out now. The executor repeats the request.
 
     For a submission, ``arrived`` says whether the batch reached the queue:
 
@@ -185,34 +184,33 @@ class QueueHooks(Executor):
 
     @abstractmethod
     def find_batch(self, name: str, size: int) -> Sequence[str] | None:
-        """Return the ids of the batch with this name and size, or ``None`` if the queue does not
-        have it.
+        """Return the ids of a batch, or ``None`` if the queue does not have it.
 
-        Called after :meth:`submit_batch` has raised :class:`CannotTake`. A batch need not be
-        visible at once: the executor keeps looking for ``settle`` seconds, at least 10, before it
-        resubmits the batch.
+        The argument ``size`` is the number of jobs. Called after :meth:`submit_batch` has raised
+        :class:`CannotTake`. A batch need not be visible at once: the executor keeps looking for
+        ``settle`` seconds, at least 10, before it resubmits the batch.
         """
 
     @abstractmethod
     def end_jobs(self, ids: Collection[str]) -> None:
-        """Cancel jobs. End running ones with a signal that can be caught, such as SIGTERM, if
-        possible.
+        """Cancel jobs.
 
-        Ids that the queue does not know are not an error. A wrapper script gives each task its own
-        process group. It passes SIGTERM on to its tasks, and kills them after ``grace`` seconds. It
+        If possible, end running jobs with a signal that can be caught, such as SIGTERM. Ids that
+        the queue does not know are not an error.
+
+        A wrapper script passes SIGTERM on to its tasks, and kills them after ``grace`` seconds. It
         cannot pass on SIGKILL: without cgroups, the tasks of a killed wrapper stay alive.
         """
 
     def wrong(self, job: Job) -> str | None:
-        """Return why this job can never run here, and what to do about that; ``None`` if it can
-        run.
+        """Return why this job can never run here, and what to do about that.
+
+        Return ``None`` if the job can run.
         """
         return None
 
     def shape(self, job: Job) -> object:
-        """Return the properties that all jobs of a batch must share: everything that is requested
-        of the queue.
-        """
+        """Return all requests of a job to the queue. Jobs of a batch have the same shape."""
         return (
             *(job.group, job.nodes, job.tasks, job.cores_per_task, job.gpus_per_task),
             *(job.duration, job.urgency, repr(job.options.get(self.name))),
@@ -231,10 +229,10 @@ class QueueHooks(Executor):
         return False
 
     def faces(self) -> Iterable[str]:
-        """Return hosts from which this machine must be reachable. They determine the machine's
-        address.
+        """Return hosts from which this machine must be reachable: the queue's server, then some
+        nodes.
 
-        Used if ``listen`` has no address. The queue's server comes first, then some nodes.
+        They determine this machine's address if ``listen`` has none.
         """
         return ()
 

@@ -30,8 +30,9 @@ class Inquiry:
         return now + min(max(self._polled.hooks.poll, 10.0), 60.0)
 
     def cancels_due(self, now: float, dues: list[float]) -> Callable[[], None] | None:
-        """Return the cancel that is due now; otherwise add the next one's time to ``dues``. Needs
-        the lock.
+        """Return the cancel that is due now; otherwise add the next one's time to ``dues``.
+
+        Needs the lock.
         """
         polled = self._polled
         ready = polled.cancels.keys() - polled.unconfirmed_cancels

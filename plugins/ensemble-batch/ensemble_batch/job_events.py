@@ -50,9 +50,7 @@ class JobEvents:
         return again
 
     def tell(self, name: str, when: float, now: float, context: Mapping[str, Any]) -> None:
-        """Emit one event. Its time is moved so that it is not before the last event nor in the
-        future.
-        """
+        """Emit one event. Its time is not before the last event, and not in the future."""
         when = max(min(when, now), self.last + _STEP)
         self.last = when
         self.told.add(name)

@@ -49,16 +49,14 @@ class JobLife(JobEvents):
         return super().restore(told, since)
 
     def arrived(self, now: float) -> None:
-        """Record that the queue has the job, from the time of submission: it may run before the
-        queue replies.
-        """
+        """Record that the queue has the job, from the time of submission."""
+        # A job may run before the queue replies.
         self.arrive(self.handed_at or now, now)
 
     def started(self, at: float, host: str, now: float, seconds: float = 0.0) -> None:
-        """Record that the job has been running since ``at``, by its node's clock, which may be an
-        hour off.
+        """Record that the job has been running since ``at``, and for at least ``seconds``.
 
-        The job has run for at least ``seconds``.
+        The time ``at`` comes from the clock of the job's node, which may be an hour off.
         """
         self.arrived(now)
         if "start" not in self.told:

@@ -114,9 +114,9 @@ class QueueRun:
         return life.queue_id is not None and self.by_id.get(life.queue_id) is life
 
     def owns(self, row: QueueJob) -> bool:
-        """Return False if the queue has assigned the id of one of our jobs to a foreign job, which
-        has neither the name nor the script of our job's batch. The id then no longer refers to our
-        job.
+        """Return whether a report of the queue is about our job.
+
+        If not, the queue has assigned the job's id to a foreign job, and the id is forgotten.
         """
         life = self.by_id.get(row.id)
         sent = self.unconfirmed.get(row.id) if life is None else self.sent.get(life.key)
@@ -156,8 +156,7 @@ class QueueRun:
         return ""
 
     def void(self, name: str) -> None:
-        """Prevent a batch that was submitted under this name, but not found, from running when it
-        arrives.
+        """Prevent a missing batch from running if it arrives after all.
 
         Raises :class:`OSError`.
         """
@@ -187,9 +186,7 @@ class QueueRun:
         """Handle a second copy of a job, with this id in the queue."""
 
     def never_runs(self, life: JobLife) -> bool:
-        """Prevent a job that the queue does not have from ever running. Return False if the job has
-        begun.
-        """
+        """Prevent a missing job from ever running. Return False if the job has begun."""
         return True
 
     def cancel(self, life: JobLife) -> None:

@@ -77,9 +77,7 @@ class ReportRun(QueueRun):
             ) from None
 
     def _facing(self) -> str:
-        """Return this machine's address as seen by the queue's server, or by nodes if the server is
-        local.
-        """
+        """Return this machine's address in the network of the queue's server or nodes."""
         found = [address_towards(socket.gethostname())]
         for host in self.hooks.faces():
             found.append(address_towards(host))
@@ -112,8 +110,8 @@ class ReportRun(QueueRun):
     # -- what wrappers report ------------------------------------------------------------------
 
     def _hear(self, line: bytes) -> bool:
-        """Record a report from the network, on the listener's thread; return whether it was
-        recorded.
+        """Record a report from the network; return whether it was recorded. For the listener's
+        thread.
         """
         report = read_report(line, self.spool.token)
         if report is None:

@@ -39,9 +39,7 @@ class ReportSpool(SharedFolder):
         self.token = self._token()
 
     def _token(self) -> str:
-        """Return the run's token. It is created once, so that reports to later controllers are
-        valid.
-        """
+        """Return the run's token, the same for all controllers."""
         path = os.path.join(self.folder, "token")
         with suppress(FileNotFoundError), open(path, encoding="ascii") as file:
             token = file.read().strip()

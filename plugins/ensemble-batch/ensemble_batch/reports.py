@@ -47,9 +47,7 @@ class Report:
 
     @property
     def doubtful(self) -> bool:
-        """Return whether the queue may have ended the job. In that case only the queue knows
-        why.
-        """
+        """Return whether the queue may have ended the job, so that only the queue knows why."""
         killed = self.status & 0x7F in (signal.SIGKILL, signal.SIGTERM)
         return self.kind == "end" and self.why != "timeout" and (self.why == "stopped" or killed)
 

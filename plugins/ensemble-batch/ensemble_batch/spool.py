@@ -67,8 +67,8 @@ class Spool(SharedFolder):
         return self.listing("reports")
 
     def start(self, name: str) -> tuple[float, str, str] | None:
-        """Return when and where a job began, and its id in the queue; ``None`` without a report of
-        its start.
+        """Return when and where a job began, and its id in the queue; ``None`` if it has not
+        begun.
         """
         words = self._words(name)
         try:
@@ -94,9 +94,7 @@ class Spool(SharedFolder):
         return []
 
     def drop(self, job: str, key: str, *, claim: bool) -> None:
-        """Remove the files of a job that is over. Remove its claim too if no other copy can
-        exist.
-        """
+        """Remove the files of a job that is over, and its claim if no other copy can exist."""
         for ending in (".end", "") if claim else (".end",):
             with suppress(OSError):
                 os.unlink(os.path.join(self._reports, f"{job}@{key}{ending}"))

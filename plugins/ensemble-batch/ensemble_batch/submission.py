@@ -95,8 +95,8 @@ class Submission:
         return None
 
     def _due_at(self) -> float:
-        """Return when the next batch is due. If the queue is full, that is soon after one of our
-        jobs has ended.
+        """Return when the next batch is due; if the queue is full, soon after one of our jobs
+        ends.
         """
         if self._full_since is None or self._polled.drops == self._full_since[0]:
             return self._at

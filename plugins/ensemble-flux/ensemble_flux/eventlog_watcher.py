@@ -83,9 +83,7 @@ class EventlogWatcher:
             self._reactor.after(_AGAIN, partial(self.watch, name, queue_id))
 
     def find(self, jobs: Collection[str], known: Callable[[set[str]], None]) -> None:
-        """Search the user's jobs for ``jobs``, and pass the names of those that exist to
-        ``known``.
-        """
+        """Search the user's jobs for ``jobs``, and call ``known`` with the names that exist."""
         met: set[str] = set()
         questions = 1
 

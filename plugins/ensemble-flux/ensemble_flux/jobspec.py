@@ -79,8 +79,7 @@ class Jobspecs:
         return os.path.normpath(os.path.join(self._folder, job.workdir or "."))
 
     def write(self, job: Job, output: Mapping[str, Any] | None = None) -> str:
-        """Return the jobspec of a job, as JSON. The option ``output`` says where the job shell
-        writes.
+        """Return the jobspec of a job, as JSON. The option ``output`` says where the output goes.
 
         Raises :class:`JobspecError`.
         """

@@ -434,8 +434,8 @@ class Journal:
         self._states[JobState.INACTIVE] = count
 
     def gauges(self) -> dict[str, float]:
-        """Return, by metric path, the jobs in the queue by state, and the nodes that waiting jobs
-        need.
+        """Return the number of jobs in each state, and the nodes that waiting jobs need, by metric
+        path.
         """
         gauges: dict[str, float] = {
             f"queue.{state.name.lower()}": self._states[state] for state in _COUNTED

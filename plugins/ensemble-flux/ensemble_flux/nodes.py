@@ -66,9 +66,7 @@ class Nodes:
             self.alloc(0, resources)
 
     def alloc(self, job: int, resources: Mapping[str, Any]) -> None:
-        """Record that a job uses these resources from now on. The argument ``job`` is the queue's
-        id of the job.
-        """
+        """Record that a job uses these resources from now on. ``job`` is its id in the queue."""
         if job in self._held:
             return
         shares = self._held[job] = _shares(resources)

@@ -78,9 +78,7 @@ class Reactor:
     # -- from other threads --------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start, and wait until ``opened`` has returned. If ``opened`` raises an error, raise that
-        error.
-        """
+        """Start, and wait until ``opened`` has returned. Raises the error of ``opened``."""
         self._thread.start()
         self._ready.wait()
         if self._failure is not None:
@@ -291,9 +289,7 @@ class Reactor:
             _release(self._spent.pop())
 
     def wait(self, done: Callable[[], bool], seconds: float) -> bool:
-        """Run the reactor until ``done()`` is true, for at most ``seconds``. Return whether it is
-        true.
-        """
+        """Run the reactor until ``done()`` is true. Return False after ``seconds``."""
         end = time.monotonic() + seconds
         self.after(seconds, lambda: None)
         reactor = self.handle.get_reactor()

@@ -126,9 +126,7 @@ class FluxLoop:
         self._reactor.post(partial(self._cancel_jobs, tuple(jobs)))
 
     def reattach(self, jobs: Mapping[str, float]) -> dict[str, bool]:
-        """Return for each of these jobs whether the instance knows it. Events of known jobs
-        follow.
-        """
+        """Return for each job whether the instance knows it. Events of known jobs follow."""
         self._let_submits_arrive()
         answered = threading.Event()
         met: set[str] = set()

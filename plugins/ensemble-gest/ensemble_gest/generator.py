@@ -61,9 +61,7 @@ class GestGenerator(Generator):
         return [self._from_standard(each) for each in given]
 
     def _request(self, count: int) -> list[dict[str, Any]]:
-        """Return up to ``count`` points. The generator may return a different number, including
-        0.
-        """
+        """Return about ``count`` points. The generator decides how many, possibly none."""
         for number in (count, None):
             try:
                 return [_single(each) for each in self._generator.suggest(number)]

@@ -66,9 +66,7 @@ class GridEngineExecutor(BatchExecutor):
     # -- the queue -----------------------------------------------------------------------------
 
     def _run_command(self, words: Sequence[str], *, fine: str = "") -> str:
-        """Return the output of a command. A failure whose output matches ``fine`` counts as
-        success.
-        """
+        """Return the output of a command. If it matches ``fine``, a failure counts as success."""
         code, out, err = self.command(words)
         said = f"{err}\n{out}".strip()
         lower = said.lower()

@@ -280,9 +280,7 @@ class Runs:
         ]
 
     def _begin(self, file: Path) -> bool:
-        """Start the run of a file. Return ``False`` while a process of an earlier server holds its
-        lock.
-        """
+        """Start the run of a file. Return False while an earlier server holds its lock."""
         words = ["jobspec", "run", str(file), "--tag", file.stem, "--or-resume", "--no-progress"]
         if not file.exists():
             print_line(f"{file.name}: the file is gone; its run is left as it is")

@@ -281,8 +281,8 @@ class _Reader:
         self._error(known[name].where, what, hint, "dependency-cycle")
 
     def _before(self, each: Task | Group, known: Mapping[str, Task | Group]) -> list[str]:
-        """Return the names of a task's or group's dependencies, including those of a group that the
-        task runs.
+        """Return the names of the dependencies of a task or group, and of the group that a task
+        runs.
         """
         names = list(each.depends_on)
         group = known.get(each.group.text) if isinstance(each, Task) and each.group else None

@@ -153,9 +153,7 @@ class _Planner:
         before: tuple[str, ...],
         path: tuple[str, ...],
     ) -> tuple[str, ...]:
-        """Plan the tasks and groups of one scope. Return its last units, on which no other unit of
-        the scope depends.
-        """
+        """Plan the tasks and groups of a scope. Return the units on which no other unit depends."""
         own = [group for group in groups if group.name not in self._stands_for]
         members: list[Task | Group] = [*tasks, *own]
         standing: dict[str, list[str]] = {}

@@ -85,9 +85,7 @@ def _program(name: str, environment: Mapping[str, str]) -> str:
 
 
 def _wait_for(record: Path, held: TextIO, duration: float | None) -> None:
-    """Wait until a command of an earlier controller is over. Raises the errors of
-    :func:`run_once`.
-    """
+    """Wait until a command of an earlier controller is over. Raises the errors of ``run_once``."""
     deadline = None if duration is None else time.monotonic() + duration
     while _is_running(record, held):
         if deadline is not None and time.monotonic() > deadline:
@@ -118,8 +116,7 @@ def _code(record: Path) -> int | None:
 
 
 def _shell_pid(record: Path) -> int | None:
-    """Return the process id of the shell that runs the command of this record; ``None`` if it has
-    ended.
+    """Return the process id of the shell that runs the command, or ``None`` if it has ended.
 
     The record must be in the process's command line, because the id may have been reused.
     """
