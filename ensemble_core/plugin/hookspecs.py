@@ -93,15 +93,20 @@ def ensemble_executors() -> Iterable[ExecutorPlugin]:  # type: ignore[empty-body
     it shows which rules would fire if every job failed.
 
     To turn an option into a flag of the command line, add ``x-ensemble-flag`` to its schema. The
-    value is ``true``, or a mapping with any of these keys: ``help`` and ``metavar`` (for
-    ``--help``; by default the option's description), ``commands`` (any of ``run``, ``resume`` and
-    ``cancel``; by default only ``run``), ``path`` (the value is a file, whose path is made
-    absolute) and ``instead_of`` (other options that contradict this flag: if ``ensemble resume``
-    gets the flag, the values that the run has stored for these options are dropped). If several
-    executors have the same flag, the chosen executor gets its value. If the command itself has a
-    flag with the same name, that flag takes precedence. ``-o KEY=VALUE`` sets any option. If an
-    option names a file that runs share, add ``"x-ensemble-member": "file"``: a member then passes
-    the same file to all of its runs.
+    value is ``true``, or a mapping with any of these keys:
+
+    - ``help`` and ``metavar``: for ``--help``; by default the option's description
+    - ``commands``: any of ``run``, ``resume`` and ``cancel``; by default only ``run``
+    - ``path``: true if the value is a file, whose path is made absolute
+    - ``instead_of``: options that contradict this flag. If ``ensemble resume`` gets the flag, the
+      stored values of these options are dropped.
+
+    A command's own flag takes precedence over an option's flag with the same name. If several
+    executors have the same flag, the chosen executor gets its value. ``-o KEY=VALUE`` sets any
+    option.
+
+    If an option names a file that runs share, add ``"x-ensemble-member": "file"``: a member then
+    passes the same file to all of its runs.
 
     ```python
     from ensemble_core import Executor, ExecutorPlugin, JobEvent, hookimpl

@@ -57,9 +57,9 @@ class ExecutorPlugin(Value):
     - ``available`` returns whether the executor can work on this machine, and the reason. It has no
       side effects. If the user names no executor, the available one with the highest ``priority``
       is used.
-    - ``members`` is true if the executor has members, and the ``executor`` of a job group names one
-      of them. The executor's option ``members`` is then the list of these names in the file, with
-      an empty name for groups without ``executor``.
+    - ``members`` is true if the ``executor`` of a job group names a member of this executor. The
+      executor's option ``members`` then lists these names, with an empty name for groups without
+      ``executor``.
     - ``render`` is a pure function. It is called with a job and the executor's options. It returns
       what the queue would receive, as text with a media type (a jobspec, a batch script, a command
       line).
