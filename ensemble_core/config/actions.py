@@ -1,6 +1,6 @@
 """Checks the actions of rules: their options, and what they need from the trigger and the executor.
 
-The checks follow ``x-ensemble`` annotations in an action's option schema, never its name. So
+Each check of an option follows an ``x-ensemble`` annotation in the action's option schema. So
 actions of plugins get the same checks.
 """
 

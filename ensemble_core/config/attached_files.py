@@ -1,6 +1,6 @@
 """Reads text files that the ensemble file names, such as the CSV file of a sweep.
 
-Their text is stored with the run, so a resume does not read the files again.
+The text is stored with the run, so a resume does not read the files again.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ __all__ = ["attached", "beside"]
 
 
 def beside(context: Context, name: str) -> str:
-    """Return a file name for messages: a name relative to the ensemble file gets the folder of that
-    file.
-    """
+    """Return a file name as messages show it: with the folder of the ensemble file."""
     return os.path.join(os.path.dirname(context.document.file), name)
 
 

@@ -29,7 +29,7 @@ Kept = Mapping[str, Any]
 
 
 class _Unread(Exception):
-    """Raised after reporting a file that cannot be read."""
+    """Raised if a file cannot be read, after the error was reported."""
 
 
 # -- sources -----------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ def _bad(what: str, build: object) -> EnsembleError:
 def join(context: Context, kept: Kept, where: Location | None, first_group: int) -> None:
     """Add an entry's expansion to the data of the file, with the positions of its parts.
 
-    The job groups of the expansion are in the data already, from index ``first_group`` on.
+    The data already contains the job groups of the expansion, from index ``first_group`` on.
     """
     if not kept:
         return
@@ -259,10 +259,9 @@ def _join_statistics(context: Context, kept: Kept, where: Location | None) -> No
 
 
 def _join_heartbeat(data: dict[str, Any], beat: float | None) -> None:
-    """Set the file's heartbeat to ``beat``, the interval that an entry's rules need, if it is
-    shorter.
+    """Shorten the file's heartbeat to ``beat`` seconds, the interval that an entry's rules need.
 
-    A heartbeat that the file switches off stays off. This is an error if rules need a heartbeat.
+    If the file switches the heartbeat off, it stays off.
     """
     if beat is None:
         return

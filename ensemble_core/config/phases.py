@@ -1,4 +1,4 @@
-"""Checks the names in an action ``switch``: each must be an algorithm's instance or a generator."""
+"""Checks the names in an action ``switch``: instances of algorithms, or generators."""
 
 from __future__ import annotations
 

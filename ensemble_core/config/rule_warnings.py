@@ -137,10 +137,7 @@ def _most_jobs(context: Context, rules: Sequence[BoundRule]) -> Mapping[str, int
 
 
 def warn_of_no_heartbeat(context: Context, rules: Sequence[BoundRule]) -> None:
-    """Warn about a rule on a metric that changes with time if the ensemble has no heartbeat.
-
-    Between events, nothing would check the rule.
-    """
+    """Warn about a rule on a metric that changes with time, if no heartbeat checks the rule."""
     for rule in rules:
         if rule.trigger.metric is None:
             continue

@@ -299,9 +299,9 @@ def summary(
 ) -> list[str]:
     """Return the last lines about a run.
 
-    ``how`` says how it ended, and ``at`` is the time of the end.
-
-    ``kept`` is the folder with the output of the jobs.
+    - ``how``: how the run ended.
+    - ``at``: the time of the end.
+    - ``kept``: the folder with the output of the jobs.
     """
     if width is not None:
         width = max(width, _NARROWEST)

@@ -18,7 +18,7 @@ _LONGEST_RETRY = 60.0
 
 
 class Answers:
-    """Updates the state with each answer, and considers the rules that react to it."""
+    """Updates the state with each answer, and evaluates the rules that react to it."""
 
     def __init__(
         self, rules: RuleEvaluation, completion: JobCompletion, generating: GeneratorScheduler

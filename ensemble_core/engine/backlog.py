@@ -25,7 +25,7 @@ ORDERS: tuple[Order, ...] = (
 def taken_next(
     state: State, names: Sequence[str], count: int, order: Order, seed: int
 ) -> Iterator[tuple[JobGroup, Job]]:
-    """Take up to ``count`` jobs from the backlogs of these groups, and yield each with its group.
+    """Remove up to ``count`` jobs from the backlogs of these groups, and yield each with its group.
 
     Raises :class:`EnsembleError` if a parameter has no value.
     """

@@ -312,10 +312,11 @@ class Budget:
         return None
 
     def needed(self, held: Iterable[Job], now: float) -> dict[str, tuple[float, bool]]:
-        """Return, for each limit, the lowest value that lets these jobs go, and whether it is
+        """Return, for each limit, the lowest value that lets these jobs start, and whether it is
         exact.
 
-        A value is too low, not exact, if some group has neither a time limit nor a mean duration.
+        If a group has neither a time limit nor a mean duration, the value is too low, so it is not
+        exact.
         """
         jobs = list(held)
         wanted: dict[str, tuple[float, bool]] = {}

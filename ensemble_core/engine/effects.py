@@ -227,9 +227,9 @@ def changed(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the names that a switch to ``to`` turns on, and the names that it turns off.
 
-    ``known`` maps all names of one kind (instances or generators) to whether they are on. ``away``
-    lists the names to turn off. If ``away`` is ``None`` and the switch turns something on, all
-    others of this kind are turned off.
+    - ``known``: all instances, or all generators, and whether each is on.
+    - ``away``: the names to turn off. If it is ``None`` and something is turned on, all others are
+      turned off.
     """
     wanted = dict.fromkeys(name for name in to if name in known)
     on = tuple(name for name in wanted if not known[name])
@@ -267,8 +267,8 @@ def _by(index: Index, rules: set[str]) -> bool:
 def switched(effects: Effects, decision: Switch) -> tuple[list[RuleState], list[Index]]:
     """Turn on and off the instances and generators that an action ``switch`` names.
 
-    Return two lists: the rules on ``start`` of the instances that were turned on, and the indices
-    that waited for calls of instances that were turned off, because such calls are dropped.
+    Return the rules on ``start`` of the instances that were turned on, and the jobs that waited for
+    a dropped call. Calls of instances that were turned off are dropped.
     """
     state = effects.state
     rules = state.rules

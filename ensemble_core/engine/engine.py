@@ -8,15 +8,15 @@ Its laws, which tests check (details in the comment below):
    then rules on the event itself, both in file order.
 3. **End.** After ``terminate``, nothing is submitted, and only rules on ``end`` fire.
 4. **Repetitions.** A rule fires at most ``repetitions`` times. With ``each``, this limit holds for
-   each job or slice.
+   each job, or for each combination of parameters.
 5. **Counting.** Each attempt of a job is counted once: ``submitted = finished + cancelled +
    active``, and ``finished = success + failed``.
-6. **Chains.** Firings form a chain if each one causes the next. A chain that is longer than
-   ``limits.chain`` is cut.
+6. **Chains.** Firings form a chain if each one causes the next. If a chain is longer than
+   ``limits.chain``, the next rule is switched off.
 7. **Failures.** A run that ends by itself has exit code 0 if all failed jobs were handled, for
    example retried, and 1 otherwise.
-8. **Natural end.** The run ends by itself when no job is active and nothing is pending: no call, no
-   retry and no timer of a rule.
+8. **Natural end.** The run ends by itself when no job is active and nothing is pending: no call of
+   a function, no retry and no timer of a rule.
 9. **Stop.** A stop ends the run until a resume continues it.
 """
 

@@ -1,6 +1,6 @@
 """Job table: all jobs that are not over, and the state of each group.
 
-A job is in the table from the decision to submit it until its ``clean`` event.
+A job is in the table from the decision to submit it until its last event, ``clean``.
 """
 
 from __future__ import annotations

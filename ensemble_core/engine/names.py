@@ -67,7 +67,7 @@ def named_fields(
 ) -> dict[str, Any]:
     """Return those of the fields in :func:`all_fields` that have these names.
 
-    This is faster than to compute all fields: most rules use one or two.
+    This is faster than :func:`all_fields`, because most rules use only one or two names.
     """
     row, context = NOTHING, NOTHING
     if type(event) is JobEvent:

@@ -1,6 +1,6 @@
-"""Submits and tracks the jobs of generators' points, and cancels those of pruned points.
+"""Submits and tracks the jobs that generators request, and cancels jobs of pruned points.
 
-A point is a set of parameters that a generator suggested.
+A point is a set of parameters that a generator suggested. A pruned point is one that it gave up.
 """
 
 from __future__ import annotations
