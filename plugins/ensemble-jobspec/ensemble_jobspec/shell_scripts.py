@@ -17,7 +17,7 @@ _HEAD = "#!/bin/sh\n# {name}: written by ensemble jobspec convert\nset -eu\n"
 
 
 def _shell_path(text: str) -> str:
-    """Quote a folder for the shell, with its placeholders ``{cwd}`` and ``{run}`` filled."""
+    """Quote a path for the shell. ``{cwd}`` and ``{run}`` become shell variables."""
     quoted = shlex.quote(text)
     # The shell's process id replaces the run's tag.
     return (

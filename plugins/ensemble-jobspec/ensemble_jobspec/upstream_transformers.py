@@ -1,6 +1,6 @@
 """Runs third-party transformers, which submit jobspecs to further kinds of queues.
 
-A transformer is a plugin of the Python package ``jobspec``. Its own package is ``jobspec_NAME``.
+The transformer NAME is in the Python package ``jobspec_NAME``, a plugin of the package ``jobspec``.
 """
 
 from __future__ import annotations

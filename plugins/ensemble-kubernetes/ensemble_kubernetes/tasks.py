@@ -1,4 +1,4 @@
-"""Thread pool whose tasks can have a delay."""
+"""Thread pool that can run tasks after a delay."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ _LOCATION = re.compile(r"\s*\([^()]*\.(?:cpp|h):\d+\)\s*$")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a job ended. ``None`` means unknown."""
+    """How a job ended. Unknown numbers are ``None``."""
 
     kind: str  #: one of :data:`KINDS`
     message: str = ""

@@ -61,14 +61,17 @@ class ThermoReader:
         Function that gets the step and the values of a row of a table, and returns values to add.
 
     Values have the names that the log uses (``Temp``, ``v_eper``, ``c_msd[4]``), and may be nan or
-    infinite. A row's clock is its step, if it has one. Rows also contain the values of
-    ``log_facts.FACTS``:
+    infinite. ``Row.clock`` is the step, if the row has one.
 
-    - ``NonFinite``: number of kept values in this row that are not finite, if any
-    - ``Warnings``, ``Errors``: number so far, in a row for each warning and error
-    - ``LoopTime`` (seconds), ``LoopSteps``, ``StepsPerSecond``, ``NsPerDay`` or ``TauPerDay``,
-      ``Atoms`` (unless it is a column) and ``Ranks``: in a row at the end of each run
-    - ``WallTime`` (seconds): in a row at the end of the log
+    If kept values in a row are not finite, the row also has ``NonFinite``: their number. There are
+    further rows:
+
+    - for each warning, with ``Warnings``: the number of warnings so far
+    - for each error, with ``Errors``: the number of errors so far
+    - at the end of each run, with ``LoopTime`` (seconds), ``LoopSteps``, ``StepsPerSecond``,
+      ``NsPerDay`` or ``TauPerDay``, ``Atoms`` (unless it is a column), ``Ranks``, and the numbers
+      of ``Errors`` and ``Warnings`` if they are not 0
+    - at the end of the log, with ``WallTime`` (seconds)
     """
 
     def __init__(

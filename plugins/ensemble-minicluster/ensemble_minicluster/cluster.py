@@ -1,4 +1,4 @@
-"""The cluster of a run: its size can be changed, and its nodes observed and drained."""
+"""Sets the size of a run's cluster, and observes and drains its nodes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LONGEST_NAME = 200
 
 
 class Service(Protocol):
-    """Sets the cluster's size: the ensemble service, or a mock of it."""
+    """Interface of the ensemble service, which sets the cluster's size."""
 
     def size(self) -> int | None:
         """Return the target number of nodes, if known.

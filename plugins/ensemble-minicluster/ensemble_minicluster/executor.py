@@ -1,6 +1,6 @@
 """The executor ``minicluster``: adds resizing to another executor, usually ``flux``.
 
-Guarantees: see the README.
+The README lists the guarantees.
 """
 
 from __future__ import annotations

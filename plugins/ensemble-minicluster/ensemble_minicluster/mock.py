@@ -8,7 +8,7 @@ __all__ = ["MockService", "check_bounds"]
 
 
 def check_bounds(size: int | None, smallest: int, largest: int) -> int:
-    """Return the initial size. Raises :class:`UsageError` for inconsistent bounds."""
+    """Return the initial number of nodes. Raises :class:`UsageError` for inconsistent bounds."""
     begin = smallest if size is None else size
     if not 1 <= smallest <= begin <= largest:
         raise UsageError(

@@ -13,12 +13,12 @@ _COUNTABLE = 2**31 - 1
 
 
 class Unsized(Exception):
-    """A MiniCluster that cannot be resized. ``reason`` is a text for people."""
+    """A MiniCluster that cannot be resized."""
 
     def __init__(self, code: str, reason: str) -> None:
         super().__init__(reason)
         self.code = code
-        self.reason = reason
+        self.reason = reason  #: for people
 
 
 @dataclass(frozen=True, slots=True)

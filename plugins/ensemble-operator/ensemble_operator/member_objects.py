@@ -1,4 +1,4 @@
-"""Builds the Kubernetes objects in which members and runs work, such as MiniClusters and Jobs."""
+"""Builds the Kubernetes objects of members and runs, such as MiniClusters and Jobs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Schema of the custom resource ``Ensemble``. ``crd.yaml`` is generated from it.
 
-Files for the ensemble operator of converged-computing are valid, too.
+Files written for converged-computing's ensemble operator are valid, too.
 """
 
 from __future__ import annotations
