@@ -44,7 +44,7 @@ class BatchExecutor(QueueExecutor):
     - With ``claims`` (the default), a job runs at most once, whatever the queue does. Its wrapper
       creates a file in the run's folder, and runs nothing if the file exists.
     - Without ``claims``, wrappers report over the network (``listen``), or by files if the
-      controller does not answer. A submission without a reply is invalidated before it is repeated.
+      controller does not answer.
     - A job is ``lost`` if its wrapper has reported nothing, three consecutive replies of
       :meth:`ask` omit it, and :meth:`account` has no record of it. A lost job never runs.
     """

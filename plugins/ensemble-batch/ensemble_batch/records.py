@@ -1,7 +1,7 @@
 """Records on disk of submissions and emitted events, for a later controller.
 
-The file has one JSON list per line. A batch is recorded before it is submitted, and an event before
-it is emitted. The file need not survive a power cut, because lost entries can be restored.
+A batch is recorded before it is submitted, and an event before it is emitted. The file need not
+survive a power cut, because lost entries can be restored.
 """
 
 from __future__ import annotations
