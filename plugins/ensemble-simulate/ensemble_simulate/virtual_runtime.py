@@ -97,17 +97,16 @@ class VirtualRuntime:
 
     - ``began``, ``until``: times of the first and the last event, in seconds since the epoch
     - ``wall``: seconds after which the run stops (default: ``limits.wall``)
-    - ``takes``: returns how long a call of a function or slow action takes, in seconds; ``None`` if
-      the executor emits the outcome itself, so that nothing needs to be called
-    - ``answers``: returns the recorded result of a call, or the error with which it failed. If it
-      returns ``None``, a function is called; an action is not, returns nothing, and is listed in
-      ``stubbed``. An action whose record says that it ``simulates`` is always called
-    - ``purpose``: decides whether code that the file names is loaded
-    - ``look_up``: looks jobs up in earlier runs, whose results are then reused; without it, nothing
-      is reused
+    - ``takes``: returns the seconds that a call of a function or slow action takes. ``None``: the
+      executor emits the outcome, so nothing is called
+    - ``answers``: returns the recorded result of a call, or its error. ``None``: a function is
+      called; an action is skipped and listed in ``stubbed``. An action whose record declares
+      ``simulates`` is always called
+    - ``purpose``: says whether code that the file names may be loaded
+    - ``look_up``: looks for jobs' results in earlier runs, to reuse them
 
-    Raises the errors of ``Runtime``. In addition, :meth:`run` raises :class:`UsageError` if the
-    ``purpose`` does not allow to load the code of a function that has to be called.
+    Raises the errors of ``Runtime``. :meth:`run` also raises :class:`UsageError` if it has to call
+    a function whose code may not be loaded.
     """
 
     def __init__(
