@@ -112,7 +112,7 @@ SOURCE = SourcePlugin(
                 "default": {},
             },
             "strict": {
-                "description": "Whether a requirement that 'site' does not list is an error.",
+                "description": "Whether a requirement that 'requires' does not list is an error.",
                 "type": "boolean",
                 "default": False,
             },

@@ -226,7 +226,7 @@ class OneTable(_LineTable):
         return place
 
     def _unusual(self, block: bytes, place: int) -> re.Match[bytes] | None:
-        # A user's script may print a line of numbers. It is aligned in another way than the rows.
+        # A line of numbers that a user's script prints is aligned in another way than the rows.
         match = self._pattern(self._AFTER).match(block, place)
         if match is None or not self._stop:
             return None
