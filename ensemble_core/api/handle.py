@@ -113,7 +113,7 @@ class EnsembleRun:
 
     def report(self) -> Report:
         """Return a report on the run's groups and rules."""
-        return self._ask(lambda engine: engine.report())
+        return self._query(lambda engine: engine.report())
 
     def watch(self, every: float = 1.0) -> Iterator[Report]:
         """Yield a report every ``every`` seconds until the run is over, then a final report."""
@@ -146,7 +146,7 @@ class EnsembleRun:
                 raise no_such("the run", "table", name, tables, if_empty)
             return Rows(tables.columns(name), [dict(row) for row in tables[name]])
 
-        return self._ask(found)
+        return self._query(found)
 
     def jobs(self, *, attempts: bool = False) -> Rows:
         """Return a row for each job or, with ``attempts``, for each attempt, including retried
@@ -155,7 +155,7 @@ class EnsembleRun:
         A row contains the outcome, the times (seconds since the epoch), core-hours, parameters,
         result, and the last value of each variable that the job printed.
         """
-        with self._kept() as kept:
+        with self._kept_run() as kept:
             history = kept.jobs(attempts=attempts)
             try:
                 return Rows(history.names, history.rows(), TIMES)
@@ -175,18 +175,18 @@ class EnsembleRun:
             parse_path(path, ensemble.groups, ensemble.statistics)
             return engine.snapshot().get(path), ensemble
 
-        value, ensemble = self._ask(found)
+        value, ensemble = self._query(found)
         if value is not None or self.folder is None:
             return value
         # The engine computes statistics of job output only if a rule uses them.
         from ensemble_core.journal.metric_history import metric_of_rows
 
-        with self._kept() as kept:
+        with self._kept_run() as kept:
             return metric_of_rows(kept.journal, kept.jobs, ensemble, path)
 
     def metrics(self) -> dict[str, float]:
         """Return all metrics of the engine by path."""
-        return self._ask(lambda engine: dict(engine.snapshot()))
+        return self._query(lambda engine: dict(engine.snapshot()))
 
     def inspect(self) -> Inspection:
         """Return the data of reports and dashboards: failures by cause, firings, logs of jobs, and
@@ -197,7 +197,7 @@ class EnsembleRun:
         """
         from ensemble_core.session.inspection import Inspection
 
-        return Inspection(self._kept(salvage=True))
+        return Inspection(self._kept_run(salvage=True))
 
     # -- waiting and steering --------------------------------------------------------------------
 
@@ -212,7 +212,7 @@ class EnsembleRun:
             while self.state == "running" and (deadline is None or time.monotonic() < deadline):
                 time.sleep(_LOOK)
             return self
-        self._wait_here(self._task, lambda: self._until(deadline))
+        self._wait_interruptibly(self._task, lambda: self._wait_until(deadline))
         return self
 
     def begin(self, *, wait: bool, show: bool) -> None:
@@ -227,7 +227,7 @@ class EnsembleRun:
         def waiting() -> None:
             task.start()
             if not show:
-                self._until(None)
+                self._wait_until(None)
                 return
             from ensemble_core.api.notebook import progress
 
@@ -236,9 +236,9 @@ class EnsembleRun:
                 frame()
             frame()
 
-        self._wait_here(task, waiting)
+        self._wait_interruptibly(task, waiting)
 
-    def _wait_here(self, task: Task, waiting: Callable[[], None]) -> None:
+    def _wait_interruptibly(self, task: Task, waiting: Callable[[], None]) -> None:
         """Call ``waiting``. Until it returns, a signal to this process stops the run."""
         from ensemble_core.session.interrupts import Interrupts
 
@@ -264,7 +264,7 @@ class EnsembleRun:
         if heard:
             raise SystemExit(heard[0])
 
-    def _until(self, deadline: float | None) -> None:
+    def _wait_until(self, deadline: float | None) -> None:
         assert self._task is not None
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
         self._task.done.wait(left)
@@ -290,7 +290,7 @@ class EnsembleRun:
 
             loop.call_soon_threadsafe(settle)
 
-        task.tell_when_done(tell)
+        task.call_when_done(tell)
         try:
             await asyncio.shield(over)
         except asyncio.CancelledError:
@@ -355,7 +355,7 @@ class EnsembleRun:
 
     # -- internals -------------------------------------------------------------------------------
 
-    def _ask(self, function: Callable[[Engine], _T]) -> _T:
+    def _query(self, function: Callable[[Engine], _T]) -> _T:
         """Return the result of ``function`` for the live engine, or for one recovered from the
         journal.
         """
@@ -366,7 +366,7 @@ class EnsembleRun:
             return task.runtime.look(function)
         if self._over is not None:
             return function(self._over)
-        with self._kept() as kept:
+        with self._kept_run() as kept:
             state = kept.state
             engine = kept.recover(compare=False).engine
         if state == "ended":
@@ -384,7 +384,7 @@ class EnsembleRun:
         assert self.folder is not None
         return ask(self.folder, plain(action), by)
 
-    def _kept(self, *, salvage: bool = False) -> KeptRun:
+    def _kept_run(self, *, salvage: bool = False) -> KeptRun:
         from ensemble_core.session.kept_run import KeptRun
 
         if self.folder is None:

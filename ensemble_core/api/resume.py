@@ -57,7 +57,7 @@ def resume_by_tag(
             program=source.program,
         ),
         find_plugins,
-        partial(_unchanged, source=source, overrides=overrides),
+        partial(_check_unchanged, source=source, overrides=overrides),
     )
     try:
         task = Task(
@@ -84,7 +84,7 @@ def _data(text: str) -> str:
     return json.dumps(read_text(text, "").data)
 
 
-def _unchanged(past: KeptRun, source: Source, overrides: Sequence[str]) -> None:
+def _check_unchanged(past: KeptRun, source: Source, overrides: Sequence[str]) -> None:
     """Raise :class:`UsageError` if the file has changed or the run was started in another
     folder.
     """

@@ -66,23 +66,23 @@ def source_of(given: str | os.PathLike[str] | Mapping[str, Any], program: Progra
             callables.custom(value)
         else:
             data.update(_Plain(callables).copy({key: value}, ()))
-    return Source(_dumped(data), "", callables.program())
+    return Source(_dump(data), "", callables.program())
 
 
 def _names_file(value: object) -> bool:
     return isinstance(value, Mapping) and isinstance(value.get("file"), (str, os.PathLike))
 
 
-def _dumped(data: Mapping[str, Any]) -> str:
+def _dump(data: Mapping[str, Any]) -> str:
     import yaml
 
     try:
-        return _dumped_by(getattr(yaml, "CSafeDumper", yaml.SafeDumper), data)
+        return _dump_with(getattr(yaml, "CSafeDumper", yaml.SafeDumper), data)
     except UnicodeEncodeError:  # a lone surrogate: the reader reports it
-        return _dumped_by(yaml.SafeDumper, data)
+        return _dump_with(yaml.SafeDumper, data)
 
 
-def _dumped_by(base: Any, data: Mapping[str, Any]) -> str:
+def _dump_with(base: Any, data: Mapping[str, Any]) -> str:
     import yaml
 
     class Dumper(base):  # type: ignore[misc]  # libyaml's, if available
@@ -179,7 +179,7 @@ class _Plain:
             return value
         if isinstance(value, float):
             if not math.isfinite(value):
-                raise self._wrong(f"{value} is not allowed in an ensemble file", path)
+                raise self._error(f"{value} is not allowed in an ensemble file", path)
             return value
         if isinstance(value, os.PathLike):
             return os.fspath(value)
@@ -198,11 +198,11 @@ class _Plain:
                 return self.copy(method(), path)
         if callable(value):
             return self._callable(value, path)
-        raise self._wrong(f"{type(value).__name__} is not plain data", path)
+        raise self._error(f"{type(value).__name__} is not plain data", path)
 
     def _key(self, key: object, path: Path) -> str:
         if not isinstance(key, str):
-            raise self._wrong(f"the key {key!r} is not a string", path)
+            raise self._error(f"the key {key!r} is not a string", path)
         return key
 
     def _callable(self, value: Any, path: Path) -> Any:
@@ -210,11 +210,11 @@ class _Plain:
         parameter = path[:1] == ("jobs",) and path[-3:-1:2] == ("parameters",) and key == "function"
         rule = path[:1] in (("rules",), ("statistics",)) and key in _KINDS
         if not (parameter or rule):
-            raise self._wrong("a function is not allowed here", path)
+            raise self._error("a function is not allowed here", path)
         name = self.callables.add("functions" if parameter else _KINDS[key], value, path)
         return {"name": "custom", "label": name} if key == "action" else name
 
-    def _wrong(self, what: str, path: Path) -> UsageError:
+    def _error(self, what: str, path: Path) -> UsageError:
         return UsageError(
             what,
             where=Location(spelled(path)),

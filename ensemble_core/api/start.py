@@ -58,7 +58,7 @@ def load(
     registry = found.program.added_to(find_plugins([os.fspath(plugin) for plugin in plugins]))
     record = None if executor is None else registry.lookup("executor", executor)
     given = _overrides(overrides)
-    return _checked(found, registry, record, given, "check", allow_idle=allow_idle)
+    return _load_ensemble(found, registry, record, given, "check", allow_idle=allow_idle)
 
 
 def run(
@@ -136,7 +136,7 @@ def run(
     registry = found.program.added_to(find_plugins(files))
     choice = choose_executor(registry, executor)
     chosen = read_options(choice.record, (), options)
-    ensemble = _checked(found, registry, choice.record, given, "run", allow_idle=allow_idle)
+    ensemble = _load_ensemble(found, registry, choice.record, given, "run", allow_idle=allow_idle)
     check_environment(ensemble)
     begun = new_run(
         ensemble,
@@ -226,7 +226,7 @@ def _may_block() -> bool:
     )
 
 
-def _checked(
+def _load_ensemble(
     source: Source,
     registry: Registry,
     record: Any,

@@ -129,7 +129,7 @@ class Task:
         if how == "leave" or ended is None or (how == "end" and ended.stopped):
             self.runtime.stop(reason, exit_code, end=how == "end")
 
-    def tell_when_done(self, function: Callable[[], None]) -> None:
+    def call_when_done(self, function: Callable[[], None]) -> None:
         """Call ``function`` on the run's thread when the run ends, or immediately if it is over."""
         with self._lock:
             if not self.done.is_set():

@@ -10,7 +10,7 @@ from ensemble_core.builtin.submit_best import SUBMIT_BEST
 from ensemble_core.builtin.submit_next import SUBMIT_NEXT
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.durations import seconds
-from ensemble_core.model.expressions import worked_out
+from ensemble_core.model.expressions import evaluate_options
 from ensemble_core.model.placeholders import filled_message
 from ensemble_core.model.retry_policy import changed_fields
 from ensemble_core.model.rules import Firing
@@ -43,7 +43,7 @@ __all__ = ["ensemble_actions"]
 #
 # With ``x-ensemble-expression: true``, an expression may replace a number or duration. Actions
 # receive expressions unevaluated, also those in ``fields`` and ``parameters``. They call
-# ``model.retry_policy.changed_fields`` or ``model.expressions.worked_out``.
+# ``model.retry_policy.changed_fields`` or ``model.expressions.evaluate_options``.
 #
 # At the top of a schema:
 # - ``x-ensemble-job-unless: PROPERTY``: the action acts on the event's job, unless this property is
@@ -76,14 +76,14 @@ def _any_jobs(fields: Mapping[str, Any] | None) -> bool:
 
 
 def _retry(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
-    wait = seconds(worked_out(options.get("wait", 0), firing.fields, firing.metric))
+    wait = seconds(evaluate_options(options.get("wait", 0), firing.fields, firing.metric))
     resume = bool(options.get("continue", False))
     return [firing.retry(_changes(firing, options), wait=wait, resume=resume)]
 
 
 def _vary(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
     fields = _changes(firing, options)
-    given = worked_out(options.get("parameters") or {}, firing.fields, firing.metric)
+    given = evaluate_options(options.get("parameters") or {}, firing.fields, firing.metric)
     parameters = {**(fields.pop("parameters", None) or {}), **given}
     if not _any_jobs(fields):
         return []
@@ -96,7 +96,7 @@ def _nodes_of(firing: Firing, options: Mapping[str, Any]) -> int:
     given = options.get("value", 1)
     found = given
     if isinstance(given, str) and given.startswith("="):
-        found = worked_out(given, firing.fields, firing.metric)
+        found = evaluate_options(given, firing.fields, firing.metric)
     number = float(found)
     if not number.is_integer():
         raise EnsembleError(
@@ -120,7 +120,7 @@ def _suggest(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
     given = options.get("count")
     if given is None:
         return [firing.steer(options["generator"], pause=False)]
-    count = int(worked_out(given, firing.fields, firing.metric))
+    count = int(evaluate_options(given, firing.fields, firing.metric))
     return [firing.steer(options["generator"], count=count)] if count > 0 else []
 
 

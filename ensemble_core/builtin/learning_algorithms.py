@@ -53,7 +53,7 @@ def _repeat(groups: Sequence[str], action: Mapping[str, Any]) -> Fragment:
     return Fragment(rules=[begin, *after_each(groups, action)])
 
 
-def _by_runtime(order: str, options: Mapping[str, Any], view: AlgorithmView) -> Fragment:
+def _order_by_runtime(order: str, options: Mapping[str, Any], view: AlgorithmView) -> Fragment:
     groups, statistic = options["groups"], options["statistic"]
     if view.statistics and statistic not in view.statistics and not _QUANTILE.fullmatch(statistic):
         raise UsageError(
@@ -166,7 +166,7 @@ LEARNING = (
         name="select-fastest-runtime",
         summary="learn how long jobs of each group run, then submit the shortest first",
         objective="the most finished jobs at any time",
-        build=partial(_by_runtime, "least"),
+        build=partial(_order_by_runtime, "least"),
         options=_runtime_options(),
         example=_example("select-fastest-runtime"),
     ),
@@ -174,7 +174,7 @@ LEARNING = (
         name="select-longest-runtime",
         summary="learn how long jobs of each group run, then submit the longest first",
         objective="the shortest time until all jobs are done",
-        build=partial(_by_runtime, "greatest"),
+        build=partial(_order_by_runtime, "greatest"),
         options=_runtime_options(),
         example=_example("select-longest-runtime"),
     ),

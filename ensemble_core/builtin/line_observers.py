@@ -64,12 +64,12 @@ class _Lines(Observer):
         *ends, begun = data.split(b"\n")
         rows: list[Row] = []
         for end in ends:
-            self._take(end)
+            self._append(end)
             rows += self._end_of_line()
-        self._take(begun)
+        self._append(begun)
         return rows
 
-    def _take(self, piece: bytes) -> None:
+    def _append(self, piece: bytes) -> None:
         """Append a piece to the current line."""
         if self._skipping or len(self._line) + len(piece) > LONGEST_LINE:
             self._line.clear()
@@ -99,7 +99,7 @@ class _Lines(Observer):
         if found is None:
             return None
         self._understood += 1
-        values = {name: value for name, value in found.items() if self._takes(name)}
+        values = {name: value for name, value in found.items() if self._is_wanted(name)}
         if not values:
             return None
         clock = None if self._clock is None else found.get(self._clock)
@@ -109,7 +109,7 @@ class _Lines(Observer):
     def _parse(self, line: bytes) -> Mapping[str, float] | None:
         """Return the numbers in a line by name, or ``None`` if it cannot be parsed."""
 
-    def _takes(self, name: str) -> bool:
+    def _is_wanted(self, name: str) -> bool:
         if self._fields is not None:
             taken = name in self._fields
             if taken:
@@ -195,7 +195,7 @@ class Patterns(_Lines):
 
     def __init__(self, patterns: Mapping[str, str], path: str | None = None) -> None:
         super().__init__(path, patterns)
-        self._patterns = {name: _compiled(name, text) for name, text in patterns.items()}
+        self._patterns = {name: _compile(name, text) for name, text in patterns.items()}
 
     def _parse(self, line: bytes) -> Mapping[str, float] | None:
         text = line.decode("utf-8", "replace")
@@ -224,7 +224,7 @@ class Patterns(_Lines):
         return f"no number for {', '.join(map(repr, numbers))} in {lines}"
 
 
-def _compiled(name: str, text: str) -> Any:
+def _compile(name: str, text: str) -> Any:
     import re2
 
     options = re2.Options()

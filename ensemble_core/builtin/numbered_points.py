@@ -140,10 +140,10 @@ def sobol(vocs: Vocs, options: Mapping[str, Any]) -> Generator:
     from scipy.stats import qmc
 
     sequence = qmc.Sobol(len(vocs.variables), scramble=options["scramble"], seed=options["seed"])
-    return _Numbered(_of_shares(vocs, lambda count: sequence.random(count)))
+    return _Numbered(_points_from_shares(vocs, lambda count: sequence.random(count)))
 
 
-def _of_shares(
+def _points_from_shares(
     vocs: Vocs, more: Callable[[int], np.ndarray[Any, Any]], most: int | None = None
 ) -> Callable[[int], Mapping[str, Any] | None]:
     shares: list[Any] = []
@@ -171,4 +171,4 @@ def latin_hypercube(vocs: Vocs, options: Mapping[str, Any]) -> Generator:
 
     sampler = qmc.LatinHypercube(len(vocs.variables), seed=options["seed"])
     count = options["points"]
-    return _Numbered(_of_shares(vocs, lambda number: sampler.random(number), count))
+    return _Numbered(_points_from_shares(vocs, lambda number: sampler.random(number), count))

@@ -18,7 +18,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _FIELD = {"type": "string", "pattern": f"^{_NAME.pattern}$", "not": {"enum": list(VARIABLES)}}
 
 
-class _Unasked(Mapping[str, str]):
+class _UnlistedFields(Mapping[str, str]):
     """Hints for names that the observer's option ``fields`` does not list."""
 
     def __init__(self, observer: str, fields: Collection[str]) -> None:
@@ -85,7 +85,9 @@ def _reader(name: str, summary: str, kind: type[JsonLines] | type[KeyValue]) -> 
             _path(job, options), options.get("fields"), options.get("clock")
         ),
         variables=lambda options: frozenset(options["fields"]) if "fields" in options else None,
-        unasked=lambda options: _Unasked(name, options["fields"]) if "fields" in options else {},
+        unasked=lambda options: (
+            _UnlistedFields(name, options["fields"]) if "fields" in options else {}
+        ),
         options={
             "type": "object",
             "properties": {"path": _PATH, "fields": _FIELDS, "clock": _CLOCK},

@@ -69,26 +69,26 @@ class QuantileEstimate:
             ahead = w1 - n1
             if ahead >= 1.0:
                 if n2 - n1 > 1.0:
-                    h1 = _moved(h0, h1, h2, 1.0, n1, n2, 1.0)
+                    h1 = _moved_height(h0, h1, h2, 1.0, n1, n2, 1.0)
                     n1 += 1.0
             elif ahead <= -1.0 and n1 > 2.0:
-                h1 = _moved(h0, h1, h2, 1.0, n1, n2, -1.0)
+                h1 = _moved_height(h0, h1, h2, 1.0, n1, n2, -1.0)
                 n1 -= 1.0
             ahead = w2 - n2
             if ahead >= 1.0:
                 if n3 - n2 > 1.0:
-                    h2 = _moved(h1, h2, h3, n1, n2, n3, 1.0)
+                    h2 = _moved_height(h1, h2, h3, n1, n2, n3, 1.0)
                     n2 += 1.0
             elif ahead <= -1.0 and n2 - n1 > 1.0:
-                h2 = _moved(h1, h2, h3, n1, n2, n3, -1.0)
+                h2 = _moved_height(h1, h2, h3, n1, n2, n3, -1.0)
                 n2 -= 1.0
             ahead = w3 - n3
             if ahead >= 1.0:
                 if n4 - n3 > 1.0:
-                    h3 = _moved(h2, h3, h4, n2, n3, n4, 1.0)
+                    h3 = _moved_height(h2, h3, h4, n2, n3, n4, 1.0)
                     n3 += 1.0
             elif ahead <= -1.0 and n3 - n2 > 1.0:
-                h3 = _moved(h2, h3, h4, n2, n3, n4, -1.0)
+                h3 = _moved_height(h2, h3, h4, n2, n3, n4, -1.0)
                 n3 -= 1.0
             found.append(h2)
         self._heights = [h0, h1, h2, h3, h4]
@@ -104,7 +104,7 @@ class QuantileEstimate:
         return heights[min(int(len(heights) * self._q), len(heights) - 1)]
 
 
-def _moved(
+def _moved_height(
     low: float, height: float, high: float, before: float, place: float, after: float, step: float
 ) -> float:
     """Return the height of a marker after it moves by ``step`` (1 or -1).

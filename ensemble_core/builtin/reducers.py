@@ -97,7 +97,7 @@ def mad(ordered: Sequence[float]) -> float:
     return quantile(sorted(abs(value - median) for value in ordered), 0.5)
 
 
-def _reduced(values: Sequence[float], reduce: Reduce) -> float | None:
+def _reduce_finite(values: Sequence[float], reduce: Reduce) -> float | None:
     """Return the result of ``reduce`` for the values.
 
     Return ``None`` without values, or if the result is too large for a float.
@@ -224,7 +224,7 @@ class ExactFirst:
             insort(ordered, kept[-1])
         elif len(ordered) < len(kept):
             self._ordered = ordered = sorted(kept)
-        return _reduced(ordered, self._reduce)
+        return _reduce_finite(ordered, self._reduce)
 
     def __getstate__(self) -> tuple[Any, ...]:
         model = self._model
@@ -257,7 +257,7 @@ class CountWindow:
         self._values.append(value)
 
     def get(self) -> float | None:
-        return _reduced(self._values, self._reduce)
+        return _reduce_finite(self._values, self._reduce)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CountWindow:
         twin = CountWindow(1, self._reduce)
@@ -289,7 +289,7 @@ class TimeWindow:
     def get(self, now: float) -> float | None:
         # Don't drop old values here: reading must not change what rules see later.
         first = bisect_right(self._stamps, now - self._seconds)
-        return _reduced(list(self._values)[first:], self._reduce)
+        return _reduce_finite(list(self._values)[first:], self._reduce)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TimeWindow:
         twin = TimeWindow(self._seconds, self._reduce)

@@ -44,14 +44,20 @@ def ensemble_statistics() -> Iterable[StatisticPlugin]:
     make: Callable[..., Statistic] = reducers.Moments
     variance, mean = partial(make, variance=True), partial(make, variance=False)
     make, both = reducers.Fold, {"default": True, "within": True}
-    yield _windowed("variance", "Sample variance", variance, reducers.variance, default=True)
-    yield _windowed("mean", "Arithmetic mean", mean, reducers.mean, **both)
-    yield _windowed("max", "Largest value", partial(make, max, -math.inf), max, **both)
-    yield _windowed("min", "Smallest value", partial(make, min, math.inf), min, **both)
-    yield _windowed("sum", "Sum of the values", partial(make, reducers.in_turn, 0.0), math.fsum)
+    yield _windowed_statistic(
+        "variance", "Sample variance", variance, reducers.variance, default=True
+    )
+    yield _windowed_statistic("mean", "Arithmetic mean", mean, reducers.mean, **both)
+    yield _windowed_statistic("max", "Largest value", partial(make, max, -math.inf), max, **both)
+    yield _windowed_statistic("min", "Smallest value", partial(make, min, math.inf), min, **both)
+    yield _windowed_statistic(
+        "sum", "Sum of the values", partial(make, reducers.in_turn, 0.0), math.fsum
+    )
     both = {"default": True, "exact": True}
-    yield _windowed("iqr", "Interquartile range", Interquartile, reducers.iqr, **both)
-    yield _windowed("mad", "Median absolute deviation", MedianDeviation, reducers.mad, **both)
+    yield _windowed_statistic("iqr", "Interquartile range", Interquartile, reducers.iqr, **both)
+    yield _windowed_statistic(
+        "mad", "Median absolute deviation", MedianDeviation, reducers.mad, **both
+    )
     for name, text, q in (
         ("median", "Median", 0.5),
         ("p90", "90th percentile", 0.9),
@@ -59,7 +65,7 @@ def ensemble_statistics() -> Iterable[StatisticPlugin]:
         ("p99", "99th percentile", 0.99),
     ):
         estimate, reduce = partial(QuantileEstimate, q), partial(reducers.quantile, q=q)
-        yield _windowed(name, text, estimate, reduce, exact=True, within=True)
+        yield _windowed_statistic(name, text, estimate, reduce, exact=True, within=True)
     yield StatisticPlugin(
         name="quantile",
         summary="The quantile q; by default 0.5",
@@ -75,10 +81,10 @@ def ensemble_statistics() -> Iterable[StatisticPlugin]:
             window=_WINDOW,
         ),
         within=True,
-        timed_when=_by_time,
+        timed_when=_has_time_window,
     )
     error = "Standard error of the mean; needs two values"
-    yield _windowed("error", error, reducers.StandardError, reducers.error)
+    yield _windowed_statistic("error", error, reducers.StandardError, reducers.error)
     yield StatisticPlugin(
         name="change",
         summary="The latest value minus an earlier one; by default the previous one",
@@ -91,19 +97,19 @@ def ensemble_statistics() -> Iterable[StatisticPlugin]:
                 "default": 1,
             }
         ),
-        timed_when=_by_time,
+        timed_when=_has_time_window,
     )
     yield StatisticPlugin(
         name="last",
         summary="The latest value",
-        build=lambda options: _smoothed(1.0),
+        build=lambda options: _build_ewma(1.0),
         options=_schema(),
         within=True,
     )
     yield StatisticPlugin(
         name="ewma",
         summary="Exponentially weighted moving average",
-        build=lambda options: _smoothed(options.get("alpha", 0.3)),
+        build=lambda options: _build_ewma(options.get("alpha", 0.3)),
         options=_schema(
             alpha={
                 "description": "Weight of the newest value; a higher weight forgets older values "
@@ -133,7 +139,7 @@ def ensemble_statistics() -> Iterable[StatisticPlugin]:
     )
 
 
-def _windowed(
+def _windowed_statistic(
     name: str,
     summary: str,
     streaming: Callable[[], Statistic],
@@ -157,7 +163,7 @@ def _windowed(
         options=_schema(window=_WINDOW),
         default=default,
         within=within,
-        timed_when=_by_time,
+        timed_when=_has_time_window,
     )
 
 
@@ -188,9 +194,9 @@ def _build_change(options: Mapping[str, Any]) -> Statistic | TimedStatistic:
     return reducers.CountWindow(window + 1, partial(reducers.change, least=window + 1))
 
 
-def _smoothed(alpha: float) -> Statistic:
+def _build_ewma(alpha: float) -> Statistic:
     return reducers.Fold(partial(reducers.smoothed, alpha), None)
 
 
-def _by_time(options: Mapping[str, Any]) -> bool:
+def _has_time_window(options: Mapping[str, Any]) -> bool:
     return isinstance(options.get("window"), str)

@@ -40,10 +40,10 @@ def _submit_best(firing: Firing, options: Mapping[str, Any]) -> Iterator[Decisio
     active = sum(_count(firing, group, "active") for group in groups if group not in away)
     waits = _waits(firing, groups, options)
     for _ in range(int(max(0, min(options["at_once"] - active, total - submitted)))):
-        group = _best(firing, groups, options, waits, away)
+        group = _best_group(firing, groups, options, waits, away)
         if group is None and not any(_count(firing, each, "active") for each in groups):
             # Without an open job the run would end, so let one job wait for a disconnected member.
-            group = _best(firing, groups, options, waits, set())
+            group = _best_group(firing, groups, options, waits, set())
         if group is None:
             return
         if options.get("grow"):
@@ -57,7 +57,7 @@ def _waits(firing: Firing, groups: list[str], options: Mapping[str, Any]) -> set
     return {group for group, text in found if (_value(firing, text) or 0) > 0}
 
 
-def _best(
+def _best_group(
     firing: Firing,
     groups: list[str],
     options: Mapping[str, Any],

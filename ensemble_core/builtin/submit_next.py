@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ensemble_core.errors import EnsembleError
-from ensemble_core.model.expressions import worked_out
+from ensemble_core.model.expressions import evaluate_options
 from ensemble_core.model.rules import Firing
 from ensemble_core.plugin.hookspecs import ActionPlugin
 
@@ -19,7 +19,7 @@ __all__ = ["SUBMIT_NEXT"]
 def _submit_next(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
     groups = options.get("groups") or firing.groups
     given = options.get("count", 1)
-    count = float(worked_out(given, firing.fields, firing.metric))
+    count = float(evaluate_options(given, firing.fields, firing.metric))
     if not count.is_integer():
         raise EnsembleError(
             f"expected a whole number of jobs, but {given!r} is {count:g}", code="bad-value"

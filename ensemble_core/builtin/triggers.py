@@ -87,7 +87,7 @@ def _on(*events: str) -> Callable[[str | None, Mapping[str, Any]], Trigger]:
     return build
 
 
-def _of_generator(event: str) -> Callable[[str | None, Mapping[str, Any]], Trigger]:
+def _generator_trigger(event: str) -> Callable[[str | None, Mapping[str, Any]], Trigger]:
     def build(name: str | None, options: Mapping[str, Any]) -> Trigger:
         if name is None:
             return Trigger(events=(event,))
@@ -173,7 +173,7 @@ def ensemble_triggers() -> Iterable[TriggerPlugin]:
         name="generator-best",
         summary="a generator's point is the best so far; with several objectives, no other "
         "point dominates it",
-        build=_of_generator("generator-best"),
+        build=_generator_trigger("generator-best"),
         name_means="generator",
         fields=frozenset({"generator", "point"}),
         about="run",
@@ -181,7 +181,7 @@ def ensemble_triggers() -> Iterable[TriggerPlugin]:
     yield TriggerPlugin(
         name="generator-exhausted",
         summary="a generator has no more points",
-        build=_of_generator("generator-exhausted"),
+        build=_generator_trigger("generator-exhausted"),
         name_means="generator",
         fields=frozenset({"generator", "points"}),
         about="run",

@@ -102,7 +102,7 @@ class CommandGroup(click.Group):
             # The command is done, so a late Ctrl-C must not change its exit code.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         if fault is not None:
-            _tell_fault(fault, silent=code == 130)
+            _report_fault(fault, silent=code == 130)
         sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -137,7 +137,7 @@ def _open_closed_streams() -> None:
             setattr(sys, name, stream)
 
 
-def _tell_fault(error: Exception, *, silent: bool) -> None:
+def _report_fault(error: Exception, *, silent: bool) -> None:
     """Report an internal error, and save its traceback to a file. With ``silent``, only save it."""
     import tempfile
     import traceback

@@ -43,12 +43,12 @@ def request(run: str, state: str | None, as_json: bool, action: Mapping[str, Any
     with errors_as_json(as_json):
         folder = find(state_folder(state), run)
         decided = ask(folder, action, requester())
-    lines = [printable(_said(decision)) for decision in decided] or ["no effect"]
+    lines = [printable(_decision_text(decision)) for decision in decided] or ["no effect"]
     say(as_json, {"tag": folder.name, "decided": decided}, "\n".join(lines))
     return 0 if any(one["type"] != "log" for one in decided) else 1
 
 
-def _said(decision: Mapping[str, Any]) -> str:
+def _decision_text(decision: Mapping[str, Any]) -> str:
     kind = decision["type"]
     if kind == "submit":
         jobs = [job["id"] for job in decision["jobs"]]

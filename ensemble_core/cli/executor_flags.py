@@ -94,7 +94,7 @@ class _Flag(click.Option):
             metavar=next((mark["metavar"] for mark in marks.values() if "metavar" in mark), None),
             help=text,
             expose_value=False,
-            callback=_keep,
+            callback=_store_flag,
         )
         self.option = option
         self.executors = sorted(schemas)
@@ -107,7 +107,7 @@ class _Flag(click.Option):
         return f"Options of executor{several} {', '.join(self.executors)}"
 
 
-def _keep(ctx: click.Context, flag: click.Parameter, value: Any) -> None:
+def _store_flag(ctx: click.Context, flag: click.Parameter, value: Any) -> None:
     if value is None or value is False:
         return
     assert isinstance(flag, _Flag)

@@ -112,7 +112,7 @@ class RunSession:
         - ``earlier``: the jobs of the runs that this run reuses.
         """
         output = Output(
-            self._tell,
+            self._output_lines,
             self._out,
             self._err,
             block=self._block,
@@ -191,7 +191,7 @@ class RunSession:
                         self._warn(output, problem)
             lines = self._end(outcome, str(folder) if folder.is_dir() else None)
             if not self._quiet:
-                lines[-1:-1] = self._asked(runtime.engine)
+                lines[-1:-1] = self._requested_lines(runtime.engine)
             resumable = make is Runtime and not outcome.over
             if kept is not None and resumable and not self._as_json:
                 again = resume_command(tag, runtime.engine, limited=outcome.state == "limited")
@@ -204,7 +204,7 @@ class RunSession:
             os._exit(outcome.exit_code)  # a user's function may never return
         return outcome.exit_code
 
-    def _asked(self, engine: Engine) -> list[str]:
+    def _requested_lines(self, engine: Engine) -> list[str]:
         """Return the lines of requested tables and metrics, to be printed with the summary."""
         lines: list[str] = []
         if self._show is None and not self._metrics:
@@ -219,7 +219,7 @@ class RunSession:
             lines += [f"   {line}" for line in metric_lines(engine)]
         return lines
 
-    def _tell(self, item: Event | Decision) -> Iterator[OutputLine]:
+    def _output_lines(self, item: Event | Decision) -> Iterator[OutputLine]:
         if self._as_json:
             kind = "event" if isinstance(item, Event) else "decision"
             self._now = getattr(item, "timestamp", self._now)

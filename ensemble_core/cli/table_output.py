@@ -125,10 +125,10 @@ def write_table(
             )
         from ensemble_core.cli.parquet import write_parquet
 
-        with _placed(output) as place:
+        with _temporary_file(output) as place:
             write_parquet(names, batches, place, kinds or {}, print_warning)
         return
-    with _opened(output) as stream:
+    with _open_output(output) as stream:
         if form in ("csv", "csv-safe"):
             _write_csv(names, batches, stream, safe=form == "csv-safe")
         elif form == "json":
@@ -146,7 +146,7 @@ def _rows(batches: Callable[[], Iterator[Batch]]) -> Iterator[Sequence[Any]]:
 
 
 @contextmanager
-def _placed(output: str) -> Iterator[str]:
+def _temporary_file(output: str) -> Iterator[str]:
     """Yield a temporary file, which replaces the requested file when it is complete."""
     path = Path(output)
     name = path.with_name(f".{path.name[:40]}.{os.getpid()}")
@@ -163,7 +163,7 @@ def _placed(output: str) -> Iterator[str]:
 
 
 @contextmanager
-def _opened(output: str | None) -> Iterator[TextIO]:
+def _open_output(output: str | None) -> Iterator[TextIO]:
     if output is None:
         yield sys.stdout
         return

@@ -148,7 +148,7 @@ def describe_rule(rule: BoundRule) -> str:
     parts = [_waits_for(rule)]
     if rule.condition is not None:
         parts.append(f", when {describe_condition(rule)}")
-    parts.append(f"; may fire {_how_often(rule)}")
+    parts.append(f"; may fire {_repetitions_text(rule)}")
     if rule.backoff:
         parts.append(f", skipping {rule.backoff} after each")
     if rule.backoff_seconds:
@@ -156,7 +156,7 @@ def describe_rule(rule: BoundRule) -> str:
     return "".join(parts)
 
 
-def _how_often(rule: BoundRule) -> str:
+def _repetitions_text(rule: BoundRule) -> str:
     often = format_times(rule.repetitions)
     if rule.repetitions == UNLIMITED:
         often = "any number of times"
@@ -296,17 +296,19 @@ def _waiting(rule: BoundRule, story: Story) -> str:
     if "backoff" in times:
         parts.append(f"its backoff held it back {times['backoff']}")
     if rule.each is not None and "exhausted" in times:
-        parts.append(f"matched {times['exhausted']} more, but it may fire only {_how_often(rule)}")
+        parts.append(
+            f"matched {times['exhausted']} more, but it may fire only {_repetitions_text(rule)}"
+        )
     if parts:
         return ", and ".join(parts)
     if "fired" in times:
         return f"no matching event ({_waits_for(rule)}) after that"
     if "disabled" in times:
         return f"it was disabled {times['disabled']} when its trigger matched"
-    return f"it was never triggered: {_nothing(rule, story.tracer)}"
+    return f"it was never triggered: {_explain_no_event(rule, story.tracer)}"
 
 
-def _nothing(rule: BoundRule, tracer: RuleTracer) -> str:
+def _explain_no_event(rule: BoundRule, tracer: RuleTracer) -> str:
     """Describe what happened instead of an event that would have triggered the rule."""
     trigger = rule.trigger
     if trigger.metric is not None:

@@ -29,7 +29,7 @@ from ensemble_core.model.rules import BoundAction, BoundSpec
 from ensemble_core.plugin.hookspecs import ActionPlugin
 from ensemble_core.plugin.named_code import check_class
 
-__all__ = ["MatchContext", "OptionCheck", "bind_action", "check_capabilities", "not_asked_for"]
+__all__ = ["MatchContext", "OptionCheck", "bind_action", "check_capabilities", "report_unlisted"]
 
 #: Valid names of environment variables.
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -96,7 +96,7 @@ def bind_action(
     check = OptionCheck(context, record.options, _with_rows(context, record, given, matched))
     options = check.options(path, given)
     _check_values(context, path, record, given, check.group)
-    if not context.intact(path):
+    if not context.is_valid(path):
         return None
     return BoundAction(
         name=name,
@@ -277,12 +277,12 @@ class OptionCheck:
         options = defaults(self._schema, given)
         properties = self._schema.get("properties", {})
         for key, value in [*options.items()]:
-            schema = self._followed(properties.get(key))
+            schema = self._resolve_reference(properties.get(key))
             holds = _annotation(schema) == "action"
             # Defaults are checked too. After an error in one nested action, the next one is still
             # checked.
-            intact = key in given and self._context.intact((*path, key))
-            if key in properties and (holds or intact):
+            is_valid = key in given and self._context.is_valid((*path, key))
+            if key in properties and (holds or is_valid):
                 inner = (*path, key)
                 options[key] = self._check(inner, properties[key], value, options, properties)
             elif key not in given:
@@ -309,11 +309,11 @@ class OptionCheck:
 
         ``around`` has the option's siblings, and ``properties`` has the schemas of all of them.
         """
-        schema = self._followed(schema)
+        schema = self._resolve_reference(schema)
         if not isinstance(schema, Mapping):
             return value
         kind = _annotation(schema)
-        if isinstance(value, str) and value.startswith("=") and _is_worked_out(schema):
+        if isinstance(value, str) and value.startswith("=") and _accepts_expression(schema):
             self._expressions(path, value)
             return value
         if kind == "duration":
@@ -352,7 +352,7 @@ class OptionCheck:
             ]
         return value
 
-    def _followed(self, schema: object) -> object:
+    def _resolve_reference(self, schema: object) -> object:
         """Resolve the reference in a schema (``$ref``) within the plugin's own schema."""
         definitions = self._schema.get("$defs", {})
         for _ in range(len(definitions) + 1):
@@ -391,7 +391,7 @@ class OptionCheck:
                 if scoped is None:
                     return
                 plain = parsed.names - scoped
-                if not_asked_for(context, path, plain, matched):
+                if report_unlisted(context, path, plain, matched):
                     return
                 if matched.names is not None:
                     check_names(parsed.text, plain, matched.names)
@@ -425,7 +425,7 @@ class OptionCheck:
         elif kind == "message":
             found = FIELD_PLACEHOLDER.finditer(name)
             spoken = {normal_name(match[3]) for match in found if match[3]}
-            of_job = self._of_job(path, spoken)
+            of_job = self._job_fields(path, spoken)
             scoped = self.scoped(path, spoken - of_job)
             if scoped is not None:
                 _check_message(context, path, name, self._matched.knowing(scoped | of_job))
@@ -519,7 +519,7 @@ class OptionCheck:
         found = groups.values() if name is None else [groups.get(name)]
         return [group for group in found if group is not None]
 
-    def _of_job(self, path: Path, names: Collection[str]) -> frozenset[str]:
+    def _job_fields(self, path: Path, names: Collection[str]) -> frozenset[str]:
         """Check those names that have the form ``job.NAME``, and return them."""
         found = frozenset(name for name in names if name.startswith("job."))
         for name in sorted(found):
@@ -533,9 +533,9 @@ class OptionCheck:
             return
         context, matched = self._context, self._matched
         names = {match[3] for match in pattern.finditer(text) if match[3]}
-        bare = names - self._of_job(path, names)
+        bare = names - self._job_fields(path, names)
         scoped = self.scoped(path, bare)
-        if scoped is None or not_asked_for(context, path, bare - scoped, matched):
+        if scoped is None or report_unlisted(context, path, bare - scoped, matched):
             return
         if matched.names is not None:
             for name in sorted(bare - scoped - {*matched.names}):
@@ -549,7 +549,7 @@ class OptionCheck:
                 )
 
 
-def not_asked_for(
+def report_unlisted(
     context: Context, path: Path, names: Collection[str], matched: MatchContext
 ) -> bool:
     """Report those names for which observers have a column but do not yield it with their options.
@@ -600,7 +600,7 @@ def _check_job_field(context: Context, path: Path, name: str, matched: MatchCont
             )
 
 
-def _is_worked_out(schema: Mapping[str, Any]) -> bool:
+def _accepts_expression(schema: Mapping[str, Any]) -> bool:
     """Return True if the option accepts an expression (text that begins with ``=``) for a
     number.
     """
@@ -634,7 +634,7 @@ def _check_message(context: Context, path: Path, text: str, matched: MatchContex
             continue
         if name is None or form is not None:  # {other:.2f} is probably plain text
             continue
-        if not_asked_for(context, path, (name,), matched):
+        if report_unlisted(context, path, (name,), matched):
             continue
         if matched.names is None or name in matched.names:
             continue
@@ -644,7 +644,7 @@ def _check_message(context: Context, path: Path, text: str, matched: MatchContex
         if near:
             meant = f"did you mean {{{near}}}? Or"
         else:
-            meant = f"{_where_it_may_be(context, name, matched)}; if it is not a field,"
+            meant = f"{_field_hint(context, name, matched)}; if it is not a field,"
         context.report(
             path,
             f"the event of trigger {matched.trigger!r} has no field {name!r}",
@@ -662,7 +662,7 @@ def _fits(value: object, form: str) -> bool:
     return True
 
 
-def _where_it_may_be(context: Context, name: str, matched: MatchContext) -> str:
+def _field_hint(context: Context, name: str, matched: MatchContext) -> str:
     """Return a hint that says which triggers or observers provide a field that this event does not
     have.
     """

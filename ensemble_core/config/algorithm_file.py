@@ -43,7 +43,7 @@ def read_algorithm(context: Context, path: Path, name: str) -> AlgorithmPlugin |
     errors: list[Any] = []
     try:
         document = read_text(text, beside(context, name))
-        errors = _wrong_keys(document)
+        errors = _key_errors(document)
     except FileErrors as found:
         errors = list(found.errors)
     if errors:
@@ -57,7 +57,7 @@ def read_algorithm(context: Context, path: Path, name: str) -> AlgorithmPlugin |
         options=data.get("options") or {},
         needs=frozenset(data.get("needs", ())),
         supports=frozenset(data.get("supports", ())),
-        build=lambda options, view: _filled(document, options, view),
+        build=lambda options, view: _fill_options(document, options, view),
     )
     try:
         check_record(record)
@@ -69,10 +69,10 @@ def read_algorithm(context: Context, path: Path, name: str) -> AlgorithmPlugin |
     return record
 
 
-def _wrong_keys(document: Document) -> list[UsageError]:
+def _key_errors(document: Document) -> list[UsageError]:
     data = document.data
     if not isinstance(data, dict):
-        return [_wrong("an algorithm file must be a mapping", document.at(()))]
+        return [_type_error("an algorithm file must be a mapping", document.at(()))]
     found: list[UsageError] = []
     for key, value in data.items():
         if key not in _KEYS:
@@ -84,7 +84,7 @@ def _wrong_keys(document: Document) -> list[UsageError]:
             )
         elif not isinstance(value, _KEYS[key]):
             what = f"{key!r} is not {_TYPES[_KEYS[key]]}"
-            found.append(_wrong(what, document.at((key,))))
+            found.append(_type_error(what, document.at((key,))))
     for key in ("summary", "rules"):
         if not data.get(key):
             what = f"the algorithm file has no {key!r}"
@@ -92,11 +92,11 @@ def _wrong_keys(document: Document) -> list[UsageError]:
     return found
 
 
-def _wrong(what: str, where: Location | None) -> UsageError:
+def _type_error(what: str, where: Location | None) -> UsageError:
     return UsageError(what, where=where, code="wrong-type")
 
 
-def _filled(document: Document, options: Mapping[str, Any], view: AlgorithmView) -> Fragment:
+def _fill_options(document: Document, options: Mapping[str, Any], view: AlgorithmView) -> Fragment:
     """Return the fragment with the options filled in, including the positions of its parts."""
     errors: list[UsageError] = []
     given = {**options, "instance": view.instance}

@@ -37,7 +37,7 @@ def bind_rule(
     ]
     actions = [action for action in found if action is not None]
     limits = read_firing_limits(context, path, spec, bound.trigger if bound else None)
-    if bound is None or not context.intact(path) or len(context.errors) > before:
+    if bound is None or not context.is_valid(path) or len(context.errors) > before:
         return None
     retries = _retries(context, path, spec, bound, actions, limits)
     if len(context.errors) > before:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from itertools import chain
 from typing import Any
 
-from ensemble_core.config.actions import not_asked_for
+from ensemble_core.config.actions import report_unlisted
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
 from ensemble_core.config.scoped_names import scoped_names
@@ -32,7 +32,7 @@ def bind_condition(
     """Return the checked condition, and the names of the form ``STAT.NAME`` in it."""
     place = (*path, "when")
     scoped: frozenset[str] = frozenset()
-    if "when" not in spec or not context.intact(place):
+    if "when" not in spec or not context.is_valid(place):
         return None, frozenset()
     when = spec["when"]
     names = bound.matched.names if bound else None
@@ -48,10 +48,10 @@ def bind_condition(
                 return None, frozenset()
             scoped = found
             plain -= scoped
-            if not_asked_for(context, place, plain, bound.matched):
+            if report_unlisted(context, place, plain, bound.matched):
                 return None, frozenset()
             if not bound.matched.job:
-                _check_of_jobs(context, condition.text, plain - {*(names or plain)}, bound)
+                _check_job_names(context, condition.text, plain - {*(names or plain)}, bound)
         if names is not None:
             check_names(condition.text, plain, {*names, "value"} if has_value else names)
     except EnsembleError as error:
@@ -91,7 +91,7 @@ def bind_condition(
     return condition, scoped
 
 
-def _check_of_jobs(
+def _check_job_names(
     context: Context, text: str, unknown: Collection[str], bound: BoundTrigger
 ) -> None:
     """Report names of job values or columns if the trigger's events have neither a job nor a

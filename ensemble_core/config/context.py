@@ -25,7 +25,7 @@ from ensemble_core.metrics.store import (
     parse_path,
     split_filter,
 )
-from ensemble_core.model.compiler import Unfinished
+from ensemble_core.model.compiler import IncompleteFormula
 from ensemble_core.model.durations import seconds
 from ensemble_core.model.ensemble import AlgorithmInstance
 from ensemble_core.model.jobs import JobGroup
@@ -157,13 +157,15 @@ class Context:
         if broken:
             self._broken.update(path[:length] for length in range(len(path) + 1))
         place = where or self.document.at(path)
-        self.errors.append(UsageError(self._by(path) + what, where=place, hint=hint, code=code))
+        self.errors.append(
+            UsageError(self._origin_prefix(path) + what, where=place, hint=hint, code=code)
+        )
 
     def attach(self, error: EnsembleError, path: Path) -> None:
         """Report an error. If it has no location yet, it gets that of the value at this path."""
-        what = self._by(path) + error.what
+        what = self._origin_prefix(path) + error.what
         told = UsageError(what, cause=error.cause, hint=error.hint, code=error.code)
-        place = self.document.at_end if isinstance(error, Unfinished) else self.document.at
+        place = self.document.at_end if isinstance(error, IncompleteFormula) else self.document.at
         told.where = error.where or place(path)
         self.errors.append(told)
 
@@ -175,7 +177,7 @@ class Context:
         told = error if isinstance(error, EnsembleError) else cannot_be_built(what, error)
         self.attach(told, path)
 
-    def _by(self, path: Path) -> str:
+    def _origin_prefix(self, path: Path) -> str:
         """Return the prefix of messages about a part: the plugin that generated it, or empty for
         the user's.
         """
@@ -185,7 +187,7 @@ class Context:
                 return f"invalid output of {whose}: " if whose else ""
         return ""
 
-    def intact(self, path: Path) -> bool:
+    def is_valid(self, path: Path) -> bool:
         """Return True if the schema accepted the value at this path."""
         return path not in self._broken
 
@@ -319,7 +321,7 @@ class Context:
         """
         return any(each is None or each[1].get("rows") for each in self._observers(group))
 
-    def why_not(self, group: str | None, name: str) -> str | None:
+    def why_not_observed(self, group: str | None, name: str) -> str | None:
         """Return ``None`` if an observer of a group, or of any group, can yield this variable.
 
         Otherwise, return a hint on how to configure an observer so that it yields the variable. The
@@ -329,7 +331,7 @@ class Context:
         for observer in self._observers(group):
             if observer is None:
                 return None
-            hint = self._unasked(*observer, name)
+            hint = self._unasked_column(*observer, name)
             if hint is None:
                 names = self._yields(*observer)
                 if names is None or name in names:
@@ -342,7 +344,7 @@ class Context:
 
         Return True if the field was reported.
         """
-        hint = self.why_not(group, name)
+        hint = self.why_not_observed(group, name)
         if not hint:
             return False
         whose = "any job group" if group is None else f"the job group {group!r}"
@@ -356,7 +358,9 @@ class Context:
         return True
 
     @staticmethod
-    def _unasked(record: ObserverPlugin, options: Mapping[str, Any], name: str) -> str | None:
+    def _unasked_column(
+        record: ObserverPlugin, options: Mapping[str, Any], name: str
+    ) -> str | None:
         if record.unasked is None:
             return None
         try:
@@ -442,14 +446,14 @@ class Context:
         if isinstance(found, EnsembleError):
             self.attach(found, path)
             return None
-        if found.kind == "gauge" and not self._of_generator(text, path):
+        if found.kind == "gauge" and not self._check_generator_gauge(text, path):
             return None
         base = found.variable.partition(".")[0]
         if found.kind != "series" or not found.group or base in VARIABLES:
             return found
         if found.variable in self.results(found.group):
             return found
-        hint = self.why_not(found.group, found.variable)
+        hint = self.why_not_observed(found.group, found.variable)
         if hint is None:
             return found
         variables = self.variables(found.group) or frozenset()
@@ -472,7 +476,7 @@ class Context:
         )
         return None
 
-    def _of_generator(self, text: str, path: Path) -> bool:
+    def _check_generator_gauge(self, text: str, path: Path) -> bool:
         """Return False after reporting a gauge whose generator or objective does not exist."""
         found = generator_gauge(text)
         if found is None or not self.generator(found[0], path):

@@ -33,7 +33,7 @@ def source_of(context: Context) -> tuple[str, str | None] | None:
         path, value = (*path, "file"), value.get("file")
     elif not isinstance(value, str) or not _FILE.fullmatch(value):
         return (value, None) if isinstance(value, str) else None
-    if not isinstance(value, str) or not context.intact(path):
+    if not isinstance(value, str) or not context.is_valid(path):
         return None
     name = value.strip()
     text = attached(context, path, name, suffixes=(".py",))

@@ -38,11 +38,11 @@ def warn_of_cycles(context: Context, rules: Sequence[BoundRule]) -> None:
                 f"rule {rule.id!r} may submit jobs endlessly: its trigger is 'idle', its "
                 "repetitions are unlimited and no limit ends the run; set limits.jobs"
             )
-    if not limits.keys() - _PACE and not _may_be_stopped(context, rules):
-        _warn_of_circles(context, rules)
+    if not limits.keys() - _PACE and not _can_stop(context, rules):
+        _warn_of_submit_cycles(context, rules)
     retrying = [rule for rule in rules if rule.retries and rule.enabled]
     for one, other in combinations(retrying, 2):
-        _warn_of_two(context, one, other)
+        _warn_of_competing_retries(context, one, other)
     for rule in retrying:
         if sum(each.retries for action in rule.actions for each in action.flat()) > 1:
             context.warnings.append(
@@ -62,7 +62,7 @@ class _Edge(NamedTuple):
     submits: str
 
 
-def _may_be_stopped(context: Context, rules: Sequence[BoundRule]) -> bool:
+def _can_stop(context: Context, rules: Sequence[BoundRule]) -> bool:
     """Return True if an action in the file may end the run or stop a rule."""
     if context.known.changing:
         return True
@@ -73,7 +73,7 @@ def _may_be_stopped(context: Context, rules: Sequence[BoundRule]) -> bool:
     )
 
 
-def _warn_of_circles(context: Context, rules: Sequence[BoundRule]) -> None:
+def _warn_of_submit_cycles(context: Context, rules: Sequence[BoundRule]) -> None:
     """Warn about cycles of rules in which the end of each job always causes the next submit."""
     edges: dict[str, list[_Edge]] = {}
     for rule in rules:
@@ -151,7 +151,7 @@ def _submits(rule: BoundRule) -> bool:
     return any(each.submits for action in rule.actions for each in action.flat())
 
 
-def _warn_of_two(context: Context, one: BoundRule, other: BoundRule) -> None:
+def _warn_of_competing_retries(context: Context, one: BoundRule, other: BoundRule) -> None:
     """Warn about two rules that can retry the same job, of which only the first one takes effect.
 
     There is no warning if the rules have conditions, because these usually distinguish different

@@ -28,7 +28,7 @@ __all__ = ["Kept", "data_of", "expand_sources", "join", "keep"]
 Kept = Mapping[str, Any]
 
 
-class _Unread(Exception):
+class _UnreadableFile(Exception):
     """Raised if a file cannot be read, after the error was reported."""
 
 
@@ -44,7 +44,7 @@ def expand_sources(context: Context) -> None:
     expanded: dict[int, Kept] = {}
     places: dict[int, Location | None] = {}
     for index, entry in enumerate(entries):
-        name = _source_of(context, index, entry) if isinstance(entry, dict) else None
+        name = _source_name(context, index, entry) if isinstance(entry, dict) else None
         if name is not None:
             places[index] = document.at_key(("jobs", index, name))
             expanded[index] = _source(context, ("jobs", index), name) if name else {}
@@ -66,7 +66,7 @@ def expand_sources(context: Context) -> None:
         join(context, kept, places[index], first)
 
 
-def _source_of(context: Context, index: int, entry: Mapping[str, Any]) -> str | None:
+def _source_name(context: Context, index: int, entry: Mapping[str, Any]) -> str | None:
     """Return the name of the entry's source, or ``None`` if the entry is a job group.
 
     Return an empty name after reporting an error.
@@ -131,7 +131,7 @@ def _source(context: Context, path: Path, name: str) -> Kept:
 def _read(context: Context, path: Path, file: str) -> str:
     text = attached(context, path, file)
     if text is None:
-        raise _Unread
+        raise _UnreadableFile
     return text
 
 
@@ -155,7 +155,7 @@ def keep(
     if key not in known:
         try:
             data = data_of(build(), whose, build)
-        except _Unread:
+        except _UnreadableFile:
             return {}
         except FileErrors as errors:
             for error in errors.errors:
@@ -178,21 +178,23 @@ def data_of(made: object, whose: str, build: object) -> dict[str, Any]:
     ``made`` is not a valid fragment.
     """
     if not isinstance(made, Fragment):
-        raise _bad(f"{whose} returned {kind_of(made)}, expected a Fragment", build)
+        raise _fragment_error(f"{whose} returned {kind_of(made)}, expected a Fragment", build)
     data: dict[str, Any] = {}
     for part in ("jobs", "rules", "warnings"):
         items = plain(getattr(made, part))
         wanted = str if part == "warnings" else dict
         if not isinstance(items, list) or not all(isinstance(item, wanted) for item in items):
             noun = "strings" if wanted is str else "mappings"
-            raise _bad(f"{whose} returned {part} that are not a list of {noun}", build)
+            raise _fragment_error(f"{whose} returned {part} that are not a list of {noun}", build)
         data[part] = items
     data["statistics"] = plain(made.statistics)
     if not isinstance(data["statistics"], dict):
-        raise _bad(f"{whose} returned statistics that are not a mapping", build)
+        raise _fragment_error(f"{whose} returned statistics that are not a mapping", build)
     beat = made.heartbeat
     if beat is not None and (isinstance(beat, bool) or not isinstance(beat, (int, float))):
-        raise _bad(f"{whose} returned the heartbeat {shown(beat)}, expected seconds", build)
+        raise _fragment_error(
+            f"{whose} returned the heartbeat {shown(beat)}, expected seconds", build
+        )
     data["heartbeat"] = beat
     data["places"] = [
         [list(path), place.file, place.line, place.column]
@@ -202,7 +204,7 @@ def data_of(made: object, whose: str, build: object) -> dict[str, Any]:
     return data
 
 
-def _bad(what: str, build: object) -> EnsembleError:
+def _fragment_error(what: str, build: object) -> EnsembleError:
     return EnsembleError(what, hint=to_author(build), code="bad-fragment")
 
 

@@ -36,7 +36,7 @@ def read_each(
     Return ``None`` if the rule has no ``each``, and after reporting an error.
     """
     place = (*path, "each")
-    if "each" not in spec or not context.intact(place):
+    if "each" not in spec or not context.is_valid(place):
         return None
     given, kind = spec["each"], spec["trigger"]
     idle = "idle" in trigger.events
@@ -115,7 +115,7 @@ def read_firing_limits(
                 hint = "write it on the rule, next to 'trigger'"
             where = context.document.at_key(place)
             context.report(place, what, hint=hint, code="bad-pace", where=where)
-    found = {key: value for key, (value, place) in values.items() if context.intact(place)}
+    found = {key: value for key, (value, place) in values.items() if context.is_valid(place)}
     backoff = found.get("backoff", 0)
     # A run that was resumed can end more than once.
     ends = trigger is not None and "end" in trigger.events
@@ -128,7 +128,7 @@ def read_firing_limits(
 
 
 def _looks(context: Context, path: Path, spec: Mapping[str, Any], trigger: Trigger | None) -> int:
-    if "for" not in spec or not context.intact(path):
+    if "for" not in spec or not context.is_valid(path):
         return 1
     regular = trigger is None or trigger.metric or trigger.every or "heartbeat" in trigger.events
     if not regular:

@@ -113,7 +113,7 @@ def _bound(context: Context, path: Path, spec: Mapping[str, Any]) -> GeneratorSp
     """Return the checked form of one entry, or ``None`` after reporting errors."""
     before = len(context.errors)
     use = spec.get("use")
-    if not context.intact(path) or not isinstance(use, str):
+    if not context.is_valid(path) or not isinstance(use, str):
         return None
     if use not in context.registry.generators:
         return None
@@ -136,8 +136,8 @@ def _bound(context: Context, path: Path, spec: Mapping[str, Any]) -> GeneratorSp
     given = {*spec["objectives"], *(spec.get("constraints") or {})}
     if given - {*vocs.outputs}:
         return None  # their errors have been reported
-    until, reads = _until(context, (*path, "until"), spec, group)
-    failed = _failed(context, (*path, "failed"), spec.get("failed"), vocs)
+    until, reads = _bind_until(context, (*path, "until"), spec, group)
+    failed = _bind_failed_values(context, (*path, "failed"), spec.get("failed"), vocs)
     options = OptionCheck(context, record.options, MatchContext()).options(
         (*path, "with"), spec.get("with") or {}
     )
@@ -206,18 +206,18 @@ def _option(given: Mapping[str, Any], told: str, path: Path) -> Path | None:
     """Return the path of the option that a plugin's message mentions first, by its name or
     value.
     """
-    found = ((told.find(f"'{word}'"), place) for word, place in _words(given, path) if word)
+    found = ((told.find(f"'{word}'"), place) for word, place in _mentions(given, path) if word)
     named = [each for each in found if each[0] >= 0]
     return min(named, key=itemgetter(0))[1] if named else None
 
 
-def _words(given: Mapping[str, Any], path: Path) -> Iterator[tuple[str, Path]]:
+def _mentions(given: Mapping[str, Any], path: Path) -> Iterator[tuple[str, Path]]:
     """Yield each word by which a message may mention an option, with the option's path."""
     for name, value in given.items():
         place = (*path, name)
         yield name, place
         if isinstance(value, Mapping):
-            yield from _words(value, place)
+            yield from _mentions(value, place)
         else:
             yield f"{value}", place
             yield f"{value}".rpartition(".")[0], place  # the module of a class
@@ -233,31 +233,33 @@ def _variables(context: Context, path: Path, given: Mapping[str, Any]) -> tuple[
         if "values" in spec:
             others = sorted(spec.keys() - {"values"})
             if others:
-                _wrong(context, place, f"{name!r} has both 'values' and {others[0]!r}", "write one")
+                _report(
+                    context, place, f"{name!r} has both 'values' and {others[0]!r}", "write one"
+                )
             if len({*map(repr, spec["values"])}) < len(spec["values"]):
-                _wrong(context, place, f"{name!r} has a duplicate value", "write each once")
+                _report(context, place, f"{name!r} has a duplicate value", "write each once")
             found.append(Variable(name=name, values=tuple(spec["values"])))
             continue
         missing = [key for key in ("from", "to") if key not in spec]
         if missing:
             hint = "write [LOWEST, HIGHEST], {from: …, to: …} or {values: […]}"
-            _wrong(context, place, f"the variable {name!r} has no {missing[0]!r}", hint)
+            _report(context, place, f"the variable {name!r} has no {missing[0]!r}", hint)
             continue
         low, high, step, log = spec["from"], spec["to"], spec.get("step"), spec.get("log", False)
         if not low < high:
             what = f"{name!r} has an empty range: {low:g} to {high:g}"
-            _wrong(context, place, what, "write the lower value first")
+            _report(context, place, what, "write the lower value first")
         elif log and (low <= 0 or step is not None):
             why = "has a 'step'" if low > 0 else f"begins at {low:g}"
             hint = "a logarithmic variable needs a range above 0 and no step"
-            _wrong(context, place, f"{name!r} is logarithmic and {why}", hint)
+            _report(context, place, f"{name!r} is logarithmic and {why}", hint)
         elif not math.isfinite(float(high) - float(low)):
             what = f"{name!r} is too wide: {low:g} to {high:g}"
-            _wrong(context, place, what, "use a smaller range")
+            _report(context, place, what, "use a smaller range")
         elif step is None:
             low, high = float(low), float(high)
         elif (high - low) / step > MOST_COUNTED:
-            _wrong(
+            _report(
                 context,
                 (*place, "step"),
                 f"{name!r} would have more than {MOST_COUNTED:.0e} values",
@@ -268,7 +270,7 @@ def _variables(context: Context, path: Path, given: Mapping[str, Any]) -> tuple[
     return tuple(found)
 
 
-def _wrong(context: Context, path: Path, what: str, hint: str, *, code: str = "bad-value") -> None:
+def _report(context: Context, path: Path, what: str, hint: str, *, code: str = "bad-value") -> None:
     context.report(path, what, hint=hint, code=code)
 
 
@@ -278,7 +280,7 @@ def _check_size(context: Context, path: Path, spec: Mapping[str, Any], group: Jo
     jobs = spec.get("at_once", 1) * replicas
     if jobs > MOST_JOBS:
         key = next((key for key in ("at_once", "replicas") if spec.get(key, 1) > 1), "group")
-        _wrong(
+        _report(
             context,
             (*path, key),
             f"{spec['name']!r} would have {jobs} jobs at once; the limit is {MOST_JOBS}",
@@ -366,7 +368,7 @@ def _constraints(
         place = (*path, name)
         parsed = _CONSTRAINT.fullmatch(text)
         if parsed is None:
-            _wrong(
+            _report(
                 context,
                 place,
                 f"the constraint on {name!r} is {shown(text)}, expected a comparison",
@@ -377,7 +379,7 @@ def _constraints(
     return found
 
 
-def _until(
+def _bind_until(
     context: Context, path: Path, spec: Mapping[str, Any], group: JobGroup
 ) -> tuple[Condition | None, frozenset[str]]:
     if "until" not in spec:
@@ -397,13 +399,15 @@ def _until(
     return condition, scoped
 
 
-def _failed(context: Context, path: Path, given: object, vocs: Vocs) -> dict[str, float] | None:
+def _bind_failed_values(
+    context: Context, path: Path, given: object, vocs: Vocs
+) -> dict[str, float] | None:
     if not isinstance(given, dict):
         return None
     for name in vocs.outputs:
         if name not in given:
             hint = f"write failed: {{{', '.join(f'{each}: …' for each in vocs.outputs)}}}"
-            _wrong(context, path, f"'failed' has no value for {name!r}", hint)
+            _report(context, path, f"'failed' has no value for {name!r}", hint)
     for name in given:
         if name not in vocs.outputs:
             context.unknown((*path, name), "objective", name, list(vocs.outputs))
@@ -431,7 +435,7 @@ def _prune(
         return None
     for key in ("value", "step"):
         name = given[key]
-        hint = context.why_not(spec["group"], name)
+        hint = context.why_not_observed(spec["group"], name)
         if hint is not None and name != "clock":
             context.report(
                 (*place, key),

@@ -30,14 +30,14 @@ JOB_FIELDS = frozenset(
 CheckText = Callable[[Path, str, "re.Pattern[str]"], None]
 
 
-class _Later:
+class _DeferredValue:
     """Stand-in for a value that is known only when the rule fires."""
 
     def __format__(self, form: str) -> str:
         return ""
 
 
-_LATER = _Later()
+_LATER = _DeferredValue()
 
 
 def known_at_load(path: Path, fields: Mapping[str, Any], check: CheckText) -> dict[str, Any]:

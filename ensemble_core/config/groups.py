@@ -42,14 +42,14 @@ def make_group(context: Context, path: Path, spec: Mapping[str, Any]) -> JobGrou
     """Return the group for an entry under ``jobs:``, or ``None`` after reporting errors."""
     before = len(context.errors)
     fields = _fields(context, path, spec)
-    if not context.intact(path) or len(context.errors) > before:
+    if not context.is_valid(path) or len(context.errors) > before:
         # Check placeholders even if other fields have errors, to report all errors at once.
         if "command" in fields:
             fields.setdefault("name", "")
             check_placeholders(context, path, spec, JobGroup(**fields))
         return None
     group = JobGroup(name=spec["name"], here=context.known.here, **fields)
-    _check_whole(context, path, spec, group)
+    _check_whole_group(context, path, spec, group)
     _check_observers(context, path, group)
     _check_program(context, group)
     command = spec["command"]
@@ -97,11 +97,11 @@ def _check_program(context: Context, group: JobGroup) -> None:
         script = name.endswith(_SCRIPTS)
         problem = ""
         if name.startswith("{here}/") and (script or not number):
-            problem = _problem_in_here(context, group, name, runs=number == 0)
+            problem = _here_program_error(context, group, name, runs=number == 0)
         elif "{" in name or (number and (os.path.isabs(name) or not (script or "/" in name))):
             continue
         elif _is_missing(group, name, number, here):
-            found = _beside(group, name, runs=number == 0 or script)
+            found = _program_path(group, name, runs=number == 0 or script)
             if found is not None:
                 problem = f"not found; did you mean {found}?"
             elif not number and here and ("/" not in name or os.path.isabs(name)):
@@ -110,7 +110,7 @@ def _check_program(context: Context, group: JobGroup) -> None:
             context.warnings.append(f"job group {group.name!r}: program {name!r} {problem}")
 
 
-def _problem_in_here(context: Context, group: JobGroup, name: str, *, runs: bool) -> str:
+def _here_program_error(context: Context, group: JobGroup, name: str, *, runs: bool) -> str:
     """Return what is wrong with a program in ``{here}``; empty if nothing is.
 
     A missing program is a problem only if jobs run on this machine.
@@ -129,7 +129,7 @@ def _problem_in_here(context: Context, group: JobGroup, name: str, *, runs: bool
 def _is_missing(group: JobGroup, name: str, number: int, here: bool) -> bool:
     """Return True if word ``number`` of the command is a program or script that cannot be found."""
     if number or ("/" in name and not os.path.isabs(name)):
-        return _is_absent(group, name)  # the path is relative to the job's folder
+        return _is_missing_everywhere(group, name)  # the path is relative to the job's folder
     if "/" in name:
         return here and not os.path.exists(name)
     if "PATH" in group.environment:
@@ -138,14 +138,14 @@ def _is_missing(group: JobGroup, name: str, number: int, here: bool) -> bool:
     return not any(os.path.isfile(path) and os.access(path, os.X_OK) for path in paths)
 
 
-def _is_absent(group: JobGroup, name: str) -> bool:
+def _is_missing_everywhere(group: JobGroup, name: str) -> bool:
     """Return True if the file is missing from all folders in which jobs of the group can start."""
     folder = (group.workdir or "").replace("{here}", group.here).replace("{cwd}", os.getcwd())
     found = glob.iglob(os.path.join(_PLACEHOLDER.sub("*", glob.escape(folder)), glob.escape(name)))
     return next(found, None) is None
 
 
-def _beside(group: JobGroup, name: str, *, runs: bool) -> str | None:
+def _program_path(group: JobGroup, name: str, *, runs: bool) -> str | None:
     """Return the path of a program in the ensemble file's folder or in the current folder, or
     ``None``.
 
@@ -168,7 +168,7 @@ def change_group(
     """
     before = len(context.errors)
     fields = _fields(context, path, spec)
-    if not context.intact(path) or len(context.errors) > before:
+    if not context.is_valid(path) or len(context.errors) > before:
         return None
     if merge:
         if group.more:
@@ -180,21 +180,21 @@ def change_group(
             fields["parameters"] |= {n: new[n] for n in group.points if n in new}
     elif "parameters" in fields:
         fields.setdefault("points", {})  # ``points`` is replaced together with the parameters
-    changed, *more = (_changed(entry, fields) for entry in (group, *group.more))
+    changed, *more = (_with_changes(entry, fields) for entry in (group, *group.more))
     if more:
         changed = replace(changed, more=tuple(more))
     for old, entry in zip((group, *group.more), (changed, *more), strict=True):
-        _check_whole(context, path, spec, entry, old)
+        _check_whole_group(context, path, spec, entry, old)
     return changed if len(context.errors) == before else None
 
 
-def _changed(group: JobGroup, fields: Mapping[str, Any]) -> JobGroup:
+def _with_changes(group: JobGroup, fields: Mapping[str, Any]) -> JobGroup:
     if "environment" in fields:
         fields = {**fields, "environment": {**group.environment, **fields["environment"]}}
     return replace(group, **fields)
 
 
-def _check_whole(
+def _check_whole_group(
     context: Context,
     path: Path,
     spec: Mapping[str, Any],
@@ -202,7 +202,7 @@ def _check_whole(
     old: JobGroup | None = None,
 ) -> None:
     """Check a whole group. If ``spec`` has changes of an existing group, ``old`` is that group."""
-    if old is None or not _same_placeholders(old, group, spec):
+    if old is None or not _keeps_placeholders(old, group, spec):
         check_placeholders(context, path, spec, group)
     for name in group.environment_from:
         if name in group.environment:
@@ -236,7 +236,7 @@ def _check_whole(
         _check_executor(context, (*path, "executor"), group.name, group.executor)
 
 
-def _same_placeholders(old: JobGroup, group: JobGroup, spec: Mapping[str, Any]) -> bool:
+def _keeps_placeholders(old: JobGroup, group: JobGroup, spec: Mapping[str, Any]) -> bool:
     """Return True if only values of parameters change, so that placeholders need no new check."""
     return (
         [*spec] == ["parameters"]
@@ -290,11 +290,11 @@ def as_written(context: Context, path: Path, spec: Mapping[str, Any]) -> dict[st
     fields = dict(spec)
     for name in ("command", "environment"):
         if name in fields:
-            fields[name] = _written(context, (*path, name), fields[name])
+            fields[name] = _spell_scalars(context, (*path, name), fields[name])
     return fields
 
 
-def _written(context: Context, path: Path, value: Any) -> Any:
+def _spell_scalars(context: Context, path: Path, value: Any) -> Any:
     """Return a list or mapping with its scalars spelled as in the file."""
     if isinstance(value, list):
         return [context.document.written((*path, i), word) for i, word in enumerate(value)]
@@ -308,7 +308,7 @@ def _fields(context: Context, path: Path, spec: Mapping[str, Any]) -> dict[str, 
     fields: dict[str, Any] = {}
     for name, value in spec.items():
         read = _READ.get(name)
-        if read is None or value is None or not context.intact((*path, name)):
+        if read is None or value is None or not context.is_valid((*path, name)):
             continue
         found = read(context, (*path, name), value)
         if found is not None:
@@ -345,7 +345,7 @@ def _command(
 ) -> tuple[tuple[str, ...], str] | None:
     """Return the words of the command, and its text."""
     if isinstance(command, list):
-        words: list[str] = _written(context, path, command)
+        words: list[str] = _spell_scalars(context, path, command)
         text = shlex.join(words)
     else:
         text = command.strip()
@@ -372,7 +372,7 @@ def _command(
 
 
 def _environment(context: Context, path: Path, given: Mapping[str, Any]) -> dict[str, str]:
-    values: dict[str, str] = _written(context, path, given)
+    values: dict[str, str] = _spell_scalars(context, path, given)
     for key, value in values.items():
         _text(context, (*path, key), key + value)
     return values

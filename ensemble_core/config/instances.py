@@ -39,21 +39,21 @@ def expand_uses(context: Context) -> None:
     made: list[tuple[Path, str, Kept]] = []
     for index, entry in enumerate(entries):
         path: Path = ("use", index)
-        name = _name_of(context, path, entry)
+        name = _instance_name(context, path, entry)
         if name is None:
             continue
         if name in places:
             first = document.at(places[name])
             context.report(
-                _named_at(path, entry),
+                _name_path(path, entry),
                 f"duplicate instance {name!r}; the first is at {first}",
                 hint="rename one of them with 'as: NAME'",
                 code="duplicate-name",
             )
             continue
-        places[name] = _named_at(path, entry)
+        places[name] = _name_path(path, entry)
         context.known.instances |= {name}
-        kept = _made(context, path, name, entry)
+        kept = _expand_entry(context, path, name, entry)
         if kept:
             made.append((path, name, kept))
     _check_ids(context, places)
@@ -61,7 +61,7 @@ def expand_uses(context: Context) -> None:
         _enter(context, path, name, kept, entries[path[1]])  # type: ignore[index]
 
 
-def _name_of(context: Context, path: Path, entry: Any) -> str | None:
+def _instance_name(context: Context, path: Path, entry: Any) -> str | None:
     """Return the name of the instance, or ``None`` after reporting an invalid entry."""
     before = len(context.errors)
     context.document.data["use"] = {path[1]: entry}  # later checks read the entry from here
@@ -101,7 +101,7 @@ def _name_of(context: Context, path: Path, entry: Any) -> str | None:
     return str(name)
 
 
-def _named_at(path: Path, entry: Mapping[str, Any]) -> Path:
+def _name_path(path: Path, entry: Mapping[str, Any]) -> Path:
     return (*path, "as" if "as" in entry else "algorithm")
 
 
@@ -122,7 +122,7 @@ def _check_ids(context: Context, instances: Mapping[str, Path]) -> None:
 # -- building an instance ------------------------------------------------------------------
 
 
-def _made(context: Context, path: Path, name: str, entry: Mapping[str, Any]) -> Kept:
+def _expand_entry(context: Context, path: Path, name: str, entry: Mapping[str, Any]) -> Kept:
     """Return the expansion of an entry, or an empty expansion after reporting an error."""
     if "rules" in entry:
         return {
@@ -235,7 +235,7 @@ def _enter(context: Context, path: Path, name: str, kept: Kept, entry: Mapping[s
     groups = len(jobs) if isinstance(jobs, list) else 0
     if kept["jobs"] and isinstance(jobs, list):
         jobs += copy.deepcopy(kept["jobs"])
-    apart = _named_apart(context, name, kept)
+    apart = _prefix_names(context, name, kept)
     join(context, apart, where, groups)
     for index, rule in enumerate(apart["rules"]):
         place: Path = ("rules", first + index)
@@ -245,7 +245,7 @@ def _enter(context: Context, path: Path, name: str, kept: Kept, entry: Mapping[s
         elif isinstance(rule, dict):
             said = f"{kept['whose']}, instance {name!r}, rule {rule.get('id')!r}"
             context.made[place] = said
-            for key, option in _as_given(rule, entry.get("with") or {}):
+            for key, option in _option_keys(rule, entry.get("with") or {}):
                 where = document.at((*path, "with", option))
                 if where is not None and not kept["places"]:  # no algorithm file
                     part: Path = (*place, key)
@@ -258,7 +258,7 @@ def _enter(context: Context, path: Path, name: str, kept: Kept, entry: Mapping[s
     )
 
 
-def _as_given(rule: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _option_keys(rule: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the keys of a rule whose value is the text of an option, each with the option's name.
 
     The user wrote these texts, so an error in one is an error of the user and not of the algorithm.
@@ -269,7 +269,7 @@ def _as_given(rule: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[t
             yield key, texts[text]
 
 
-def _named_apart(context: Context, instance: str, kept: Kept) -> Kept:
+def _prefix_names(context: Context, instance: str, kept: Kept) -> Kept:
     """Return the expansion with unique names: ids of rules and names of statistics get a prefix.
 
     The prefix is the name of the instance. References to them are changed too.
@@ -283,7 +283,7 @@ def _named_apart(context: Context, instance: str, kept: Kept) -> Kept:
             rule["id"] = ids[own] = f"{instance}-{own}"
     word = re.sub(r"\W", "_", instance)
     statistics = {name: f"{word}_{name}" for name in kept["statistics"]}
-    led = partial(_led, _pattern("count\\.rule\\.", ids), _pattern("", statistics))
+    led = partial(_prefix_references, _pattern("count\\.rule\\.", ids), _pattern("", statistics))
     return {
         **kept,
         "rules": [
@@ -306,7 +306,7 @@ def _pattern(before: str, names: Mapping[str, str]) -> re.Pattern[str] | None:
     return re.compile(rf"(?<![\w.-])({before})({either}){after}")
 
 
-def _led(
+def _prefix_references(
     rules: re.Pattern[str] | None,
     stats: re.Pattern[str] | None,
     text: str,
@@ -328,7 +328,7 @@ def _walk(context: Context, value: Any, ids: Mapping[str, str], led: Any) -> Any
         return [_walk(context, item, ids, led) for item in value]
     if not isinstance(value, dict):
         return value
-    of_rules = set(_options_of_rules(context, value.get("name")))
+    of_rules = set(_rule_options(context, value.get("name")))
     found: dict[str, Any] = {}
     for key, item in value.items():
         if key == "id":
@@ -342,7 +342,7 @@ def _walk(context: Context, value: Any, ids: Mapping[str, str], led: Any) -> Any
     return found
 
 
-def _options_of_rules(context: Context, action: object) -> Iterator[str]:
+def _rule_options(context: Context, action: object) -> Iterator[str]:
     """Yield the names of an action's options that refer to rules."""
     actions = context.registry.actions
     if isinstance(action, str) and action in actions:
@@ -373,7 +373,7 @@ def expanded_data(context: Context) -> dict[str, Any]:
         del data["rules"]
     if context.expanded_uses:
         data["use"] = copy.deepcopy(context.expanded_uses)
-        own = {name for entry in context.expanded_uses for name in _statistics_of(entry)}
+        own = {name for entry in context.expanded_uses for name in _statistic_names(entry)}
         for name in own & {*(data.get("statistics") or {})}:
             del data["statistics"][name]
         if not data.get("statistics"):
@@ -381,7 +381,7 @@ def expanded_data(context: Context) -> dict[str, Any]:
     return data
 
 
-def _statistics_of(entry: Mapping[str, Any]) -> Iterator[str]:
+def _statistic_names(entry: Mapping[str, Any]) -> Iterator[str]:
     word = re.sub(r"\W", "_", entry["as"])
     yield from (f"{word}_{name}" for name in entry.get("statistics", {}))
 

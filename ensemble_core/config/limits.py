@@ -10,12 +10,12 @@ from ensemble_core.metrics.store import RESOURCES
 from ensemble_core.model.ensemble import Limits, amount
 from ensemble_core.model.jobs import JobGroup
 
-__all__ = ["bind_limits", "hours_of"]
+__all__ = ["bind_limits", "hours_hint"]
 
 
 def bind_limits(context: Context, given: object, groups: Iterable[JobGroup]) -> Limits:
     """Return the checked limits. Invalid values are reported and replaced by their defaults."""
-    if not isinstance(given, Mapping) or not context.intact(("limits",)):
+    if not isinstance(given, Mapping) or not context.is_valid(("limits",)):
         return Limits()
     jobs, pace = given.get("jobs"), given.get("submits_per_second")
     hours = {name: float(given[name]) for name in RESOURCES if given.get(name) is not None}
@@ -72,7 +72,7 @@ def _check_one_job(context: Context, group: JobGroup, hours: Mapping[str, float]
                 )
 
 
-def hours_of(path: tuple[str | int, ...], text: str) -> str | None:
+def hours_hint(path: tuple[str | int, ...], text: str) -> str | None:
     """Return the hint for an error: a limit in core-, node- or GPU-hours is a text, not a number.
 
     Return ``None`` if ``path`` is not the path of such a limit.

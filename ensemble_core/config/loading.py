@@ -114,7 +114,7 @@ def load_text(
     - ``functions``: functions that are available in addition to those under ``custom:``.
     - ``purpose``: why the file is loaded; decides whether classes that it names are loaded.
     """
-    context, whole = _opened(text, registry, file, executor, overrides, attached, here)
+    context, whole = _expand_file(text, registry, file, executor, overrides, attached, here)
     context.known.purpose = purpose
     if whole:
         if context.document.data.get("generators"):
@@ -140,12 +140,12 @@ def expanded(
     Sources under ``jobs:`` are replaced by the groups and rules that they create, and algorithms
     under ``use:`` by their rules. Raises :class:`FileErrors` for an invalid file.
     """
-    context, _ = _opened(text, registry, file, None, overrides, attached, None)
+    context, _ = _expand_file(text, registry, file, None, overrides, attached, None)
     _raise(context)
     return expanded_data(context)
 
 
-def _opened(
+def _expand_file(
     text: str,
     registry: Registry,
     file: str,
@@ -182,7 +182,7 @@ def _opened(
     for change, error in apply(document, unset).items():  # the expansion may have added the keys
         # ``use`` is already expanded.
         context.errors.append(unset[change] if change.startswith("use.") else error)
-    known.spoken = _words_outside(document.data)
+    known.spoken = _rule_words(document.data)
     return context, whole
 
 
@@ -198,7 +198,7 @@ _SILENT = frozenset(
 )
 
 
-def _words_outside(data: Mapping[str, Any]) -> frozenset[str]:
+def _rule_words(data: Mapping[str, Any]) -> frozenset[str]:
     """Return the words in rules and other sections.
 
     A parameter whose name is one of them is used.
@@ -226,14 +226,14 @@ def _canonical(value: Any, registry: Registry, keys: Collection[str]) -> None:
         }
         for key, inner in value.items():
             if key in keys and isinstance(inner, str):
-                value[key] = _listed(inner, records[key])
+                value[key] = _listed_name(inner, records[key])
             elif key == "observe" and key in keys and isinstance(inner, dict):
-                value[key] = {_listed(name, records[key]): inner[name] for name in inner}
+                value[key] = {_listed_name(name, records[key]): inner[name] for name in inner}
             else:
                 _canonical(inner, registry, keys)
 
 
-def _listed(name: str, records: Mapping[str, object]) -> str:
+def _listed_name(name: str, records: Mapping[str, object]) -> str:
     if ":" not in name or name not in records:
         return name
     record = records[name]
@@ -301,7 +301,7 @@ class _Loader:
             instances=context.instances,
             generators=generators,
             limits=limits,
-            on_stop=data.get("on_stop") if context.intact(("on_stop",)) else None,
+            on_stop=data.get("on_stop") if context.is_valid(("on_stop",)) else None,
             heartbeat=heartbeat,
             debug=isinstance(logging, dict) and logging.get("debug") is True,
             custom=source,
@@ -374,7 +374,7 @@ class _Loader:
         for inner in value if isinstance(value, list) else ():
             yield from self._changing(inner)
 
-    def _twice(self, path: Path, noun: str, name: str, first: Path) -> None:
+    def _report_duplicate(self, path: Path, noun: str, name: str, first: Path) -> None:
         place = self._context.document.at(first)
         where = f"; the first is at {place}" if place else ""
         self._context.report(
@@ -396,7 +396,7 @@ class _Loader:
             if ids[-1] in places:
                 later = path if isinstance(given, str) else places[ids[-1]]
                 first = places[ids[-1]] if later is path else path
-                self._twice(later, "rule", ids[-1], first)
+                self._report_duplicate(later, "rule", ids[-1], first)
             places.setdefault(ids[-1], path)
         context.known.rules = frozenset(ids)
         wrong, bound = check_uses(context), list[BoundRule]()
@@ -412,14 +412,14 @@ class _Loader:
     def _heartbeat(self, logging: Mapping[str, Any], rules: Sequence[BoundRule]) -> float:
         context = self._context
         path: Path = ("logging", "heartbeat")
-        if "heartbeat" in logging and context.intact(path):
+        if "heartbeat" in logging and context.is_valid(path):
             given = context.duration(path, logging["heartbeat"])
             if given is None or given > 0:
                 return given or 0.0
         actions = context.registry.actions
         if any("resize" in actions[action.name].needs for action in actions_of(rules)):
             return _HEARTBEAT
-        needed = self._what_needs_heartbeats(rules)
+        needed = self._heartbeat_reason(rules)
         if needed is not None:
             if "heartbeat" in logging:
                 context.report(
@@ -431,7 +431,7 @@ class _Loader:
             return _HEARTBEAT
         return 0.0
 
-    def _what_needs_heartbeats(self, rules: Sequence[BoundRule]) -> str | None:
+    def _heartbeat_reason(self, rules: Sequence[BoundRule]) -> str | None:
         """Describe what needs heartbeats in a rule, or return ``None`` if no rule needs them."""
         known = self._context.known
         for rule in rules:

@@ -82,25 +82,25 @@ def _step(document: Document, path: Path, here: Any, step: str, origin: str) -> 
         for number, entry in enumerate(here):  # entries of sources have no name
             if isinstance(entry, dict) and step in entry and "name" not in entry:
                 return number
-        return _named(here, "name", step, origin, "job group")
+        return _find_entry(here, "name", step, origin, "job group")
     if path == ("use",):
         entries = (entry if isinstance(entry, dict) else {} for entry in here)
         names = [entry.get("as", entry.get("algorithm")) for entry in entries]
         if step in names or not step.isdigit():
             return _place(names, step, origin, "instance")
     if path == ("generators",) and not step.isdigit():
-        return _named(here, "name", step, origin, "generator")
+        return _find_entry(here, "name", step, origin, "generator")
     if path == ("rules",):
         for number, rule in enumerate(here, 1):
             if step == f"rule-{number}" and isinstance(rule, dict) and "id" not in rule:
                 return number - 1
-        return _named(here, "id", step, origin, "rule")
+        return _find_entry(here, "id", step, origin, "rule")
     if step.isascii() and step.isdigit() and len(step) < 7 and int(step) < len(here):
         return int(step)
     raise _error(origin, f"there is no item {step!r} in a list of {len(here)}", "count from 0")
 
 
-def _named(entries: Iterable[Any], key: str, step: str, origin: str, noun: str) -> int:
+def _find_entry(entries: Iterable[Any], key: str, step: str, origin: str, noun: str) -> int:
     names = [entry.get(key) if isinstance(entry, dict) else None for entry in entries]
     return _place(names, step, origin, noun)
 

@@ -35,7 +35,7 @@ def check_learns(context: Context, path: Path, name: str, sources: Collection[st
         teacher = known.get(source)
         if learner is None or teacher is None or teacher is learner:
             continue
-        lacks = _lacks(learner, teacher)
+        lacks = _incompatibility(learner, teacher)
         if lacks is not None:
             context.report(
                 path,
@@ -47,7 +47,7 @@ def check_learns(context: Context, path: Path, name: str, sources: Collection[st
             return
 
 
-def _lacks(learner: GeneratorSpec, teacher: GeneratorSpec) -> str | None:
+def _incompatibility(learner: GeneratorSpec, teacher: GeneratorSpec) -> str | None:
     own, other = learner.vocs, teacher.vocs
     for name in other.names:
         if name not in own.names:

@@ -46,7 +46,7 @@ def check_placeholders(
     context: Context, path: Path, spec: Mapping[str, Any], group: JobGroup
 ) -> None:
     """Report unknown placeholders, formats that do not fit, and parameters that are not used."""
-    if not all(context.intact((*path, name)) for name in ("parameters", "points")):
+    if not all(context.is_valid((*path, name)) for name in ("parameters", "points")):
         return
     if "points" in spec and not group.points:
         return  # the points file had errors
@@ -80,7 +80,7 @@ def check_placeholders(
                 if match[3] in known:
                     used.add(match[3])
                     _check_format(context, (*path, part) if part in spec else path, match, group)
-    if not all(context.intact((*path, name)) for name in ("command", "environment", *TEXTS)):
+    if not all(context.is_valid((*path, name)) for name in ("command", "environment", *TEXTS)):
         return
     if not group.command:
         return

@@ -294,11 +294,11 @@ class _Parser:
         document.spans[path] = (event.start_mark.index, event.end_mark.index)
         value = _resolve(event.value) if event.implicit[0] else event.value
         if isinstance(value, str):
-            return self._checked(event)
+            return self._check_scalar(event)
         document.spelled[path] = event.value
         return value
 
-    def _checked(self, event: Any) -> str:
+    def _check_scalar(self, event: Any) -> str:
         text: str = event.value
         try:
             text.encode()
@@ -325,7 +325,7 @@ class _Parser:
             if key.value == "<<" and key.implicit[0]:
                 merged.append(value)
                 continue
-            name = self._checked(key)
+            name = self._check_scalar(key)
             if name in own:
                 line, column = own[name].start_mark.line + 1, own[name].start_mark.column + 1
                 self._report(

@@ -35,17 +35,17 @@ def bind_result(context: Context, path: Path, spec: Mapping[str, Any], group: Jo
     """Return the group with its checked ``result``."""
     given = spec.get("result")
     place = (*path, "result")
-    if not isinstance(given, dict) or not context.intact(place):
+    if not isinstance(given, dict) or not context.is_valid(place):
         return group
-    known = _known(context, group)
+    known = _known_names(context, group)
     found: dict[str, Expression] = {}
     reads: set[str] = set()
     for name, text in given.items():
         inner = (*place, name)
         found[name] = expression("0")  # even if invalid, for references to it
-        if not context.intact(inner):
+        if not context.is_valid(inner):
             continue
-        taken = _taken(group, name)
+        taken = _existing_meaning(group, name)
         if taken is not None:
             context.report(
                 inner,
@@ -77,7 +77,7 @@ def bind_result(context: Context, path: Path, spec: Mapping[str, Any], group: Jo
     return replace(group, result=found, reads=group.reads | reads)
 
 
-def _taken(group: JobGroup, name: str) -> str | None:
+def _existing_meaning(group: JobGroup, name: str) -> str | None:
     """Return what a name already means, or ``None`` if the name is free."""
     if name in group.names:
         return "a parameter"
@@ -97,7 +97,7 @@ def _check_bare(context: Context, group: JobGroup, names: frozenset[str]) -> Non
         )
 
 
-def _known(context: Context, group: JobGroup) -> frozenset[str]:
+def _known_names(context: Context, group: JobGroup) -> frozenset[str]:
     return EVENT_FIELDS | context.parameters(group.name)
 
 
@@ -105,9 +105,9 @@ def bind_retry(context: Context, path: Path, spec: Mapping[str, Any], group: Job
     """Return the group with its checked ``retry``."""
     given = spec.get("retry")
     place = (*path, "retry")
-    if not isinstance(given, dict) or not context.intact(place):
+    if not isinstance(given, dict) or not context.is_valid(place):
         return group
-    known = _known(context, group)
+    known = _known_names(context, group)
     over = (group.name,)
     matched = MatchContext("retry", True, known, own=known, group=group.name, over=over)
     check = OptionCheck(context, _RETRY, matched)

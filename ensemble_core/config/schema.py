@@ -113,7 +113,7 @@ def _compose_sources(schema: dict[str, Any], registry: Registry | _Named) -> Non
         sources = {"anyOf": [{"required": [name]} for name in names]}
         schema["properties"]["jobs"]["items"] = {
             "if": sources,
-            "then": {"allOf": [_if_there(name, f"source-{name}") for name in names]},
+            "then": {"allOf": [_if_present(name, f"source-{name}") for name in names]},
             "else": {"$ref": "#/$defs/job"},
         }
         brought = {"properties": {"jobs": {"contains": sources}}, "required": ["jobs"]}
@@ -143,7 +143,7 @@ def _define_algorithm(
     definitions[key] = _with_options(own, options, key, definitions)
 
 
-def _if_there(key: str, definition: str) -> dict[str, Any]:
+def _if_present(key: str, definition: str) -> dict[str, Any]:
     return {"if": {"required": [key]}, "then": {"$ref": f"#/$defs/{definition}"}}
 
 
@@ -168,7 +168,7 @@ def _compose_rules(definitions: dict[str, Any], registry: Registry | _Named) -> 
     for records in alike.values():
         first = records[0]
         key = f"rule-{first.name}"
-        own = _beside(rule, first.summary if len(records) == 1 else "a rule about jobs")
+        own = _accept_keys(rule, first.summary if len(records) == 1 else "a rule about jobs")
         if first.name_means is not None:
             own["properties"]["name"] = {
                 "description": _NAMES[first.name_means],
@@ -197,7 +197,7 @@ def _compose_named(
     base["allOf"] = []
     for name in sorted(records):
         key, record = f"{kind}-{name}", records[name]
-        own = _beside(base, record.summary)
+        own = _accept_keys(base, record.summary)
         definitions[key] = _with_options(own, record.options, key, definitions)
         base["allOf"].append(_if(selector, [name], key))
     base["allOf"] = base["allOf"] or [True]
@@ -222,7 +222,7 @@ def _compose_generators(definitions: dict[str, Any], registry: Registry | _Named
     base["allOf"] = base["allOf"] or [True]
 
 
-def _beside(base: Mapping[str, Any], description: str) -> dict[str, Any]:
+def _accept_keys(base: Mapping[str, Any], description: str) -> dict[str, Any]:
     """Return a definition that accepts the keys of ``base`` without checking their values."""
     known = dict.fromkeys(base["properties"], True)
     return {"description": description, "type": "object", "properties": known}
@@ -336,7 +336,7 @@ class Validators:
         import jsonschema_rs
 
         self._shared.first = False
-        schema = compose(_Named(self.registry, frozenset(_words(data))))
+        schema = compose(_Named(self.registry, frozenset(_strings(data))))
         try:
             return jsonschema_rs.validator_for(schema).is_valid(data)
         except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError):
@@ -388,14 +388,14 @@ class Validators:
         return here
 
 
-def _words(data: object) -> Iterator[str]:
+def _strings(data: object) -> Iterator[str]:
     """Yield every string in the data, including keys."""
     if isinstance(data, str):
         yield data
     elif isinstance(data, dict):
         for key, value in data.items():
-            yield from _words(key)
-            yield from _words(value)
+            yield from _strings(key)
+            yield from _strings(value)
     elif isinstance(data, list):
         for value in data:
-            yield from _words(value)
+            yield from _strings(value)

@@ -9,7 +9,7 @@ from typing import Any
 
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Document, Path, shown
-from ensemble_core.config.limits import hours_of
+from ensemble_core.config.limits import hours_hint
 from ensemble_core.errors import closest, did_you_mean
 from ensemble_core.plugin.registry import Kind, Registry
 
@@ -103,26 +103,27 @@ def _explain(context: Context, error: Any, at: Path, unknown: Collection[Path]) 
         context.report(
             (*path, name),
             f"{_thing(path, document, registry)} has no {name!r}",
-            hint=_EXAMPLES.get(name) or _said(context, error, name, "properties", name),
+            hint=_EXAMPLES.get(name)
+            or _expected_description(context, error, name, "properties", name),
             broken=True,
             code="missing-key",
             where=document.at(path),
         )
     elif kind == "propertyNames":
-        _bad_names(context, path, context.validators.node(error.schema_path[:-2]) or {})
+        _report_bad_names(context, path, context.validators.node(error.schema_path[:-2]) or {})
     elif kind == "type":
-        _wrong_type(context, path, value, list(error.kind.types), error)
+        _report_wrong_type(context, path, value, list(error.kind.types), error)
     elif kind == "pattern" and error.kind.pattern == "^=":
-        _wrong_type(context, path, value, ["integer"], error)
+        _report_wrong_type(context, path, value, ["integer"], error)
     elif kind in ("enum", "const"):
         options = list(error.kind.options) if kind == "enum" else [error.kind.expected_value]
-        noun = _noun(path, options, registry) if isinstance(value, str) else None
+        noun = _kind_at(path, options, registry) if isinstance(value, str) else None
         if noun is not None:
             _no_such(context, path, noun, value)
         else:
-            _not_one_of(context, path, value, options)
+            _report_unknown_value(context, path, value, options)
     else:
-        _bad_value(context, path, value, error)
+        _report_bad_value(context, path, value, error)
 
 
 def _no_such(context: Context, path: Path, noun: Kind, name: str, *, is_key: bool = False) -> None:
@@ -136,7 +137,7 @@ def _no_such(context: Context, path: Path, noun: Kind, name: str, *, is_key: boo
     )
 
 
-def _noun(path: Path, options: Iterable[Any], registry: Registry) -> Kind | None:
+def _kind_at(path: Path, options: Iterable[Any], registry: Registry) -> Kind | None:
     """Return the kind of thing that the value at this path names (trigger, action …), or
     ``None``.
     """
@@ -154,10 +155,10 @@ def _noun(path: Path, options: Iterable[Any], registry: Registry) -> Kind | None
     return None
 
 
-def _bad_value(context: Context, path: Path, value: Any, error: Any) -> None:
+def _report_bad_value(context: Context, path: Path, value: Any, error: Any) -> None:
     """Report a value that has the right type but violates another keyword of the schema."""
     document, kind = context.document, error.kind.name
-    name, found, at = _named(path, document), shown(value), error.instance_path
+    name, found, at = _value_name(path, document), shown(value), error.instance_path
     hint = where = None
     code = "bad-value"
     if kind in _LIMITS:
@@ -193,7 +194,7 @@ def _bad_value(context: Context, path: Path, value: Any, error: Any) -> None:
                     e.kind.types for branch in branches for e in branch if e.kind.name == "type"
                 ]
                 also = "".join(f" or {_TYPES[name]}" for types in kinds for name in types)
-                _not_one_of(context, path, value, list(words.kind.options), also)
+                _report_unknown_value(context, path, value, list(words.kind.options), also)
                 return
             deepest = max(branches, key=lambda branch: max(len(e.instance_path) for e in branch))
             why = "; or ".join(str(branch[0].message) for branch in branches[:3])
@@ -206,7 +207,7 @@ def _bad_value(context: Context, path: Path, value: Any, error: Any) -> None:
     context.report(path, what, hint=hint, code=code, where=where, broken=True)
 
 
-def _named(path: Path, document: Document) -> str:
+def _value_name(path: Path, document: Document) -> str:
     """Return what messages call a value: its key, or its number in a list."""
     for number in range(len(path) - 1, -1, -1):
         if isinstance(path[number], str):
@@ -241,7 +242,7 @@ def _thing(path: Path, document: Document, registry: Registry) -> str:
         action = document.get(path[:-1])
         if isinstance(action, dict) and isinstance(action.get("label"), str):
             return f"the job group {action['label']!r}"
-    return _named(path, document)
+    return _value_name(path, document)
 
 
 def _unknown_keys(context: Context, path: Path, schema: Mapping[str, Any]) -> None:
@@ -287,7 +288,7 @@ def _unknown_keys(context: Context, path: Path, schema: Mapping[str, Any]) -> No
         )
 
 
-def _bad_names(context: Context, path: Path, schema: Mapping[str, Any]) -> None:
+def _report_bad_names(context: Context, path: Path, schema: Mapping[str, Any]) -> None:
     pattern = (schema.get("propertyNames") or {}).get("pattern", "")
     data = context.document.get(path)
     hint = "use letters, digits and _, and begin with a letter"
@@ -299,7 +300,7 @@ def _bad_names(context: Context, path: Path, schema: Mapping[str, Any]) -> None:
         if not re.search(pattern, key):
             context.report(
                 (*path, key),
-                f"{shown(key)} cannot be a name in {_named(path, context.document)}",
+                f"{shown(key)} cannot be a name in {_value_name(path, context.document)}",
                 hint=hint,
                 broken=True,
                 code="bad-name",
@@ -307,7 +308,9 @@ def _bad_names(context: Context, path: Path, schema: Mapping[str, Any]) -> None:
             )
 
 
-def _wrong_type(context: Context, path: Path, value: Any, types: list[str], error: Any) -> None:
+def _report_wrong_type(
+    context: Context, path: Path, value: Any, types: list[str], error: Any
+) -> None:
     written = context.document.spelled.get(path) or shown(value)
     found, hint = shown(value), None
     if isinstance(value, (bool, int, float)):
@@ -320,7 +323,7 @@ def _wrong_type(context: Context, path: Path, value: Any, types: list[str], erro
         found = f"the string {found}"
         if {"number", "integer"} & set(types):
             bare = value.strip().lstrip("0").replace("_", "")
-            hint = f"write {bare}" if bare.isascii() and bare.isdigit() else hours_of(path, value)
+            hint = f"write {bare}" if bare.isascii() and bare.isdigit() else hours_hint(path, value)
         elif "array" in types and "object" not in types:
             hint = "write a list: [" + (value if len(value) < 30 else "…") + "]"
         elif path and path[-1] == "action":
@@ -337,25 +340,25 @@ def _wrong_type(context: Context, path: Path, value: Any, types: list[str], erro
         if path and len(required) == 1:
             hint = f"write {path[-1]}: {{{required[0]}: {written}}}"
     if hint is None and path:
-        hint = _said(context, error, path[-1])
+        hint = _expected_description(context, error, path[-1])
     expected = " or ".join(_TYPES[name] for name in types if name != "null") or "nothing"
     context.report(
         path,
-        f"{_named(path, context.document)} is {found}, expected {expected}",
+        f"{_value_name(path, context.document)} is {found}, expected {expected}",
         hint=hint,
         broken=True,
         code="wrong-type",
     )
 
 
-def _said(context: Context, error: Any, name: str | int, *below: str) -> str | None:
+def _expected_description(context: Context, error: Any, name: str | int, *below: str) -> str | None:
     """Return the description of the expected value in the schema."""
     schema = context.validators.node((*error.schema_path[:-1], *below))
     said = schema.get("description") if isinstance(schema, dict) else None
     return f"{name}: {said}" if said else None
 
 
-def _not_one_of(
+def _report_unknown_value(
     context: Context, path: Path, value: Any, options: list[Any], also: str = ""
 ) -> None:
     document = context.document
@@ -367,7 +370,7 @@ def _not_one_of(
         hint = f'quote it: "{found}"'
     context.report(
         path,
-        f"{_named(path, document)} is {found}, expected one of {known}{also}",
+        f"{_value_name(path, document)} is {found}, expected one of {known}{also}",
         hint=hint,
         broken=True,
         code="bad-value" if isinstance(value, str) else "wrong-type",

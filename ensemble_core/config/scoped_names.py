@@ -63,7 +63,7 @@ def scoped_names(
                 path,
                 name,
                 "the trigger names no single group",
-                _named_group(context, path, base),
+                _group_hint(context, path, base),
             )
         elif not over:
             _report(
@@ -71,7 +71,7 @@ def scoped_names(
                 path,
                 name,
                 "the trigger has no job and names no single group",
-                _named_group(context, path, base),
+                _group_hint(context, path, base),
             )
         elif statistic == "count":
             _check_count(context, path, base, variable)
@@ -108,7 +108,7 @@ def _check_filter(context: Context, path: Path, base: str, condition: str, over:
     check_filter_names(context, path, base, names, known, "job")
 
 
-def _named_group(context: Context, path: Path, name: str) -> str:
+def _group_hint(context: Context, path: Path, name: str) -> str:
     """Return a hint on how to say which group a ``STAT.NAME`` covers."""
     groups = context.known.groups
     group = next(iter(groups)) if len(groups) == 1 else "GROUP"

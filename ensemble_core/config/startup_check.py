@@ -35,7 +35,7 @@ def check_can_start(context: Context, rules: Sequence[BoundRule], *, heartbeat: 
     able = [
         rule for rule in rules if rule.queue_scope or _can_begin(context, rule.trigger, heartbeat)
     ]
-    off = [rule for rule in able if not rule.enabled or _is_off(context, rule)]
+    off = [rule for rule in able if not rule.enabled or _is_disabled(context, rule)]
     if len(off) < len(able):
         return
     hint = "add a rule with 'trigger: start'"
@@ -51,7 +51,7 @@ def check_can_start(context: Context, rules: Sequence[BoundRule], *, heartbeat: 
     )
 
 
-def _is_off(context: Context, rule: BoundRule) -> bool:
+def _is_disabled(context: Context, rule: BoundRule) -> bool:
     return rule.instance is not None and not context.instances[rule.instance].enabled
 
 

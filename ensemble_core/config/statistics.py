@@ -44,18 +44,18 @@ def bind_statistics(context: Context, given: object) -> None:
             continue
         unfit.pop(name, None)
         # Paths that use the statistic are not wrong, even if its definition has errors.
-        known[name] = _own_statistic(context, path, name, spec) or StatisticSpec(
-            name=name, build=_never
+        known[name] = _bind_own_statistic(context, path, name, spec) or StatisticSpec(
+            name=name, build=_raise_unusable
         )
     context.known.statistics = known
     context.known.unfit = unfit
 
 
-def _own_statistic(context: Context, path: Path, name: str, spec: Any) -> StatisticSpec | None:
+def _bind_own_statistic(context: Context, path: Path, name: str, spec: Any) -> StatisticSpec | None:
     """Return a statistic that the file defines. A reducer is built to check the options."""
     registry = context.registry
     kind = spec.get("statistic") if isinstance(spec, dict) else None
-    if not isinstance(kind, str) or kind not in registry.statistics or not context.intact(path):
+    if not isinstance(kind, str) or kind not in registry.statistics or not context.is_valid(path):
         return None
     record = registry.statistics[kind]
     given = {key: value for key, value in spec.items() if key != "statistic"}
@@ -99,7 +99,7 @@ def _plain_statistic(
     return replace(spec, plugin=context.registry.whose(record))
 
 
-def _never() -> Any:
+def _raise_unusable() -> Any:
     raise EnsembleError(
         "internal error: a statistic whose definition has errors was used", code="internal"
     )

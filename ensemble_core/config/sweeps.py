@@ -41,7 +41,7 @@ def read_parameters(
         inner = (*path, name)
         _check_name(context, inner, name)
         if isinstance(value, dict) and "function" in value:
-            values: Sequence[object] | None = _given_by(context, inner, value)
+            values: Sequence[object] | None = _read_function(context, inner, value)
         elif isinstance(value, dict):
             values = _range(context, inner, value)
         elif isinstance(value, list):
@@ -55,9 +55,9 @@ def read_parameters(
     return found
 
 
-def _given_by(context: Context, path: Path, given: Mapping[str, Any]) -> tuple[GivenBy] | None:
+def _read_function(context: Context, path: Path, given: Mapping[str, Any]) -> tuple[GivenBy] | None:
     """Read ``{function: NAME}``. The names of functions in job groups are checked later."""
-    if not context.intact(path):
+    if not context.is_valid(path):
         return None
     check_function(context, (*path, "function"), given["function"])
     return (GivenBy(given["function"]),)
@@ -86,7 +86,7 @@ def check_functions(context: Context, jobs: Iterable[tuple[int, Any]]) -> None:
         given = entry.get("parameters") if isinstance(entry, dict) else None
         for name, value in given.items() if isinstance(given, dict) else ():
             path: Path = ("jobs", index, "parameters", name, "function")
-            if isinstance(value, dict) and "function" in value and context.intact(path):
+            if isinstance(value, dict) and "function" in value and context.is_valid(path):
                 check_function(context, path, value["function"])
 
 
@@ -110,7 +110,7 @@ def _check_value(context: Context, path: Path, value: object) -> None:
             context.report(
                 path,
                 f"{value!r} is not a range: jobs would receive it as text",
-                hint=_said_as_range(meant[1]),
+                hint=_convert_range(meant[1]),
                 code="bad-value",
             )
     elif isinstance(value, float) and not math.isfinite(value):
@@ -122,7 +122,7 @@ def _check_value(context: Context, path: Path, value: object) -> None:
         )
 
 
-def _said_as_range(arguments: str) -> str:
+def _convert_range(arguments: str) -> str:
     """Convert the arguments of a Python ``range``, which excludes its end, to our notation."""
     words = arguments.split(",")
     try:
@@ -139,7 +139,7 @@ def _said_as_range(arguments: str) -> str:
 
 def _range(context: Context, path: Path, given: Mapping[str, Any]) -> Range | None:
     """Read a range ``{from, to, step}`` or ``{from, to, count}``."""
-    if not all(context.intact((*path, key)) for key in ("from", "to", "step", "count", "log")):
+    if not all(context.is_valid((*path, key)) for key in ("from", "to", "step", "count", "log")):
         return None
     first, last, log = given["from"], given["to"], given.get("log", False)
     if "step" in given and "count" in given:

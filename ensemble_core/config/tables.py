@@ -35,7 +35,7 @@ def bind_tables(context: Context, given: object) -> dict[str, Table]:
     specs = {
         name: spec
         for name, spec in (given.items() if isinstance(given, dict) else ())
-        if isinstance(spec, dict) and _may_be_called(context, ("results", name), name)
+        if isinstance(spec, dict) and _check_name(context, ("results", name), name)
     }
     # Collect all names first, because tables can refer to each other.
     for name, spec in specs.items():
@@ -70,7 +70,7 @@ def _warn_of_size(context: Context, path: Path, table: Table) -> None:
         )
 
 
-def _may_be_called(context: Context, path: Path, name: str) -> bool:
+def _check_name(context: Context, path: Path, name: str) -> bool:
     if name == "job":
         context.report(
             path,
@@ -79,7 +79,7 @@ def _may_be_called(context: Context, path: Path, name: str) -> bool:
             code="bad-name",
             where=context.document.at_key(path),
         )
-    return name != "job" and context.intact(path)
+    return name != "job" and context.is_valid(path)
 
 
 def _shape(
@@ -93,7 +93,7 @@ def _shape(
 
     ``tables`` lists the names of all tables.
     """
-    if not context.intact((*path, "of")):
+    if not context.is_valid((*path, "of")):
         return None
     try:
         of, only = filtered(str(spec.get("of")), "of")
@@ -112,7 +112,7 @@ def _shape(
         if parameter not in group.names:
             context.unknown(at, "parameter", str(parameter), group.names)
     order = _column_name(spec.get("order") or "")
-    top: Any = spec.get("top") if context.intact((*path, "top")) else None
+    top: Any = spec.get("top") if context.is_valid((*path, "top")) else None
     percent: float | None = None
     if isinstance(top, str):
         percent, top = float(top.removesuffix("%")), None
@@ -158,7 +158,7 @@ def _pivot(
     Both are empty if the table has no pivot.
     """
     place = (*path, "pivot")
-    if "pivot" not in spec or not context.intact(place):
+    if "pivot" not in spec or not context.is_valid(place):
         return "", ()
     pivot = str(spec["pivot"])
     if pivot not in group.names:
@@ -271,7 +271,7 @@ def _bound(context: Context, path: Path, table: Table, spec: Mapping[str, Any]) 
     others: set[str] = set()
 
     def checked(place: Path, parsed: Formula, above: Collection[str], column: str = "") -> bool:
-        found = _spoken_of(context, place, table, parsed, above, column)
+        found = _formula_references(context, place, table, parsed, above, column)
         if found is not None:
             tables = context.known.tables
             others.update(name for name in found if table_column(spoken(name).path, tables))
@@ -282,16 +282,16 @@ def _bound(context: Context, path: Path, table: Table, spec: Mapping[str, Any]) 
     above: list[str] = []
     for name, text in (spec.get("columns") or {}).items():
         place, right = (*path, "columns", name), False
-        if context.intact(place):
-            parsed = _parsed(context, place, lambda text=text: expression(str(text), texts=True))
+        if context.is_valid(place):
+            parsed = _try_parse(context, place, lambda text=text: expression(str(text), texts=True))
             if parsed is not None and checked(place, parsed, above, name):
                 columns[name], right = parsed, True
         if not right or text != name:  # in a column ``x: x``, the second x is a value of the row
             above.append(name)
     where: Condition | None = None
     place = (*path, "where")
-    if "where" in spec and context.intact(place):
-        where = _parsed(context, place, lambda: _where(spec["where"], table))
+    if "where" in spec and context.is_valid(place):
+        where = _try_parse(context, place, lambda: _parse_where(spec["where"], table))
         if where is not None and not checked(place, where, above):
             where = None
     if table.order is not None:
@@ -302,13 +302,13 @@ def _bound(context: Context, path: Path, table: Table, spec: Mapping[str, Any]) 
     )
 
 
-def _where(text: str, table: Table) -> Condition:
+def _parse_where(text: str, table: Table) -> Condition:
     parsed = conditions.parse(text, has_value=False, key="where")
     conditions.check_nan(parsed, table.row_names)
     return parsed
 
 
-def _parsed(context: Context, path: Path, parse: Any) -> Any:
+def _try_parse(context: Context, path: Path, parse: Any) -> Any:
     try:
         return parse()
     except EnsembleError as error:
@@ -316,7 +316,7 @@ def _parsed(context: Context, path: Path, parse: Any) -> Any:
         return None
 
 
-def _spoken_of(
+def _formula_references(
     context: Context,
     path: Path,
     table: Table,
@@ -345,15 +345,15 @@ def _spoken_of(
     for name in sorted(formula.names):
         base = table.per_value_of(name)
         if name in row:
-            _warn_of_both(context, table, name, above, column)
+            _warn_of_ambiguous_name(context, table, name, above, column)
         elif name in above or base in above:
             if not column or base:
                 right &= _check_column(context, path, table, name)
         elif table_column(spoken(name).path, context.known.tables):
             right &= check_table_name(context, path, name)
             found.add(name)
-        elif table.by and _is_over_rows(table, name, context.known.statistics):
-            right &= _check_over_rows(context, path, table, name, column)
+        elif table.by and _reads_rows(table, name, context.known.statistics):
+            right &= _check_row_statistic(context, path, table, name, column)
             found.add(name)
         else:
             _report_name(context, path, table, name, row | {*above}, formula, column)
@@ -361,7 +361,7 @@ def _spoken_of(
     return frozenset(found) if right else None
 
 
-def _warn_of_both(
+def _warn_of_ambiguous_name(
     context: Context, table: Table, name: str, above: Collection[str], column: str
 ) -> None:
     """Warn about a name in a formula that is both a column and a parameter or value of the row."""
@@ -374,14 +374,16 @@ def _warn_of_both(
         )
 
 
-def _is_over_rows(table: Table, name: str, statistics: Collection[str]) -> bool:
+def _reads_rows(table: Table, name: str, statistics: Collection[str]) -> bool:
     whole, base, _ = spoken(name)
     statistic, _, variable = base.partition(".")
     of_rows = statistic in statistics and variable in (*OWN_NAMES, *table.names)
     return not whole and (of_rows or base == "count.done")
 
 
-def _check_over_rows(context: Context, path: Path, table: Table, name: str, column: str) -> bool:
+def _check_row_statistic(
+    context: Context, path: Path, table: Table, name: str, column: str
+) -> bool:
     """Return False after reporting a statistic over a row's jobs that never has a value."""
     _, base, condition = spoken(name)
     if condition:
@@ -676,7 +678,7 @@ def _check_plot(context: Context, path: Path, table: Table) -> None:
     plot = table.plot
     y = plot.get("y") or []
     drawn = {*table.row_names, *table.per_value}
-    if "x" in plot and context.intact((*path, "x")):
+    if "x" in plot and context.is_valid((*path, "x")):
         _check_column(context, (*path, "x"), table, str(plot["x"]))
     named: list[tuple[Path, object]] = []
     if isinstance(y, list):
@@ -686,7 +688,7 @@ def _check_plot(context: Context, path: Path, table: Table) -> None:
     for of, error in (plot.get("errors") or {}).items():
         named += [((*path, "errors", of), error), ((*path, "errors", of), of)]
     for place, name in named:
-        if context.intact(place) and name not in drawn:
+        if context.is_valid(place) and name not in drawn:
             _check_column(context, place, table, str(name))
 
 

@@ -81,7 +81,7 @@ def bind_trigger(context: Context, path: Path, spec: Mapping[str, Any]) -> Bound
     if not isinstance(kind, str) or kind not in context.registry.triggers:
         return None
     record = context.registry.triggers[kind]
-    name = spec.get("name") if context.intact((*path, "name")) else None
+    name = spec.get("name") if context.is_valid((*path, "name")) else None
     metric: MetricPath | None = None
     named_well = True
     if record.name_means == "metric":
@@ -100,7 +100,7 @@ def bind_trigger(context: Context, path: Path, spec: Mapping[str, Any]) -> Bound
     options = OptionCheck(context, record.options, MatchContext()).options(path, given)
     shown = context.named(record, kind)
     required = record.options.get("required", ())
-    if any(options.get(key) is None or not context.intact((*path, key)) for key in required):
+    if any(options.get(key) is None or not context.is_valid((*path, key)) for key in required):
         return None
     if not named_well:
         return None
@@ -123,7 +123,7 @@ def bind_trigger(context: Context, path: Path, spec: Mapping[str, Any]) -> Bound
         metric = context.metric(trigger.metric, (*path, "trigger"))
         if metric is None:
             return None
-    about = _about(context, trigger)
+    about = _event_subjects(context, trigger)
     has_job = trigger.every is None and about != {"run"} if metric is None else False
     each = read_each(context, path, spec, trigger, has_job)
     if "each" in spec and each is None:
@@ -216,7 +216,7 @@ def _check_observed(
         return
     wanted = context.names(needs, options, f"trigger {kind!r}: its 'needs_variables'")
     for name in sorted(wanted or ()):
-        hint = context.why_not(trigger.group, name)
+        hint = context.why_not_observed(trigger.group, name)
         if hint is not None:
             whose = "any job group" if trigger.group is None else f"the job group {trigger.group!r}"
             context.report(
@@ -228,7 +228,7 @@ def _check_observed(
             return
 
 
-def _about(context: Context, trigger: Trigger) -> frozenset[str]:
+def _event_subjects(context: Context, trigger: Trigger) -> frozenset[str]:
     """Return what the events of the trigger are about.
 
     Events of plugins count as events of jobs.

@@ -22,7 +22,7 @@ from ensemble_core.display.text_style import (
     printable,
     shorten,
 )
-from ensemble_core.model.causes import said_cause
+from ensemble_core.model.causes import reported_cause
 from ensemble_core.model.decisions import (
     AddRule,
     Call,
@@ -251,7 +251,12 @@ class Narrator:
             return  # the rest of a rate-limited submit, which has been printed
         group = self._ensemble.groups.get(submit.group)
         count = str(len(submit.jobs))
-        if not self._pacing and group is not None and len(submit.jobs) < group.size and self._paced:
+        if (
+            not self._pacing
+            and group is not None
+            and len(submit.jobs) < group.size
+            and self._is_rate_limited
+        ):
             count = f"{group.size}, {len(submit.jobs)} now"
         fields: dict[str, object] = {"name": submit.group, "command": "", "count": count}
         if not submit.jobs:
@@ -314,11 +319,11 @@ class Narrator:
             own = dict.fromkeys(job.parameters.get(name) for job in submit.jobs)
             usual = group.parameters.get(name, ()) if group is not None else ()
             # Of a rate-limited submit, only the first jobs are here.
-            values[name] = usual if self._paced and own.keys() <= set(usual) else own
+            values[name] = usual if self._is_rate_limited and own.keys() <= set(usual) else own
         return values
 
     @property
-    def _paced(self) -> bool:
+    def _is_rate_limited(self) -> bool:
         return self._ensemble.limits.submits_per_second is not None
 
     def _command(self, job: Job) -> str:
@@ -341,10 +346,10 @@ class Narrator:
 
     def _cancel(self, cancel: Cancel) -> Iterator[OutputLine]:
         yield self._action(
-            f"cancel {self._listed(cancel.jobs) or 'nothing: no matching active jobs'}"
+            f"cancel {self._list_names(cancel.jobs) or 'nothing: no matching active jobs'}"
         )
 
-    def _listed(self, names: tuple[str, ...]) -> str:
+    def _list_names(self, names: tuple[str, ...]) -> str:
         if len(names) <= 4:
             return ", ".join(names)
         return f"{', '.join(names[:3])}, {self._out.ellipsis} ({len(names)} jobs)"
@@ -476,7 +481,7 @@ class Narrator:
             if severity == 0 and not active.told:
                 active.told = True
                 if event.context.get("type") != "cancel":
-                    said = said_cause(event.context)
+                    said = reported_cause(event.context)
                     kind = said or str(event.context.get("type") or "exception")
                     active.why = kind
                     note = str(event.context.get("note") or "")
@@ -485,7 +490,7 @@ class Narrator:
             status = event.context.get("status")
             if status != 0 and not active.told:
                 active.told = True
-                said = said_cause(event.context)
+                said = reported_cause(event.context)
                 active.why = said or _short_status(status)
                 reason = f"{said}: {describe_status(status)}" if said else describe_status(status)
                 yield from self._failed(event.job, active, reason, words=True)
@@ -501,7 +506,7 @@ class Narrator:
                 yield OutputLine(self._err.paint(f"{told} in the summary", "bad"), error=True)
             return
         told = f"   failed {printable(job)}: {printable(reason)}"
-        last = _last_words(active.stderr) if active.stderr else ""
+        last = _last_line(active.stderr) if active.stderr else ""
         if last and words:
             told += f": {shorten(printable(last), 160, self._err)}"
         shown = self._err.paint(told, "bad")
@@ -564,7 +569,7 @@ def _plain(value: object) -> object:
     return dict(value) if isinstance(value, Mapping) else str(value)
 
 
-def _last_words(path: str) -> str:
+def _last_line(path: str) -> str:
     """Return the last line of an output file, from its last 4 KiB.
 
     The line is empty if the path is not a regular file.

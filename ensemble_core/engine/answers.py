@@ -43,9 +43,9 @@ class Answers:
             for spec in event.result:
                 self._rules.follow(called.origin, spec)
             state.via = None
-        return [(self._answered, called)]
+        return [(self._settle_index, called)]
 
-    def _answered(self, called: Pending[Call] | None, event: Event) -> Steps:
+    def _settle_index(self, called: Pending[Call] | None, event: Event) -> Steps:
         """Settle the index that waited for this call, if it has no other pending calls."""
         record = None if called is None else called.origin.match.record
         if record is not None:
@@ -65,7 +65,7 @@ class Answers:
         if called is not None:
             message = f"{called.origin.rule}: {event.error}"
             state.error(message, called.origin, tolerated=called.decision.tolerated)
-        return self._answered(called, event)
+        return self._settle_index(called, event)
 
     def delivered(self, event: Delivered) -> None:
         """Handle messages that were delivered, or that could not be delivered after all
@@ -86,7 +86,7 @@ class Answers:
             message = f"cannot deliver {what} to {event.to}: {event.error}"
             state.out.append(Log(level="warning", message=message))
 
-    def deliver_again(self) -> None:
+    def redeliver(self) -> None:
         """Send messages again whose delivery is not confirmed."""
         for notice, sent in self._state.notices.items():
             again = replace(sent, attempt=sent.attempt + 1)
@@ -125,7 +125,7 @@ class Answers:
                 )
             )
 
-    def ask_again(self, request: str) -> None:
+    def repeat_request(self, request: str) -> None:
         """Repeat a resize request with the same id."""
         self._state.resizes[request] = asked = self._state.resizes[request].retry()
         self._state.out.append(asked.decision)

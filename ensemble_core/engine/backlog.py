@@ -14,7 +14,7 @@ from ensemble_core.engine.state import State
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.jobs import Job, JobGroup
 
-__all__ = ["ORDERS", "Order", "taken_next"]
+__all__ = ["ORDERS", "Order", "take_next"]
 
 Order = Literal["given", "random", "ascending", "descending", "shortest", "longest"]
 ORDERS: tuple[Order, ...] = (
@@ -22,7 +22,7 @@ ORDERS: tuple[Order, ...] = (
 )
 
 
-def taken_next(
+def take_next(
     state: State, names: Sequence[str], count: int, order: Order, seed: int
 ) -> Iterator[tuple[JobGroup, Job]]:
     """Remove up to ``count`` jobs from the backlogs of these groups, and yield each with its group.
@@ -47,7 +47,7 @@ def taken_next(
             standing, place = _drawn(standings, seed)
         else:
             standing, place = next((each, 0) for each in standings if each.backlog)
-        entry, parameters, replica = standing.group.element(_take(standing, place))
+        entry, parameters, replica = standing.group.element(_pop(standing, place))
         job = entry.job(standing.next_index, parameters, replica)
         standing.next_index += 1
         changed[standing.group.name] = None
@@ -91,7 +91,7 @@ def _drawn(standings: list[GroupState], seed: int) -> tuple[GroupState, int]:
     raise AssertionError("the count of remaining elements is inconsistent")
 
 
-def _take(standing: GroupState, place: int) -> int:
+def _pop(standing: GroupState, place: int) -> int:
     """Remove the element at this position from the backlog, and return it.
 
     The first remaining element moves to the position (Fisher-Yates shuffle). Only elements that

@@ -90,7 +90,7 @@ class Effects:
         """Check newly enabled rules, because their metrics may already satisfy them."""
         for rule_state in states:
             self.state.schedule(rule_state, self.state.now)
-            self.state.look_at_once(rule_state)
+            self.state.check_soon(rule_state)
 
     def _steer(self, decision: SetGenerator) -> None:
         """Pause or continue a generator, request more points, or let it learn from other
@@ -166,7 +166,7 @@ class Effects:
             self._end_by_fault(faults)
             return
         failed = state.errors or state.unhandled_failures
-        self.end(Terminate(exit_code=1 if failed else 0, reason=self._why(), natural=True))
+        self.end(Terminate(exit_code=1 if failed else 0, reason=self._failure_text(), natural=True))
 
     def _end_by_limit(self) -> None:
         """End the run because a limit holds all remaining jobs.
@@ -181,7 +181,7 @@ class Effects:
         """End the run because generators failed. A resume builds them again."""
         state = self.state
         which = f"generator{'s' * (len(names) > 1)} {', '.join(names)}"
-        reason = f"{which} failed; {self._why()}"
+        reason = f"{which} failed; {self._failure_text()}"
         state.ended_for_now = Terminate(exit_code=1, reason=reason, natural=True)
         self._end(state.ended_for_now)
 
@@ -209,9 +209,13 @@ class Effects:
             )
         jobs = "1 job" if len(held) == 1 else f"{len(held)} jobs"
         reason = f"only held jobs are left: {jobs} {named}; " + "; ".join(parts)
-        return f"{reason}; {self._why()}" if state.errors or state.unhandled_failures else reason
+        return (
+            f"{reason}; {self._failure_text()}"
+            if state.errors or state.unhandled_failures
+            else reason
+        )
 
-    def _why(self) -> str:
+    def _failure_text(self) -> str:
         failures, errors = self.state.unhandled_failures, self.state.errors
         reasons = []
         if failures:
@@ -256,10 +260,13 @@ def waiting_of(
         and record.link is not None
         and record.link.rule in own
     ]
-    return (*waiting, *(job for job, index in state.attempts.items() if _by(index, own)))
+    return (
+        *waiting,
+        *(job for job, index in state.attempts.items() if _is_submitted_by(index, own)),
+    )
 
 
-def _by(index: Index, rules: set[str]) -> bool:
+def _is_submitted_by(index: Index, rules: set[str]) -> bool:
     link = index.record.link
     return link is not None and link.rule in rules
 

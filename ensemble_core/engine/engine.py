@@ -240,13 +240,13 @@ class Engine:
 
     def snapshot(self) -> MetricsView:
         """Return the current values of all metrics in a form that another thread can read."""
-        return self._look() if self._view is None else self._view
+        return self._metrics_view() if self._view is None else self._view
 
     def tables(self) -> Tables:
         """Return the file's tables. Each table is computed when it is read."""
         return self.state.tables()
 
-    def _look(self) -> MetricsView:
+    def _metrics_view(self) -> MetricsView:
         self.state.table.gauges.fill()
         self.state.rules.fill()
         for generator in self.state.generators.values():
@@ -285,7 +285,7 @@ class Engine:
         # error at the same event.
         self._view = None
         if out and any(type(each) is Call and each.kind != "generator" for each in out):
-            self._view = self._look()
+            self._view = self._metrics_view()
         metrics = state.metrics
         if metrics.problems or metrics.warnings:
             self._report_metric_problems()
@@ -350,7 +350,7 @@ class Engine:
             return None
         if state.heeds and event.name in state.heeds:
             if state.silence.of:
-                state.silence.heed(record, event.name, state.now, state.timers)
+                state.silence.handle_event(record, event.name, state.now, state.timers)
             if record.outcome == "success" and event.name == "finish":
                 self._compute_result(record, event)
         index = state.rules.index
@@ -480,9 +480,9 @@ class Engine:
         # Report only changed gauges, as in an uninterrupted run.
         gauges = state.metrics.gauges
         state.set_gauges({p: v for p, v in event.resources.items() if gauges.get(p) != v})
-        self._answers.deliver_again()
-        self._effects.submission.look_up_again()
-        cancelled = self._submit_again(event.absent)
+        self._answers.redeliver()
+        self._effects.submission.repeat_look_ups()
+        cancelled = self._resubmit(event.absent)
         for job in event.gone:
             if job in state.table.records:
                 self._stopping.requeue(state.table.records[job])
@@ -508,7 +508,7 @@ class Engine:
                 state.out.append(asked.decision)
         for request in resizes:
             if request in state.resizes:
-                self._answers.ask_again(request)
+                self._answers.repeat_request(request)
         if state.generators:
             self._generating.resumed()
         state.withdrawn += cancelled
@@ -533,7 +533,7 @@ class Engine:
         self._stopping.submit_requeued()
         state.link = state.deepest = None
 
-    def _submit_again(self, absent: Sequence[str]) -> list[JobRecord]:
+    def _resubmit(self, absent: Sequence[str]) -> list[JobRecord]:
         """Submit jobs again that never reached the queue.
 
         If such a job is being cancelled, end it instead. Return the jobs that were ended.
@@ -622,7 +622,7 @@ class Engine:
             state.look_for_end = True
             state.beat()
             self._rules.react(("heartbeat",), None, event)
-            return [(self._end_beat,)]
+            return [(self._end_heartbeat,)]
         if event.timer == "interval":
             rule_state = state.rules.states[event.key]
             self._rules.consider(rule_state, Match(event))
@@ -631,7 +631,10 @@ class Engine:
         if event.timer == "silent":
             found = state.silence.found(event.key, state.now)
             state.look_for_end = True
-            return [*((self._silent, *each) for each in found), (self._await_silence, event.key)]
+            return [
+                *((self._on_silence, *each) for each in found),
+                (self._await_silence, event.key),
+            ]
         if event.timer == "pace":
             self._effects.submission.release()
         elif event.timer == "attempt":
@@ -643,20 +646,20 @@ class Engine:
             asked = state.retries.pop(event.key, None)
             if asked is not None and asked.origin.rule_state.enabled:
                 state.resizes[event.key] = asked
-                self._answers.ask_again(event.key)
+                self._answers.repeat_request(event.key)
             state.look_for_end = True
         return None
 
     # The methods below are steps that follow from timers.
 
-    def _end_beat(self, event: Event) -> None:
+    def _end_heartbeat(self, event: Event) -> None:
         self.state.beating = False
 
     def _keep_interval(self, rule_state: RuleState, event: TimerElapsed) -> None:
         if not rule_state.live:
             self.state.timers.stop("interval", event.key)
 
-    def _silent(self, seconds: float, job: str, event: Event) -> None:
+    def _on_silence(self, seconds: float, job: str, event: Event) -> None:
         record = self.state.table.records.get(job)
         if record is not None and (record.refused or not record.cancelling):
             self._rules.silent(record, seconds, event)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from ensemble_core.engine import retention
-from ensemble_core.engine.backlog import Order, taken_next
+from ensemble_core.engine.backlog import Order, take_next
 from ensemble_core.engine.effects import changed, waiting_of
 from ensemble_core.engine.names import JobFields
 from ensemble_core.engine.records import Origin
@@ -97,7 +97,7 @@ class EngineFiring:
         none = [name for name, values in given.items() if not values]
         if none:
             return self.log(f"no value for {none[0]}: no jobs of {group} submitted")
-        source = source_of(self._state, group, overrides).giving(given)
+        source = source_of(self._state, group, overrides).with_values(given)
         return Submit(**self.origin.mark, group=group, jobs=expand(self._state, source))
 
     def retry(
@@ -135,7 +135,7 @@ class EngineFiring:
         seed: int = 0,
     ) -> Iterable[Decision]:
         taken: dict[str, list[tuple[JobGroup, Job]]] = {}
-        for entry, job in taken_next(self._state, groups, count, order, seed):
+        for entry, job in take_next(self._state, groups, count, order, seed):
             taken.setdefault(job.group, []).append((entry, job))
         for name, each in taken.items():
             jobs = tuple(job for _, job in each)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ensemble_core.engine.job_states import TRANSITIONS, exit_code, transition_of
-from ensemble_core.model.causes import Cause, cause_of, said_cause
+from ensemble_core.model.causes import Cause, cause_of, reported_cause
 from ensemble_core.model.events import JobEvent
 from ensemble_core.model.jobs import JobState
 
@@ -50,12 +50,12 @@ class ForeignJobs:
             trigger_events = list(step.moving)
         if name == "exception" and context.get("severity", 0) == 0 and job.exception is None:
             job.exception = str(context.get("type", ""))
-            job.cause = said_cause(context)
+            job.cause = reported_cause(context)
         elif name == "finish":
             status = context.get("status")
             job.status = status if isinstance(status, int) else None
             if job.exception is None:
-                job.cause = said_cause(context)
+                job.cause = reported_cause(context)
         if name in ("finish", "clean") and not ended:
             if job.exception == "cancel":
                 trigger_events.append("job-cancel")

@@ -182,7 +182,7 @@ class OwnGauges:
             return self._groups[gauge.removeprefix(BACKLOG)].backlog
         self.keep()
         if gauge in _OF_ONE:
-            return self._of_one(gauge)
+            return self._waiting_gauge(gauge)
         if gauge == "queue.active":
             return self._active
         if gauge == "waiting.jobs":
@@ -193,7 +193,7 @@ class OwnGauges:
             return self._nodes
         return next((self._states[at] for at, name in _QUEUE.items() if name == gauge), None)
 
-    def _of_one(self, gauge: str) -> int:
+    def _waiting_gauge(self, gauge: str) -> int:
         if not self._waiting:
             return 0
         if gauge == "waiting.smallest":
@@ -204,8 +204,8 @@ class OwnGauges:
             # A queue's next job is the oldest one with the highest urgency.
             return next(iter(self._lines[max(self._lines)].values()))
         counts = self._metrics.counts
-        handed_on = sum(counts[name]["submitted"] - len(x.held) for name, x in self._groups.items())
-        place = draw("waiting.random", f"{handed_on}.{self.beats}", self._waiting)
+        copy_for = sum(counts[name]["submitted"] - len(x.held) for name, x in self._groups.items())
+        place = draw("waiting.random", f"{copy_for}.{self.beats}", self._waiting)
         for nodes in sorted(self._sizes):
             place -= self._sizes[nodes]
             if place < 0:

@@ -85,7 +85,7 @@ class GeneratorScheduler:
         if self.state.ended is not None:
             return None
         if not generator.ended:
-            self._ask(generator, spec, event)
+            self._call_generator(generator, spec, event)
             return None
         improves = self.jobs.end(generator, spec, point := generator.ended.pop(0))
         generator.short = False
@@ -102,14 +102,14 @@ class GeneratorScheduler:
         if lost >= _MOST_LOST and not generator.successes and generator.fault is None:
             self.stop_failed(generator, f"lost its first {lost} points: check the failed jobs")
 
-    def _ask(self, generator: GeneratorState, spec: GeneratorSpec, event: Event) -> None:
+    def _call_generator(self, generator: GeneratorState, spec: GeneratorSpec, event: Event) -> None:
         """Call the generator if it has not seen all finished points, or if more points may be
         open.
         """
         state = self.state
         if generator.asking is not None or generator.fault is not None:
             return
-        if not generator.met and spec.until is not None and self._until(spec, event):
+        if not generator.met and spec.until is not None and self._is_until_met(spec, event):
             generator.met = True
         count = 0
         if not (generator.met or generator.exhausted or generator.paused):
@@ -131,7 +131,7 @@ class GeneratorScheduler:
         generator.asking = Asking(call, count, told, readings)
         state.out.append(call)
 
-    def _until(self, spec: GeneratorSpec, event: Event) -> bool:
+    def _is_until_met(self, spec: GeneratorSpec, event: Event) -> bool:
         state, until = self.state, spec.until
         assert until is not None
         match = Match(event)

@@ -102,7 +102,7 @@ class GeneratorState:
             other = known[name]
             for point in other.points:
                 if point.state != "pending" and not point.open and point not in other.ended:
-                    self.over.append(point.handed_on(name))
+                    self.over.append(point.copy_for(name))
 
     def rank(self, point: Point, vocs: Vocs) -> bool:
         """Compare a finished point with earlier points.

@@ -96,18 +96,18 @@ class GroupState:
         """Number of unfinished indices."""
         return counted(self.counts, "open")
 
-    def speak(self, names: Iterable[str]) -> None:
+    def keep_variables(self, names: Iterable[str]) -> None:
         """Keep these variables for each index or slice from now on, and counters for each index."""
         for name in names:
             self.spoken.add(name)
             if name.endswith(")"):
-                self._speak_filtered(name)
+                self._keep_filtered(name)
         for change, counters in CHANGES.items():
             self.spoken_changes[change] = tuple(
                 each for each in counters if f"count.{each[0]}" in self.spoken
             )
 
-    def _speak_filtered(self, name: str) -> None:
+    def _keep_filtered(self, name: str) -> None:
         base, condition = split_filter(name)
         if base.startswith("count."):
             if condition not in self.count_filters:

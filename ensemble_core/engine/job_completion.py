@@ -43,7 +43,7 @@ class JobCompletion:
         if index is None or (
             index.record is record and not (index.retry or index.calls or index.waits or index.over)
         ):  # usually, settle_index has nothing to decide, so skip the call
-            follow = self._over(record, event)
+            follow = self._finish_index(record, event)
         else:
             follow = self.settle_index(index, event)
         if state.table.holds:
@@ -68,7 +68,7 @@ class JobCompletion:
         index.retried += 1
         known = JobFields(fields, record)
         try:
-            changed, wait = policy.worked_out(known, state.metric)
+            changed, wait = policy.evaluate(known, state.metric)
         except EnsembleError as error:
             state.error(f"cannot retry {record.job.id}: {error}")
             return
@@ -88,14 +88,14 @@ class JobCompletion:
                 return ()
             if state.ended is not None and state.ended is state.ended_for_now:
                 return None  # a resume revokes this end, so the index is not lost
-        return self._over(index.record, event)
+        return self._finish_index(index.record, event)
 
     def resumed(self, event: Event) -> Steps:
         """Continue retries and held jobs after a resume that revoked an end or changed the file."""
         steps: list[Step] = [(self.settle_index, each) for each in self.state.attempts.values()]
         return [*steps, (self._hand_over, tuple(self.state.table.groups))]
 
-    def _over(self, record: JobRecord, event: Event) -> Steps:
+    def _finish_index(self, record: JobRecord, event: Event) -> Steps:
         """Finish an index after its last attempt."""
         state, index = self.state, record.kept
         done = record.outcome == "success"

@@ -24,7 +24,7 @@ from ensemble_core.metrics.store import (
     VARIABLES,
     MetricStore,
 )
-from ensemble_core.model.causes import said_cause
+from ensemble_core.model.causes import reported_cause
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.ensemble import Limits
 from ensemble_core.model.events import JobEvent
@@ -176,7 +176,7 @@ class JobTable:
         if record.passed:
             self._count_passing(record, "submitted")
         if group.watches or group.spoken or self.gauges.kept:
-            self._counted(group, record, "first" if index is None else "again")
+            self._count_change(group, record, "first" if index is None else "again")
 
     def enter_slice(self, index: Index, table: SliceTable, *, late: bool = False) -> None:
         """Add an index to the slice with its parameters.
@@ -357,7 +357,7 @@ class JobTable:
             self._count_passing(record, change)
             index = record.kept
         if group.watches or group.spoken_changes[change]:
-            self._counted(group, record, change)
+            self._count_change(group, record, change)
         if done and (done_jobs := self.done.get(job.group)) is not None:
             duration = None
             if record.started is not None and record.finished is not None:
@@ -414,7 +414,7 @@ class JobTable:
         if record.reused is not None:  # use the duration of the earlier job
             record.started = event.timestamp - float(context.get("duration") or 0.0)
         if "cause" in context and record.exception is None:
-            record.cause = said_cause(context)
+            record.cause = reported_cause(context)
         self.finishes += 1
         return self._outcome(record, event.timestamp)
 
@@ -430,7 +430,7 @@ class JobTable:
             record.exception = str(event.context.get("type", ""))
             record.note = str(event.context.get("note", ""))
             if record.outcome is None:
-                record.cause = said_cause(event.context)
+                record.cause = reported_cause(event.context)
             status = event.context.get("status")
             if record.status is None and isinstance(status, int):
                 record.status = status  # a job that could not be launched: 126 or 127
@@ -489,7 +489,7 @@ class JobTable:
             for each in record.kept.slices:
                 each.counters[outcome] += 1
         if group.watches or group.spoken_changes[outcome] or self.gauges.kept:
-            self._counted(group, record, outcome)
+            self._count_change(group, record, outcome)
         if record.reused is not None and outcome == "success":
             self._count_reused(group, record)
         if outcome == "failed":
@@ -525,9 +525,9 @@ class JobTable:
                 each.counters["reused"] += 1
         self._count_for(record, record.passed, "reused")
         if group.watches or group.spoken_changes["reused"]:
-            self._counted(group, record, "reused")
+            self._count_change(group, record, "reused")
 
-    def _counted(self, group: GroupState, record: JobRecord, change: Change) -> None:
+    def _count_change(self, group: GroupState, record: JobRecord, change: Change) -> None:
         """Update counters of a group, and mark them as changed if rules wait for them."""
         if group.watches or self.gauges.kept:
             for counter, by in CHANGES[change]:
@@ -552,12 +552,12 @@ class JobTable:
         ``row`` has the columns that filters can use.
         """
         for name in group.filtered[variable]:
-            if self._passes(record, filter_in(name), row):
+            if self._passes_filter(record, filter_in(name), row):
                 self._sample(group, record, name, value, now)
                 self._record(record.job.group, name, value, now)
 
     @staticmethod
-    def _passes(record: JobRecord, condition: Filter, row: Mapping[str, Any]) -> bool:
+    def _passes_filter(record: JobRecord, condition: Filter, row: Mapping[str, Any]) -> bool:
         """Return True if this row passes the filter.
 
         If the filter uses no column, the answer is stored for the attempt.
@@ -609,7 +609,7 @@ class JobTable:
         for name in group.filtered["duration"]:
             condition = filter_in(name)
             named = any(each in results for each in condition.names)
-            if named is with_result and self._passes(record, condition, row):
+            if named is with_result and self._passes_filter(record, condition, row):
                 self._sample(group, record, name, duration, now)
                 self._record(record.job.group, name, duration, now)
 

@@ -162,7 +162,7 @@ class JobFields(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._fields and name.startswith("job."):
-            found = _of_job(self._record, name.removeprefix("job."))
+            found = _job_field(self._record, name.removeprefix("job."))
             if found is not None:
                 return found
         return self._fields[name]
@@ -174,7 +174,7 @@ class JobFields(Mapping[str, Any]):
         return len(self._fields)
 
 
-def _of_job(record: JobRecord, name: str) -> Any:
+def _job_field(record: JobRecord, name: str) -> Any:
     """Return the value of ``job.NAME``, or ``None`` if it has none or the name is unknown."""
     job, files = record.job, record.files or {}
     if name in ("workdir", "stdout", "stderr"):

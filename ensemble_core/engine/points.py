@@ -159,7 +159,7 @@ class PointJobs:
         generator.over.append(point)
         for other in self.state.generators.values():
             if generator.name in other.sources:
-                other.over.append(point.handed_on(generator.name))
+                other.over.append(point.copy_for(generator.name))
         return improves
 
     def _origin(self, spec: GeneratorSpec, event: Event) -> Origin:

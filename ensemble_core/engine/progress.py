@@ -29,9 +29,9 @@ def progress_of(state: State) -> Progress:
         done=over,
         planned=over + still_open,
         open=more,
-        to_go=None if more or (held and limits) or state.ended else _to_go(state),
-        used=_named(costs, USED),
-        committed=_named(costs, COMMITTED) if limits else {},
+        to_go=None if more or (held and limits) or state.ended else _remaining_seconds(state),
+        used=_costs_of_kind(costs, USED),
+        committed=_costs_of_kind(costs, COMMITTED) if limits else {},
         limits=limits,
         held=held,
         reached=tuple(state.limits_told),
@@ -50,7 +50,7 @@ def _count(state: State, group: str, counter: str) -> int:
     return int(state.metric(f"count.{group}.{counter}") or 0)
 
 
-def _named(costs: dict[str, float], kind: str) -> dict[str, float]:
+def _costs_of_kind(costs: dict[str, float], kind: str) -> dict[str, float]:
     return {
         name.removeprefix(kind): value for name, value in costs.items() if name.startswith(kind)
     }
@@ -70,7 +70,7 @@ def _may_submit(rule_state: RuleState) -> bool:
     return any(each.submits and not each.retries for each in flat)
 
 
-def _to_go(state: State) -> float | None:
+def _remaining_seconds(state: State) -> float | None:
     """Estimate the seconds until all jobs are over, or return ``None`` if this is impossible.
 
     The estimate is the remaining time of all waiting and running jobs, divided by the number of
@@ -138,7 +138,7 @@ def _with_reason(state: State, report: RuleReport) -> RuleReport:
     for name in sorted(rule_state.rule.of_tables):
         # In a slice, the table covers other rows unless the name begins with "all.".
         if name in seen and seen[name] is None and (rule_state.slices is None or name[:4] == ALL):
-            why = state.tables().why_none(name)
+            why = state.tables().why_no_value(name)
             if why:
                 text = f"{name} without a value"
                 seen_with_reason = report.last_seen.replace(text, f"{text} ({why})")

@@ -59,8 +59,8 @@ def refusal(state: State, action: Mapping[str, Any]) -> EnsembleError | None:
         if rule not in known:
             return _no_such("the run has no rule", rule, known, "no-such-rule")
     try:
-        _check_given(state, action)
-        state.ensemble.binder.action(_merged(state, action))
+        _check_parameters(state, action)
+        state.ensemble.binder.action(_with_parameters(state, action))
     except EnsembleError as error:
         return UsageError(error.what, cause=error.cause, hint=error.hint, code=error.code)
     return None
@@ -73,7 +73,7 @@ def _no_such(what: str, name: object, known: list[str], code: str) -> UsageError
     return UsageError(f"{what} {name!r}", hint=hint, code=code)
 
 
-def _check_given(state: State, action: Mapping[str, Any]) -> None:
+def _check_parameters(state: State, action: Mapping[str, Any]) -> None:
     """Reject a submit without values for a parameter that a function computes.
 
     Only rules can call functions.
@@ -92,7 +92,7 @@ def _check_given(state: State, action: Mapping[str, Any]) -> None:
             )
 
 
-def _merged(state: State, action: Mapping[str, Any]) -> dict[str, Any]:
+def _with_parameters(state: State, action: Mapping[str, Any]) -> dict[str, Any]:
     """Return the action with all parameters of its group, unless the action itself gives their
     values.
 
@@ -128,7 +128,7 @@ def check_parameters(state: State, action: Mapping[str, Any]) -> None:
 
     A parameter that had a placeholder and has none after the change was probably forgotten.
     """
-    given = _merged(state, action).get("with") or {}
+    given = _with_parameters(state, action).get("with") or {}
     fields = {key: given[key] for key in (*_TEXTS, "parameters", "points") if key in given}
     standing = state.table.groups.get(str(action.get("label")))
     if standing is not None and not fields.keys().isdisjoint(_TEXTS):
@@ -170,7 +170,7 @@ def carry_out(effects: Effects, event: Requested) -> None:
     try:
         if refused is not None:
             raise refused
-        action = state.ensemble.binder.action(_merged(state, event.action))
+        action = state.ensemble.binder.action(_with_parameters(state, event.action))
         for decision in EngineFiring(state, origin).perform(action):
             effects.apply(origin, decision)
             if state.ended is not None:

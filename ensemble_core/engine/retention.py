@@ -41,7 +41,7 @@ def serve(table: JobTable, rule: BoundRule, statistics: Mapping[str, StatisticSp
         if not name.startswith("count.") or name.endswith(")"):  # slices have all counts anyway
             add_read(slices.reads, name, statistics)
     for group in groups:
-        table.groups[group].speak(slices.reads)
+        table.groups[group].keep_variables(slices.reads)
 
 
 def keep_done(table: JobTable, tables: Iterable[Table], rules: Iterable[BoundRule]) -> None:
@@ -94,4 +94,4 @@ def read(
     for name in sorted(names):
         add_read(found.reads, name, statistics)
         found.counts_passing |= name.startswith("count.") and name.endswith(")")
-    found.speak(found.reads)
+    found.keep_variables(found.reads)

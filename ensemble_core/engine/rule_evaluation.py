@@ -217,7 +217,7 @@ class RuleEvaluation:
         value = None if rule_state.watch is None else rule_state.watch.last
         known: dict[str, Any] | None = None
         if predicate is not None:
-            known = self._known(rule_state, match._replace(scope=scope))
+            known = self._condition_values(rule_state, match._replace(scope=scope))
         elif condition is not None and condition.comparison is None:
             known = state.known(rule_state, match, scope)
             if value is not None and "value" in condition.names:
@@ -239,7 +239,9 @@ class RuleEvaluation:
                         holds is not None or not rule_state.seen or None in rule_state.seen.values()
                     ):
                         whole = len(known) == rule_state.spoken
-                        rule_state.seen = known if whole else state.spoken_of(condition, known)
+                        rule_state.seen = (
+                            known if whole else state.condition_values(condition, known)
+                        )
                     if self.observer is not None:
                         verdict: Verdict = "no value" if holds is None else "condition"
                         self.observer.considered(rule_state, match, verdict, known)
@@ -266,7 +268,7 @@ class RuleEvaluation:
         else:
             match = match._replace(scope=scope)
             if known is not None:
-                known = self._known(rule_state, match)
+                known = self._condition_values(rule_state, match)
             self._fire(rule_state, one, match, known)
 
     def _report(
@@ -279,7 +281,7 @@ class RuleEvaluation:
         if self.observer is not None:
             self.observer.considered(rule_state, match, verdict, known)
 
-    def _known(self, rule_state: RuleState, match: Match) -> dict[str, Any]:
+    def _condition_values(self, rule_state: RuleState, match: Match) -> dict[str, Any]:
         known = self.state.fields(match)
         if rule_state.value is not None:
             known["value"] = rule_state.value
@@ -317,7 +319,7 @@ class RuleEvaluation:
         state.look_for_end = True
         state.firings += 1
         if known is None:
-            known = self._known(rule_state, match)
+            known = self._condition_values(rule_state, match)
         self._report(rule_state, match, "fired", known)
         origin = Origin(rule_state, state.firings, link, match, known)
         state.out.append(
@@ -330,11 +332,11 @@ class RuleEvaluation:
                 each=match.scope.parameters if isinstance(match.scope, Slice) else NOTHING,
             )
         )
-        self._go_through(self._perform(origin, rule.actions))
+        self._perform_all(self._perform(origin, rule.actions))
 
     # -- actions -------------------------------------------------------------------------------
 
-    def _over(self) -> bool:
+    def _is_over(self) -> bool:
         """Return True if the current firing must stop because the run has ended."""
         return self.state.ended is not None and not self._closing
 
@@ -345,12 +347,12 @@ class RuleEvaluation:
         """
         state = self.state
         for action in actions:
-            if self._over():
+            if self._is_over():
                 return
             try:
                 decided: Iterable[object] = EngineFiring(state, origin).perform(action)
                 for decision in decided:
-                    if self._over():
+                    if self._is_over():
                         return
                     if self._closing and not isinstance(decision, (Log, Notify)):
                         what = decision.__class__.__name__
@@ -392,7 +394,7 @@ class RuleEvaluation:
             index.record.link = origin.link
         state.dropped += dropped
 
-    def _go_through(self, actions: Iterator[None]) -> None:
+    def _perform_all(self, actions: Iterator[None]) -> None:
         """Perform actions, including those of nested firings, with a stack instead of recursion."""
         stack = self._performing
         stack.append(actions)
@@ -421,7 +423,7 @@ class RuleEvaluation:
                 fields = spec.get("fields")
                 action = state.ensemble.binder.action(spec["action"])
                 known = origin.knowing(fields) if fields else origin
-                self._go_through(self._perform(known, (action,)))
+                self._perform_all(self._perform(known, (action,)))
         except EnsembleError as error:
             state.error(str(error), origin)
 
@@ -432,4 +434,4 @@ class RuleEvaluation:
         state.out.append(AddRule(**origin.mark, id=rule.id, spec=dict(rule.spec)))
         state.serve(rule)
         state.schedule(rule_state, state.now)
-        state.look_at_once(rule_state)
+        state.check_soon(rule_state)

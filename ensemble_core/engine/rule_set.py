@@ -77,7 +77,7 @@ class RuleSet:
         if state.rule.trigger.every is None:
             self.index.add(state, None if metric is None else self.path(metric))
 
-    def _leave(self, state: RuleState) -> None:
+    def _retire(self, state: RuleState) -> None:
         state.live = False
         if state.rule.trigger.every is None:
             self.index.discard(state)
@@ -165,7 +165,7 @@ class RuleSet:
         if state is None:
             raise EnsembleError(f"there is no rule {name!r}", code="no-such-rule")
         state.enabled = enabled
-        return self._moved(state)
+        return self._reindex(state)
 
     def _switch_instance(self, instance: InUse, on: bool, now: float) -> list[RuleState]:
         if instance.on == on:
@@ -174,16 +174,16 @@ class RuleSet:
         found: list[RuleState] = []
         for state in self.members(instance.name):
             state.on = on
-            found += self._moved(state)
+            found += self._reindex(state)
         return found
 
-    def _moved(self, state: RuleState) -> list[RuleState]:
+    def _reindex(self, state: RuleState) -> list[RuleState]:
         """Add a rule to the index if it can fire, or remove it.
 
         Return it in a list if it was added.
         """
         if state.live and not state.may_fire:
-            self._leave(state)
+            self._retire(state)
         elif state.may_fire and not state.live:
             self._enter(state)
             return [state]
@@ -217,12 +217,12 @@ class RuleSet:
         if rule.backoff_seconds:
             one.not_before = now + rule.backoff_seconds
         if state.live and not state.may_fire:
-            self._leave(state)
+            self._retire(state)
 
     def cut(self, state: RuleState, why: str = _CHAIN) -> None:
         """Permanently switch off a rule."""
         if state.live:
-            self._leave(state)
+            self._retire(state)
         state.cut, state.why_cut = True, why
 
     # -- queries -------------------------------------------------------------------------------

@@ -46,11 +46,11 @@ class Verdict(NamedTuple):
 def trace_rules(engine: Engine, rules: Iterable[str]) -> list[RuleTracer]:
     """Trace several rules of one engine."""
     tracers = [RuleTracer(engine, rule) for rule in rules]
-    engine.observe(_Several(tracers))
+    engine.observe(_ObserverGroup(tracers))
     return tracers
 
 
-class _Several:
+class _ObserverGroup:
     """A ``RuleObserver`` that passes every call on to several observers."""
 
     def __init__(self, observers: Sequence[RuleObserver]) -> None:
@@ -162,9 +162,9 @@ class RuleTracer:
             skips, until = one.skip, one.not_before
             if self.state.now >= until:
                 until = None
-        seen = self._seen(state, verdict, known)
+        seen = self._seen_values(state, verdict, known)
         if verdict == "no value":
-            note = self._why_none(state, seen, scope)
+            note = self._explain_missing_value(state, seen, scope)
         self._recorded.append(
             Verdict(verdict, state.value, seen, note, until, skips, one.fired, job, parameters)
         )
@@ -200,7 +200,7 @@ class RuleTracer:
         else:
             self._add("condition", state, value)
 
-    def _seen(
+    def _seen_values(
         self, state: RuleState, verdict: _Considered, known: Mapping[str, Any] | None
     ) -> Mapping[str, object]:
         """Return the names in the rule's condition with their values."""
@@ -210,16 +210,18 @@ class RuleTracer:
         # If the condition was false, the engine has just read the same values.
         seen = state.seen if verdict == "condition" else None
         if seen is None:
-            seen = self.state.spoken_of(condition, known)
+            seen = self.state.condition_values(condition, known)
         if "value" in seen:
             seen = {name: value for name, value in seen.items() if name != "value"}
         return seen
 
-    def _why_none(self, state: RuleState, seen: Mapping[str, object], scope: Scope | None) -> str:
+    def _explain_missing_value(
+        self, state: RuleState, seen: Mapping[str, object], scope: Scope | None
+    ) -> str:
         """Explain why statistics over tables have no value."""
         tables = self.state.tables(scope)
         missing = [n for n, v in seen.items() if v is None and n in state.rule.of_tables]
-        found = ((name, tables.why_none(name)) for name in missing)
+        found = ((name, tables.why_no_value(name)) for name in missing)
         return ", ".join(f"{name} ({why})" for name, why in found if why)
 
     def _metric(self) -> float | None:

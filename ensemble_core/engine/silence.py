@@ -40,10 +40,10 @@ class Silence:
             kept = self.of.setdefault(group, [])
             if any(quiet.seconds == seconds for quiet in kept):
                 continue
-            running = [each for each in records if each.job.group == group and _heard(each)]
+            running = [each for each in records if each.job.group == group and _is_observed(each)]
             kept.append(Quiet(seconds, {each.job.id: now for each in running}))
 
-    def heed(self, record: JobRecord, event: str, now: float, timers: Timers) -> None:
+    def handle_event(self, record: JobRecord, event: str, now: float, timers: Timers) -> None:
         """Handle a job's ``start``, ``finish`` or ``clean``."""
         if event == "start":
             self.begin(record, now, timers)
@@ -104,5 +104,5 @@ class Silence:
             self.wait(group, timers)
 
 
-def _heard(record: JobRecord) -> bool:
+def _is_observed(record: JobRecord) -> bool:
     return record.started is not None and record.outcome is None and bool(record.job.observe)

@@ -56,7 +56,7 @@ from ensemble_core.model.rules import BoundRule, group_path
 __all__ = ["State"]
 
 
-def _asks_for_everything(ensemble: Ensemble) -> bool:
+def _may_read_any_metric(ensemble: Ensemble) -> bool:
     """Return True if a function or slow action may read any metric."""
     return bool(ensemble.functions) or any(
         each.plan is None
@@ -102,7 +102,7 @@ class State:
         self, ensemble: Ensemble, *, everything: bool | None = None, shared: bool = False
     ) -> None:
         if everything is None:
-            everything = _asks_for_everything(ensemble)
+            everything = _may_read_any_metric(ensemble)
         self.ensemble = ensemble
         self.shared = shared
         self.now = float("-inf")
@@ -188,7 +188,7 @@ class State:
         before, self.ensemble = self.ensemble, ensemble
         self.tabulate()
         earlier = list(self.rules.states.values())
-        everything = _asks_for_everything(ensemble)
+        everything = _may_read_any_metric(ensemble)
         self.metrics.adopt(ensemble.groups, ensemble.statistics, everything=everything)
         intervals = {state.rule.id: state.rule.trigger.every for state in self.rules.intervals()}
         stayed, dropped = self.rules.adopt(ensemble)
@@ -218,7 +218,7 @@ class State:
         for state in self.rules.states.values():
             if id(state) not in looked_at:
                 if state.live:
-                    self.look_at_once(state)
+                    self.check_soon(state)
             elif state.watch is not None:
                 state.watch.unread = True
         self.look_for_end = True
@@ -232,7 +232,7 @@ class State:
         """Collect the values that a rule reads or waits for, from now on."""
         retention.serve(self.table, rule, self.ensemble.statistics)
         for text in rule.of_group:
-            self._keep(text)
+            self._collect_metric(text)
         if any(COMMITTED in path for path in rule.metrics):
             self.table.keep_budget(self.ensemble.limits)
         elif any(USED in path for path in rule.metrics):
@@ -260,7 +260,7 @@ class State:
             else:  # the file has changed
                 generator.met = generator.exhausted = False
             for text in (*sorted(spec.metrics), *(group_path(n, spec.group) for n in spec.reads)):
-                self._keep(text)
+                self._collect_metric(text)
         for state in self.rules.states.values():
             self.serve(state.rule)
         for group in ensemble.groups.values():
@@ -268,7 +268,7 @@ class State:
             self.heeds.update(("finish",) if group.result else ())
             whole = (group_path(n, group.name) for n in group.reads if n.startswith(ALL))
             for text in (*(() if group.retry is None else sorted(group.retry.metrics)), *whole):
-                self._keep(text)
+                self._collect_metric(text)
         retention.keep_done(
             self.table, ensemble.tables.values(), [each.rule for each in self.rules.states.values()]
         )
@@ -276,7 +276,7 @@ class State:
             retention.remember(self.table, ensemble.groups)
             self.table.usage.keep()
 
-    def _keep(self, text: str) -> None:
+    def _collect_metric(self, text: str) -> None:
         """Collect the values for a metric, including those that its filter needs."""
         path = self.rules.path(text)
         if path is None:
@@ -285,7 +285,7 @@ class State:
         if path.variable.endswith(")"):
             counts = path.kind == "count"
             spoken = f"count.{path.variable}" if counts else path.variable
-            self.table.groups[path.group].speak([spoken])
+            self.table.groups[path.group].keep_variables([spoken])
 
     # -- queries -------------------------------------------------------------------------------
 
@@ -386,7 +386,7 @@ class State:
                 self.rules.index.touched.update(self.rules.index.series.get(("", gauge), {}))
         self.rules.touch_time_dependent()
 
-    def spoken_of(self, condition: Condition, known: Mapping[str, Any]) -> dict[str, Any]:
+    def condition_values(self, condition: Condition, known: Mapping[str, Any]) -> dict[str, Any]:
         """Return the current values of the fields and metrics in a condition."""
         found = {name: known.get(name) for name in condition.spoken}
         found.update((path, self.metric(path)) for path in sorted(condition.metrics))
@@ -470,7 +470,7 @@ class State:
         if one is state:
             self.out.append(DisableRule(rules=(state.rule.id,)))
 
-    def look_at_once(self, state: RuleState) -> None:
+    def check_soon(self, state: RuleState) -> None:
         """Have a newly added or enabled rule checked, because its metric may already satisfy it."""
         watch = state.watch
         if watch is not None:

@@ -48,14 +48,14 @@ class Stopping:
     def begin(self, event: StopRequested, in_queue: Sequence[str]) -> None:
         """Stop the run, unless it has ended. ``in_queue`` lists the jobs in the queue."""
         if event.then == "cancel-left":
-            self._cancel_left(event, in_queue)
+            self._cancel_remaining(event, in_queue)
         elif self.state.ended is None:
             records, cancels = self.state.table.records, event.then == "cancel"
             cancel = [job for job in in_queue if cancels and records[job].outcome is None]
             self._begin(event, cancel)
             self.state.end_due = self.state.look_for_end = True
 
-    def _cancel_left(self, event: StopRequested, left: Sequence[str]) -> None:
+    def _cancel_remaining(self, event: StopRequested, left: Sequence[str]) -> None:
         """Cancel the jobs ``left`` in the queue, and stop the run if it has not finally ended.
 
         A stop that is already in effect stays in effect and keeps its deferred events.

@@ -107,8 +107,8 @@ class Submitter:
         unknown: Sequence[JobGroup | None] = [None] * len(jobs)
         sources = state.sources.get(jobs[0].id, unknown) if jobs else unknown
         mark = decision.rule, decision.firing
-        looks = self._looks_up(standing)
-        held = not looks and self._held(standing, jobs)
+        looks = self._needs_lookup(standing)
+        held = not looks and self._must_hold(standing, jobs)
         for job, source in zip(jobs, sources, strict=True):
             state.table.add(job, source, state.now, link, mark, held=held, looks=looks)
         if looks:
@@ -121,7 +121,7 @@ class Submitter:
         state.out.append(replace(decision, jobs=jobs) if jobs != decision.jobs else decision)
         self._await_release()
 
-    def _looks_up(self, group: GroupState) -> bool:
+    def _needs_lookup(self, group: GroupState) -> bool:
         """Return True if jobs of the group are first looked up in earlier runs."""
         return bool(self.state.ensemble.reuse) and group.group.reuse
 
@@ -130,7 +130,7 @@ class Submitter:
         if jobs:
             self.state.out.append(LookUp(group=group, rule=rule, firing=firing, jobs=tuple(jobs)))
 
-    def look_up_again(self) -> None:
+    def repeat_look_ups(self) -> None:
         """Repeat look-ups that were not answered."""
         asked: dict[tuple[str, str | None, int], list[Job]] = {}
         for _, (job, rule, firing) in self.state.table.looking.values():
@@ -157,7 +157,7 @@ class Submitter:
             for mark, count in marks.items():
                 self.hand_over(group, mark, count)
 
-    def _held(self, group: GroupState, jobs: Sequence[Job]) -> bool:
+    def _must_hold(self, group: GroupState, jobs: Sequence[Job]) -> bool:
         """Return True if these jobs of a group have to be held first."""
         budget = self.state.table.budget
         if group.group.at_once is not None or group.held:
@@ -242,8 +242,8 @@ class Submitter:
         index.base = None if kept is None else {name: kept[name].copy() for name in kept}
         mark = decision.rule, decision.firing
         standing = state.table.groups[job.group]
-        looks = self._looks_up(standing) and not decision.resume
-        held = not looks and self._held(standing, (job,))
+        looks = self._needs_lookup(standing) and not decision.resume
+        held = not looks and self._must_hold(standing, (job,))
         state.table.add(job, source, state.now, None, mark, index=index, held=held, looks=looks)
         if looks:
             self._look_up(job.group, mark, (job,))

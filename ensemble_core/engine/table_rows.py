@@ -124,14 +124,14 @@ class Tables(Mapping[str, "list[TableRow]"]):
             return self.of_slice(NOTHING).statistic(name)
         return self._work(self._tables[of]).statistic(statistic, column, condition)
 
-    def why_none(self, name: str) -> str:
+    def why_no_value(self, name: str) -> str:
         """Return the reason why ``STAT.TABLE.COLUMN(CONDITION)`` has no value, or an empty text."""
         whole, base, condition = spoken(name)
         found = table_column(base, self._tables)
         if found is None:
             return ""
         if whole and self._slice_of:
-            return self.of_slice(NOTHING).why_none(name)
+            return self.of_slice(NOTHING).why_no_value(name)
         _, of, column = found
         rows = self[of]
         if not rows:

@@ -294,7 +294,7 @@ class GroupedWork(TableWork):
         for name, formula in table.columns.items():
             if name not in table.per_value:
                 self._of_row[name] = formula
-            elif self._is_of_cell(formula):
+            elif self._is_cell_formula(formula):
                 self._of_cell[name] = formula
             else:
                 self._of_row[name] = self._per_value(formula)
@@ -321,7 +321,7 @@ class GroupedWork(TableWork):
         self._empty: dict[Any, _Cell] = {}
         self._kept: dict[tuple[str, str], tuple[_Column, Values]] = {}
 
-    def _is_of_cell(self, formula: Expression) -> bool:
+    def _is_cell_formula(self, formula: Expression) -> bool:
         table = self.table
         return not any(
             (name in table.by and name != table.pivot)
@@ -465,7 +465,7 @@ class GroupedWork(TableWork):
         line.row, line.changed = row, {}
         seen = row
         if self._apart:
-            over = NOTHING if table.pivot else self._over(cells[None])
+            over = NOTHING if table.pivot else self._cell_statistics(cells[None])
             seen = {**self.known, **over, **own}
             for label in self._labels.values():
                 for name in label.columns.values():
@@ -490,7 +490,7 @@ class GroupedWork(TableWork):
 
     def _compute_cell(self, row: TableRow, cell: _Cell, value: Any, label: _Label) -> None:
         """Update the columns of a row that depend only on this cell."""
-        known = self._over(cell)
+        known = self._cell_statistics(cell)
         known[self.table.pivot] = value
         for name, formula in self._of_cell.items():
             found = row[label.columns[name]] = formula.result(known, _no_metric)
@@ -498,7 +498,7 @@ class GroupedWork(TableWork):
 
     def _in_cell(self, of: _Formula, value: Any, label: str, cell: _Cell, seen: TableRow) -> object:
         """Return the value of a per-value column that depends on the row as well as on the cell."""
-        over = self._over(cell)
+        over = self._cell_statistics(cell)
         known = {name: over.get(name) for name in of.of_cell}
         for name in of.above:
             known[name] = seen.get(name + label)
@@ -506,7 +506,7 @@ class GroupedWork(TableWork):
             known[name] = value if name == self.table.pivot else seen.get(name)
         return of.formula.result(known, _no_metric)
 
-    def _over(self, cell: _Cell) -> TableRow:
+    def _cell_statistics(self, cell: _Cell) -> TableRow:
         """Return the statistics over the jobs of a cell by name, including ``n`` and ``reused``."""
         found: TableRow = {"n": cell.n, "reused": cell.reused}
         for variable, numbers in zip(self._variables, cell.variables, strict=True):

@@ -16,7 +16,7 @@ from ensemble_core.errors import EnsembleError
 from ensemble_core.journal.checksums import WRITE_ALL, add_functions
 from ensemble_core.journal.filesystem import read_note, shared_storage
 from ensemble_core.journal.job_rows import TABLES
-from ensemble_core.journal.lock_owner import LOCK, holder, in_words, is_here, may_live
+from ensemble_core.journal.lock_owner import LOCK, describe_owner, holder, is_this_process, may_live
 
 __all__ = [
     "DAMAGED",
@@ -213,13 +213,13 @@ def connect(path: Path, *, write: bool, salvage: bool = False) -> sqlite3.Connec
             refused = "readonly" in str(error) or "unable to open" in str(error)
             if write or not refused:
                 raise
-            if not (_left(path, "-wal") or _left(path, "-journal")):
+            if not (_has_leftover(path, "-wal") or _has_leftover(path, "-journal")):
                 # Even readers create files, which is impossible in other users' folders and on
                 # read-only media.
                 return _open(path, "ro&immutable=1", salvage)
             if not os.access(path, os.W_OK):
                 raise
-            other = _writer(path) if _left(path, "-journal") else None
+            other = _writer(path) if _has_leftover(path, "-journal") else None
             if other is None:
                 # A write was interrupted. Opening the database for writing rolls it back.
                 return _open(path, "rw", salvage)
@@ -234,7 +234,7 @@ def connect(path: Path, *, write: bool, salvage: bool = False) -> sqlite3.Connec
         time.sleep(0.05)
 
 
-def _left(path: Path, ending: str) -> bool:
+def _has_leftover(path: Path, ending: str) -> bool:
     """Return True if SQLite's file with this ending exists and may contain the last writes."""
     try:
         return path.with_name(path.name + ending).stat().st_size > 0
@@ -248,9 +248,9 @@ def _writer(path: Path) -> str | None:
     SQLite's locks are not enough, because on some mounts they work only within one machine.
     """
     named = holder(path.with_name(LOCK))
-    if named is None or is_here(named) or not may_live(named):
+    if named is None or is_this_process(named) or not may_live(named):
         return None
-    return in_words(named)
+    return describe_owner(named)
 
 
 def _open(path: Path, mode: str, salvage: bool) -> sqlite3.Connection:

@@ -34,7 +34,7 @@ class EarlierJob(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenJob:
     """A job that is not over, or whose inputs have not been checked yet."""
 
     started: float = 0.0
@@ -89,7 +89,7 @@ class EarlierJobs:
             (identity,),
         ):
             context = json.loads(start)
-            if self._files and not _is_there(context):
+            if self._files and not _output_exists(context):
                 continue
             self._store.execute("DELETE FROM jobs WHERE number = ?", (number,))
             return EarlierJob(name, duration, context, [tuple(row) for row in json.loads(rows)])
@@ -97,15 +97,15 @@ class EarlierJobs:
 
     def _read(self, journal: Journal, run: str) -> int:
         known: dict[str, list[str]] = {}
-        active: dict[str, _Open] = {}
+        active: dict[str, _OpenJob] = {}
         #: Successful jobs whose inputs have not been checked yet.
-        unchecked: dict[str, _Open] = {}
+        unchecked: dict[str, _OpenJob] = {}
         chained: set[str] = set()
         found = 0
         for row in journal.rows():
             kind, job, data = row.type, row.job or "", row.data or {}
             if kind == "job":
-                self._take_event(active, job, row.name or "", row.time, data)
+                self._apply_event(active, job, row.name or "", row.time, data)
                 if row.name == "clean":
                     done, entry = active.pop(job, None), known.get(job)
                     if done is None or done.duration is None or entry is None or job in chained:
@@ -113,7 +113,7 @@ class EarlierJobs:
                     elif len(entry) > 2:
                         unchecked[job] = done
                     else:
-                        self._put(run, job, known.pop(job)[0], done)
+                        self._insert(run, job, known.pop(job)[0], done)
             elif kind == "observed":
                 if job in active:
                     active[job].rows.append(
@@ -125,29 +125,29 @@ class EarlierJobs:
                 known.update(data.get("jobs", {}))
                 for name in data.get("unchanged", ()):
                     if name in unchecked:
-                        self._put(run, name, known.pop(name)[0], unchecked.pop(name))
+                        self._insert(run, name, known.pop(name)[0], unchecked.pop(name))
                     elif name in known:
                         del known[name][2:]  # the job was itself reused; its events follow
             if row.decisions is not None and '"resume":true' in row.decisions:
-                chained.update(_chained(json.loads(row.decisions)))
+                chained.update(_continued_attempts(json.loads(row.decisions)))
         self._flush()
         return found
 
     @staticmethod
-    def _take_event(
-        active: dict[str, _Open], job: str, name: str, time: float, context: Mapping[str, Any]
+    def _apply_event(
+        active: dict[str, _OpenJob], job: str, name: str, time: float, context: Mapping[str, Any]
     ) -> None:
         if name == "submit" or job not in active:
-            active[job] = _Open()
+            active[job] = _OpenJob()
         if name == "start":
             active[job].started, active[job].start = time, _places(context)
         elif name == "finish" and context.get("status") == 0:
             active[job].duration = context.get("duration", time - active[job].started)
         elif name == "exception" and context.get("severity", 0) == 0:
-            active[job] = _Open()
+            active[job] = _OpenJob()
             active[job].started = float("nan")
 
-    def _put(self, run: str, job: str, identity: str, done: _Open) -> None:
+    def _insert(self, run: str, job: str, identity: str, done: _OpenJob) -> None:
         name = f"{run}/{job}"
         if name in self._served or done.duration is None or done.started != done.started:
             return
@@ -167,7 +167,7 @@ def _places(context: Mapping[str, Any]) -> dict[str, Any]:
     return {name: context[name] for name in ("workdir", "stdout", "stderr") if name in context}
 
 
-def _is_there(start: Mapping[str, Any]) -> bool:
+def _output_exists(start: Mapping[str, Any]) -> bool:
     """Return True if a job's folder exists and, if the path is known, also its output."""
     workdir = start.get("workdir")
     if not isinstance(workdir, str) or not os.path.isdir(workdir):
@@ -176,7 +176,7 @@ def _is_there(start: Mapping[str, Any]) -> bool:
     return not isinstance(output, str) or os.path.exists(os.path.join(workdir, output))
 
 
-def _chained(decisions: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+def _continued_attempts(decisions: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     """Yield the attempts that continue an earlier attempt.
 
     Such an attempt cannot replace a whole job.

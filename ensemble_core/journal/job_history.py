@@ -14,7 +14,7 @@ from ensemble_core.journal.codec import JournalRow
 from ensemble_core.journal.job_rows import FIELDS
 from ensemble_core.journal.reader import Journal
 from ensemble_core.journal.replay import Loading, Replay
-from ensemble_core.model.causes import cause_of, said_cause
+from ensemble_core.model.causes import cause_of, reported_cause
 
 __all__ = ["EventJobs", "Jobs"]
 
@@ -161,15 +161,15 @@ class EventJobs(Jobs):
     def _read(self, journal: Journal, replay: Replay | None) -> None:
         if replay is None:
             for row in journal.rows():
-                self._take(row, None)
+                self._apply(row, None)
         else:
             for row, _, _ in replay.steps():
-                self._take(row, replay.engine)
+                self._apply(row, replay.engine)
         for attempt in list(self._open.values()):
-            self._put(attempt)
+            self._insert_row(attempt)
         self._flush()
 
-    def _take(self, row: JournalRow, engine: Engine | None) -> None:
+    def _apply(self, row: JournalRow, engine: Engine | None) -> None:
         kind = row.type
         if kind == "job":
             self._event(row, engine)
@@ -209,7 +209,7 @@ class EventJobs(Jobs):
         elif name == "exception":
             if context.get("severity", 0) == 0 and attempt.exception is None:
                 attempt.exception = str(context.get("type", ""))
-                attempt.cause = said_cause(context)
+                attempt.cause = reported_cause(context)
                 status = context.get("status")
                 if attempt.status is None and isinstance(status, int):
                     attempt.status = status
@@ -218,7 +218,7 @@ class EventJobs(Jobs):
             attempt.status = status if isinstance(status, int) else None
             attempt.finished = row.time
             if attempt.exception is None:
-                attempt.cause = said_cause(context)
+                attempt.cause = reported_cause(context)
             if "reused" in attempt.columns and "duration" in context:
                 attempt.started = row.time - float(context["duration"])
             elif attempt.started is not None:
@@ -230,9 +230,9 @@ class EventJobs(Jobs):
             del self._open[row.job or ""]
             if attempt.outcome == "failed" and attempt.core_hours and not self._attempts:
                 self._failed[attempt.group, attempt.index] = attempt.core_hours
-            self._put(attempt)
+            self._insert_row(attempt)
 
-    def _put(self, attempt: _Attempt) -> None:
+    def _insert_row(self, attempt: _Attempt) -> None:
         row = attempt.row()
         for names, part in zip(self._parts, row[1:], strict=True):
             if not part.keys() <= names.keys():

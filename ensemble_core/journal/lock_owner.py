@@ -12,7 +12,7 @@ from typing import Any
 
 from ensemble_core.journal.filesystem import read_note
 
-__all__ = ["LOCK", "holder", "in_words", "is_here", "may_live", "this_process"]
+__all__ = ["LOCK", "describe_owner", "holder", "is_this_process", "may_live", "this_process"]
 
 #: Name of the lock file in a run's folder.
 LOCK = "lock"
@@ -71,13 +71,13 @@ def may_live(holder: Mapping[str, Any]) -> bool:
     return born is not None and born == holder.get("born")
 
 
-def is_here(holder: Mapping[str, Any]) -> bool:
+def is_this_process(holder: Mapping[str, Any]) -> bool:
     """Return True if the owner is this process."""
     mine = this_process()
     return all(holder.get(key) == mine[key] for key in ("pid", "born", "boot", "processes"))
 
 
-def in_words(holder: Mapping[str, Any]) -> str:
+def describe_owner(holder: Mapping[str, Any]) -> str:
     """Describe the owner of a lock for messages."""
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(holder.get("since", 0)))
     return f"process {holder.get('pid')} on {holder.get('host')} since {since}"

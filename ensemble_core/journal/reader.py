@@ -134,7 +134,7 @@ _KINDS: dict[str, type] = {
 }
 
 
-def _described(key: str, value: Any) -> Any:
+def _check_about(key: str, value: Any) -> Any:
     """Check and return a value of the table ``about``.
 
     Raises :class:`ValueError` for a wrong type.
@@ -190,7 +190,7 @@ class Journal:
                 #: True if the journal has checksums.
                 self._checked = version > 1
                 for key, value in self._table("about"):
-                    self.about[key] = _described(key, json.loads(value))
+                    self.about[key] = _check_about(key, json.loads(value))
         except JournalError:
             if not salvage:
                 self.close()
@@ -220,14 +220,14 @@ class Journal:
         ) as error:
             raise words(error, self.path) from error
 
-    def _damaged(self, cause: str) -> JournalError:
+    def _damage_error(self, cause: str) -> JournalError:
         return JournalError(
             f"the journal is damaged: {self.path}", cause=cause, hint=DAMAGED, code="corrupt"
         )
 
     def _note_damage(self, cause: str) -> None:
         """Record damage that does not prevent further reading."""
-        self.damage = self.damage or self._damaged(cause)
+        self.damage = self.damage or self._damage_error(cause)
 
     def _table(self, name: str) -> list[Any]:
         """Return the rows of a small table. Raises :class:`JournalError` if they are damaged."""
@@ -244,7 +244,7 @@ class Journal:
         if not found or found[0][0] != sum(row_checksum(*row) for row in rows):
             cause = f"its table {name!r} does not match its checksum"
             if not self._salvage:
-                raise self._damaged(cause)
+                raise self._damage_error(cause)
             self._note_damage(cause)
         return rows
 
@@ -266,7 +266,7 @@ class Journal:
             damaged: list[int] = []
             for row in found:
                 try:
-                    intact = self._verified(row)[1]
+                    is_valid = self._verify_row(row)[1]
                 except (ValueError, TypeError):
                     if not self._salvage:
                         raise
@@ -274,11 +274,11 @@ class Journal:
                     continue
                 break
             else:
-                intact = 0
+                is_valid = 0
             # A damaged list contains at least one event. If the numbers ``first`` and ``last`` are
             # plausible, use them.
-            likely = [each for each in damaged if intact < each <= intact + _LONGEST_END]
-            return max(likely, default=intact + bool(damaged))
+            likely = [each for each in damaged if is_valid < each <= is_valid + _LONGEST_END]
+            return max(likely, default=is_valid + bool(damaged))
 
     def rows(
         self,
@@ -328,7 +328,7 @@ class Journal:
                 return
             for row in found:
                 with self._reading():
-                    first, newest, text = self._verified(row)
+                    first, newest, text = self._verify_row(row)
                     events = rows_of(first, newest, text, plain=True)
                 yield from (each for each in events if after < each.seq <= until)
 
@@ -349,7 +349,7 @@ class Journal:
                 return
             for row in found:
                 with self._reading():
-                    first, last, text = self._verified(row)
+                    first, last, text = self._verify_row(row)
                     if holding not in text:
                         continue
                     if self._long_list[0] == (first, last):
@@ -363,10 +363,10 @@ class Journal:
 
     @property
     def _columns(self) -> str:
-        """The columns of ``events`` that :meth:`_verified` needs."""
+        """The columns of ``events`` that :meth:`_verify_row` needs."""
         return "first, last, list, jobs, previous, crc" if self._checked else "first, last, list"
 
-    def _verified(self, row: Sequence[Any]) -> tuple[int, int, str]:
+    def _verify_row(self, row: Sequence[Any]) -> tuple[int, int, str]:
         """Return the first three values of a row of ``events`` after checking the row.
 
         Raises :class:`ValueError` if the row is damaged.
@@ -391,14 +391,14 @@ class Journal:
             before = after
             for row in found:
                 with self._reading():
-                    first, last, text = self._verified(row)
+                    first, last, text = self._verify_row(row)
                 if last <= after:
                     continue
                 if first > after + 1:
-                    raise self._damaged(f"event {after + 1} is missing")
+                    raise self._damage_error(f"event {after + 1} is missing")
                 if self._checked:
                     if crc is not None and row[4] != crc:
-                        raise self._damaged(f"event {first} does not follow event {first - 1}")
+                        raise self._damage_error(f"event {first} does not follow event {first - 1}")
                     crc = row[5]
                 after = last
                 yield first, last, text

@@ -51,7 +51,7 @@ def remove(folder: Path) -> str:
     ours: list[Path] = []
     strangers: list[Path] = []
     for path in _walk(folder):
-        (ours if _is_ours(path.relative_to(folder)) else strangers).append(path)
+        (ours if _is_run_file(path.relative_to(folder)) else strangers).append(path)
     if strangers:
         others = f" and {len(strangers) - 1} more" if len(strangers) > 1 else ""
         return f"Ensemble did not write {strangers[0]}{others}"
@@ -72,7 +72,7 @@ def _walk(folder: Path) -> Iterator[Path]:
         yield from (Path(where, name) for name in sorted((*files, *links)))
 
 
-def _is_ours(path: Path) -> bool:
+def _is_run_file(path: Path) -> bool:
     """Return True if Ensemble writes files with this path, which is relative to the run's folder.
 
     All files below ``executor`` belong to the executor.

@@ -108,7 +108,9 @@ class Replay:
             decisions = self.engine.handle(event)
             if self._compare:
                 decided = decisions_text(decisions)
-                if decided != row.decisions and not _same_but_new_fields(row.decisions, decided):
+                if decided != row.decisions and not _differs_in_new_fields_only(
+                    row.decisions, decided
+                ):
                     raise Difference(row, decided, _versions_at(self._journal, row.seq))
             self.seq = row.seq
             self.replayed += 1
@@ -117,7 +119,7 @@ class Replay:
             self.engine.adopt(self._loading(self._texts.pop(0)))
 
 
-def _same_but_new_fields(kept: str | None, decided: str | None) -> bool:
+def _differs_in_new_fields_only(kept: str | None, decided: str | None) -> bool:
     """Return True if decisions differ only in fields of jobs that did not exist in version 1.0."""
     if kept is None or decided is None:
         return False

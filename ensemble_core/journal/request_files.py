@@ -146,7 +146,7 @@ class RequestInbox:
             for path in sorted(self._folder.glob("*.json")):
                 # A request that cannot be removed must not block others.
                 with contextlib.suppress(OSError):
-                    self._take(path)
+                    self._handle_file(path)
         if self._open:  # most requests are done at once
             with contextlib.suppress(Exception):
                 self._open[-1][1].exception(timeout=_LOOK)
@@ -154,7 +154,7 @@ class RequestInbox:
             self._open.remove(item)
             self._answer(*item)
 
-    def _take(self, path: Path) -> None:
+    def _handle_file(self, path: Path) -> None:
         answer = path.with_suffix(".answer")
         try:
             text = read_note(path, _LARGEST + 1)

@@ -22,7 +22,7 @@ from zlib import crc32
 
 from ensemble_core.errors import EnsembleError, UsageError, did_you_mean
 from ensemble_core.journal.filesystem import read_note
-from ensemble_core.journal.lock_owner import LOCK, holder, in_words, may_live, this_process
+from ensemble_core.journal.lock_owner import LOCK, describe_owner, holder, may_live, this_process
 from ensemble_core.journal.reader import NAME, PERFORMED, Journal, JournalError
 from ensemble_core.model.value import Value
 
@@ -39,17 +39,17 @@ __all__ = [
     "find",
     "fit",
     "folders",
-    "halt_asked",
+    "halt_requester",
     "has_performed",
+    "is_leave_requested",
     "is_own",
     "is_private",
-    "leave_asked",
     "look",
     "new_folder",
     "new_tag",
     "require_own",
     "state_folder",
-    "stop_asked",
+    "stop_requester",
     "write_began",
 ]
 
@@ -242,7 +242,7 @@ class Lock:
         who = "another controller"
         hint = f"'ensemble stop {self.path.parent.name}' stops it; then you can resume the run"
         if named is not None:
-            who = in_words(named)
+            who = describe_owner(named)
             if named.get("host") != socket.gethostname() and not named.get("locked", True):
                 hint += "; if the other controller no longer exists, resume with --take-over"
         return JournalError(
@@ -250,12 +250,12 @@ class Lock:
         )
 
 
-def stop_asked(folder: Path) -> str | None:
+def stop_requester(folder: Path) -> str | None:
     """Return the user who has requested the end of this run, or ``None``."""
     return _requester_in(folder / STOP)
 
 
-def halt_asked(folder: Path) -> str | None:
+def halt_requester(folder: Path) -> str | None:
     """Return the user who has requested a stop of this run, or ``None``."""
     return _requester_in(folder / HALT)
 
@@ -267,7 +267,7 @@ def _requester_in(file: Path) -> str | None:
         return None
 
 
-def leave_asked(folder: Path) -> bool:
+def is_leave_requested(folder: Path) -> bool:
     """Return True if the controller should not wait for jobs that cannot be cancelled now."""
     return os.path.exists(folder / LEAVE)
 
@@ -412,7 +412,9 @@ def folders(state: Path) -> list[Path]:
     """Return the folders of all runs, by start time. Runs without a known start come first."""
     try:
         with os.scandir(state / "runs") as entries:
-            found = [Path(entry) for entry in entries if entry.is_dir() and _is_kept(Path(entry))]
+            found = [
+                Path(entry) for entry in entries if entry.is_dir() and _is_run_folder(Path(entry))
+            ]
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -425,7 +427,7 @@ def folders(state: Path) -> list[Path]:
     return sorted(found, key=lambda folder: (began(folder) or 0.0, folder.name))
 
 
-def _is_kept(folder: Path) -> bool:
+def _is_run_folder(folder: Path) -> bool:
     """Return True if the folder belongs to a run, even if its journal is lost."""
     return (folder / NAME).exists() or (folder / PERFORMED).exists()
 
@@ -443,7 +445,7 @@ def find(state: Path, name: str) -> Path:
         folder = Path(name).absolute()
         if folder.name == NAME:
             folder = folder.parent
-        if _is_kept(folder):
+        if _is_run_folder(folder):
             return folder
         raise UsageError(
             f"there is no run in {folder}", hint="'ensemble runs' lists them", code="no-such-run"

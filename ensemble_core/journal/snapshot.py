@@ -119,7 +119,7 @@ class _Writer:
                 return {"all": values[0]}
             return values
         if len(kinds) > 1:
-            return self._mixed(values)
+            return self._encode_mixed(values)
         (kind,) = kinds
         if kind is tuple:
             flat = list(chain.from_iterable(values))
@@ -145,7 +145,7 @@ class _Writer:
         plain: list[Any] = json.loads(dumps(values))
         return self.column(plain)
 
-    def _mixed(self, values: Sequence[Any]) -> Any:
+    def _encode_mixed(self, values: Sequence[Any]) -> Any:
         parts: dict[type[Any], list[Any]] = {}
         for value in values:
             kind = type(value)
@@ -198,7 +198,7 @@ class _Reader:
         for each, states in self._series:
             each.restore(state.metrics.statistics, states)
         state.tabulate()
-        state.metrics.hear_of_faults()
+        state.metrics.reset_fault_reports()
         for watch in state.rules.index.watches.values():
             watch.read = state.metrics.reader(watch.path)
         return state
@@ -264,9 +264,9 @@ class _Reader:
         if "object" in column:
             numbers = self.column(column["of"], count)
             return map(self._objects[column["object"]].__getitem__, numbers)
-        return self._named(column)
+        return self._decode_named(column)
 
-    def _named(self, column: Any) -> Iterable[Any]:
+    def _decode_named(self, column: Any) -> Iterable[Any]:
         if "ensemble" in column:
             return [self._ensemble] * column["ensemble"]
         if "statistic" in column:

@@ -42,7 +42,7 @@ class StoredJobs(Jobs):
         self._layouts = journal.job_layouts()
         self._active: dict[str, dict[int, _Job]] = {}
         for row in active:
-            number = self._numbered(layout_of(row))
+            number = self._layout_number(layout_of(row))
             job = (row.number, number, [*row[2:10], *values_of(row)])
             self._active.setdefault(row.group, {})[row.number] = job
         parts: list[dict[str, None]] = [{}, {}, {}]
@@ -63,7 +63,7 @@ class StoredJobs(Jobs):
             for name, kind in zip(places, layout.kinds, strict=True):
                 self.kinds[name].add(kind)
 
-    def _numbered(self, layout: Layout) -> int:
+    def _layout_number(self, layout: Layout) -> int:
         for number, known in self._layouts.items():
             if known == layout:
                 return number
@@ -73,7 +73,7 @@ class StoredJobs(Jobs):
 
     def batches(self) -> Iterator[Batch]:
         for group in self.groups:
-            for jobs in self._merged(group):
+            for jobs in self._merge_active(group):
                 yield self._columns(group, jobs)
 
     def active(self) -> Iterator[Batch]:
@@ -96,7 +96,7 @@ class StoredJobs(Jobs):
         own = _OWN + len(self._places[layout])
         return row, values[own] if len(values) > own else None
 
-    def _merged(self, group: str) -> Iterator[list[_Job]]:
+    def _merge_active(self, group: str) -> Iterator[list[_Job]]:
         """Yield the jobs of a group in portions. Active jobs replace their rows in the journal."""
         active = dict(sorted(self._active.get(group, {}).items()))
         for jobs in self._journal.job_rows(group):
@@ -122,7 +122,7 @@ class StoredJobs(Jobs):
             own = columns[:_OWN]
         else:
             own = list(zip(*[row[:_OWN] for row in rows], strict=True))
-            known = {name: [None] * len(jobs) for name in self._named_by(used)}
+            known = {name: [None] * len(jobs) for name in self._layout_names(used)}
             for at, (layout, row) in enumerate(zip(layouts, rows, strict=True)):
                 places = self._places[layout]
                 for name, value in zip(places, row[_OWN : _OWN + len(places)], strict=True):
@@ -137,7 +137,7 @@ class StoredJobs(Jobs):
         nothing = [None] * len(jobs)
         return [known.get(name, nothing) for name in self.names]
 
-    def _named_by(self, layouts: Iterable[int]) -> dict[str, None]:
+    def _layout_names(self, layouts: Iterable[int]) -> dict[str, None]:
         return dict.fromkeys(name for layout in layouts for name in self._places[layout])
 
 

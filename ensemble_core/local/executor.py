@@ -189,7 +189,7 @@ class LocalExecutor(Executor):
         client.open(started)
         self._client = client
 
-    def _opened(self) -> SupervisorClient:
+    def _require_open(self) -> SupervisorClient:
         if self._client is None:
             raise ExecutorError("the local executor is not open", code="not-open")
         if self._client.lost is not None:
@@ -197,15 +197,15 @@ class LocalExecutor(Executor):
         return self._client
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        client = self._opened()
+        client = self._require_open()
         check_new(jobs, client.ids)
         client.submit(jobs)
 
     def cancel(self, jobs: Sequence[str]) -> None:
-        self._opened().ask("cancel", list(jobs))
+        self._require_open().ask("cancel", list(jobs))
 
     def resize(self, request: str, delta: int, *, when_busy: WhenBusy = "wait") -> None:
-        self._opened().ask("resize", request, delta, when_busy)
+        self._require_open().ask("resize", request, delta, when_busy)
 
     def resources(self) -> Mapping[str, float]:
         if self._client is None:
@@ -213,7 +213,7 @@ class LocalExecutor(Executor):
         return dict(self._client.gauges)
 
     def reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
-        return self._opened().reattach(jobs)
+        return self._require_open().reattach(jobs)
 
     @property
     def on_stop(self) -> Literal["keep", "cancel"]:
@@ -221,7 +221,7 @@ class LocalExecutor(Executor):
         return "cancel"
 
     def forget(self, jobs: Sequence[str]) -> None:
-        self._opened().ask("forget", list(jobs))
+        self._require_open().ask("forget", list(jobs))
 
     def close(self) -> None:
         """Leave the jobs to the supervisor. Jobs that are being terminated are killed."""

@@ -60,7 +60,7 @@ class JobLifecycle:
         if record.job.duration > 0:
             self.limit(record, record.job.duration)
         if not record.live:
-            self._tasks_over(record)
+            self._finish_tasks(record)
 
     def limit(self, record: LocalJob, seconds: float) -> None:
         now = time.monotonic()
@@ -102,11 +102,11 @@ class JobLifecycle:
                     )
                 )
         elif record.started:
-            self._tasks_over(record)
+            self._finish_tasks(record)
         elif record.phase is not Phase.NONE:
             self.terminator.task_ended(record)
 
-    def _tasks_over(self, record: LocalJob) -> None:
+    def _finish_tasks(self, record: LocalJob) -> None:
         if record.phase is Phase.NONE:
             self._ended.append(record)
         else:

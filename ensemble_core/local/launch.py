@@ -1,7 +1,7 @@
 """Launches the processes of a job: prepares environment, folder, command and output, then spawns.
 
 A permanent error raises :class:`LaunchError`. A transient error (no process or file descriptor
-available) raises :class:`Busy`.
+available) raises :class:`SystemBusy`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import Run
 
-__all__ = ["LINEAGE", "Busy", "LaunchError", "Launcher", "Prepared"]
+__all__ = ["LINEAGE", "LaunchError", "Launcher", "Prepared", "SystemBusy"]
 
 #: Environment variable that identifies the processes of a job. It lists the jobs from which a
 #: process descends, as ``TAG:JOB``, separated by spaces, outermost first. (A run may itself be a
@@ -52,7 +52,7 @@ class LaunchError(Exception):
         self.code = code
 
 
-class Busy(Exception):
+class SystemBusy(Exception):
     """Error: the machine lacks processes, memory or file descriptors; a retry may work."""
 
 
@@ -79,7 +79,7 @@ class Prepared:
         self.out = self.err = -1
 
 
-def _above_standard(fd: int) -> int:
+def _move_above_standard(fd: int) -> int:
     """Return a file descriptor above 2: the given one, or a copy of it that replaces it.
 
     (If standard input or output was closed, a new descriptor can have a number from 0 to 2.)
@@ -112,7 +112,7 @@ class Launcher:
         self._written: set[int] = set()
         self._found: dict[tuple[str, bytes], bytes] = {}
         self.serve(run, environment, folder)
-        self._null = _above_standard(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+        self._null = _move_above_standard(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
     def serve(self, run: Run, environment: Mapping[bytes, bytes], folder: str) -> None:
         """Use the run, environment and folder of a new controller."""
@@ -134,7 +134,7 @@ class Launcher:
     def prepare(self, job: Job, gpus_configured: bool) -> Prepared:
         """Return a job's folder, command and environment, and its open output files.
 
-        Raises :class:`LaunchError` or :class:`Busy`, after which no file is open.
+        Raises :class:`LaunchError` or :class:`SystemBusy`, after which no file is open.
         """
         if not job.command or not job.command[0]:
             raise LaunchError("the command is empty", code=127)
@@ -163,7 +163,7 @@ class Launcher:
     def spawn(self, job: Job, prepared: Prepared, rank: int, gpus: Sequence[str]) -> int:
         """Start one task in its own session. Return its process id.
 
-        ``gpus`` lists the GPUs of this task. Raises :class:`LaunchError` or :class:`Busy`.
+        ``gpus`` lists the GPUs of this task. Raises :class:`LaunchError` or :class:`SystemBusy`.
         """
         environment = prepared.environment
         environment[b"ENSEMBLE_TASK_RANK"] = b"%d" % rank
@@ -213,7 +213,7 @@ class Launcher:
     def _spawn_error(self, error: OSError, job: Job, prepared: Prepared) -> Exception:
         name = job.command[0]
         if error.errno in _SHORT:
-            return Busy(_reason(error))
+            return SystemBusy(_reason(error))
         if error.errno == errno.E2BIG:
             return LaunchError(
                 f"{name}: arguments and environment are too long; put long lists into a file"
@@ -244,7 +244,7 @@ class Launcher:
         except OSError as error:
             self._here = None
             if error.errno in _SHORT:
-                raise Busy(_reason(error)) from error
+                raise SystemBusy(_reason(error)) from error
             raise LaunchError(
                 f"cannot enter the workdir {workdir}: {_reason(error)}", "workdir"
             ) from error
@@ -257,7 +257,7 @@ class Launcher:
             os.makedirs(workdir, exist_ok=True)
         except OSError as error:
             if error.errno in _SHORT:
-                raise Busy(_reason(error)) from error
+                raise SystemBusy(_reason(error)) from error
             raise LaunchError(
                 f"cannot create the workdir {workdir}: {_reason(error)}", "workdir"
             ) from error
@@ -323,9 +323,9 @@ class Launcher:
         if wanted is not None:
             return os.path.normpath(os.path.join(workdir, wanted))
         name = job.id.replace("/", "_").replace("\0", "_")
-        return f"{self._kept or self._kept_folder()}/{name}.{kind}"
+        return f"{self._kept or self._create_output_folder()}/{name}.{kind}"
 
-    def _kept_folder(self) -> str:
+    def _create_output_folder(self) -> str:
         """Create and return the run's folder for the output of jobs for which no file is given."""
         folder = os.path.join(self._folder, self._run.folder)
         if self._kept is None:
@@ -333,7 +333,7 @@ class Launcher:
                 Path(folder).mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 if error.errno in _SHORT:
-                    raise Busy(_reason(error)) from error
+                    raise SystemBusy(_reason(error)) from error
                 raise LaunchError(
                     f"cannot create the run's folder {folder}: {_reason(error)}", "output"
                 ) from error
@@ -348,7 +348,7 @@ class Launcher:
         """
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY
         mark = hash(path)
-        if kept or (mark not in self._written and not self._written_since(path)):
+        if kept or (mark not in self._written and not self._was_written_by_run(path)):
             flags |= os.O_TRUNC
         if not kept:
             flags |= os.O_NONBLOCK  # a named pipe without a reader would block all jobs
@@ -358,12 +358,12 @@ class Launcher:
             except FileNotFoundError:
                 os.makedirs(os.path.dirname(path), exist_ok=True)
                 fd = os.open(path, flags, 0o666)
-            fd = _above_standard(fd)
+            fd = _move_above_standard(fd)
             if not kept:
                 fcntl.fcntl(fd, fcntl.F_SETFL, os.O_APPEND)
         except OSError as error:
             if error.errno in _SHORT:
-                raise Busy(_reason(error)) from error
+                raise SystemBusy(_reason(error)) from error
             raise LaunchError(
                 f"cannot open the output file {path}: {_reason(error)}", "output"
             ) from error
@@ -375,7 +375,7 @@ class Launcher:
             self._written.add(mark)
         return fd
 
-    def _written_since(self, path: str) -> bool:
+    def _was_written_by_run(self, path: str) -> bool:
         """Return True if a file was written during this run, under an earlier supervisor."""
         if self._began is None:
             return False

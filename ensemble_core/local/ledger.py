@@ -65,11 +65,11 @@ def _pid_namespace() -> str:
         return ""
 
 
-def _words(error: OSError) -> str:
+def _error_text(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-def _locked(fd: int) -> bool:
+def _try_lock(fd: int) -> bool:
     """Take the lock. A supervisor that is about to exit may still hold it for a moment."""
     deadline = time.monotonic() + _LOCK_WAIT
     while True:
@@ -130,7 +130,7 @@ class Ledger:
             self.close()
             raise ExecutorError(
                 f"cannot write the ledger of the run's jobs: {self.path}",
-                cause=_words(error),
+                cause=_error_text(error),
                 hint="make its folder writable and free some space, or choose another folder with "
                 "--state",
                 code="no-ledger",
@@ -143,7 +143,7 @@ class Ledger:
         os.makedirs(folder, exist_ok=True)
         lock = os.path.join(folder, LOCK)
         self._lock = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        if not _locked(self._lock):
+        if not _try_lock(self._lock):
             raise ExecutorError(
                 "another supervisor owns this run's jobs",
                 cause=f"{lock} is locked, from another machine or container",
@@ -177,7 +177,7 @@ class Ledger:
                     if message[0] == "k":
                         supervisor = message
                     else:
-                        self._take(message, len(raw))
+                        self._apply(message, len(raw))
                 except (ValueError, LookupError, TypeError, AttributeError):
                     self.unreadable += 1
                     self._dead += len(raw)
@@ -202,7 +202,7 @@ class Ledger:
             )
         self.rebooted = bool(start) and start != self._supervisor[2]
 
-    def _take(self, message: list[Any], length: int) -> None:
+    def _apply(self, message: list[Any], length: int) -> None:
         kind = message[0]
         if kind == "e":
             name = message[1]
@@ -265,7 +265,7 @@ class Ledger:
     def about_to_spawn(self, job: str) -> None:
         self.add(job, line(["l", job]))
 
-    def put_off(self, job: str) -> None:
+    def postpone(self, job: str) -> None:
         """Record that no process of the job was spawned, so that a later supervisor may start the
         job.
         """
@@ -299,7 +299,7 @@ class Ledger:
             if sync:
                 self._sync()
         except OSError as error:
-            self.failing = _words(error)
+            self.failing = _error_text(error)
             self._retry = time.monotonic() + RETRY
             return False
         self.failing = None
@@ -374,7 +374,7 @@ class Ledger:
                     file.write(self._head())
                     file.write(with_checksum(line(["t", self.newest])))
                     file.write(with_checksum(line(self._supervisor)))
-                    file.writelines(with_checksum(text) for text in self._kept())
+                    file.writelines(with_checksum(text) for text in self._kept_lines())
                 total = os.fstat(fd).st_size
                 os.fsync(fd)  # before the new file replaces the old one
                 os.replace(fresh, self.path)
@@ -392,7 +392,7 @@ class Ledger:
         self._fd, self._total, self._dead, self._format = fd, total, 0, FORMAT
         self._not_before = SMALL
 
-    def _kept(self) -> Iterator[bytes]:
+    def _kept_lines(self) -> Iterator[bytes]:
         for raw in self._lines():
             try:
                 text = raw.decode("ascii")

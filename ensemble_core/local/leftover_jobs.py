@@ -32,20 +32,20 @@ def leftover_jobs(tag: str, state: Path, ending: Executor | None) -> int:
     :class:`ExecutorError` if they do not end.
     """
     supervisor = _supervisor(tag, state)
-    waiting, begun = _unfinished(state / NAME)
+    waiting, begun = _count_unfinished(state / NAME)
     count = max(1, waiting + begun) if supervisor else begun
     if ending is not None and count:
         if not supervisor:  # a new supervisor ends the jobs of the previous one
             ending.open(Run(tag, state.parent / "output", time.time, state), lambda events: None)
             supervisor = _supervisor(tag, state)
-            _tell_to_end(tag, state, supervisor)
+            _terminate_supervisor(tag, state, supervisor)
             ending.close()
         else:
-            _tell_to_end(tag, state, supervisor)
+            _terminate_supervisor(tag, state, supervisor)
     return count
 
 
-def _tell_to_end(tag: str, state: Path, supervisor: int) -> None:
+def _terminate_supervisor(tag: str, state: Path, supervisor: int) -> None:
     if supervisor:
         os.kill(supervisor, signal.SIGTERM)
     deadline = time.monotonic() + _ENDING
@@ -71,7 +71,7 @@ def _supervisor(tag: str, state: Path) -> int:
     return pid if uid == os.getuid() else 0
 
 
-def _unfinished(ledger: Path) -> tuple[int, int]:
+def _count_unfinished(ledger: Path) -> tuple[int, int]:
     """Return how many jobs in a ledger wait, and how many may still run on this machine."""
     jobs: dict[str, bool] = {}
     try:

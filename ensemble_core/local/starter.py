@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 
 from ensemble_core.local.event_log import EventLog
-from ensemble_core.local.launch import Busy, Launcher, LaunchError
+from ensemble_core.local.launch import Launcher, LaunchError, SystemBusy
 from ensemble_core.local.local_job import ActiveJobs, LocalJob, Phase, describe
 from ensemble_core.local.poller import Poller
 from ensemble_core.local.process_tree import Process
@@ -75,7 +75,7 @@ class Starter:
                 self._choose()
             if self._slots.waiting and not self._looking:
                 self._looking = True
-                self._poller.at(time.monotonic() + _LOOK, self._look_again)
+                self._poller.at(time.monotonic() + _LOOK, self._allow_look)
             if not self._ready or not log.flush():
                 return
             while self._ready and self._stalled is None:
@@ -86,7 +86,7 @@ class Starter:
     def _next_job(self) -> Job | None:
         return self._queue.head(self._slots)
 
-    def _look_again(self) -> None:
+    def _allow_look(self) -> None:
         self._looking = False  # the next turn chooses
 
     def _choose(self) -> None:
@@ -136,8 +136,8 @@ class Starter:
                 record.live.add(pid)
                 self._active.tasks[pid] = record
                 self._poller.watch(pid, (record, Process(pid, -1)))
-        except Busy as busy:
-            self._put_off(record, str(busy))
+        except SystemBusy as busy:
+            self._postpone(record, str(busy))
             return
         except LaunchError as error:
             self._refuse(record, error)
@@ -151,7 +151,7 @@ class Starter:
         self._log.add(record, encode_context("start", where, round(uptime(), 2), record.pids))
         self._started(record)
 
-    def _put_off(self, record: LocalJob, why: str) -> None:
+    def _postpone(self, record: LocalJob, why: str) -> None:
         """Retry a job later, when the system may have resources again. Other jobs wait as well."""
         now = time.monotonic()
         if not record.delay:
@@ -163,7 +163,7 @@ class Starter:
         record.delay = min(record.delay * 2 or _RETRY_FIRST, _RETRY_LONGEST)
         self._stalled = record
         if self._log.ledger is not None and not record.pids:
-            self._log.ledger.put_off(record.job.id)
+            self._log.ledger.postpone(record.job.id)
 
         def again() -> None:
             if self._stalled is record:

@@ -221,7 +221,7 @@ class Supervisor:
                 ("reattach", message[1], lambda known: self._send([line(["known", known])]))
             )
         elif what == "close":
-            self._loop.take(("close", self._closed))
+            self._loop.take(("close", self._release_controller))
 
     def _send(self, texts: Sequence[bytes]) -> None:
         if self._controller is not None and self._controller.send(texts):
@@ -330,7 +330,7 @@ class Supervisor:
         controller.sock.close()
         self._loop.take(("call", self._loop.controller_left))
 
-    def _closed(self) -> None:
+    def _release_controller(self) -> None:
         """Let the controller exit, because the jobs that it wanted to end are over."""
         self._send([line(["bye"])])
         if not self._loop.busy and not self._loop.log.failing and not self._guests:

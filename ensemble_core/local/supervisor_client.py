@@ -141,20 +141,20 @@ class SupervisorClient:
                 self._sock = found
                 answer = self._greet(deadline)
             except ExecutorError as error:
-                self._hang_up()
+                self._disconnect()
                 if error.code == "keeper-there" and time.monotonic() < deadline:
                     time.sleep(0.02)
                     continue
                 raise
             except BaseException:
-                self._hang_up()
+                self._disconnect()
                 raise
             if answer is not None:
                 break
             # The supervisor has just exited, or another controller was faster in starting one.
-            self._hang_up()
+            self._disconnect()
             if time.monotonic() > deadline:
-                raise _no_answer()
+                raise _no_answer_error()
             time.sleep(0.02)
         self.ids = set(answer["jobs"])
         self.gauges = answer["gauges"]
@@ -166,10 +166,10 @@ class SupervisorClient:
         try:
             self._thread.start()
         except RuntimeError as error:
-            self._hang_up()
+            self._disconnect()
             raise _cannot_start(str(error)) from None
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         if hasattr(self, "_sock"):
             self._sock.close()
         self._splitter = Splitter()
@@ -224,9 +224,9 @@ class SupervisorClient:
         except (BrokenPipeError, ConnectionResetError):
             pass
         except TimeoutError:
-            raise _no_answer() from None
+            raise _no_answer_error() from None
         finally:
-            words = started.last_words() if started is not None else None
+            words = started.last_error_line() if started is not None else None
         if words is None:
             return None
         raise _cannot_start(words or "it ended without a message")
@@ -257,7 +257,7 @@ class SupervisorClient:
         try:
             answer = self._answers.get(timeout=_OPENING)
         except queue.Empty:
-            raise _no_answer() from None
+            raise _no_answer_error() from None
         if answer is None:
             raise self.broken()
         return dict(answer)
@@ -392,9 +392,9 @@ class StartedSupervisor:
     def close(self) -> None:
         """End a supervisor that has not received a hello."""
         self.sock.close()
-        self.last_words()
+        self.last_error_line()
 
-    def last_words(self) -> str:
+    def last_error_line(self) -> str:
         """Return the last line that the supervisor has printed as an error.
 
         Call this once, after the supervisor has answered or exited.
@@ -421,7 +421,7 @@ def _log(state: Path | None) -> int:
     return os.open(state / _LOG, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
 
-def _no_answer() -> ExecutorError:
+def _no_answer_error() -> ExecutorError:
     return ExecutorError(
         "the supervisor of this run's jobs does not answer",
         cause=f"no message within {_OPENING:g} s",

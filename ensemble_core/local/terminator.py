@@ -111,21 +111,21 @@ class Terminator:
             if record.live or record.signalled:
                 continue
             if not here:
-                self._done(record, self._left_note(record))
+                self._done(record, self._survivors_note(record))
             elif record.phase is Phase.KILL and time.monotonic() - record.since > _GIVE_UP:
                 record.spared.update(here)
-                self._done(record, self._left_note(record))
+                self._done(record, self._survivors_note(record))
             else:
-                self._look_again(record)
+                self._schedule_look(record)
 
-    def _look_again(self, record: LocalJob) -> None:
+    def _schedule_look(self, record: LocalJob) -> None:
         def look() -> None:
             if not record.over:
                 self._due[record] = None
 
         record.timers.append(self._poller.at(time.monotonic() + _LOOK_AGAIN, look))
 
-    def _left_note(self, record: LocalJob) -> str:
+    def _survivors_note(self, record: LocalJob) -> str:
         if not record.spared:
             return ""
         pids = ", ".join(str(process.pid) for process in sorted(record.spared, key=_pid))
@@ -144,7 +144,7 @@ class Terminator:
         except OSError:
             # Without a pidfd, signal the process by its number, and check it again later.
             self._send(record, process, number, lambda sent: os.kill(process.pid, sent))
-            self._look_again(record)
+            self._schedule_look(record)
             return not known
         if fd is None:
             return not known

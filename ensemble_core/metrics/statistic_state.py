@@ -30,16 +30,16 @@ def _plain(value: Any) -> bool:
     return type(value) in _SCALARS
 
 
-def _same(one: Any, other: Any) -> bool:
+def _are_equal(one: Any, other: Any) -> bool:
     """Return True if two constructor arguments are the same function or equal objects."""
     if isinstance(one, partial) and isinstance(other, partial):
         parts = zip((one.func, *one.args), (other.func, *other.args), strict=False)
         alike = len(one.args) == len(other.args) and one.keywords == other.keywords
-        return alike and all(_same(*pair) for pair in parts)
+        return alike and all(_are_equal(*pair) for pair in parts)
     return one is other or (type(one) is type(other) and bool(one == other))
 
 
-def _kept(statistic: Any) -> tuple[tuple[Any, ...], Any]:
+def _constructor_and_state(statistic: Any) -> tuple[tuple[Any, ...], Any]:
     """Return the constructor arguments and the state from which ``copy`` would rebuild an object.
 
     The state is a mapping of attributes, or the result of ``__getstate__``.
@@ -59,7 +59,10 @@ def state_of(statistic: Any, fresh: Any) -> Any:
 
     Raises :class:`NoState`, and also any error in the code of the objects.
     """
-    (made_with, state), (fresh_with, at_first) = _kept(statistic), _kept(fresh)
+    (made_with, state), (fresh_with, at_first) = (
+        _constructor_and_state(statistic),
+        _constructor_and_state(fresh),
+    )
     if made_with != fresh_with:
         raise NoState(f"{type(statistic).__name__} is built with different arguments each time")
     if not hasattr(type(statistic), "__setstate__"):
@@ -82,7 +85,7 @@ def _changes(
             yield name, False, value
         elif name not in fresh or type(fresh[name]) is not type(value):
             raise NoState(f"{type(statistic).__name__}.{name} is missing in a new object")
-        elif not _same(value, fresh[name]):
+        elif not _are_equal(value, fresh[name]):
             yield name, True, state_of(value, fresh[name])
 
 

@@ -266,7 +266,7 @@ class MetricStore:
         """Add the groups and statistics of a changed file to the existing ones."""
         self.statistics = {**self.statistics, **statistics}
         self.everything = self.everything or everything
-        self._kept = self._to_keep()
+        self._kept = self._specs_for_all()
         for group in groups:
             self.counts.setdefault(group, dict.fromkeys(KEPT, 0))
             for variable in VARIABLES:
@@ -285,7 +285,7 @@ class MetricStore:
             series = self.series[group, variable] = Series(kept, problems)
         return series
 
-    def _to_keep(self) -> list[StatisticSpec]:
+    def _specs_for_all(self) -> list[StatisticSpec]:
         """Return the statistics that are computed for every variable, without those that cannot be
         built.
         """
@@ -399,7 +399,7 @@ class MetricStore:
                     values[_series_text(name, group, variable)] = value
         return MetricsView(values)
 
-    def hear_of_faults(self) -> None:
+    def reset_fault_reports(self) -> None:
         """Let statistics report errors again after the store was restored from a snapshot."""
         for key, series in self.series.items():
             series.tell(partial(self._fault, *key))

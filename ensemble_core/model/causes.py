@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, get_args
 
-__all__ = ["CAUSES", "Cause", "cause_of", "said_cause"]
+__all__ = ["CAUSES", "Cause", "cause_of", "reported_cause"]
 
 Cause = Literal[
     "exit",  # the program exited, with any code
@@ -49,7 +49,7 @@ _OF_EXCEPTION: Mapping[str, Cause] = {
 _BY_SIGNAL = range(129, 160)
 
 
-def said_cause(context: Mapping[str, object]) -> Cause | None:
+def reported_cause(context: Mapping[str, object]) -> Cause | None:
     """Return the field ``cause`` of an event's context, or ``None`` if it is not a valid cause."""
     said = context.get("cause")
     return said if said in CAUSES else None

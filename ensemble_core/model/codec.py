@@ -160,7 +160,7 @@ def _plain(value: object) -> object:
     return str(value)
 
 
-def _tame(value: object, depth: int = 0) -> object:
+def _replace_unencodable(value: object, depth: int = 0) -> object:
     """Return a copy of the value in which text replaces everything that JSON cannot hold.
 
     Examples are keys that are not strings, cycles and arbitrary objects.
@@ -169,13 +169,13 @@ def _tame(value: object, depth: int = 0) -> object:
         value = value.compact()
     if isinstance(value, Mapping) and depth < _DEEPEST:
         return {
-            key if isinstance(key, (str, int, float)) or key is None else str(key): _tame(
-                item, depth + 1
-            )
+            key
+            if isinstance(key, (str, int, float)) or key is None
+            else str(key): _replace_unencodable(item, depth + 1)
             for key, item in value.items()
         }
     if isinstance(value, (list, tuple)) and depth < _DEEPEST:
-        return [_tame(item, depth + 1) for item in value]
+        return [_replace_unencodable(item, depth + 1) for item in value]
     if value is None or isinstance(value, (str, int, float)):
         return value
     try:
@@ -195,7 +195,7 @@ def dumps(value: object) -> str:
     try:
         return _encode(value)
     except Exception:  # a plugin's event has content that JSON cannot hold: write it as text
-        return _encode(_tame(value))
+        return _encode(_replace_unencodable(value))
 
 
 def quick_to_make(cls: type[Any]) -> None:

@@ -19,7 +19,7 @@ __all__ = [
     "FUNCTIONS",
     "NO_VALUE",
     "Compiled",
-    "Unfinished",
+    "IncompleteFormula",
     "checked",
     "compiled",
     "refused",
@@ -45,13 +45,13 @@ def _nothing() -> Any:
     raise _NoValue
 
 
-def _bounded(value: object) -> TypeGuard[float]:
+def _is_bounded(value: object) -> TypeGuard[float]:
     """Return True for a number that is small enough for arithmetic."""
     return isinstance(value, float) or (isinstance(value, int) and value.bit_length() <= _BITS)
 
 
 def _number(value: object) -> float:
-    return value if _bounded(value) else _nothing()
+    return value if _is_bounded(value) else _nothing()
 
 
 def _power(base: float, exponent: float) -> float:
@@ -116,7 +116,7 @@ _AT: Any = {"lineno": 1, "col_offset": 0, "end_lineno": 1, "end_col_offset": 0}
 _UNKNOWN = ast.Constant(..., **_AT)
 
 
-class Unfinished(EnsembleError):
+class IncompleteFormula(EnsembleError):
     """Error: the formula ends too early."""
 
 
@@ -174,7 +174,7 @@ class _Builder:
         """
         match node:
             case ast.BoolOp(op, parts):
-                kept = [self._kept(self.truth(part)) for part in parts]
+                kept = [self._assign_local(self.truth(part)) for part in parts]
                 unknown = _any([_is(name, ...) for _, name in kept])
                 decides = [part for part, _ in kept]
                 if isinstance(op, ast.Or):  # ``...`` is true in Python, so it would end the ``or``
@@ -183,7 +183,7 @@ class _Builder:
                 undecided = ast.IfExp(unknown, _UNKNOWN, kept[-1][1], **_AT)
                 return ast.BoolOp(op, [*decides, undecided], **_AT)
             case ast.UnaryOp(ast.Not(), operand):
-                part, name = self._kept(self.truth(operand))
+                part, name = self._assign_local(self.truth(operand))
                 negated = ast.UnaryOp(ast.Not(), name, **_AT)
                 return ast.IfExp(_is(part, ...), _UNKNOWN, negated, **_AT)
         missing = list(self._look_up(node))
@@ -200,7 +200,7 @@ class _Builder:
         match node:
             case ast.Name() | ast.BoolOp() | ast.Call(ast.Name("metric")):
                 code, nothing = self._lookup(node)
-                kept, self._found[id(node)] = self._kept(code)
+                kept, self._found[id(node)] = self._assign_local(code)
                 yield _is(kept, nothing)
             case ast.Compare(left, _, [right, *_]) | ast.BinOp(left, _, right):
                 yield from self._look_up(left)
@@ -230,7 +230,7 @@ class _Builder:
                 return found, None
         raise self._refusal(node)
 
-    def _kept(self, code: ast.expr) -> tuple[ast.expr, ast.expr]:
+    def _assign_local(self, code: ast.expr) -> tuple[ast.expr, ast.expr]:
         """Return code that assigns the value to a local variable, and the variable."""
         name = next(self._names)
         return ast.NamedExpr(ast.Name(name, ast.Store(), **_AT), code, **_AT), _name(name)
@@ -258,7 +258,7 @@ class _Builder:
             case ast.Tuple(parts) | ast.List(parts):
                 return type(node)([build(part) for part in parts], ast.Load(), **_AT)
         code, nothing = self._lookup(node)
-        kept, name = self._kept(code)
+        kept, name = self._assign_local(code)
         return ast.IfExp(_is(kept, nothing), _call("_nothing"), name, **_AT)
 
     def _number(self, node: ast.expr) -> ast.expr:
@@ -309,7 +309,7 @@ def _is_small(node: ast.expr) -> bool:
     """Return True if the node is a constant that is small enough for arithmetic."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)):
         node = node.operand
-    return isinstance(node, ast.Constant) and _bounded(node.value)
+    return isinstance(node, ast.Constant) and _is_bounded(node.value)
 
 
 def _name(name: str) -> ast.Name:

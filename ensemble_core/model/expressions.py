@@ -20,7 +20,7 @@ from ensemble_core.model.compiler import (
     FUNCTIONS,
     NO_VALUE,
     Compiled,
-    Unfinished,
+    IncompleteFormula,
     checked,
     compiled,
     refused,
@@ -36,11 +36,11 @@ __all__ = [
     "Formula",
     "called",
     "check_names",
+    "evaluate_options",
     "expression",
     "index_label",
     "parse",
     "tidy",
-    "worked_out",
 ]
 
 #: Names that a condition may use with any event that has them.
@@ -176,7 +176,7 @@ def tidy(number: int | float) -> int | float:
 _rounded: Callable[[float], str] = "%.12g".__mod__
 
 
-def worked_out(
+def evaluate_options(
     value: Any,
     fields: Mapping[str, Any],
     metric: Callable[[str], float | None],
@@ -187,13 +187,13 @@ def worked_out(
     If a string consists of a single placeholder, the result keeps the field's type. Raises
     :class:`EnsembleError` if a value is missing.
 
-    >>> worked_out({"T": "= 2 * T", "start": "{T}", "tag": "T-{T}"}, {"T": 3}, {}.get)
+    >>> evaluate_options({"T": "= 2 * T", "start": "{T}", "tag": "T-{T}"}, {"T": 3}, {}.get)
     {'T': 6, 'start': 3, 'tag': 'T-3'}
     """
     if isinstance(value, Mapping):
-        return {key: worked_out(item, fields, metric, pattern) for key, item in value.items()}
+        return {key: evaluate_options(item, fields, metric, pattern) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [worked_out(item, fields, metric, pattern) for item in value]
+        return [evaluate_options(item, fields, metric, pattern) for item in value]
     if not isinstance(value, str):
         return value
     if not value.startswith("="):
@@ -285,7 +285,7 @@ def parse(
         reason = error.msg if isinstance(error, SyntaxError) else str(error) or "too deep"
         better = suggested_formula(text)
         if reason.startswith("expected 'else'"):
-            raise Unfinished(
+            raise IncompleteFormula(
                 f"{text!r} has 'if' without 'else'",
                 hint=f"add the other value: {text} else VALUE",
                 code="bad-condition",

@@ -24,7 +24,7 @@ __all__ = [
     "ALL",
     "ATTEMPT_NAMES",
     "Filter",
-    "Spoken",
+    "NameParts",
     "attempt_fields",
     "filter_in",
     "filter_of",
@@ -38,7 +38,7 @@ ALL = "all."
 ATTEMPT_NAMES = ("index", "replica", "attempt")
 
 
-class Spoken(NamedTuple):
+class NameParts(NamedTuple):
     """The parts of a name ``all.STAT.NAME(CONDITION)``."""
 
     #: True with ``all.``: covers the whole group or table, not only the rule's slice or job.
@@ -47,14 +47,14 @@ class Spoken(NamedTuple):
     condition: str
 
 
-def spoken(name: str) -> Spoken:
+def spoken(name: str) -> NameParts:
     """Split a name into its parts.
 
     >>> spoken("all.max.binder.T(gap > 0)")
-    Spoken(whole=True, path='max.binder.T', condition='gap > 0')
+    NameParts(whole=True, path='max.binder.T', condition='gap > 0')
     """
     base, condition = split_filter(name)
-    return Spoken(base.startswith(ALL), base.removeprefix(ALL), condition)
+    return NameParts(base.startswith(ALL), base.removeprefix(ALL), condition)
 
 
 def attempt_fields(job: Job) -> dict[str, Any]:

@@ -230,7 +230,7 @@ class Point:
     #: this point, and the point's number there.
     origin: tuple[str, int] | None = None
 
-    def handed_on(self, generator: str) -> Point:
+    def copy_for(self, generator: str) -> Point:
         """Return a copy of this finished point for another generator. ``generator`` is the one that
         suggested the point.
         """

@@ -75,20 +75,20 @@ def parts_of(job: Job, source: Mapping[str, Any], inputs: Mapping[str, str]) -> 
     """
     parts: dict[str, Any] = {
         **source,
-        "command": _filled(source["command"], job),
+        "command": _fill_texts(source["command"], job),
         "parameters": dict(job.parameters),
         "replica": job.replica,
         "tasks": job.tasks,
     }
     if "environment" in source:
         names, texts = source["environment"].keys(), source["environment"].values()
-        parts["environment"] = dict(zip(names, _filled(texts, job), strict=True))
+        parts["environment"] = dict(zip(names, _fill_texts(texts, job), strict=True))
     if inputs:
         parts["inputs"] = dict(inputs)
     return parts
 
 
-def _filled(texts: Collection[str], job: Job) -> list[str]:
+def _fill_texts(texts: Collection[str], job: Job) -> list[str]:
     if not any("{" in text for text in texts):  # fast path: skip collecting the values
         return [*texts]
     values = _values(job)
@@ -97,7 +97,7 @@ def _filled(texts: Collection[str], job: Job) -> list[str]:
 
 def written(text: str, job: Job) -> str:
     """Fill in a text's placeholders, except those that identities leave unfilled."""
-    return _filled((text,), job)[0]
+    return _fill_texts((text,), job)[0]
 
 
 def identity_of(parts: Mapping[str, Any]) -> str:

@@ -252,12 +252,12 @@ class JobGroup(Value):
                     found[name] = values[0].function
         return found
 
-    def giving(self, given: Mapping[str, Sequence[object]]) -> JobGroup:
+    def with_values(self, given: Mapping[str, Sequence[object]]) -> JobGroup:
         """Return the group with its parameters' values replaced by those in ``given``. Other names
         in ``given`` are ignored.
         """
         own = {name: given.get(name, values) for name, values in self.parameters.items()}
-        more = tuple(entry.giving(given) for entry in self.more)
+        more = tuple(entry.with_values(given) for entry in self.more)
         return replace(self, parameters=own, more=more)
 
     @property

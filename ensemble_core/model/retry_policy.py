@@ -8,7 +8,7 @@ from typing import Any
 
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.conditions import Condition
-from ensemble_core.model.expressions import worked_out
+from ensemble_core.model.expressions import evaluate_options
 from ensemble_core.model.placeholders import FIELD_PLACEHOLDER, JOB_PLACEHOLDER
 from ensemble_core.model.value import Value
 
@@ -31,7 +31,7 @@ class RetryPolicy(Value):
     metrics: frozenset[str] = frozenset()  #: Metric paths in the policy's expressions.
     resume: bool = False  #: Whether statistics continue over the attempts.
 
-    def worked_out(
+    def evaluate(
         self, known: Mapping[str, Any], metric: Callable[[str], float | None]
     ) -> tuple[Mapping[str, Any], float]:
         """Return the changed fields and the wait in seconds for a retry.
@@ -39,7 +39,7 @@ class RetryPolicy(Value):
         ``known`` has the fields of the failed attempt. Raises :class:`EnsembleError` if a value is
         missing.
         """
-        wait = worked_out(self.wait, known, metric)
+        wait = evaluate_options(self.wait, known, metric)
         return changed_fields(self.fields, known, metric), max(0.0, float(wait))
 
 
@@ -56,7 +56,7 @@ def changed_fields(
     return {
         key: value
         if key in LITERAL_FIELDS
-        else worked_out(
+        else evaluate_options(
             value, known, metric, FIELD_PLACEHOLDER if key == "parameters" else JOB_PLACEHOLDER
         )
         for key, value in fields.items()

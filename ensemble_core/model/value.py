@@ -15,14 +15,14 @@ from typing import Any, cast
 __all__ = ["Value"]
 
 
-def _values_of(cls: type[Any]) -> tuple[tuple[str, ...], Callable[[Any], Any]]:
+def _value_getter(cls: type[Any]) -> tuple[tuple[str, ...], Callable[[Any], Any]]:
     names = tuple(item.name for item in fields(cls))
     return names, attrgetter(*names) if names else lambda value: ()
 
 
 #: Function that returns the names of a class's fields, and a function that reads their values.
 _values = cast(
-    Callable[[type[Any]], tuple[tuple[str, ...], Callable[[Any], Any]]], cache(_values_of)
+    Callable[[type[Any]], tuple[tuple[str, ...], Callable[[Any], Any]]], cache(_value_getter)
 )
 
 

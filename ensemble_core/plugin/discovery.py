@@ -31,7 +31,7 @@ from ensemble_core.plugin.load_guard import Watchdog, guarded
 from ensemble_core.plugin.registry import BUILTIN, LoadedPlugin, Named, Registry
 from ensemble_core.plugin.validation import FORMER_HOOKS, HOOKS, check_records
 
-__all__ = ["GROUP", "discover", "executor_record", "explain_failure", "looking_in"]
+__all__ = ["GROUP", "discover", "executor_record", "explain_failure", "use_registry"]
 
 #: Name of the entry-point group.
 GROUP = "ensemble"
@@ -44,7 +44,7 @@ def discover(files: Sequence[str | Path] = ()) -> Registry:
     """
     with Watchdog() as watchdog:
         loader = _Loader(watchdog)
-        plugins = [plugin for found in _installed() if (plugin := loader.load(found))]
+        plugins = [plugin for found in _installed_entry_points() if (plugin := loader.load(found))]
         plugins += [plugin for file in files if (plugin := loader.load_file(Path(file)))]
     return Registry(plugins, loader.warnings)
 
@@ -60,12 +60,12 @@ def executor_record(name: str) -> ExecutorPlugin:
     return record
 
 
-#: The registry that :func:`executor_record` uses within a ``with looking_in(…)`` block.
+#: The registry that :func:`executor_record` uses within a ``with use_registry(…)`` block.
 _looked_in: ContextVar[Registry | None] = ContextVar("ensemble-registry", default=None)
 
 
 @contextlib.contextmanager
-def looking_in(registry: Registry) -> Iterator[None]:
+def use_registry(registry: Registry) -> Iterator[None]:
     """Make :func:`executor_record` use this registry within the ``with`` block."""
     token = _looked_in.set(registry)
     try:
@@ -74,7 +74,7 @@ def looking_in(registry: Registry) -> Iterator[None]:
         _looked_in.reset(token)
 
 
-def _installed() -> list[EntryPoint]:
+def _installed_entry_points() -> list[EntryPoint]:
     """Return the entry points of the group: first the built-ins, then by distribution and name."""
     return sorted(entry_points(GROUP), key=lambda point: normalize(point.distribution) != BUILTIN)
 
@@ -127,7 +127,7 @@ class _Loader:
             return done(error=found.error)
         try:
             shown = str(done())
-            with contextlib.nullcontext() if done().builtin else self._guarded(shown):
+            with contextlib.nullcontext() if done().builtin else self._guard(shown):
                 plugin = found.load()
                 if self._manager.is_registered(plugin):
                     return None
@@ -167,7 +167,7 @@ class _Loader:
         if _real(path) in self._files:
             return None
         shown = f"plugin {file!r}"
-        with self._guarded(shown):
+        with self._guard(shown):
             module = _import_file(path)
             try:
                 records, notes = self._register(module, shown, file)
@@ -191,7 +191,7 @@ class _Loader:
         )
 
     @contextlib.contextmanager
-    def _guarded(self, shown: str) -> Iterator[None]:
+    def _guard(self, shown: str) -> Iterator[None]:
         with guarded(shown, self._watchdog) as printed:
             yield
         if printed.anything:

@@ -59,7 +59,7 @@ def normalize(distribution: str) -> str:
 def entry_points(group: str) -> list[EntryPoint]:
     """Return the entry points of a group, sorted by distribution and name."""
     found: dict[tuple[str, str, str], EntryPoint] = {}
-    installed = dict(_installed())
+    installed = dict(_installed_distributions())
     core = _metadata(_CORE, installed[_CORE])[1] if _CORE in installed else ""
     for name, where in installed.items():
         for point in _read(group, name, where, core):
@@ -70,10 +70,12 @@ def entry_points(group: str) -> list[EntryPoint]:
 def version_of(distribution: str) -> str | None:
     """Return the version of a distribution, or ``None`` if it is not installed."""
     wanted = normalize(distribution)
-    return next((_metadata(name, at)[1] for name, at in _installed() if name == wanted), None)
+    return next(
+        (_metadata(name, at)[1] for name, at in _installed_distributions() if name == wanted), None
+    )
 
 
-def _installed() -> Iterator[tuple[str, Any]]:
+def _installed_distributions() -> Iterator[tuple[str, Any]]:
     """Yield every installed distribution: its normalized name and its metadata (see
     ``_distributions``).
 

@@ -21,7 +21,7 @@ def known_provider(kind: str, name: str) -> tuple[str, str] | None:
 
     The result is ``None`` if no listed distribution registers it.
     """
-    for distribution, entry in _known().items():
+    for distribution, entry in _load_known().items():
         if name in entry.get(kind, ()):
             return distribution, _install_command(distribution, entry["install"])
     return None
@@ -56,6 +56,6 @@ def _install_command(distribution: str, released: str) -> str:
     return f"pip install {shlex.join(names)}"
 
 
-def _known() -> Mapping[str, Mapping[str, Any]]:
+def _load_known() -> Mapping[str, Mapping[str, Any]]:
     known: dict[str, dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8"))
     return known

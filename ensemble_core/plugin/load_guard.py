@@ -66,7 +66,7 @@ class Watchdog:
             current = self._current
             if current and current != named and time.monotonic() - current[1] >= _PATIENCE:
                 named = current
-                _tell(current[0])
+                _warn_slow(current[0])
 
 
 @contextlib.contextmanager
@@ -98,7 +98,7 @@ def guarded(shown: str, watchdog: Watchdog) -> Iterator[Printed]:
         yield printed
 
 
-def _tell(shown: str) -> None:
+def _warn_slow(shown: str) -> None:
     with contextlib.suppress(OSError, ValueError):
         print(
             f"warning: {shown} has been loading for {_PATIENCE:g} s, and the command waits for it "

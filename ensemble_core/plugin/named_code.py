@@ -129,8 +129,8 @@ def _load_class(path: str, base: str, purpose: Purpose) -> type:
     """
     require("class", repr(path), purpose)
     check_class(path)
-    found = _imported(path)
-    if not (isinstance(found, type) and issubclass(found, _imported(base))):
+    found = _import(path)
+    if not (isinstance(found, type) and issubclass(found, _import(base))):
         raise EnsembleError(
             f"{path!r} is not a subclass of {base}",
             hint=f"name a subclass of {base}",
@@ -139,7 +139,7 @@ def _load_class(path: str, base: str, purpose: Purpose) -> type:
     return found
 
 
-def _imported(path: str) -> Any:
+def _import(path: str) -> Any:
     module, _, name = path.rpartition(".")
     try:
         return getattr(import_module(module), name)

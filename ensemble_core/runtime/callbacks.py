@@ -110,7 +110,7 @@ class Caller:
                 self._slow_threads += 1
         except RuntimeError as error:  # the system cannot start more threads
             if not (self._slow_threads if call.kind == "action" else self._custom_threads):
-                self._emit(self._failed(call, f": {error}"))
+                self._emit(self._failure(call, f": {error}"))
                 return
         (self._slow if call.kind == "action" else self._custom).put(task)
 
@@ -150,16 +150,16 @@ class Caller:
             return self._generators.outcome(task)
         call = task.call
         try:
-            result = self._checked(call, self._perform(task))
+            result = self._check_result(call, self._perform(task))
             return CallReturned(self._clock(), call.call, result)
         except EnsembleError as error:
-            return self._failed(call, f": {error}")
+            return self._failure(call, f": {error}")
         except BaseException as error:  # an error in a user's function must not end the run
             place = raised_at(error)
             why = f" raised {_one_line(error)}" + (f" ({place})" if place else "")
-            return self._failed(call, why, _traceback(error))
+            return self._failure(call, why, _traceback(error))
 
-    def _failed(self, call: Call, why: str, *traceback: str) -> CallFailed:
+    def _failure(self, call: Call, why: str, *traceback: str) -> CallFailed:
         return CallFailed(self._clock(), call.call, f"{call.name}{why}", *traceback)
 
     def _perform(self, task: MakeCall) -> object:
@@ -242,7 +242,7 @@ class Caller:
         record = {} if queue_id is None else self._record(str(queue_id), event["name"])
         return {"id": name, **record, "events": [entry]}
 
-    def _checked(self, call: Call, result: object) -> tuple[Mapping[str, Any], ...]:
+    def _check_result(self, call: Call, result: object) -> tuple[Mapping[str, Any], ...]:
         """Check the result of a call, and return it as a list of plain specifications."""
         if call.kind == "parameters":
             submit = {"submit": call.options["group"], "with": call.options["with"]}

@@ -53,7 +53,13 @@ from ensemble_core.runtime.callbacks import Caller, order_of
 from ensemble_core.runtime.event_check import Admission, usual
 from ensemble_core.runtime.event_order import TIMED, OrderCheck
 from ensemble_core.runtime.executor_guard import ExecutorGuard
-from ensemble_core.runtime.identities import Identities, Look, Unit, reuse_events, uses_job_files
+from ensemble_core.runtime.identities import (
+    Identities,
+    LookUpRequest,
+    Unit,
+    reuse_events,
+    uses_job_files,
+)
 from ensemble_core.runtime.orders import Forget, Order, Performer
 from ensemble_core.runtime.output_tracking import OutputTracker
 from ensemble_core.runtime.queue_names import QueueNames
@@ -187,7 +193,7 @@ class Runtime:
         self._identities: Identities | None = None
         if journal is not None or ensemble.reuse:
             self._identities = Identities(
-                self._put,
+                self._enqueue,
                 self.clock,
                 lambda: self._queued - self._taken,
                 folders=ensemble.reuse,
@@ -203,7 +209,7 @@ class Runtime:
             lambda notice: self._notifier.send(notice) if self._notifier else None,
             self._identities,
         )
-        self._admission = Admission(name, self._put, self.clock)
+        self._admission = Admission(name, self._enqueue, self.clock)
         self._order = OrderCheck(self.engine, executor, name, self._handle, self.clock)
         self._records = self.engine.state.table.records
         #: The events that arrived together with the current one.
@@ -212,7 +218,7 @@ class Runtime:
         self._queued = 0
         self._taken = 0
         self._tracker = OutputTracker(
-            self._put, self.clock, observers, lambda: self._queued - self._taken
+            self._enqueue, self.clock, observers, lambda: self._queued - self._taken
         )
 
     def clock(self) -> float:
@@ -222,7 +228,7 @@ class Runtime:
         """
         return self._wall + (time.monotonic() - self._monotonic)
 
-    def _put(self, events: Sequence[Event]) -> None:
+    def _enqueue(self, events: Sequence[Event]) -> None:
         with self._lock:
             self._queued += len(events)
         self._inbox.put(events)
@@ -264,7 +270,7 @@ class Runtime:
                 self._leave = True
         if self._asked is None or end:
             self._asked = asked
-        # Do not call _put: in a signal handler, its lock may be held already.
+        # Do not call _enqueue: in a signal handler, its lock may be held already.
         self._inbox.put((asked,))
 
     @property
@@ -425,14 +431,14 @@ class Runtime:
 
     def _loop(self) -> None:
         last_tick, dirty = 0.0, True
-        while not self._over():
+        while not self._is_over():
             now = time.monotonic()
             if self._ticking and dirty and now - last_tick >= _TICK:
                 last_tick, dirty = now, False
                 report = self.engine.report()
                 for watcher in self._ticking:
                     watcher.tick(report)
-            timeout = _TICK if self._stuck_since is not None else self._until_timer()
+            timeout = _TICK if self._stuck_since is not None else self._wait_seconds()
             if self._last_news is not None:
                 timeout = min(_LOOK, timeout if timeout is not None else _LONGEST_WAIT)
             if self._ticking and dirty:
@@ -442,7 +448,7 @@ class Runtime:
             except queue.Empty:
                 events = ()
             self._inquiries.answer()
-            if self._last_news is not None and any(map(_of_our_job, events)):
+            if self._last_news is not None and any(map(_is_own_event, events)):
                 self._last_news = time.monotonic()
             self._together = events
             if isinstance(events, Unit):
@@ -470,7 +476,7 @@ class Runtime:
         notices = self.engine.state.notices
         if not notices or self._notifier is None:
             return
-        self._notifier.hurry()
+        self._notifier.send_now()
         deadline = time.monotonic() + _DELIVERY_GRACE
         while notices and not self._leave and (left := deadline - time.monotonic()) > 0:
             with contextlib.suppress(queue.Empty):
@@ -512,11 +518,11 @@ class Runtime:
         state = self.engine.state
         return state.lost or (state.ended is not None and state.ended is state.ended_for_now)
 
-    def _over(self) -> bool:
+    def _is_over(self) -> bool:
         ended = self.engine.state.ended
         if ended is None:
             return False
-        self._leave = self._leave or self._stuck(ended)
+        self._leave = self._leave or self._is_journal_stuck(ended)
         if self._leave or self._for_now or not self.engine.busy:
             return True
         if ended.stopped:
@@ -524,9 +530,9 @@ class Runtime:
         else:
             # If the queue can keep jobs, those that are not cancelled outlive the run.
             over = not ended.cancel and "detach" in self._executor.capabilities
-        return over or self._silent(ended)
+        return over or self._is_queue_silent(ended)
 
-    def _silent(self, ended: Terminate) -> bool:
+    def _is_queue_silent(self, ended: Terminate) -> bool:
         """Return True, and report it, if cancelled jobs have had no event for ``limits.stop``
         seconds.
 
@@ -559,7 +565,7 @@ class Runtime:
         )
         return True
 
-    def _stuck(self, ended: Terminate) -> bool:
+    def _is_journal_stuck(self, ended: Terminate) -> bool:
         """Carry out the cancels of a stop even if the journal cannot be written.
 
         Return True if the run now waits only for jobs whose submit waits for the journal.
@@ -577,7 +583,7 @@ class Runtime:
         unheard = not any(record.newest for _, record in self.engine.in_queue())
         return unheard and now - self._stuck_since > _UNHEARD_GRACE
 
-    def _until_timer(self) -> float | None:
+    def _wait_seconds(self) -> float | None:
         timer = self.engine.next_timer()
         wait = None if timer is None else min(max(0.0, timer.when - self.clock()), _LONGEST_WAIT)
         if self._stop_at is None:
@@ -690,7 +696,7 @@ class Runtime:
                 )
             elif isinstance(decision, LookUp):
                 looked = ((job, self._records[job.id].source) for job in decision.jobs)
-                orders.append(Look(tuple(looked)))
+                orders.append(LookUpRequest(tuple(looked)))
             elif isinstance(decision, Resize):
                 orders.append(decision)
             elif isinstance(decision, Cancel) and decision.jobs:
@@ -705,7 +711,7 @@ class Runtime:
                 if self._notifier is None:
                     from ensemble_core.runtime.notifications import Notifier
 
-                    self._notifier = Notifier(self.tag, self._put, self.clock)
+                    self._notifier = Notifier(self.tag, self._enqueue, self.clock)
                 orders.append(decision)
         return orders
 
@@ -735,6 +741,6 @@ class Runtime:
             self._folder.rmdir()
 
 
-def _of_our_job(event: Event) -> bool:
+def _is_own_event(event: Event) -> bool:
     """Return True if the event is about a job of this run."""
     return isinstance(event, Observed) or (isinstance(event, JobEvent) and event.ours)

@@ -178,7 +178,7 @@ def _post(url: str, body: bytes, kind: str) -> int:
     except (OSError, HTTPException, ValueError) as error:
         if late.is_set() or isinstance(error, TimeoutError):
             raise TimeoutError(f"no answer within {TIMEOUT:g} s") from None
-        raise ConnectionError(_why(error)) from None
+        raise ConnectionError(_failure_reason(error)) from None
     finally:
         timer.cancel()
         connection.close()
@@ -202,7 +202,7 @@ def _connection(scheme: str, host: str, port: int | None) -> HTTPConnection:
     return connection
 
 
-def _why(error: Exception) -> str:
+def _failure_reason(error: Exception) -> str:
     """Return the reason why a connection failed, without any part of the URL."""
     import socket
     import ssl

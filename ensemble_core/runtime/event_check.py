@@ -163,12 +163,12 @@ def _plain(values: dict[Any, Any] | list[Any], longest: int, depth: int) -> bool
     return True
 
 
-def _hints_of(cls: type[Any]) -> tuple[tuple[str, Any], ...]:
+def _field_types(cls: type[Any]) -> tuple[tuple[str, Any], ...]:
     hints = get_type_hints(cls)
     return tuple((each.name, hints[each.name]) for each in fields(cls))
 
 
-_hints = cast(Callable[[type[Any]], tuple[tuple[str, Any], ...]], cache(_hints_of))
+_hints = cast(Callable[[type[Any]], tuple[tuple[str, Any], ...]], cache(_field_types))
 
 
 def _fits(value: object, hint: Any) -> bool:

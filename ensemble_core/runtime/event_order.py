@@ -67,11 +67,11 @@ class OrderCheck:
             return event
         self._report(
             "future",
-            f"{_named(event)} is {event.timestamp - now:.0f} s in the future",
+            f"{_describe(event)} is {event.timestamp - now:.0f} s in the future",
             "the current time is used instead. If the queue is on another machine, synchronize "
             "both clocks by NTP",
         )
-        return _at(event, now)
+        return _with_time(event, now)
 
     def keeps(self, event: JobEvent, record: JobRecord) -> bool:
         """Return True if an event of this job satisfies the contract.
@@ -105,7 +105,7 @@ class OrderCheck:
             if self._is_unknown(event.job):
                 self._report(
                     "unknown",
-                    f"{_named(event)} concerns a job that this run never submitted",
+                    f"{_describe(event)} concerns a job that this run never submitted",
                     "it is dropped",
                 )
             else:
@@ -123,37 +123,37 @@ class OrderCheck:
                 names = ", ".join(each.name for each in earlier)
                 self._report(
                     "order",
-                    f"{_named(event)} came before {names}",
+                    f"{_describe(event)} came before {names}",
                     "they are handled in the right order",
                 )
                 for each in earlier:
-                    yield self._timed(self.in_time(each), record)
-            yield from self._left_out(event, record)
-        yield self._timed(event, record)
+                    yield self._with_plausible_time(self.in_time(each), record)
+            yield from self._missing_events(event, record)
+        yield self._with_plausible_time(event, record)
 
-    def _left_out(self, event: JobEvent, record: JobRecord) -> Iterator[Event]:
+    def _missing_events(self, event: JobEvent, record: JobRecord) -> Iterator[Event]:
         """Yield a submit event if it is missing. Report a missing start or an unknown end."""
         name = event.name
         needs = name in _ORDER and name not in ("submit", "exception")
         if needs and not record.seen & _SUBMIT and record.exception is None:
             self._report(
                 "submit",
-                f"{_named(event)} came without a submit",
+                f"{_describe(event)} came without a submit",
                 "the time at which this run decided to submit the job is used",
             )
             time, when = event.timestamp, record.submitted
             if when - _DAY < time < when:
                 when = time  # the queue's clock is slightly behind ours
-            yield _at(JobEvent(time - _STEP, event.job, "submit"), when)
+            yield _with_time(JobEvent(time - _STEP, event.job, "submit"), when)
         ended = record.outcome is not None or record.exception is not None
         if name == "finish" and record.started is None and not ended:
             self._report(
-                "start", f"{_named(event)} came without a start", "the job's duration is unknown"
+                "start", f"{_describe(event)} came without a start", "the job's duration is unknown"
             )
         elif name == "clean" and not ended:
             self._report(
                 "finish",
-                f"{_named(event)} came without a finish or a fatal exception",
+                f"{_describe(event)} came without a finish or a fatal exception",
                 "how the job ended is unknown, so it counts as failed (unknown)",
                 level="error",
             )
@@ -186,7 +186,7 @@ class OrderCheck:
         step = TRANSITIONS.get(event.name)
         return step is not None and bool(step.once & record.seen)
 
-    def _timed(self, event: JobEvent, record: JobRecord) -> Event:
+    def _with_plausible_time(self, event: JobEvent, record: JobRecord) -> Event:
         """Return the event with a plausible time."""
         time, name = event.timestamp, event.name
         if name not in TIMED or self._is_echo(event, record):
@@ -195,11 +195,11 @@ class OrderCheck:
             days = (record.submitted - time) / _DAY
             self._report(
                 "past",
-                f"{_named(event)} is dated {days:.0f} days before the job was submitted",
+                f"{_describe(event)} is dated {days:.0f} days before the job was submitted",
                 "the current time is used instead; times are seconds since the epoch, as Run.clock "
                 "returns them",
             )
-            return _at(event, self._clock())
+            return _with_time(event, self._clock())
         floor = record.submitted if record.seen & _SUBMIT else time
         if name in ("finish", "clean"):
             floor = (name == "clean" and record.finished) or record.started or floor
@@ -207,10 +207,10 @@ class OrderCheck:
             return event
         self._report(
             "backwards",
-            f"{_named(event)} is {floor - time:.3g} s older than the event before it",
+            f"{_describe(event)} is {floor - time:.3g} s older than the event before it",
             "it is moved right after that event",
         )
-        return _at(event, floor + _STEP)
+        return _with_time(event, floor + _STEP)
 
     def _is_unknown(self, job: str) -> bool:
         """Return True if the run has never had a job with this id."""
@@ -235,11 +235,11 @@ class OrderCheck:
         self._take(Problem(self._clock(), message, level))
 
 
-def _named(event: Event) -> str:
+def _describe(event: Event) -> str:
     return f"{event.name} of {event.job}" if isinstance(event, JobEvent) else event.type
 
 
-def _at(event: _E, time: float) -> _E:
+def _with_time(event: _E, time: float) -> _E:
     """Return the event with another time. A job's event keeps its original time as ``told_at``.
 
     ``told_at`` is never 0, because that would mean that the job had no event.

@@ -186,16 +186,16 @@ class _Worker:
             generator.ingest(_fit(spec, asking.told))
         answer: list[Mapping[str, Any]] = []
         if asking.readings:
-            answer += self._pruned(generator.prune(asking.readings))
+            answer += self._prune_entries(generator.prune(asking.readings))
         if asking.count:
-            answer += self._checked(generator.suggest(asking.count), asking.count)
+            answer += self._check_suggestions(generator.suggest(asking.count), asking.count)
         return tuple(answer)
 
     @staticmethod
-    def _pruned(found: Collection[int]) -> list[Mapping[str, Any]]:
+    def _prune_entries(found: Collection[int]) -> list[Mapping[str, Any]]:
         return [{"prune": int(number)} for number in sorted(set(found))]
 
-    def _checked(self, found: object, count: int) -> list[Mapping[str, Any]]:
+    def _check_suggestions(self, found: object, count: int) -> list[Mapping[str, Any]]:
         """Check the suggestions and return them as plain data. Raises :class:`EnsembleError`."""
         if isinstance(found, (str, bytes, Mapping)) or not isinstance(found, Iterable):
             raise _fault(f"suggested {found!r:.80}, expected a list of points")

@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # needed only if jobs are reused
 __all__ = [
     "Identities",
     "Inputs",
-    "Look",
+    "LookUpRequest",
     "Unit",
     "identify",
     "reuse_events",
@@ -65,7 +65,7 @@ class Unit(list[Event]):
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class LookUpRequest:
     """Request to find earlier jobs that can replace these jobs. Each job comes with its group."""
 
     jobs: tuple[tuple[Job, JobGroup | None], ...]
@@ -91,7 +91,7 @@ class Inputs:
         listed = {template for template, _ in group.inputs}
         for word, template in zip(job.command, group.command, strict=True):
             if "/" in word and "{run}" not in template and template not in listed:
-                known = self._look(os.path.join(folder, word), "content", seen)
+                known = self._digest_or_time(os.path.join(folder, word), "content", seen)
                 if known is not None:
                     found[written(template, job)] = known
         for template, by in group.inputs:
@@ -99,18 +99,18 @@ class Inputs:
             places = {"here": group.here, "cwd": group.cwd, "run": group.run}
             path = os.path.join(folder, fill(job.fill(template), places))
             if not glob.has_magic(path):
-                found[name] = self._look(path, by, seen) or _MISSING
+                found[name] = self._digest_or_time(path, by, seen) or _MISSING
                 continue
             matches = sorted(glob.glob(path, recursive=True))
             for match in matches:
-                known = self._look(match, by, seen)
+                known = self._digest_or_time(match, by, seen)
                 if known is not None:
                     found[f"{name}: {os.path.basename(match)}"] = known
             if not matches:
                 found[name] = _MISSING
         return found
 
-    def _look(self, path: str, by: str, seen: dict[str, str | None]) -> str | None:
+    def _digest_or_time(self, path: str, by: str, seen: dict[str, str | None]) -> str | None:
         """Return the digest or time of a file, or ``None`` if it is not a regular file."""
         key = f"{by} {path}"
         if key not in seen:
@@ -196,7 +196,7 @@ class Identities:
         self._groups: dict[str, JobGroup] = {}
         #: Queue of the thread. Its items are look-ups, ``_CHECK`` if jobs have ended since the last
         #: check, and ``None`` at the end.
-        self._queue: queue.SimpleQueue[Look | object | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[LookUpRequest | object | None] = queue.SimpleQueue()
         #: Jobs that have ended, each with the key of its inputs.
         self._ended: deque[tuple[Job, JobGroup, str]] = deque()
         self._check_queued = False
@@ -223,7 +223,7 @@ class Identities:
         if event.jobs:
             self._put((event.event(self._clock()),))
 
-    def look(self, order: Look) -> None:
+    def look(self, order: LookUpRequest) -> None:
         """Look up jobs in earlier runs. Returns immediately."""
         self._queue.put(order)
         self._hurry.set()
@@ -258,7 +258,7 @@ class Identities:
 
     def _work(self) -> None:
         while (order := self._queue.get()) is not None:
-            if isinstance(order, Look):
+            if isinstance(order, LookUpRequest):
                 self._look_up(order)
             else:
                 self._hurry.wait(_CHECK_PAUSE)
@@ -283,7 +283,7 @@ class Identities:
             if same:
                 self._put((Identified(self._clock(), unchanged=tuple(same)),))
 
-    def _look_up(self, order: Look) -> None:
+    def _look_up(self, order: LookUpRequest) -> None:
         for at in range(0, len(order.jobs), _AT_ONCE):
             while self._backlog() > _MOST_WAITING and not self._closing:
                 time.sleep(0.01)
@@ -291,7 +291,7 @@ class Identities:
                 return
             self._put(self.answer(order.jobs[at : at + _AT_ONCE]))
 
-    def _reopened(self) -> EarlierJobs:
+    def _reopen_runs(self) -> EarlierJobs:
         """Return the jobs of those earlier runs that still exist."""
         from ensemble_core.journal.earlier_jobs import EarlierJobs
 
@@ -310,7 +310,7 @@ class Identities:
         This reads the input files of the jobs.
         """
         if self._earlier is None:
-            self._earlier = self._reopened()
+            self._earlier = self._reopen_runs()
         seen: dict[str, str | None] = {}
         found = _Found()
         hits: dict[str, EarlierJob] = {}

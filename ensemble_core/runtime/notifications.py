@@ -46,12 +46,12 @@ class Notifier:
                             target=self._work, args=(address, own), name="notify", daemon=True
                         ).start()
                     except RuntimeError as error:  # the system cannot start more threads
-                        self._tell([notice], address, str(error))
+                        self._report_delivery([notice], address, str(error))
                         continue
                     self._queues[address] = own
                 self._queues[address].put(notice)
 
-    def hurry(self) -> None:
+    def send_now(self) -> None:
         """Send collected messages now, without backoff. Called at the end of the run."""
         self._hurry.set()
         with self._lock:
@@ -72,7 +72,7 @@ class Notifier:
                 found.append(notices.get())
             sent = [each for each in found if each is not None]
             if sent:
-                self._tell(sent, address, self._deliver(address, sent))
+                self._report_delivery(sent, address, self._deliver(address, sent))
                 earliest = time.monotonic() + MERGED
 
     def _deliver(self, address: str, notices: Sequence[Notify]) -> str:
@@ -92,6 +92,6 @@ class Notifier:
                 failed = str(error) or type(error).__name__
         return f"{failed} (3 tries)"
 
-    def _tell(self, notices: Sequence[Notify], address: str, error: str) -> None:
+    def _report_delivery(self, notices: Sequence[Notify], address: str, error: str) -> None:
         names = tuple(each.notice for each in notices)
         self._put((Delivered(self._clock(), names, address, error),))

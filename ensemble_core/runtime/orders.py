@@ -18,7 +18,7 @@ from ensemble_core.model.jobs import Job
 from ensemble_core.runtime.callbacks import Caller, MakeCall
 from ensemble_core.runtime.executor_guard import ExecutorGuard
 from ensemble_core.runtime.generator_calls import MakeSuggestion
-from ensemble_core.runtime.identities import Identities, Look
+from ensemble_core.runtime.identities import Identities, LookUpRequest
 
 __all__ = ["Forget", "Order", "Performer"]
 
@@ -30,7 +30,7 @@ class Forget:
     jobs: tuple[str, ...]
 
 
-Order = Submit | Cancel | Resize | Forget | MakeCall | MakeSuggestion | Notify | Look
+Order = Submit | Cancel | Resize | Forget | MakeCall | MakeSuggestion | Notify | LookUpRequest
 
 
 #: Retries of submits and cancels after transient failures: for how many seconds, and the shortest
@@ -79,7 +79,7 @@ class Performer:
         if isinstance(order, Notify):
             self._notify(order)
             return
-        if isinstance(order, Look):
+        if isinstance(order, LookUpRequest):
             if self._identities is not None:
                 self._identities.look(order)
             return

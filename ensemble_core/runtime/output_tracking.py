@@ -160,7 +160,7 @@ class OutputTracker:
                     # Only this job writes the file, so its time does not matter.
                     begun = None
             if path is None:
-                self._warn(f"observer {name!r}: {_nowhere(job.id, start)}")
+                self._warn(f"observer {name!r}: {_explain_unreadable(job.id, start)}")
                 continue
             self._follower.watch(
                 job.id, name, observer, workdir / path, since=begun, taken=rows.get(name, 0)
@@ -176,7 +176,7 @@ class OutputTracker:
         self._put((Problem(self._clock(), message, "error"),))
 
 
-def _nowhere(job: str, start: Mapping[str, Any]) -> str:
+def _explain_unreadable(job: str, start: Mapping[str, Any]) -> str:
     """Explain why the output of a job is not read, and what to do."""
     places = start.get("at_member")
     if not isinstance(places, Mapping):

@@ -107,10 +107,10 @@ def build_executor(
     Raises :class:`UsageError` if the executor rejects the options.
     """
     from ensemble_core.config.schema import defaults
-    from ensemble_core.plugin.discovery import looking_in
+    from ensemble_core.plugin.discovery import use_registry
     from ensemble_core.plugin.executor import Executor
 
-    with looking_in(registry), _options_of(registry, "executor", record):
+    with use_registry(registry), _convert_build_errors(registry, "executor", record):
         whose, given = _shown(registry, "executor", record), defaults(record.options, options)
         built: Executor = call_plugin(record.build, given, returns=Executor, whose=whose)
         return built
@@ -127,7 +127,7 @@ def build_resizer(registry: Registry, name: str, given: Iterable[str]) -> Resize
 
     record = registry.lookup("resizer", name)
     options = defaults(record.options, read_options(record, given, {}))
-    with _options_of(registry, "resizer", record):
+    with _convert_build_errors(registry, "resizer", record):
         whose = _shown(registry, "resizer", record)
         built: Resizer = call_plugin(record.build, options, returns=Resizer, whose=whose)
         return built
@@ -139,7 +139,7 @@ def _shown(registry: Registry, kind: str, record: ExecutorPlugin | ResizerPlugin
 
 
 @contextlib.contextmanager
-def _options_of(
+def _convert_build_errors(
     registry: Registry, kind: str, record: ExecutorPlugin | ResizerPlugin
 ) -> Iterator[None]:
     """Convert exceptions of a plugin's ``build`` to errors about its options or about the
@@ -246,7 +246,7 @@ def _read(text: str, schema: Any) -> object:
 
     validator = jsonschema_rs.validator_for(dict(schema))
     near: list[object] = []
-    for reading in (_word, int, float, json.loads, str, parts):
+    for reading in (_parse_bool, int, float, json.loads, str, parts):
         try:
             value: object = reading(text)
             wrong = {error.kind.name for error in validator.iter_errors(value)}
@@ -259,7 +259,7 @@ def _read(text: str, schema: Any) -> object:
     return near[0] if near else text
 
 
-def _word(text: str) -> bool | None:
+def _parse_bool(text: str) -> bool | None:
     return _WORDS[text.strip().lower()]
 
 

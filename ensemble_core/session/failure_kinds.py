@@ -68,8 +68,8 @@ def count_ends(kind: dict[str, Any]) -> None:
     often = Counter(_NUMBER.sub("0", each["line"]) for each in looked)
     looked.sort(key=lambda each: -often[_NUMBER.sub("0", each["line"])])
     kind["examples"][:LOOKED] = looked
-    kind["lines"] = _counted("line", (each["line"] for each in looked))
-    kind["nodes"] = _counted("node", (each["node"] for each in looked if each["node"]))
+    kind["lines"] = _count_texts("line", (each["line"] for each in looked))
+    kind["nodes"] = _count_texts("node", (each["node"] for each in looked if each["node"]))
 
 
 def _example(jobs: JobColumns, at: int) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def _sample(places: Sequence[int]) -> list[int]:
     return [*sorted(chosen[:LOOKED]), *sorted(chosen[LOOKED:])]
 
 
-def _counted(name: str, texts: Iterable[str]) -> list[dict[str, Any]]:
+def _count_texts(name: str, texts: Iterable[str]) -> list[dict[str, Any]]:
     """Count equal texts, the most frequent first.
 
     Texts that differ only in numbers count as equal.

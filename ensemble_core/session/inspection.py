@@ -115,7 +115,7 @@ class Inspection:
                     pass
         except EnsembleError as error:
             self._note(error)
-            self._replay = self._replay or self._before_damage()
+            self._replay = self._replay or self._replay_before_damage()
         try:
             if self._began is None:
                 self._began = next((row.time for row in journal.rows(until=1)), None)
@@ -130,7 +130,7 @@ class Inspection:
         cause = f": {error.cause}" if error.cause else ""
         self.problem = self.problem or f"{error.what}{cause}"
 
-    def _before_damage(self) -> Replay | None:
+    def _replay_before_damage(self) -> Replay | None:
         try:
             replay = self.replay()
         except EnsembleError as error:
@@ -186,7 +186,7 @@ class Inspection:
             "began": self._began if self._began is not None else info.began,
             "ended": info.ended,
             "newest": self._newest,
-            "until": self._until(),
+            "until": self._known_until(),
             "events": self.seq,
             "controller": {key: controller.get(key) for key in ("host", "pid")},
             "problem": self.problem or info.problem,
@@ -205,7 +205,7 @@ class Inspection:
             group |= {"repeated": own["repeated"], "lost": own["lost"], "held": held}
         return found | {key: plain.get(key, found[key]) for key in _REPORTED}
 
-    def _until(self) -> float | None:
+    def _known_until(self) -> float | None:
         """Return the time up to which the run is known: now if it is live, or else that of its last
         event.
         """
@@ -223,7 +223,7 @@ class Inspection:
             engine = self._engine
             over = [] if engine is None else engine.state.table.over or []
             try:
-                stored = self._stored(over, check=self._columns is None)
+                stored = self._stored_jobs(over, check=self._columns is None)
                 with closing(stored or self._kept.jobs()) as jobs, _without_gc():
                     if not (stored and self._columns and self._columns.update(stored)):
                         self._columns = JobColumns(jobs)
@@ -235,7 +235,9 @@ class Inspection:
             self._stale = False
         return self._columns
 
-    def _stored(self, over: Iterable[JobRecord] = (), *, check: bool = True) -> StoredJobs | None:
+    def _stored_jobs(
+        self, over: Iterable[JobRecord] = (), *, check: bool = True
+    ) -> StoredJobs | None:
         """Return the jobs from job rows, or ``None`` if the journal has no job rows or is damaged.
 
         The rows of active jobs and of jobs in ``over`` come from the engine.
@@ -253,7 +255,7 @@ class Inspection:
     def _row(self, group: str, index: int) -> tuple[dict[str, Any], int | None] | None:
         """Return the row of a job, and the number of the event that ended it, if known."""
         try:
-            stored = self._stored(check=False)
+            stored = self._stored_jobs(check=False)
             if stored is not None:
                 return stored.find(group, index)
         except EnsembleError as error:
@@ -271,7 +273,7 @@ class Inspection:
         try:
             for row in journal.rows_backwards(until or self.seq, f'"{name}'):
                 decisions: Any = row.decisions or ()
-                if row.decisions or _is_of(row.job, name):
+                if row.decisions or _is_attempt_of(row.job, name):
                     found.append(row)
                 if any(
                     each["type"] in ("submit", "look-up")
@@ -326,7 +328,7 @@ class Inspection:
         Return ``None`` if the journal does not have a row for each job, or is damaged.
         """
         try:
-            stored = self._stored(check=False)
+            stored = self._stored_jobs(check=False)
             if stored is None or self._engine is None:
                 return None
             rows = chain.from_iterable(zip(*batch, strict=True) for batch in stored.batches())
@@ -358,7 +360,7 @@ class Inspection:
         rules: list[dict[str, Any]] = []
         # Later attempts have the ids GROUP.INDEX-NUMBER.
         for each in self._events_of_job(name, end):
-            own = _is_of(each.job, name)
+            own = _is_attempt_of(each.job, name)
             if own and each.type == "observed":
                 values.append([each.time, dict((each.data or {}).get("values", {}))])
             elif own:
@@ -375,14 +377,14 @@ class Inspection:
             for decision in each.decisions or ():
                 kind, rule = decision["type"], decision.get("rule")
                 if kind == "submit":
-                    made = [job for job in decision["jobs"] if _is_of(job["id"], name)]
+                    made = [job for job in decision["jobs"] if _is_attempt_of(job["id"], name)]
                     attempts += [_shown_job(job) for job in made]
                     touched = bool(made)
                 elif kind == "cancel":
-                    touched = any(_is_of(job, name) for job in decision["jobs"])
+                    touched = any(_is_attempt_of(job, name) for job in decision["jobs"])
                 else:
                     job = decision.get("job")
-                    touched = isinstance(job, str) and _is_of(job, name)
+                    touched = isinstance(job, str) and _is_attempt_of(job, name)
                 if touched and rule:
                     rules.append(
                         {"rule": rule, "decision": kind, "seq": each.seq, "time": each.time}
@@ -392,7 +394,7 @@ class Inspection:
             "row": row,
             "attempts": attempts,
             "events": events,
-            "values": _thin_out(values, _POINTS),
+            "values": _sample_evenly(values, _POINTS),
             "rules": rules,
         }
 
@@ -527,7 +529,7 @@ class Inspection:
         sessions = self._kept.journal.sessions()
         breaks = {later.seq: earlier.ended for earlier, later in pairwise(sessions)}
         ahead = sorted(seq for seq in breaks if seq >= self._reported_until)
-        for row in self._of_kind("resources", self._reported_until):
+        for row in self._rows_of_kind("resources", self._reported_until):
             while ahead and row.seq > ahead[0]:
                 self._capacity.pause(breaks[ahead.pop(0)])
             data = row.data or {}
@@ -535,7 +537,7 @@ class Inspection:
             if row.type in ("start", "resources") and values:
                 self._capacity.report(row.time, values)
         self._reported_until = self.seq
-        return self._capacity.until(self._until() or 0.0)
+        return self._capacity.until(self._known_until() or 0.0)
 
     # -- results -----------------------------------------------------------------------------------
 
@@ -573,7 +575,7 @@ class Inspection:
         curves are thinned out.
         """
         points = self._points
-        for row in self._of_kind("observed", self._observed_until):
+        for row in self._rows_of_kind("observed", self._observed_until):
             if row.type != "observed" or row.job is None:
                 continue
             group = row.job.rpartition(".")[0]
@@ -588,7 +590,10 @@ class Inspection:
                 "group": group,
                 "variable": name,
                 "jobs": [
-                    {"id": job, "points": [[t - own[0][0], v] for t, v in _thin_out(own, _POINTS)]}
+                    {
+                        "id": job,
+                        "points": [[t - own[0][0], v] for t, v in _sample_evenly(own, _POINTS)],
+                    }
                     for job, own in jobs.items()
                 ],
             }
@@ -606,16 +611,18 @@ class Inspection:
         """
         from ensemble_core.engine.rule_trace import event_words
 
-        for row in self._of_kind("fired", self._fired_until):
+        for row in self._rows_of_kind("fired", self._fired_until):
             decisions = row.decisions or ()
             own: dict[tuple[Any, Any], list[str]] = {
                 (decision.get("rule"), decision.get("firing")): [] for decision in decisions
             }
             for decision in decisions:
                 if decision["type"] != "fired":
-                    own[decision.get("rule"), decision.get("firing")].append(_in_words(decision))
+                    own[decision.get("rule"), decision.get("firing")].append(
+                        _decision_text(decision)
+                    )
             for decision in decisions:
-                if decision["type"] == "fired" and self._is_kept(decision):
+                if decision["type"] == "fired" and self._is_logged_firing(decision):
                     self._firings.append(
                         {
                             "rule": decision.get("rule"),
@@ -633,17 +640,17 @@ class Inspection:
             while len(self._firings) > _FIRINGS:
                 often = Counter(each["rule"] for each in self._firings).most_common(1)[0][0]
                 self._every[often] = 2 * self._every.get(often, 1)
-                kept = [each for each in self._firings if self._is_kept(each)]
+                kept = [each for each in self._firings if self._is_logged_firing(each)]
                 fewer = len(kept) < len(self._firings)
                 # If all rules fired once, keep the latest firings.
                 self._firings = kept if fewer else kept[-_FIRINGS:]
         self._fired_until = self.seq
         return [each for each in self._firings if each["seq"] > after]
 
-    def _is_kept(self, firing: Mapping[str, Any]) -> bool:
+    def _is_logged_firing(self, firing: Mapping[str, Any]) -> bool:
         return bool((firing.get("count", 1) - 1) % self._every.get(firing["rule"], 1) == 0)
 
-    def _of_kind(self, kind: str, after: int) -> Iterator[Any]:
+    def _rows_of_kind(self, kind: str, after: int) -> Iterator[Any]:
         try:
             yield from self._kept.journal.rows_of_kind(kind, after, self.seq)
         except EnsembleError as error:
@@ -657,7 +664,7 @@ class Inspection:
         ``waiting`` list the mean number of jobs in each part.
         """
         began = self._began if self._began is not None else 0.0
-        return running_and_waiting(self._jobs(), began, self._until() or began, bins)
+        return running_and_waiting(self._jobs(), began, self._known_until() or began, bins)
 
     def nodes(self) -> dict[str, str]:
         """Return the node of each job's last attempt, by the job's name (``sim.3``).
@@ -668,7 +675,7 @@ class Inspection:
         if len(self._jobs()) > _PLACED:
             return {}
         for kind in ("placed", "hosted"):
-            for row in self._of_kind(kind, self._placed_until):
+            for row in self._rows_of_kind(kind, self._placed_until):
                 node = _node(row.data or {}) if row.type == "job" else ""
                 if node and row.job is not None:
                     group, _, number = row.job.rpartition(".")
@@ -695,7 +702,7 @@ def _without_gc() -> Iterator[None]:
             gc.enable()
 
 
-def _is_of(job: str | None, name: str) -> bool:
+def _is_attempt_of(job: str | None, name: str) -> bool:
     return job is not None and (job == name or job.startswith(f"{name}-"))
 
 
@@ -705,7 +712,7 @@ def _shown_job(job: Mapping[str, Any]) -> dict[str, Any]:
     return {name: job.get(name) for name in (*names, "workdir", "stdout", "stderr", "parameters")}
 
 
-def _in_words(decision: Mapping[str, Any]) -> str:
+def _decision_text(decision: Mapping[str, Any]) -> str:
     kind = decision["type"]
     if kind == "submit":
         count = len(decision["jobs"])
@@ -730,7 +737,7 @@ def _spread(values: list[float]) -> dict[str, float] | None:
     return {"median": values[len(values) // 2], "longest": values[-1], "sum": sum(values)}
 
 
-def _thin_out(values: list[Any], most: int) -> list[Any]:
+def _sample_evenly(values: list[Any], most: int) -> list[Any]:
     if len(values) <= most:
         return values
     step = (len(values) - 1) / (most - 1)

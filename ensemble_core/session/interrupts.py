@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Literal
 
-from ensemble_core.journal.run_store import halt_asked, leave_asked, stop_asked
+from ensemble_core.journal.run_store import halt_requester, is_leave_requested, stop_requester
 from ensemble_core.runtime.controller import STOPPED
 
 __all__ = ["How", "Interrupts"]
@@ -102,21 +102,21 @@ class Interrupts:
                 if number in tuple(self._before):
                     self._on_signal(signal.Signals(number))
             if self._folder is not None:
-                self._look(self._folder)
+                self._check_requests(self._folder)
             if self._desk is not None:
                 self._desk()
 
-    def _look(self, folder: Path) -> None:
+    def _check_requests(self, folder: Path) -> None:
         """Pass on requests of other processes to cancel or stop the run, or to exit."""
         if self._cancelled_by is None:
-            self._cancelled_by = stop_asked(folder)
+            self._cancelled_by = stop_requester(folder)
             if self._cancelled_by is not None:
                 self._stop(f"cancelled by {self._cancelled_by}", 130, "end")
             elif self._stopped_by is None:
-                self._stopped_by = halt_asked(folder)
+                self._stopped_by = halt_requester(folder)
                 if self._stopped_by is not None:
                     self._stop(f"stopped by {self._stopped_by}", STOPPED, "stop")
-        elif leave_asked(folder):
+        elif is_leave_requested(folder):
             self._folder = None
             self._stop(f"cancelled by {self._cancelled_by}", 130, "leave")
 

@@ -44,14 +44,14 @@ class JobColumns:
         at = 0
         for batch in () if jobs is None else jobs.batches():
             for name, values in zip(self.names, batch, strict=True):
-                self._columns[name].extend(self._kept(name, values))
+                self._columns[name].extend(self._to_column(name, values))
             group, count = batch[0][0], len(batch[0])
             first = self.ranges[group].start if group in self.ranges else at
             at += count
             self.ranges[group] = range(first, at)
         self._texts: dict[str, str | Collection[Any]] = {}
 
-    def _kept(self, name: str, values: Sequence[Any]) -> Iterable[Any]:
+    def _to_column(self, name: str, values: Sequence[Any]) -> Iterable[Any]:
         """Convert values to the form in which their column stores them."""
         if isinstance(self._columns[name], array):
             with suppress(TypeError):  # fails for the few columns with None
@@ -83,7 +83,7 @@ class JobColumns:
             added = len(places) - old
             for name, values in zip(self.names, batch, strict=True):
                 column: Any = self._columns[name]
-                kept = [*self._kept(name, values)]
+                kept = [*self._to_column(name, values)]
                 for at, value in zip(places, kept[:old], strict=False):
                     column[at] = value
                 column[own.stop : own.stop] = (
@@ -140,13 +140,13 @@ class JobColumns:
             found = self.ranges.get(str(where["group"]), range(0))
         for name, value in where.items():
             if name != "group":
-                wanted, values = _wanted(value), self._values(name, found)
+                wanted, values = _matching_values(value), self._values(name, found)
                 found = [at for at, own in zip(found, values, strict=True) if own in wanted]
         if text:
             found = self._holding(text.lower(), found)
         if sort is None:
             return found, len(found)
-        return self._sorted(found, sort, descending, until), len(found)
+        return self._sort_positions(found, sort, descending, until), len(found)
 
     def _values(self, name: str, places: Sequence[int]) -> Iterable[Any]:
         column = self._columns[name]
@@ -154,7 +154,7 @@ class JobColumns:
             return column[places.start : places.stop]
         return map(column.__getitem__, places)
 
-    def _sorted(
+    def _sort_positions(
         self, found: Sequence[int], name: str, descending: bool, until: int | None
     ) -> Sequence[int]:
         """Sort positions by a column. Jobs without a value come last."""
@@ -184,7 +184,7 @@ class JobColumns:
         for name, column in [("", []), *self._columns.items()]:
             if name in _NOT_SEARCHED or (isinstance(column, array) and not with_numbers):
                 continue
-            searched = self._searched(name)
+            searched = self._search_data(name)
             if isinstance(searched, str):
                 for at in _lines_with(searched, text):
                     marks[at] = 1
@@ -195,7 +195,7 @@ class JobColumns:
                     marks[at] = 1
         return [at for at in among if marks[at]]
 
-    def _searched(self, name: str) -> str | Collection[Any]:
+    def _search_data(self, name: str) -> str | Collection[Any]:
         """Return the data of a column in the form in which text is searched.
 
         If the column has few distinct values, these are the values. Otherwise, it is one text with
@@ -218,7 +218,7 @@ class JobColumns:
         return self._texts[name]
 
 
-def _wanted(value: object) -> tuple[object, ...]:
+def _matching_values(value: object) -> tuple[object, ...]:
     """Return the values that match a requested value. In URLs, numbers are texts."""
     if not isinstance(value, str):
         return (value,)

@@ -25,13 +25,13 @@ def log_tail(start: Mapping[str, Any], stream: str, most: int) -> dict[str, Any]
         return found
     path = Path(str(start.get("workdir") or "."), str(start[stream]))
     try:
-        found["text"], found["size"] = _end_of(path, most)
+        found["text"], found["size"] = _read_end(path, most)
     except OSError as error:
         found["problem"] = f"its file cannot be read: {error.strerror or error}"
     return found
 
 
-def _end_of(path: Path, most: int) -> tuple[str, int]:
+def _read_end(path: Path, most: int) -> tuple[str, int]:
     """Return the last ``most`` bytes of a regular file, and its size. Links are not followed."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as file:

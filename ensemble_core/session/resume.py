@@ -84,7 +84,7 @@ def prepare_resume(
         migrate(folder / NAME)
         with open_kept() as past:
             _check(past, stop_first, may_reopen, find_plugins)
-            return _prepared(past, lock, changed, with_flags, stop_first)
+            return _prepare(past, lock, changed, with_flags, stop_first)
     except BaseException:
         lock.release()
         raise
@@ -102,7 +102,7 @@ def _check(
         )
     ends = stop_first is not None and stop_first.ends
     if _is_over(past) and (ends or (stop_first is None and not may_reopen)):
-        raise _ended(past)
+        raise _ended_error(past)
     if not past.journal.texts():
         check_not_lost(past.folder, find_plugins)
         raise UsageError(
@@ -121,7 +121,7 @@ def _check(
         past.journal.check_newest()
 
 
-def _prepared(
+def _prepare(
     past: KeptRun,
     lock: Lock,
     changed: Callable[[KeptRun], Text | None],
@@ -131,7 +131,7 @@ def _prepared(
     text = changed(past)
     reopened = _is_over(past) and stop_first is None
     if reopened and (text is None or not _has_work(past, past.loading_new("check")(text))):
-        raise _ended(past)
+        raise _ended_error(past)
     name = str(past.executor["name"])
     record = past.registry.lookup("executor", name)
     options = with_flags(record, dict(past.executor.get("options", {})))
@@ -173,7 +173,7 @@ def _is_over(past: KeptRun) -> bool:
     return bool(_outcome(past).get("over"))
 
 
-def _ended(past: KeptRun) -> UsageError:
+def _ended_error(past: KeptRun) -> UsageError:
     outcome = _outcome(past)
     return UsageError(
         f"run {past.tag} has ended, with exit code {outcome.get('exit_code')}",

@@ -29,10 +29,10 @@ def suspects(
     share = len(failed) / max(map(len, parameters.values()), default=1)
     found = []
     for name, values in parameters.items():
-        total = _counted(values)
+        total = _count_values(values)
         if not 1 < len(total) <= _VALUES:
             continue
-        for text, (value, count) in _counted([values[at] for at in failed]).items():
+        for text, (value, count) in _count_values([values[at] for at in failed]).items():
             of = total[text][1]
             evidence = _evidence(count, of, share) - math.log(len(total))
             if count > 1 and evidence > _EVIDENCE:
@@ -65,7 +65,7 @@ def _pair(
     count = sum((columns[0][at], columns[1][at]) == wanted for at in failed)
     if not count:
         return None
-    pairs = math.prod(len(_counted(column)) for column in columns)
+    pairs = math.prod(len(_count_values(column)) for column in columns)
     evidence = _evidence(count, total, share) - math.log(pairs)
     if evidence <= found[0][0]:
         return None
@@ -86,7 +86,7 @@ def _evidence(failed: int, total: int, share: float) -> float:
     return total * (part * math.log(part / share) + rest)
 
 
-def _counted(values: Sequence[Any]) -> dict[str, tuple[Any, int]]:
+def _count_values(values: Sequence[Any]) -> dict[str, tuple[Any, int]]:
     """Map each value's text to the value and its count. ``None`` is left out."""
     try:
         counts = Counter(values)

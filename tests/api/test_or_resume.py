@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import ensemble_core as ensemble
-from ensemble_core.api.resume import _unchanged
+from ensemble_core.api.resume import _check_unchanged
 from ensemble_core.api.source import source_of
 from ensemble_core.journal.reader import NAME
 from ensemble_core.journal.writer import JournalWriter
@@ -120,9 +120,9 @@ def test_changed_mapping_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyP
     text = SimpleNamespace(text=sources[0].text, overrides=())
     journal = SimpleNamespace(texts=lambda: [text], about={"cwd": str(tmp_path)})
     past: Any = SimpleNamespace(journal=journal, tag="t")
-    _unchanged(past, sources[0], [])
+    _check_unchanged(past, sources[0], [])
     with pytest.raises(ensemble.UsageError, match="the mapping has changed since run t read it"):
-        _unchanged(past, sources[1], [])
+        _check_unchanged(past, sources[1], [])
 
 
 def test_tag_of_another_ensembles_run_is_rejected(

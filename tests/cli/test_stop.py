@@ -68,7 +68,7 @@ def table() -> list[dict[str, Any]]:
     return found
 
 
-def check_whole() -> None:
+def check_result() -> None:
     """Check that the result equals that of an undisturbed run."""
     assert state() == "ended"
     assert table() == TABLE
@@ -102,7 +102,7 @@ def test_run_stopped_by_a_signal_is_shown_as_stopped_and_resumed(
     Path("go").touch()
     ensemble("resume", "study")
     assert sorted(starts()) == sorted(2 * [f"started work.{index}" for index in range(3)])
-    check_whole()
+    check_result()
 
 
 def test_job_that_finishes_during_the_stop_counts_as_finished(folder: Path) -> None:
@@ -114,7 +114,7 @@ def test_job_that_finishes_during_the_stop_counts_as_finished(folder: Path) -> N
     Path("go").touch()
     stopped(process, 143)
     ensemble("resume", "study")
-    check_whole()
+    check_result()
 
 
 def test_run_left_by_a_second_signal_is_resumed(folder: Path) -> None:
@@ -131,7 +131,7 @@ def test_run_left_by_a_second_signal_is_resumed(folder: Path) -> None:
     assert state() == "interrupted"
     Path("go").touch()
     ensemble("resume", "study")
-    check_whole()
+    check_result()
 
 
 def test_stop_command_stops_a_run(folder: Path) -> None:
@@ -142,7 +142,7 @@ def test_stop_command_stops_a_run(folder: Path) -> None:
     assert "is stopped" in ensemble("stop", "study").output
     Path("go").touch()
     ensemble("resume", "study")
-    check_whole()
+    check_result()
     assert "has ended already" in ensemble("stop", "study").output
 
 
@@ -156,7 +156,7 @@ def test_wall_limit_applies_to_each_resume(folder: Path) -> None:
     assert state() == "stopped"
     Path("go").touch()
     ensemble("resume", "study", "--wall", "1h")
-    check_whole()
+    check_result()
 
 
 @pytest.mark.parametrize("wall", ["soon", "0"])
@@ -173,7 +173,7 @@ def test_repeated_or_resume_continues_until_the_run_ends(folder: Path) -> None:
     ensemble(*words, code=5)
     Path("go").touch()
     ensemble(*words[:-2])
-    check_whole()
+    check_result()
     assert "run study has already ended with exit code 0" in ensemble(*words).output
 
 
@@ -225,7 +225,7 @@ def test_ended_run_is_reopened_by_a_change_that_adds_work(
     Path("e.yaml").write_text(STUDY.replace("results:\n", f"  - {rule}\nresults:\n"))
     ensemble("resume", "study", "--accept-changes")
     assert "last" in ensemble("jobs", "study").output
-    check_whole()
+    check_result()
     assert ensemble("jobs", "study").output.count("\nlast") == 2
 
 
@@ -247,7 +247,7 @@ def test_cancel_jobs_cancels_left_jobs_and_a_resume_resubmits_them(folder: Path,
     Path("go").touch()
     ensemble("resume", "study")
     assert sorted(starts()) == sorted(2 * [f"started work.{index}" for index in range(3)])
-    check_whole()
+    check_result()
     assert "has ended already" in ensemble("stop", "study", "--cancel-jobs").output
 
 
@@ -266,7 +266,7 @@ def test_jobs_that_ended_before_the_cancel_count_without_triggering_rules(
     assert state() == "stopped"
     ensemble("resume", "study")
     assert len(starts()) == 3
-    check_whole()
+    check_result()
 
 
 def test_incomplete_cancel_ends_with_exit_code_75(folder: Path) -> None:
@@ -292,7 +292,7 @@ def test_incomplete_cancel_ends_with_exit_code_75(folder: Path) -> None:
     ensemble("stop", "study", "--cancel-jobs")
     assert state() == "stopped"
     ensemble("resume", "study")
-    check_whole()
+    check_result()
 
 
 def test_cancel_jobs_cancels_jobs_kept_by_the_end_of_a_run(folder: Path) -> None:

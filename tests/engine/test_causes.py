@@ -9,7 +9,7 @@ from ensemble_testing import Story
 
 from ensemble_core.errors import EnsembleError, FileErrors
 from ensemble_core.journal.codec import event_text, list_text, rows_of
-from ensemble_core.journal.replay import _same_but_new_fields
+from ensemble_core.journal.replay import _differs_in_new_fields_only
 from ensemble_core.model.causes import CAUSES
 from ensemble_core.model.codec import dumps
 from ensemble_core.model.decisions import Call, Log
@@ -200,13 +200,13 @@ def test_functions_get_the_cause_and_replays_of_older_runs_agree() -> None:
         **call.compact(),
         "job": {k: v for k, v in call.job.items() if k not in ("cause", "limit")},
     }
-    assert _same_but_new_fields(dumps([before]), dumps([call]))
-    assert not _same_but_new_fields(dumps([{**before, "name": "other"}]), dumps([call]))
-    assert not _same_but_new_fields(
+    assert _differs_in_new_fields_only(dumps([before]), dumps([call]))
+    assert not _differs_in_new_fields_only(dumps([{**before, "name": "other"}]), dumps([call]))
+    assert not _differs_in_new_fields_only(
         dumps([{**before, "job": {**before["job"], "index": 1}}]), dumps([call])
     )
-    assert not _same_but_new_fields(dumps([before, before]), dumps([call]))
-    assert not _same_but_new_fields(None, dumps([call]))
+    assert not _differs_in_new_fields_only(dumps([before, before]), dumps([call]))
+    assert not _differs_in_new_fields_only(None, dumps([call]))
 
 
 def test_the_duration_of_cancelled_jobs_is_a_separate_metric() -> None:

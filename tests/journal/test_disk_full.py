@@ -142,7 +142,7 @@ def started(tmp_path: Path) -> Iterator[Callable[..., Going]]:
         each.close()
 
 
-def check_whole(going: Going) -> None:
+def check_result(going: Going) -> None:
     """Check that all events are in the journal, and each job was submitted once."""
     going.writer.end(2.0, {"over": True})
     going.writer.close()
@@ -199,7 +199,7 @@ def test_a_run_survives_a_full_disk_at_any_write(
         assert "no space for the journal" in told[0]
         assert "nothing is submitted or cancelled" in told[0]
         assert "writable again" in told[1]
-    check_whole(going)
+    check_result(going)
 
 
 def test_a_run_survives_a_quota(
@@ -226,7 +226,7 @@ def test_a_run_survives_a_quota(
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert going.ended().exit_code == 0
-    check_whole(going)
+    check_result(going)
 
 
 def test_a_run_that_ends_on_a_full_disk_has_no_recorded_end(

@@ -22,7 +22,7 @@ from ensemble_core.config import load_text
 from ensemble_core.engine.engine import Engine
 from ensemble_core.journal.reader import NAME, Journal, Text
 from ensemble_core.journal.replay import recover
-from ensemble_core.journal.run_store import STOP, leave_asked, stop_asked
+from ensemble_core.journal.run_store import STOP, is_leave_requested, stop_requester
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.local.protocol import VERSION, encode_event, line
 from ensemble_core.local.supervisor_client import SupervisorClient
@@ -564,14 +564,14 @@ def test_a_cancel_during_a_resume_is_handled(
         event = Started(story.now, {})
         writer.append(event, story.tell(event))
         assert writer.flush(5)
-    changed = resuming._changed
+    changed = resuming._changed_text
 
     def meanwhile(*given: Any) -> Any:
-        assert stop_asked(folder) is None
+        assert stop_requester(folder) is None
         (folder / STOP).write_text("somebody elsewhere\n")
         return changed(*given)
 
-    monkeypatch.setattr(resuming, "_changed", meanwhile)
+    monkeypatch.setattr(resuming, "_changed_text", meanwhile)
     result = CliRunner().invoke(
         main, ["resume", folder.name, "--state", str(tmp_path / "state")], standalone_mode=False
     )
@@ -585,5 +585,5 @@ def test_a_cancel_during_a_resume_is_handled(
 def test_an_unreadable_folder_means_no_requests(tmp_path: Path) -> None:
     # As on a file system that fails for a moment: the folder is still watched.
     unfit = tmp_path / ("x" * 300)
-    assert stop_asked(unfit) is None
-    assert not leave_asked(unfit)
+    assert stop_requester(unfit) is None
+    assert not is_leave_requested(unfit)

@@ -13,7 +13,16 @@ import pytest
 
 from ensemble_core.journal.reader import NAME, PERFORMED, Journal, JournalError
 from ensemble_core.journal.removal import is_run
-from ensemble_core.journal.run_store import BEGAN, HALT, LOCK, STOP, Lock, is_own, look, stop_asked
+from ensemble_core.journal.run_store import (
+    BEGAN,
+    HALT,
+    LOCK,
+    STOP,
+    Lock,
+    is_own,
+    look,
+    stop_requester,
+)
 from ensemble_core.journal.writer import JournalWriter
 
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)"
@@ -43,7 +52,7 @@ def test_a_named_pipe_in_place_of_a_file_does_not_block(tmp_path: Path) -> None:
         os.mkfifo(folder / name)
     assert in_time(lambda: look(folder).state) == "new"
     assert in_time(Lock(folder).holder) is None
-    assert in_time(lambda: stop_asked(folder) or "nobody") == "nobody"
+    assert in_time(lambda: stop_requester(folder) or "nobody") == "nobody"
     (folder / NAME).unlink()
     os.mkfifo(folder / NAME)
     assert in_time(lambda: look(folder).state) == "unreadable"
@@ -55,7 +64,7 @@ def test_a_device_in_place_of_a_file_is_not_read(tmp_path: Path) -> None:
     for name in (BEGAN, LOCK, PERFORMED, STOP):
         (folder / name).symlink_to("/dev/zero")
     assert in_time(lambda: look(folder).state) == "new"
-    assert in_time(lambda: stop_asked(folder) or "nobody") == "nobody"
+    assert in_time(lambda: stop_requester(folder) or "nobody") == "nobody"
 
 
 @pytest.mark.parametrize(

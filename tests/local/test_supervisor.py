@@ -684,7 +684,7 @@ def test_a_prepared_supervisor_without_a_hello_exits(tmp_path: Path) -> None:
     started = StartedSupervisor("prepared-1", tmp_path / "executor")
     wait_until(lambda: supervisors_of("prepared-1"))
     started.sock.close()
-    assert started.last_words() == ""  # it waits for the process that was started
+    assert started.last_error_line() == ""  # it waits for the process that was started
     wait_until(lambda: not supervisors_of("prepared-1"))
 
 

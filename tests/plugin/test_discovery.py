@@ -19,7 +19,7 @@ import pytest
 import ensemble_core
 from ensemble_core.errors import EnsembleError, PluginError
 from ensemble_core.plugin import known_plugins
-from ensemble_core.plugin.discovery import discover, executor_record, looking_in
+from ensemble_core.plugin.discovery import discover, executor_record, use_registry
 from ensemble_core.plugin.registry import LoadedPlugin, Registry
 
 ACTION = """
@@ -738,7 +738,7 @@ def test_executor_record_finds_plugin_files_while_an_executor_is_built(site: Sit
     file.write_text(textwrap.dedent(EXECUTOR))
     with pytest.raises(PluginError, match="no executor 'elsewhere'"):
         executor_record("elsewhere")
-    with looking_in(discover([file])):
+    with use_registry(discover([file])):
         assert executor_record("elsewhere").summary == "runs elsewhere"
         assert executor_record("there:elsewhere").summary == "runs elsewhere"
     with pytest.raises(PluginError, match="no executor 'elsewhere'"):

@@ -372,7 +372,7 @@ def test_messages_to_one_address_are_merged(monkeypatch: pytest.MonkeyPatch) -> 
     test.notifier.send(notice("c", "bell", "mail:me", notice="n3"))
     assert test.told() == Delivered(0.0, ("n3",), "mail:me")  # another address does not wait
     assert test.events.empty()
-    test.notifier.hurry()
+    test.notifier.send_now()
     assert test.told() == Delivered(0.0, ("n2", "n3"), "bell")
     told = [test.sent.get(timeout=60) for _ in range(3)]
     assert told == [("bell", ["a"]), ("mail:me", ["c"]), ("bell", ["b", "c"])]
@@ -396,7 +396,7 @@ def test_delivery_fails_after_three_attempts_with_the_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     test = Sent(monkeypatch, *(OSError("HTTP 500") for _ in range(3)))
-    test.notifier.hurry()
+    test.notifier.send_now()
     test.notifier.send(notice("a", "bell"))
     assert test.told() == Delivered(0.0, ("notice-1",), "bell", "HTTP 500 (3 tries)")
     assert [test.sent.get(timeout=60)[1] for _ in range(3)] == [["a"]] * 3

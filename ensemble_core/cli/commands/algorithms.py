@@ -31,7 +31,7 @@ def list_algorithms(plugins: tuple[str, ...], as_json: bool) -> None:
     registry = load_plugins(plugins)
     found = [(name, registry.algorithms[name]) for name in registry.algorithms.names]
     if as_json:
-        described = [_described(registry, name, record) for name, record in found]
+        described = [_describe(registry, name, record) for name, record in found]
         click.echo(json.dumps({"algorithms": described}, indent=2))
         return
     rows = [("algorithm", "what it does")]
@@ -39,7 +39,7 @@ def list_algorithms(plugins: tuple[str, ...], as_json: bool) -> None:
     print_table(format_table(rows), style_of(sys.stdout))
 
 
-def _described(registry: Any, name: str, record: Any) -> dict[str, Any]:
+def _describe(registry: Any, name: str, record: Any) -> dict[str, Any]:
     owner = registry.owner(record)
     return {
         "name": name,
@@ -79,7 +79,7 @@ def show(
     """
     registry = load_plugins(plugins)
     if given or instance is not None:
-        data = _made(registry, name, given, instance)
+        data = _expanded_entry(registry, name, given, instance)
         if as_json:
             click.echo(json.dumps(data, indent=2))
             return
@@ -88,7 +88,7 @@ def show(
         click.echo(write_yaml(data), nl=False)
         return
     record = registry.lookup("algorithm", name)
-    document = _described(registry, name, record)
+    document = _describe(registry, name, record)
     if as_json:
         click.echo(json.dumps(document, indent=2))
         return
@@ -97,7 +97,9 @@ def show(
         click.echo(line, color=look.color)
 
 
-def _made(registry: Any, name: str, given: tuple[str, ...], instance: str | None) -> dict[str, Any]:
+def _expanded_entry(
+    registry: Any, name: str, given: tuple[str, ...], instance: str | None
+) -> dict[str, Any]:
     """Return the entry under ``use:`` with all its rules, for the groups that its options name."""
     from ensemble_core import config
     from ensemble_core.cli.control_requests import given_values

@@ -103,13 +103,13 @@ def clean(
             kept = _stays(info, bool(runs), everything, age)
             if kept is None:
                 continue
-            jobs = 0 if kept else _queued(info)
+            jobs = 0 if kept else _queued_jobs(info)
             if jobs and info.state in ("new", "unreadable"):
                 alive = count_of(jobs, "job")
                 kept = f"{alive} may still be running; 'ensemble cancel {info.tag}' ends them"
             chosen.append(_Case(info, _size(folder), jobs, kept))
         going = [case for case in chosen if not case.kept]
-        if not dry_run and not _agreed(going, yes, as_json):
+        if not dry_run and not _confirm(going, yes, as_json):
             return 1
         freed = 0
         for case in chosen:
@@ -117,7 +117,7 @@ def clean(
                 case.kept = _remove(case.info.folder)
             if not case.kept:
                 freed += case.size
-            _tell(case, dry_run, as_json)
+            _print_case(case, dry_run, as_json)
         gone = sum(not case.kept for case in chosen)
         if as_json:
             total = {"type": "total", "removed": 0 if dry_run else gone, "bytes": freed}
@@ -168,7 +168,7 @@ def _size(folder: Path) -> int:
     return total
 
 
-def _queued(info: RunInfo) -> int:
+def _queued_jobs(info: RunInfo) -> int:
     """Return how many jobs of a run may still be in its queue."""
     if info.state in ("new", "unreadable"):
         return leftover_jobs(info.folder, load_plugins)
@@ -183,7 +183,7 @@ def _queued(info: RunInfo) -> int:
         return leftover_jobs(info.folder, load_plugins)
 
 
-def _agreed(going: list[_Case], yes: bool, as_json: bool) -> bool:
+def _confirm(going: list[_Case], yes: bool, as_json: bool) -> bool:
     """Return True if the runs may be removed.
 
     On a terminal, ask the user. Otherwise, raise an error if jobs may still be in a queue.
@@ -237,7 +237,7 @@ def _remove(folder: Path) -> str:
         lock.release()
 
 
-def _tell(case: _Case, dry_run: bool, as_json: bool) -> None:
+def _print_case(case: _Case, dry_run: bool, as_json: bool) -> None:
     info = case.info
     if as_json:
         told = {

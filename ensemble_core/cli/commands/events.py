@@ -68,10 +68,10 @@ def events(
     event or a decision, as in 'ensemble run --json', with the number of the event ('seq'). If the
     journal is damaged, everything readable is shown and the exit code is 1.
     """
-    return _Telling(kept, job, decisions, as_json).tell(since, follow)
+    return _EventPrinter(kept, job, decisions, as_json).tell(since, follow)
 
 
-class _Telling:
+class _EventPrinter:
     """Prints the events and decisions in one journal."""
 
     def __init__(self, kept: KeptRun, job: str | None, decisions: bool, as_json: bool) -> None:
@@ -150,7 +150,7 @@ class _Telling:
         found: list[Decision] = []
         try:
             event = row.event()
-            if self._decisions and row.decisions and (about or self._named(row.decisions)):
+            if self._decisions and row.decisions and (about or self._names_job(row.decisions)):
                 found = [Decision.from_dict(each) for each in json.loads(row.decisions)]
         except (ValueError, TypeError, KeyError) as error:
             self._cannot(row.seq, str(error), row.seq)
@@ -173,7 +173,7 @@ class _Telling:
     def _print(self, kind: str, row: JournalRow, data: dict[str, Any]) -> None:
         print_line(to_json({"kind": kind, "seq": row.seq, "timestamp": row.time, **data}))
 
-    def _named(self, decisions: str) -> bool:
+    def _names_job(self, decisions: str) -> bool:
         """Return True if these decisions may name the selected job."""
         return json.dumps(self._job) in decisions
 

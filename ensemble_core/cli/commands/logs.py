@@ -121,7 +121,7 @@ def _jobs(kept: KeptRun, wanted: str | None) -> list[_Job]:
     """Return the jobs of a run in the order of submission, or only the requested job."""
     jobs: dict[str, _Job] = {}
     for row in kept.journal.rows():
-        for job in _submitted(row.decisions):
+        for job in _submitted_jobs(row.decisions):
             jobs[job.id] = job
         if row.type != "job" or row.name not in ("submit", "start", "exception", "clean"):
             continue
@@ -153,7 +153,7 @@ def _jobs(kept: KeptRun, wanted: str | None) -> list[_Job]:
     return [jobs[wanted]]
 
 
-def _submitted(decisions: str | None) -> Iterator[_Job]:
+def _submitted_jobs(decisions: str | None) -> Iterator[_Job]:
     """Yield the submitted jobs, with the output files that they name."""
     for decision in json.loads(decisions) if decisions and '"submit"' in decisions else ():
         for job in decision.get("jobs", ()) if decision.get("type") == "submit" else ():
@@ -175,7 +175,7 @@ def _size(path: Path) -> int | None:
         return None
 
 
-def _absent(kept: KeptRun, job: _Job) -> str:
+def _explain_missing(kept: KeptRun, job: _Job) -> str:
     """Explain why a job has no output file on this machine, and what to do."""
     if not job.started:
         if job.trouble:
@@ -207,7 +207,7 @@ def _outputs(kept: KeptRun, job: _Job, alone: bool) -> Iterator[_Output]:
     files = list(job.files())
     if not files:
         # A job that never ran has no output. Report this only if the user has asked for this job.
-        yield _Output(job, note=_absent(kept, job), missed=alone or job.started)
+        yield _Output(job, note=_explain_missing(kept, job), missed=alone or job.started)
     for stream, path in files:
         size = _size(path)
         note = _missing(path, job) if size is None else ""

@@ -64,7 +64,7 @@ def list_plugins(plugins: tuple[str, ...], as_json: bool) -> None:
             told = [f"broken: {plugin.error}"]
         told += [f"note: {text}" for text in plugin.notes]
         first = (plugin.name, plugin.distribution, plugin.version)
-        for number, text in enumerate(_wrapped(told or ["nothing"])):
+        for number, text in enumerate(_wrap(told or ["nothing"])):
             rows.append((*(first if number == 0 else ("", "", "")), printable(text)))
             broken.append(plugin.error is not None)
     lines = format_table([tuple(printable(cell) for cell in row) for row in rows])
@@ -76,7 +76,7 @@ def list_plugins(plugins: tuple[str, ...], as_json: bool) -> None:
             print_warning(text)
 
 
-def _wrapped(texts: list[str]) -> list[str]:
+def _wrap(texts: list[str]) -> list[str]:
     """Wrap each text to the width of the last column of a table."""
     import shutil
     import textwrap

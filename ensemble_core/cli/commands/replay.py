@@ -150,7 +150,7 @@ class _Check:
             "snapshots": self.snapshots,
             "snapshots_of_other_versions": self.foreign,
             "problems": self.wrong,
-            "difference": None if self.difference is None else _data_of(self.difference),
+            "difference": None if self.difference is None else _difference_data(self.difference),
             "report": self.report.to_dict(),
         }
 
@@ -178,7 +178,7 @@ class _Check:
         for problem in self.wrong:
             print_error(EnsembleError(problem, hint=hint))
         if self.difference is not None:
-            print_error(_error_of(self.difference))
+            print_error(_difference_error(self.difference))
 
 
 def _jobs(engine: Engine) -> list[tuple[object, ...]]:
@@ -202,7 +202,7 @@ def _first_difference(here: object, there: object) -> str:
     return f"{here!r} by replay, {there!r} in the snapshot"
 
 
-def _data_of(difference: Difference) -> dict[str, Any]:
+def _difference_data(difference: Difference) -> dict[str, Any]:
     """Return a difference as plain data: the event and both lists of decisions."""
     return {
         "seq": difference.row.seq,
@@ -213,9 +213,9 @@ def _data_of(difference: Difference) -> dict[str, Any]:
     }
 
 
-def _error_of(difference: Difference) -> EnsembleError:
+def _difference_error(difference: Difference) -> EnsembleError:
     """Return a difference as an error, with the event and both lists of decisions."""
-    row, data = difference.row, _data_of(difference)
+    row, data = difference.row, _difference_data(difference)
     journal, engine = data["journal"], data["engine"]
     lines = []
     for one, other in zip_longest(journal, engine):

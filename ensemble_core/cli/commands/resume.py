@@ -105,8 +105,8 @@ def resume_run(
     folder = find(state_folder(state), run)
 
     def changed(past: kept_run.KeptRun) -> Text | None:
-        _go_to(str(past.journal.about.get("cwd", ".")), past.tag)
-        return None if stop_first is not None else _changed(past, accept_changes, overrides)
+        _change_folder(str(past.journal.about.get("cwd", ".")), past.tag)
+        return None if stop_first is not None else _changed_text(past, accept_changes, overrides)
 
     taken = prepare_resume(
         folder,
@@ -137,7 +137,7 @@ def _with_flags(record: ExecutorPlugin, options: dict[str, Any]) -> dict[str, An
     return options if told == options else read_options(record, (), told)
 
 
-def _go_to(folder: str, tag: str) -> None:
+def _change_folder(folder: str, tag: str) -> None:
     """Change to the folder where the run was started, because relative paths of jobs start
     there.
     """
@@ -152,20 +152,20 @@ def _go_to(folder: str, tag: str) -> None:
         ) from error
 
 
-def _changed(past: kept_run.KeptRun, accept: bool, overrides: Sequence[str]) -> Text | None:
+def _changed_text(past: kept_run.KeptRun, accept: bool, overrides: Sequence[str]) -> Text | None:
     """Return the current ensemble file with all overrides if it has changed, or ``None``.
 
     Raises :class:`UsageError` with the differences if changes are not accepted.
     """
     text = past.journal.texts()[-1]
-    changed = _changed_file(past, text, accept)
+    changed = _changed_file_text(past, text, accept)
     if not overrides:
         return changed
     now = changed or replace(text, seq=past.journal.last())
     return replace(now, overrides=(*now.overrides, *overrides))
 
 
-def _changed_file(past: kept_run.KeptRun, text: Text, accept: bool) -> Text | None:
+def _changed_file_text(past: kept_run.KeptRun, text: Text, accept: bool) -> Text | None:
     if not text.file or past.journal.about.get("made"):
         return None  # the run came from a mapping or a generated file
     try:

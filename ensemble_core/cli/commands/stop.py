@@ -51,24 +51,24 @@ def stop(run: str, wait: bool, cancel_jobs: bool, state: str | None, as_json: bo
         return 0
     wait_for_controller_exit(lock)
     info = look(folder)
-    if cancel_jobs and not _none_left(info):
-        _cancel_left(folder, state, Display(as_json=as_json))
+    if cancel_jobs and not _has_no_jobs(info):
+        _cancel_remaining(folder, state, Display(as_json=as_json))
         info = look(folder)
     found = {"tag": folder.name, "state": info.state, "exit_code": info.exit_code}
-    if not cancel_jobs or _none_left(info):
-        say(as_json, found, _said(info, held))
+    if not cancel_jobs or _has_no_jobs(info):
+        say(as_json, found, _result_text(info, held))
         return 0
     said = f"run {info.tag} is {info.state} and may still have jobs in its queue"
     say(as_json, {**found, "left": True}, said)
     return AGAIN
 
 
-def _none_left(info: RunInfo) -> bool:
+def _has_no_jobs(info: RunInfo) -> bool:
     """Return True if the queue has no jobs of a run that has no controller."""
     return info.state == "new" or (info.state in LEFT and not info.left)
 
 
-def _cancel_left(folder: Path, state: str | None, display: Display) -> None:
+def _cancel_remaining(folder: Path, state: str | None, display: Display) -> None:
     from ensemble_core.cli.commands.resume import resume_run
     from ensemble_core.model.events import StopRequested
     from ensemble_core.runtime.controller import STOPPED
@@ -82,7 +82,7 @@ def _cancel_left(folder: Path, state: str | None, display: Display) -> None:
         raise
 
 
-def _said(info: RunInfo, held: bool) -> str:
+def _result_text(info: RunInfo, held: bool) -> str:
     resume = f"'ensemble resume {info.tag}' resumes it"
     if info.state == "ended":
         already = "" if held else " already"

@@ -102,29 +102,29 @@ class _Watch:
             run = Run(tag=new_tag("watch"), folder=Path(folder), clock=time.time)
             self._executor.open(run, self._heard.put)
             try:
-                self._tell(Resources(time.time(), dict(self._executor.resources())))
+                self._print_event(Resources(time.time(), dict(self._executor.resources())))
                 if not self._executor.sees_foreign_jobs and not self._as_json and left != 0:
                     said = f"executor {self._name} cannot see other users' jobs here"
                     print_line(self._look.paint(said, "dim"))
-                self._until(end)
+                self._wait_until(end)
             except KeyboardInterrupt:
                 pass
             finally:
                 self._executor.close()
         return 1 if self._lost else 0
 
-    def _until(self, end: float | None) -> None:
+    def _wait_until(self, end: float | None) -> None:
         while not self._lost:
             left = _LOOK if end is None else min(_LOOK, end - time.monotonic())
             if left <= 0:
                 return
             try:
                 for event in self._heard.get(timeout=left):
-                    self._tell(event)
+                    self._print_event(event)
             except queue.Empty:
                 continue
 
-    def _tell(self, event: Event) -> None:
+    def _print_event(self, event: Event) -> None:
         if isinstance(event, Resources):
             changed = {
                 path: value
@@ -140,11 +140,11 @@ class _Watch:
             print_line(to_json({"kind": "event", "timestamp": event.timestamp, **event.to_dict()}))
         else:
             clock = self._look.paint(format_clock(event.timestamp), "dim")
-            print_line(f"{clock}  {printable(_words(event, self._look))}")
+            print_line(f"{clock}  {printable(_event_text(event, self._look))}")
         sys.stdout.flush()
 
 
-def _words(event: Event, look: TextStyle) -> str:
+def _event_text(event: Event, look: TextStyle) -> str:
     if isinstance(event, Resources):
         return "  ".join(f"{path} {value:g}" for path, value in event.values.items())
     if isinstance(event, JobEvent):

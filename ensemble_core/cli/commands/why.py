@@ -72,12 +72,12 @@ def why(
     it lists how often each rule fired, or why it never fired.
     """
     if reuse:
-        return _tell_of_reuse(kept, rule or job, as_json)
+        return _print_reuse(kept, rule or job, as_json)
     about = _About.read(job, each)
     if rule is not None and not about:
-        instance = _instance_of(kept, rule)
+        instance = _instance_name(kept, rule)
         if instance is not None:
-            return _tell_of_instance(kept, instance, as_json)
+            return _print_instance(kept, instance, as_json)
     if rule is not None:
         return _Answer(kept, rule, everything, about).tell(as_json)
     if about:
@@ -89,7 +89,7 @@ def why(
     return _list_rules(kept, as_json)
 
 
-def _tell_of_reuse(kept: KeptRun, job: str | None, as_json: bool) -> int:
+def _print_reuse(kept: KeptRun, job: str | None, as_json: bool) -> int:
     """Print which jobs are reused, and why the others are not."""
     from ensemble_core.session.reuse import explain
 
@@ -115,13 +115,13 @@ def _list_rules(kept: KeptRun, as_json: bool) -> int:
     return 0
 
 
-def _instance_of(kept: KeptRun, name: str) -> str | None:
+def _instance_name(kept: KeptRun, name: str) -> str | None:
     """Return the name if it is that of an instance under ``use:``, or else ``None``."""
     texts = kept.journal.texts()
     return name if texts and name in kept.loading(texts[-1]).instances else None
 
 
-def _tell_of_instance(kept: KeptRun, name: str, as_json: bool) -> int:
+def _print_instance(kept: KeptRun, name: str, as_json: bool) -> int:
     """Print the rules of an instance, and when the instance was active."""
     engine = kept.recover(compare=False).engine
     report = engine.report()
@@ -136,13 +136,13 @@ def _tell_of_instance(kept: KeptRun, name: str, as_json: bool) -> int:
     made = instance.algorithm or "rules of the file"
     version = f" ({instance.version})" if instance.version else ""
     print_line(look.paint(printable(f"{name}: {made}{version}"), "bold"))
-    print_line(printable(f" {_when_on(instance, began, look)}"))
+    print_line(printable(f" {_active_times(instance, began, look)}"))
     for line in rule_lines(rules, look, width):
         print_line(line)
     return 0
 
 
-def _when_on(instance: InstanceReport, began: float, look: TextStyle) -> str:
+def _active_times(instance: InstanceReport, began: float, look: TextStyle) -> str:
     """Return the times at which an instance was switched on or off, as text."""
     told = ["on from the start"] if instance.first else ["off at the start"]
     told += [
@@ -182,7 +182,7 @@ class _About(NamedTuple):
         group, dot, number = verdict.job.rpartition(".")
         index = group + dot + number.partition("-")[0]
         return (self.job is None or self.job in (verdict.job, index)) and all(
-            name in verdict.parameters and _same(verdict.parameters[name], value)
+            name in verdict.parameters and _equals(verdict.parameters[name], value)
             for name, value in self.parameters.items()
         )
 
@@ -191,7 +191,7 @@ class _About(NamedTuple):
         return " and ".join([*parts, *(f"{k}={v}" for k, v in self.parameters.items())])
 
 
-def _same(value: object, written: str) -> bool:
+def _equals(value: object, written: str) -> bool:
     try:
         return str(value) == written or (
             isinstance(value, (int, float)) and float(value) == float(written)
@@ -263,14 +263,14 @@ class _Answer:
                 for verdict in story.tracer.verdicts:
                     if self._about is not None and not self._about.concerns(verdict):
                         continue
-                    self._take(verdict, row.seq, event)
+                    self._add_verdict(verdict, row.seq, event)
                 story.follow(row.seq, event, decisions)
         except Difference as error:
             self._difference = error
             story.find_rule()
         return story.rule
 
-    def _take(self, verdict: Verdict, seq: int, event: Event) -> None:
+    def _add_verdict(self, verdict: Verdict, seq: int, event: Event) -> None:
         self._story.take(verdict, seq, event.timestamp)
         last = self._spans[-1] if self._spans and not self._everything else None
         if last is not None and last.verdict.kind == verdict.kind != "fired":

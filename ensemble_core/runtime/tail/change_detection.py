@@ -63,7 +63,7 @@ class ChangeDetector:
             self._watches = InotifyWatches()
         except (ImportError, OSError) as error:
             cause = error.strerror if isinstance(error, OSError) else error
-            self._say(
+            self._warn_once(
                 "inotify",
                 f"inotify is unavailable ({cause}): files are polled every 0.1 to 1 s",
             )
@@ -103,20 +103,20 @@ class ChangeDetector:
         news: dict[File, None] = {}
         if self._watches is not None:
             told, lost = self._watches.changed()
-            news.update((file, None) for file in told if self._look(file, told=True))
+            news.update((file, None) for file in told if self._check_file(file, told=True))
             if lost:
                 for pace in self._paces:
-                    pace.hurry()
+                    pace.send_now()
         began = time.monotonic()
         while self._fresh and time.monotonic() - began < _SLICE:
             file = self._fresh.popleft()
-            if not file.over and self._look(file):
+            if not file.over and self._check_file(file):
                 news[file] = None
         for pace in self._paces:
-            news.update((file, None) for file in pace.turn(self._look, _SLICE))
+            news.update((file, None) for file in pace.turn(self._check_file, _SLICE))
         return list(news)
 
-    def _look(self, file: File, *, told: bool = False) -> bool:
+    def _check_file(self, file: File, *, told: bool = False) -> bool:
         """Check a file, and watch it if necessary. Return True if it has something to read."""
         news = file.look()
         if file.dropped:
@@ -127,7 +127,7 @@ class ChangeDetector:
                 break
             # Check the file again, because changes before the watch were not reported.
             news = file.look() or news
-        pace = self._pace(file)
+        pace = self._choose_interval(file)
         if file.pace is not pace:
             if file.pace is not None:
                 file.pace.remove(file)
@@ -153,14 +153,14 @@ class ChangeDetector:
             return watches.expect(file, file.path)
         except OSError as error:
             self._full_until = time.monotonic() + _FULL
-            self._say(
+            self._warn_once(
                 "full",
                 "no more inotify watches for this user (fs.inotify.max_user_watches: "
                 f"{os.strerror(error.errno or 0)}): further files are polled every 0.1 to 1 s",
             )
             return False
 
-    def _pace(self, file: File) -> PollInterval[File]:
+    def _choose_interval(self, file: File) -> PollInterval[File]:
         device = self._device(file)
         if device is not None and device != file.device:
             file.device = device
@@ -193,7 +193,7 @@ class ChangeDetector:
         if kind is None:
             kind = self._kinds[device] = filesystem(path)
             if kind not in LOCAL:
-                self._say(
+                self._warn_once(
                     f"on {kind}",
                     f"the file system of {os.path.dirname(path)} ({kind or 'of unknown type'}) "
                     "does not report writes of other nodes: jobs' output there is polled every "
@@ -201,7 +201,7 @@ class ChangeDetector:
                 )
         return kind
 
-    def _say(self, cause: str, message: str) -> None:
+    def _warn_once(self, cause: str, message: str) -> None:
         if cause not in self._said:
             self._said.add(cause)
             self._warn(message)

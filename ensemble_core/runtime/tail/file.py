@@ -178,7 +178,7 @@ class File:
             return False
         except (OSError, ValueError) as error:
             self._warn(f"cannot read {self.path}: {error}")
-            return ended and isinstance(error, OSError) and self._try_again(error)
+            return ended and isinstance(error, OSError) and self._may_retry(error)
         self._give_up = None
         if data:
             self._observe(lambda: self._observer.feed(data), "feed")
@@ -236,7 +236,7 @@ class File:
             )
         return None
 
-    def _try_again(self, error: OSError) -> bool:
+    def _may_retry(self, error: OSError) -> bool:
         if error.errno not in _TRANSIENT:
             return False
         now = time.monotonic()

@@ -134,7 +134,7 @@ class Follower:
         """
         file = File(
             job_id, observer_name, observer, path, since=since, taken=taken,
-            tell=self._tell, clock=self._clock, warn=self._warn, fail=self._fail,
+            tell=self._add_event, clock=self._clock, warn=self._warn, fail=self._fail,
         )  # fmt: skip
         with self._lock:
             if self._closing:
@@ -251,7 +251,7 @@ class Follower:
                     left.append(file)
                 else:
                     file.finish()
-                    self._keep_place(file)
+                    self._store_position(file)
                     if ending.expected:
                         self._miss(file)
             ending.files = left
@@ -264,7 +264,7 @@ class Follower:
             if time.monotonic() - began > _SLICE:
                 return
 
-    def _keep_place(self, file: File) -> None:
+    def _store_position(self, file: File) -> None:
         """Store the read position in a file, because another attempt of the job may append to
         it.
         """
@@ -281,7 +281,7 @@ class Follower:
         why = None if whose in self._missed else file.unread() or file.complaint()
         if why is not None:
             self._missed.add(whose)
-            with _logged("a warning could not be reported"):
+            with _log_exceptions("a warning could not be reported"):
                 self._miss_user(f"job {file.job} succeeded, but {why}", file.job)
 
     def _release(self, wakeup: Wakeup) -> None:
@@ -300,7 +300,7 @@ class Follower:
             self._call(ending.then)
 
     def _call(self, then: Callable[[], None]) -> None:
-        with _logged("a callback after a job's last rows failed"):
+        with _log_exceptions("a callback after a job's last rows failed"):
             then()
 
     # Reading
@@ -323,7 +323,7 @@ class Follower:
             if time.monotonic() - began > _SLICE:
                 return
 
-    def _tell(self, event: Event) -> None:
+    def _add_event(self, event: Event) -> None:
         self._batch.append(event)
         if len(self._batch) >= _BATCH:
             self._flush()
@@ -337,21 +337,21 @@ class Follower:
             return
         self._flushed = time.monotonic()
         batch, self._batch = self._batch, []
-        with _logged("%d rows could not be emitted", len(batch)):
+        with _log_exceptions("%d rows could not be emitted", len(batch)):
             self._emit(batch)
 
     def _warn(self, message: str) -> None:
-        with _logged("a warning could not be reported: %s", message):
+        with _log_exceptions("a warning could not be reported: %s", message):
             self._warn_user(message)
 
     def _fail(self, message: str) -> None:
         self._flush()  # emit earlier rows first
-        with _logged("an error could not be reported: %s", message):
+        with _log_exceptions("an error could not be reported: %s", message):
             self._fail_user(message)
 
 
 @contextmanager
-def _logged(message: str, *args: object) -> Iterator[None]:
+def _log_exceptions(message: str, *args: object) -> Iterator[None]:
     """Log exceptions of the caller's functions, so that other files are still followed."""
     try:
         yield

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ensemble_batch import pace
+from ensemble_batch import timing
 from ensemble_batch.batch_run import BatchRun
 from ensemble_batch.executor import QueueExecutor
 from ensemble_batch.listener import Listener
@@ -72,8 +72,8 @@ class BatchExecutor(QueueExecutor):
             loops = {"listens": lambda _: listener.listen(), **loops}
         return loops
 
-    def _let_go(self) -> None:
-        super()._let_go()
+    def _wake_threads(self) -> None:
+        super()._wake_threads()
         if self._listener is not None:
             listens = any(t.name.endswith("listens") and t.is_alive() for t in self._threads)
             self._listener.close()
@@ -82,13 +82,13 @@ class BatchExecutor(QueueExecutor):
                 self._listener.listen()
 
     def _reading(self, polled: QueueRun) -> None:
-        wait = pace.READ
-        longest = pace.READ_LATER if self._listener is None else pace.READ_RARELY
+        wait = timing.READ
+        longest = timing.READ_LATER if self._listener is None else timing.READ_RARELY
         while True:
             with polled.lock:
                 polled.lock.wait_for(lambda: polled.closed or polled.lives, 60.0)
                 if polled.closed:
                     return
-                wait = pace.READ if polled.read() else min(longest, wait * 1.5)
+                wait = timing.READ if polled.read() else min(longest, wait * 1.5)
                 polled.publish()
                 polled.lock.wait_for(lambda: polled.closed, wait)

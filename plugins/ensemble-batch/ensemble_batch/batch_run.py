@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Sequence
 from typing import ClassVar
 
-from ensemble_batch import pace
+from ensemble_batch import timing
 from ensemble_batch.hooks import QueueHooks, QueueJob
 from ensemble_batch.job_script import script_of
 from ensemble_batch.job_table import JobLife
@@ -98,7 +98,7 @@ class BatchRun(QueueRun):
 
     def over_in_queue(self, life: JobLife, row: QueueJob) -> bool:
         """Accept the queue's report only if the wrapper has reported nothing for a while."""
-        if life.misses < pace.MISSES or life.cancelled or row.status != CLAIMED << 8:
+        if life.misses < timing.MISSES or life.cancelled or row.status != CLAIMED << 8:
             return False
         self._copy_ended(life)
         return True
@@ -153,7 +153,7 @@ class BatchRun(QueueRun):
                 life.started(began[0], began[1], self.now())
             # The start report may be in progress, lost to a full disk, or our own from before a
             # crash.
-            elif life.misses > pace.MISSES:
+            elif life.misses > timing.MISSES:
                 life.barred = True
         return life.barred
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
-from ensemble_batch import pace
+from ensemble_batch import timing
 from ensemble_batch.command import QueueCommands
 from ensemble_batch.hooks import QueueHooks, QueueJob
 from ensemble_batch.inquiry import Inquiry
@@ -93,7 +93,7 @@ class QueueExecutor(QueueHooks):
         try:
             self._begin(run, emit, here)
         except BaseException:
-            self._let_go()
+            self._wake_threads()
             self.disconnect()
             raise
 
@@ -126,7 +126,10 @@ class QueueExecutor(QueueHooks):
         self._submission = Submission(polled, self._inquiry)
         self._threads = [
             threading.Thread(
-                target=self._guarded, args=(polled, what), name=f"{self.name} {name}", daemon=True
+                target=self._run_guarded,
+                args=(polled, what),
+                name=f"{self.name} {name}",
+                daemon=True,
             )
             for name, what in self._loops().items()
         ]
@@ -140,7 +143,9 @@ class QueueExecutor(QueueHooks):
 
     def _loops(self) -> dict[str, Callable[[QueueRun], None]]:
         """Return the loops of the executor's threads, by thread name."""
-        loops: dict[str, Callable[[QueueRun], None]] = {"asks": partial(self._acting, self._asks)}
+        loops: dict[str, Callable[[QueueRun], None]] = {
+            "asks": partial(self._acting, self._due_query)
+        }
         if self.lanes == 2:
             loops["submits"] = partial(self._acting, self._submits)
         if type(self).watch is not QueueHooks.watch:
@@ -160,26 +165,26 @@ class QueueExecutor(QueueHooks):
             return not (self._submission.waiting or 0.0 in polled.cancels.values())
 
         with polled.lock:
-            polled.lock.wait_for(lambda: idle() or polled.closed, pace.LEAVE)
+            polled.lock.wait_for(lambda: idle() or polled.closed, timing.LEAVE)
             polled.closed = True
             polled.lock.notify_all()
-        self._let_go()
+        self._wake_threads()
         try:
             for thread in self._threads:
                 if not thread.name.endswith("watches"):
                     thread.join()
             self.disconnect()
-            self._threads[-1].join(pace.LEAVE)  # the watching thread may not react
+            self._threads[-1].join(timing.LEAVE)  # the watching thread may not react
         finally:
             if not polled.lives and polled.run.state is None:
                 polled.remove()
             polled.records.close()
 
-    def _let_go(self) -> None:
+    def _wake_threads(self) -> None:
         """Wake waiting threads, so that they end."""
         self._commands.kill()
 
-    def _opened(self) -> QueueRun:
+    def _require_open(self) -> QueueRun:
         if self._polled is None:
             raise ExecutorError(f"the executor {self.name} is not open", code="not-open")
         return self._polled
@@ -187,16 +192,16 @@ class QueueExecutor(QueueHooks):
     # -- what the run asks for -----------------------------------------------------------------
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        polled = self._opened()
+        polled = self._require_open()
         with polled.lock:
             polled.sought = True  # a caller with jobs to find again asks for them first
             polled.ids |= check_new(jobs, polled.ids)
             for job in jobs:
-                self._take_in(polled, job)
+                self._accept_job(polled, job)
             polled.publish()
             polled.lock.notify_all()
 
-    def _take_in(self, polled: QueueRun, job: Job) -> None:
+    def _accept_job(self, polled: QueueRun, job: Job) -> None:
         life = polled.lives[job.id] = JobLife(job.id, {}, polled.events)
         wrong = wrong_command(job) or self.wrong(job)
         if wrong is not None:
@@ -214,7 +219,7 @@ class QueueExecutor(QueueHooks):
         self._submission.take(job, place)
 
     def cancel(self, jobs: Sequence[str]) -> None:
-        polled = self._opened()
+        polled = self._require_open()
         with polled.lock:
             ours = [job for job in jobs if job in polled.lives]
             if ours:
@@ -236,16 +241,16 @@ class QueueExecutor(QueueHooks):
         return False
 
     def reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
-        return find_again(self._opened(), jobs)
+        return find_again(self._require_open(), jobs)
 
     def forget(self, jobs: Sequence[str]) -> None:
-        polled = self._opened()
+        polled = self._require_open()
         with polled.lock:
             polled.outlet.write(lambda: polled.records.forget(jobs))
 
     # -- the threads ---------------------------------------------------------------------------
 
-    def _guarded(self, polled: QueueRun, what: Callable[[QueueRun], None]) -> None:
+    def _run_guarded(self, polled: QueueRun, what: Callable[[QueueRun], None]) -> None:
         try:
             what(polled)
         except Exception as error:  # probably a plugin's error, which would go unnoticed
@@ -275,7 +280,7 @@ class QueueExecutor(QueueHooks):
                 polled.publish()
                 polled.lock.notify_all()
 
-    def _asks(self, now: float, dues: list[float]) -> _Step | None:
+    def _due_query(self, now: float, dues: list[float]) -> _Step | None:
         """Return the next step of the querying thread if it is due; otherwise add its time to
         ``dues``.
         """
@@ -299,12 +304,12 @@ class QueueExecutor(QueueHooks):
     def _watching(self, polled: QueueRun) -> None:
         while not polled.closed:
             report = partial(self._handle_reports, polled, [True])
-            wait = pace.SOON_AGAIN
+            wait = timing.SOON_AGAIN
             error: ExecutorError | None = None
             try:
                 self.watch(report)
             except ExecutorError as raised:
-                error, wait = raised, pace.AWAY
+                error, wait = raised, timing.AWAY
             with polled.lock:
                 if error is not None and not polled.closed:
                     polled.outlet.trouble(

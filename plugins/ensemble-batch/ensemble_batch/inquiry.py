@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from ensemble_batch import pace
+from ensemble_batch import timing
 from ensemble_batch.hooks import QueueJob
 from ensemble_batch.job_table import JobLife
 from ensemble_batch.queue_run import QueueRun
@@ -51,12 +51,12 @@ class Inquiry:
             polled.ask_at = math.inf
             return None
         if polled.ask_at == math.inf:
-            polled.ask_at = now + pace.between(polled.hooks.poll)
+            polled.ask_at = now + timing.query_interval(polled.hooks.poll)
         if polled.ask_at <= now:
-            return self._ask_all
+            return self._query_jobs
         if self._gauges_at <= now:
             self._gauges_at = self._later(now)
-            return self._look_at_nodes
+            return self._query_nodes
         dues.append(polled.ask_at)
         return None
 
@@ -70,7 +70,7 @@ class Inquiry:
                     "cancel",
                     f"{hooks.name} does not accept a cancel; retrying until it does\n  {error}",
                 )
-                again = time.monotonic() + pace.SOON_AGAIN
+                again = time.monotonic() + timing.SOON_AGAIN
                 polled.cancels.update((id_, again) for id_ in ids if id_ in polled.cancels)
             return
         with polled.lock:
@@ -79,16 +79,16 @@ class Inquiry:
             for id_ in ids:
                 polled.cancels.pop(id_, None)
                 if id_ in running:
-                    polled.cancels[id_] = time.monotonic() + pace.HEEDS
+                    polled.cancels[id_] = time.monotonic() + timing.HEEDS
             polled.soon()
 
-    def _ask_all(self) -> None:
+    def _query_jobs(self) -> None:
         polled, hooks = self._polled, self._polled.hooks
         with polled.lock:
             lives = [life for life in polled.lives.values() if life.queue_id is not None]
             ids = list({**polled.by_id, **dict.fromkeys(polled.unconfirmed_cancels)})
             asked = time.monotonic()
-            polled.ask_at = asked + pace.between(hooks.poll)
+            polled.ask_at = asked + timing.query_interval(hooks.poll)
         try:
             rows = {row.id: row for row in polled.call(lambda: list(hooks.ask(ids) if ids else ()))}
             missing = [
@@ -96,7 +96,7 @@ class Inquiry:
                 for id_ in ids
                 if (life := polled.by_id.get(id_)) is not None
                 and (id_ not in rows or rows[id_].state == "over")
-                and life.misses >= pace.MISSES - 1
+                and life.misses >= timing.MISSES - 1
                 and asked >= life.counts_at
             ]
             if missing:
@@ -109,7 +109,7 @@ class Inquiry:
                     f"{hooks.name} does not report the state of jobs; retrying until it does; "
                     f"jobs continue meanwhile\n  {error}",
                 )
-                polled.ask_at = time.monotonic() + min(hooks.poll, pace.AWAY)
+                polled.ask_at = time.monotonic() + min(hooks.poll, timing.AWAY)
             return
         with polled.lock:
             polled.outlet.answered("ask")
@@ -125,7 +125,7 @@ class Inquiry:
                 if asked < life.counts_at and not life.over:
                     polled.ask_at = min(polled.ask_at, life.counts_at)
             if any(life.cancelled or life.reported for life in polled.lives.values()):
-                polled.ask_at = min(polled.ask_at, time.monotonic() + pace.SOON_AGAIN)
+                polled.ask_at = min(polled.ask_at, time.monotonic() + timing.SOON_AGAIN)
 
     def handle_reports(self, rows: Iterable[QueueJob]) -> None:
         """Handle the queue's unrequested reports of jobs. Needs the lock."""
@@ -158,8 +158,8 @@ class Inquiry:
         if asked < life.counts_at and (life.misses or (row is None and not life.cancelled)):
             return
         life.misses += 1
-        life.counts_at = asked + pace.until_sure(life.misses)
-        if life.misses < pace.MISSES:
+        life.counts_at = asked + timing.confirmation_delay(life.misses)
+        if life.misses < timing.MISSES:
             return
         now = polled.now()
         if life.reported is not None:
@@ -173,7 +173,7 @@ class Inquiry:
         else:
             polled.lose(life)
 
-    def _look_at_nodes(self) -> None:
+    def _query_nodes(self) -> None:
         polled = self._polled
         try:
             values = dict(polled.call(polled.hooks.nodes))

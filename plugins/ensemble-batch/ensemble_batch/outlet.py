@@ -46,7 +46,7 @@ class Outlet:
             self._events.append(Resources(self._clock(), changed))
 
     @property
-    def trouble_now(self) -> str:
+    def current_problem(self) -> str:
         """Return the queue's current problem in words, or an empty string."""
         return "; ".join(self._troubles.values())
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, TypeVar
 
-from ensemble_batch import pace
+from ensemble_batch import timing
 from ensemble_batch.hooks import QueueHooks, QueueJob
 from ensemble_batch.job_table import JobLife
 from ensemble_batch.outlet import Outlet
@@ -54,7 +54,7 @@ class QueueRun:
         self.run = run
         self.records = records
         self.outlet = Outlet(hooks.name, run.clock, emit, folder)
-        self.output = OutputFiles(*places, records.was_emptied, self._begun)
+        self.output = OutputFiles(*places, records.was_emptied, self._empty_output)
         self.mark = mark_of(run.tag)
         self.note = f"cancelled by run {run.tag}"
         self.lock = threading.Condition()
@@ -93,7 +93,7 @@ class QueueRun:
     def now(self) -> float:
         return self.run.clock()
 
-    def _begun(self, path: str) -> None:
+    def _empty_output(self, path: str) -> None:
         self.outlet.write(lambda: self.records.empty(path))
 
     def learn(self, life: JobLife, queue_id: str) -> None:
@@ -259,4 +259,4 @@ class QueueRun:
 
     def soon(self) -> None:
         """Query the queue soon, because a job is in doubt."""
-        self.ask_at = min(self.ask_at, time.monotonic() + pace.SOON)
+        self.ask_at = min(self.ask_at, time.monotonic() + timing.SOON)

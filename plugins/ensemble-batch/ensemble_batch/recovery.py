@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TypeVar
 
-from ensemble_batch import pace
+from ensemble_batch import timing
 from ensemble_batch.job_table import JobLife
 from ensemble_batch.queue_run import QueueRun
 from ensemble_batch.records import Sent
@@ -29,7 +29,7 @@ def find_again(polled: QueueRun, jobs: Mapping[str, float]) -> dict[str, bool]:
     shown: Mapping[str, str] = {}
     if any(job not in batch_of and job not in records.told for job in jobs):
         age = polled.now() - min((sent.at for sent in records.sent.values()), default=polled.now())
-        shown = _answer(polled, partial(polled.hooks.find_jobs, polled.run.tag, age))
+        shown = _retry_query(polled, partial(polled.hooks.find_jobs, polled.run.tag, age))
     with polled.lock:
         polled.sought = True
         found = {
@@ -42,7 +42,7 @@ def find_again(polled: QueueRun, jobs: Mapping[str, float]) -> dict[str, bool]:
         for life in list(polled.lives.values()):
             if life.cancelled and not life.over:
                 polled.cancel(life)
-        polled.ask_at = time.monotonic() + pace.SOON
+        polled.ask_at = time.monotonic() + timing.SOON
         polled.publish()
         polled.lock.notify_all()
     return found
@@ -81,7 +81,7 @@ def _look_for(polled: QueueRun, sent: Sent) -> None:
     void = polled.claims
     while True:
         for name in sent.names:
-            ids = _answer(polled, partial(polled.hooks.find_batch, name, len(sent.jobs)))
+            ids = _retry_query(polled, partial(polled.hooks.find_batch, name, len(sent.jobs)))
             if ids is not None:
                 sent.ids = list(ids)
                 polled.outlet.write(partial(polled.records.accept, sent.key, ids))
@@ -89,22 +89,22 @@ def _look_for(polled: QueueRun, sent: Sent) -> None:
         if void:
             return
         # It may still arrive, or may have arrived just before it was invalidated.
-        if polled.now() - sent.at > max(pace.SETTLE, polled.hooks.settle):
+        if polled.now() - sent.at > max(timing.SETTLE, polled.hooks.settle):
             void = polled.outlet.write(partial(polled.void, sent.names[-1]))
         if not void:
-            time.sleep(pace.SOON_AGAIN)
+            time.sleep(timing.SOON_AGAIN)
 
 
-def _answer(polled: QueueRun, ask: Callable[[], _T]) -> _T:
+def _retry_query(polled: QueueRun, ask: Callable[[], _T]) -> _T:
     """Return the queue's reply, with retries.
 
     Raises :class:`ExecutorError` if the reply takes too long or if retries cannot help.
     """
-    end = time.monotonic() + pace.PATIENCE
+    end = time.monotonic() + timing.PATIENCE
     while True:
         try:
             return polled.call(ask, 1)
         except ExecutorError as error:
             if not error.transient or time.monotonic() > end:
                 raise
-            time.sleep(pace.SOON_AGAIN)
+            time.sleep(timing.SOON_AGAIN)

@@ -66,7 +66,7 @@ class ReportRun(QueueRun):
             # On a node, a loopback address means the node itself, so use names of this machine.
             hosts = [self._facing(), socket.gethostname()]
         try:
-            return Listener(address, port, self._hear), hosts
+            return Listener(address, port, self._record_report), hosts
         except OSError as error:
             raise ExecutorError(
                 "cannot listen for jobs' reports on this machine",
@@ -109,7 +109,7 @@ class ReportRun(QueueRun):
 
     # -- what wrappers report ------------------------------------------------------------------
 
-    def _hear(self, line: bytes) -> bool:
+    def _record_report(self, line: bytes) -> bool:
         """Record a report from the network; return whether it was recorded. For the listener's
         thread.
         """

@@ -53,7 +53,7 @@ class Spool(SharedFolder):
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
-            return self._words(name) == [_CONTROLLER]
+            return self._read_words(name) == [_CONTROLLER]
         try:
             with open(descriptor, "w", encoding="ascii") as file:
                 file.write(_CONTROLLER)
@@ -70,7 +70,7 @@ class Spool(SharedFolder):
         """Return when and where a job began, and its id in the queue; ``None`` if it has not
         begun.
         """
-        words = self._words(name)
+        words = self._read_words(name)
         try:
             return float(words[0]), words[1], words[2]
         except (ValueError, IndexError):
@@ -78,7 +78,7 @@ class Spool(SharedFolder):
 
     def end(self, name: str) -> Report | None:
         """Return the end reported in the file ``name``, which has the suffix ``.end``."""
-        words = self._words(name)
+        words = self._read_words(name)
         try:
             report = end_report(*words[:5])
         except (ValueError, TypeError):
@@ -88,7 +88,7 @@ class Spool(SharedFolder):
             return replace(report, kind="fail", why=why, note=note)
         return report
 
-    def _words(self, name: str) -> list[str]:
+    def _read_words(self, name: str) -> list[str]:
         with suppress(OSError), open(os.path.join(self._reports, name), "rb") as file:
             return file.read(4096).decode("utf-8", "replace").split()
         return []

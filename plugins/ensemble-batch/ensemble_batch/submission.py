@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
-from ensemble_batch import pace
+from ensemble_batch import timing
 from ensemble_batch.inquiry import Inquiry
 from ensemble_batch.job_script import Batch
 from ensemble_batch.job_table import JobLife
@@ -67,7 +67,7 @@ class Submission:
     def take(self, job: Job, place: Place) -> None:
         """Add a job to be submitted with those that follow soon. Needs the lock."""
         self._orders[job.id] = (job, place)
-        self._at = max(self._at, time.monotonic() + pace.GATHER)
+        self._at = max(self._at, time.monotonic() + timing.GATHER)
 
     def withdraw(self, job: str) -> bool:
         """Do not submit a job; return whether it was still waiting. Needs the lock."""
@@ -81,16 +81,16 @@ class Submission:
         if self._orders:
             at = self._due_at()
             if at <= now:
-                orders = self._chosen()
+                orders = self._next_batch()
                 jobs = {job.id: place.files for job, place in orders}
                 return partial(
-                    self._hand_in, _PendingBatch(Sent(self._polled.key(orders), jobs), orders)
+                    self._submit, _PendingBatch(Sent(self._polled.key(orders), jobs), orders)
                 )
             dues.append(at)
         for pending in self._unsure:
             if pending.due <= now:
                 self._unsure.remove(pending)
-                return partial(self._look, pending)
+                return partial(self._look_up, pending)
             dues.append(pending.due)
         return None
 
@@ -102,7 +102,7 @@ class Submission:
             return self._at
         return min(self._at, self._full_since[1])
 
-    def _chosen(self) -> list[tuple[Job, Place]]:
+    def _next_batch(self) -> list[tuple[Job, Place]]:
         """Return the next batch: the most urgent job and those of its shape."""
         hooks = self._polled.hooks
         first = max(self._orders.values(), key=lambda order: order[0].urgency)
@@ -123,7 +123,7 @@ class Submission:
             if life is not None and not life.over:
                 yield job, place, life
 
-    def _hand_in(self, pending: _PendingBatch) -> None:
+    def _submit(self, pending: _PendingBatch) -> None:
         polled, sent = self._polled, pending.sent
         jobs = tuple(job for job, _ in pending.orders)
         name = polled.name(sent.key, pending.attempts + 1)
@@ -143,7 +143,7 @@ class Submission:
 
         with polled.lock:
             if not polled.outlet.write(record):
-                again = time.monotonic() + pace.SOON_AGAIN
+                again = time.monotonic() + timing.SOON_AGAIN
                 if pending.attempts:  # an earlier attempt may still arrive, so keep the batch
                     pending.due = again
                     self._unsure.append(pending)
@@ -165,13 +165,13 @@ class Submission:
         except ExecutorError as error:
             with polled.lock:
                 self._handing_in = False
-                self._not_handed_in(pending, error)
+                self._handle_failed_submit(pending, error)
             return
         with polled.lock:
             self._handing_in = False
             self._accept(pending, ids)
 
-    def _not_handed_in(self, pending: _PendingBatch, error: ExecutorError) -> None:
+    def _handle_failed_submit(self, pending: _PendingBatch, error: ExecutorError) -> None:
         polled, sent = self._polled, pending.sent
         full, first = error.code == "full", pending.attempts == 1
         polled.early = None
@@ -190,10 +190,10 @@ class Submission:
                 large = size > max(1, self._fits)
                 if large or (before is not None and before[0] == polled.drops):
                     self._most = max(1, size // 2)
-                self._at = now + (pace.SOON if large else pace.FULL)
-                self._full_since = polled.drops, now + pace.SOON_AGAIN
+                self._at = now + (timing.SOON if large else timing.FULL)
+                self._full_since = polled.drops, now + timing.SOON_AGAIN
             else:  # an earlier attempt may still arrive, so keep the batch
-                pending.since, pending.due = now, now + (pace.FULL if full else pace.SOON_AGAIN)
+                pending.since, pending.due = now, now + (timing.FULL if full else timing.SOON_AGAIN)
                 self._unsure.append(pending)
             waiting = len(self._orders) + (0 if full and first else len(pending.orders))
             what = "does not answer; retrying until it does"
@@ -210,7 +210,7 @@ class Submission:
                 life.refuse(kind, note, polled.now())
         if any(self._lives(pending)):
             pending.since = time.monotonic()
-            pending.due = pending.since + pace.SOON_AGAIN
+            pending.due = pending.since + timing.SOON_AGAIN
             self._unsure.append(pending)
 
     def _accept(self, pending: _PendingBatch, ids: Sequence[str]) -> None:
@@ -234,7 +234,7 @@ class Submission:
                     polled.learn(life, id_)
                 elif life.queue_id != id_:
                     polled.found_twice(life, id_)
-                shown = pace.until_shown(polled.hooks.poll)
+                shown = timing.appearance_delay(polled.hooks.poll)
                 life.counts_at = time.monotonic() + shown
                 life.arrived(now)
         polled.tidy(sent.key)
@@ -243,7 +243,7 @@ class Submission:
         if pending.attempts > 1 or pending.since:
             polled.soon()  # the queue may have reported ids that were still unknown
 
-    def _look(self, pending: _PendingBatch) -> None:
+    def _look_up(self, pending: _PendingBatch) -> None:
         """Look up a batch that may not have arrived; resubmit it if it is missing."""
         polled, hooks = self._polled, self._polled.hooks
         try:
@@ -255,16 +255,16 @@ class Submission:
                     return
         except ExecutorError:  # already reported
             with polled.lock:
-                pending.due = time.monotonic() + pace.AWAY
+                pending.due = time.monotonic() + timing.AWAY
                 self._unsure.append(pending)
             return
         with polled.lock:
             if all(life.queue_id for _, _, life in self._lives(pending)):
                 polled.outlet.answered("submit")
                 return  # each job has reported itself
-            settled = time.monotonic() - pending.since >= max(pace.SETTLE, hooks.settle)
+            settled = time.monotonic() - pending.since >= max(timing.SETTLE, hooks.settle)
             if not (settled and pending.void):
-                pending.due = time.monotonic() + pace.SOON_AGAIN
+                pending.due = time.monotonic() + timing.SOON_AGAIN
                 if settled and polled.outlet.write(lambda: polled.void(pending.sent.names[-1])):
                     pending.void, pending.due = True, 0.0  # it may have arrived just before
                 self._unsure.append(pending)
@@ -274,4 +274,4 @@ class Submission:
                 for life in lives:
                     life.refuse("cancel", polled.note, polled.now())
                 return
-        self._hand_in(pending)
+        self._submit(pending)

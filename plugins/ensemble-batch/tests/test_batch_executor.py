@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ensemble_batch import Batch, BatchExecutor, CannotTake, Place, QueueJob, Records, Sent, pace
+from ensemble_batch import Batch, BatchExecutor, CannotTake, Place, QueueJob, Records, Sent, timing
 from ensemble_batch.job_script import script_of
 from ensemble_batch.job_table import JobLife
 from ensemble_batch.reports import Report
@@ -101,8 +101,8 @@ class Odd(BatchExecutor):
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SOON", "SOON_AGAIN", "AWAY", "FULL", "SHOWN"):
-        monkeypatch.setattr(pace, name, 0.05)
-    monkeypatch.setattr(pace, "SETTLE", 0.3)
+        monkeypatch.setattr(timing, name, 0.05)
+    monkeypatch.setattr(timing, "SETTLE", 0.3)
 
 
 @pytest.fixture
@@ -262,7 +262,7 @@ def test_a_cancel_before_the_id_of_a_running_job_is_known_reaches_the_queue(
     odd: Odd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Odd, "task_id", "0")
-    monkeypatch.setattr(pace, "READ", 3600.0)  # the reports are not read in between
+    monkeypatch.setattr(timing, "READ", 3600.0)  # the reports are not read in between
     with Session(odd, tmp_path) as session:
         gate = tmp_path / "gate"
         job = session.job("sh", "-c", f"until [ -e {gate} ]; do sleep 0.05; done")
@@ -514,7 +514,7 @@ def test_a_batch_that_never_arrived_is_submitted_again_after_any_number_of_resum
     odd: Odd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first resume bars the batch, and may be killed before anything is on record."""
-    monkeypatch.setattr(pace, "LEAVE", 0.1)
+    monkeypatch.setattr(timing, "LEAVE", 0.1)
     odd.instead["submit"] = [CannotTake("no answer") for _ in range(99)]
     with Session(odd, tmp_path) as first:
         first.submit(job := counted(first, tmp_path))

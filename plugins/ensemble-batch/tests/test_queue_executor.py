@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 
 import pytest
-from ensemble_batch import Batch, CannotTake, InvalidJob, QueueExecutor, QueueJob, pace
+from ensemble_batch import Batch, CannotTake, InvalidJob, QueueExecutor, QueueJob, timing
 from ensemble_testing import Session, wait_until
 
 from ensemble_core import ExecutorError, Job
@@ -106,8 +106,8 @@ class Telling(QueueExecutor):
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SOON", "SOON_AGAIN", "AWAY"):
-        monkeypatch.setattr(pace, name, 0.05)
-    monkeypatch.setattr(pace, "SETTLE", 0.3)
+        monkeypatch.setattr(timing, name, 0.05)
+    monkeypatch.setattr(timing, "SETTLE", 0.3)
 
 
 @pytest.fixture

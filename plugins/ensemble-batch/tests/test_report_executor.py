@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import pytest
-from ensemble_batch import Batch, BatchExecutor, CannotTake, QueueJob, pace
+from ensemble_batch import Batch, BatchExecutor, CannotTake, QueueJob, timing
 from ensemble_batch.report_spool import ReportSpool
 from ensemble_testing import Session, wait_until
 
@@ -114,8 +114,8 @@ class Node(BatchExecutor):
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SOON", "SOON_AGAIN", "AWAY", "FULL", "SHOWN"):
-        monkeypatch.setattr(pace, name, 0.05)
-    monkeypatch.setattr(pace, "SETTLE", 0.3)
+        monkeypatch.setattr(timing, name, 0.05)
+    monkeypatch.setattr(timing, "SETTLE", 0.3)
 
 
 @pytest.fixture
@@ -288,14 +288,14 @@ def test_a_submission_in_progress_is_found_or_invalidated(
     node: Node, tmp_path: Path, arrived: bool
 ) -> None:
     node.loses, node.auto = 1, False
-    pace.SETTLE = 60.0
+    timing.SETTLE = 60.0
     with Session(node, tmp_path) as first:
         job = counted(first, tmp_path)
         first.submit(job)
         wait_until(lambda: node.batches)
     if arrived:
         node.hidden.clear()
-    pace.SETTLE = 0.3
+    timing.SETTLE = 0.3
     with later(node, first, tmp_path) as second:
         assert node.reattach({job.id: 0.0}) == {job.id: arrived}
         node.begin("0")

@@ -67,7 +67,7 @@ def document(inspection: Inspection, name: str, query: Mapping[str, str]) -> Any
         return getattr(inspection, name)()
     if name == "jobs":
         return inspection.jobs(
-            _where(query.get("where", "{}")),
+            _parse_where(query.get("where", "{}")),
             text=query.get("text", ""),
             sort=query.get("sort") or None,
             descending=query.get("descending") == "1",
@@ -105,7 +105,7 @@ def _number(text: str) -> int:
     return int(text)
 
 
-def _where(text: str) -> dict[str, Any]:
+def _parse_where(text: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except ValueError:

@@ -74,7 +74,7 @@ def _library(name: str) -> str | None:
 def bindings() -> Any:
     """Return the imported package ``flux``. Raises :class:`ExecutorError` with a hint."""
     if "flux" in sys.modules:
-        return _imported()
+        return _import_bindings()
     if importlib.util.find_spec("flux") is None:
         folders = site_folders()
         if not folders:
@@ -90,10 +90,10 @@ def bindings() -> Any:
         # Append them, so that the site's other packages do not hide those of this environment.
         sys.path.extend(folders)
         importlib.invalidate_caches()
-    return _imported()
+    return _import_bindings()
 
 
-def _imported() -> Any:
+def _import_bindings() -> Any:
     loaded: set[str] = set()
     while True:
         try:

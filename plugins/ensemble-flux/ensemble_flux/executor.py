@@ -90,10 +90,10 @@ class FluxExecutor(Executor):
             loop.close()
             raise _too_old("this Flux instance is", loop.version)
         self._jobspecs = jobspecs
-        self._output = Output(str(run.folder.absolute()), self._where(run, loop))
+        self._output = Output(str(run.folder.absolute()), self._output_target(run, loop))
         self._loop = loop
 
-    def _where(self, run: Run, loop: FluxLoop) -> Any:
+    def _output_target(self, run: Run, loop: FluxLoop) -> Any:
         if self._keep != "auto":
             return self._keep
         seen = seen_by_all(str(run.folder.absolute()), loop.hosts, socket.gethostname())
@@ -115,7 +115,7 @@ class FluxExecutor(Executor):
             code="no-instance",
         )
 
-    def _opened(self) -> FluxLoop:
+    def _require_open(self) -> FluxLoop:
         if self._loop is None:
             raise ExecutorError("the Flux executor is not open", code="not-open")
         if self._loop.lost is not None:
@@ -136,13 +136,13 @@ class FluxExecutor(Executor):
         return "cancel" if self._loop is not None and self._loop.nested else "keep"
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        loop = self._opened()
+        loop = self._require_open()
         names = check_new(jobs, loop.ids)
-        orders = [self._prepared(job) for job in jobs]
+        orders = [self._prepare(job) for job in jobs]
         loop.ids |= names
         loop.submit(orders)
 
-    def _prepared(self, job: Job) -> Order:
+    def _prepare(self, job: Job) -> Order:
         assert self._output is not None
         assert self._jobspecs is not None
         workdir = self._jobspecs.workdir(job)
@@ -164,13 +164,13 @@ class FluxExecutor(Executor):
         return Order(job, output=option, kept=kept, extra=extra, fetch=fetch)
 
     def cancel(self, jobs: Sequence[str]) -> None:
-        self._opened().cancel(jobs)
+        self._require_open().cancel(jobs)
 
     def resources(self) -> Mapping[str, float]:
         return {} if self._loop is None else dict(self._loop.gauges)
 
     def reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
-        loop = self._opened()
+        loop = self._require_open()
         loop.ids |= jobs.keys()
         found = loop.reattach(jobs)
         loop.ids -= {job for job, known in found.items() if not known}

@@ -80,14 +80,14 @@ class Gauges:
     def follow(self) -> None:
         """Start receiving changes of nodes."""
         self._past = True
-        self._reactor.stream("resource.journal", {}, self._take_resources, self._resources_ended)
+        self._reactor.stream("resource.journal", {}, self._handle_resources, self._resources_ended)
 
-    def _take_resources(self, text: str) -> None:
+    def _handle_resources(self, text: str) -> None:
         entries = json.loads(text).get("events", ())
         if not entries:
             self._past = False  # the events before this one happened before the stream began
             return
-        self._ask("resource.status", self._nodes.status)
+        self._query("resource.status", self._nodes.status)
         if not self._past:
             for entry in entries:
                 self._warn(entry)
@@ -96,17 +96,18 @@ class Gauges:
         context = entry.get("context") or {}
         ranks = str(context.get("idset", "?"))
         if entry.get("name") == "offline":
-            self._went_down(ranks, context.get("nodelist"))
+            self._report_down(ranks, context.get("nodelist"))
         elif entry.get("name") == "drain":
-            self._was_drained(ranks, context.get("nodelist"), context.get("reason"))
+            self._report_drained(ranks, context.get("nodelist"), context.get("reason"))
 
-    def _went_down(self, ranks: str, hosts: str | None) -> None:
-        self._problem(f"{_where(ranks, hosts)} of the Flux instance went down")
+    def _report_down(self, ranks: str, hosts: str | None) -> None:
+        self._problem(f"{_format_nodes(ranks, hosts)} of the Flux instance went down")
 
-    def _was_drained(self, ranks: str, hosts: str | None, why: str | None) -> None:
+    def _report_drained(self, ranks: str, hosts: str | None, why: str | None) -> None:
         self._problem(
-            f"{_where(ranks, hosts)} of the Flux instance was drained{f' ({why})' if why else ''}:"
-            f" no more jobs start there until 'flux resource undrain {ranks}'"
+            f"{_format_nodes(ranks, hosts)} of the Flux instance was drained"
+            f"{f' ({why})' if why else ''}: no more jobs start there"
+            f" until 'flux resource undrain {ranks}'"
         )
 
     def _resources_ended(self, _error: OSError) -> None:
@@ -118,14 +119,14 @@ class Gauges:
         def answer(counts: dict[str, Any]) -> None:
             self._journal.inactive(counts.get("inactive_jobs", 0))
 
-        self._ask("job-manager.stats-get", answer)
+        self._query("job-manager.stats-get", answer)
 
     # -- a guest's -----------------------------------------------------------------------------
 
     def follow_as_guest(self) -> None:
         """Start receiving the changes of the queue that a guest is allowed to see."""
         self._watcher = True
-        self._look_again()
+        self._poll()
         self._unanswered += 1
         answered_once = False
 
@@ -154,16 +155,16 @@ class Gauges:
     def moved(self) -> None:
         """Query the resources again, because free or available nodes may have changed."""
         if self._watcher:
-            self._ask("resource.sched-status", self._allocated, pause=_PAUSE)
+            self._query("resource.sched-status", self._allocated, pause=_PAUSE)
 
     def _allocated(self, answer: dict[str, Any]) -> None:
         self._nodes.allocated(answer.get("allocated"))
         down = answer.get("down")
         if down != self._down:  # a guest is not notified of changes of nodes
             self._down = down
-            self._ask("resource.status", self._take_status)
+            self._query("resource.status", self._handle_status)
 
-    def _take_status(self, answer: dict[str, Any]) -> None:
+    def _handle_status(self, answer: dict[str, Any]) -> None:
         """Update the nodes, and report nodes that a guest has lost."""
         self._nodes.status(answer)
         offline = parse_idset(answer.get("offline") or "")
@@ -172,22 +173,24 @@ class Gauges:
         if self._lost_before is not None:
             before_offline, before_drained = self._lost_before
             for rank in sorted(offline - before_offline):
-                self._went_down(str(rank), None)
+                self._report_down(str(rank), None)
             for ranks in sorted({drained[rank] for rank in drained.keys() - before_drained}):
-                self._was_drained(ranks, None, drains[ranks].get("reason"))
+                self._report_drained(ranks, None, drains[ranks].get("reason"))
         self._lost_before = (offline, set(drained))
 
-    def _look_again(self) -> None:
+    def _poll(self) -> None:
         self.moved()
-        self._reactor.after(_LOOK, self._look_again)
+        self._reactor.after(_LOOK, self._poll)
 
     # -- queries -------------------------------------------------------------------------------
 
     def read_nodes(self) -> None:
         """Query the nodes."""
-        self._ask("resource.status", self._nodes.status)
+        self._query("resource.status", self._nodes.status)
 
-    def _ask(self, topic: str, take: Callable[[dict[str, Any]], None], pause: float = 0.0) -> None:
+    def _query(
+        self, topic: str, take: Callable[[dict[str, Any]], None], pause: float = 0.0
+    ) -> None:
         """Send a query, unless one is in progress.
 
         Queries requested meanwhile are merged into one, which is sent afterwards.
@@ -207,7 +210,7 @@ class Gauges:
 
         def again() -> None:
             if self._asking.pop(topic):
-                self._ask(topic, take, pause)
+                self._query(topic, take, pause)
 
         def answered(text: str | None) -> None:
             take(json.loads(text or "{}"))
@@ -216,7 +219,7 @@ class Gauges:
         self._reactor.ask(topic, None, answered, lambda _error: settle())
 
 
-def _where(ranks: str, hosts: str | None) -> str:
+def _format_nodes(ranks: str, hosts: str | None) -> str:
     """Return nodes in a form that users recognize: hosts, and ranks for Flux's commands."""
     word = "rank" if ranks.isdigit() else "ranks"
     return f"{hosts} ({word} {ranks})" if hosts else f"{word} {ranks}"

@@ -77,7 +77,7 @@ def nodes_of(jobspec: Mapping[str, Any], cores_per_node: int) -> int:
     return nodes or max(1, -(-cores // max(1, cores_per_node)))
 
 
-def _after(state: JobState, name: str, context: Mapping[str, Any]) -> JobState:
+def _next_state(state: JobState, name: str, context: Mapping[str, Any]) -> JobState:
     """Return the state of a job after an event."""
     if name == "exception":
         fatal = context.get("severity") == 0 and state < JobState.CLEANUP
@@ -126,7 +126,7 @@ class _Active:
         self.present = True
 
 
-class _Ours:
+class _OwnJob:
     """A job that this run waits for."""
 
     __slots__ = ("extra", "newest", "nodes", "queue_id", "since", "told")
@@ -157,7 +157,7 @@ class Journal:
         self._run = run
         self._nodes = nodes
         self._strangers = strangers
-        self._ours: dict[str, _Ours] = {}
+        self._ours: dict[str, _OwnJob] = {}
         self._names: dict[int, str] = {}
         self._active: dict[int, _Active] = {}
         self._states = [0] * len(JobState)
@@ -188,7 +188,7 @@ class Journal:
         mapping ``extra`` is added to the context of the job's ``start`` event. Events up to
         ``since`` (seconds since the epoch) are omitted.
         """
-        self._ours[job] = _Ours(nodes, extra, since)
+        self._ours[job] = _OwnJob(nodes, extra, since)
 
     def forget(self, job: str) -> None:
         """Stop expecting a job that is over or was never created."""
@@ -277,7 +277,9 @@ class Journal:
             fresh = not written or place >= active.taken or timestamp > active.newest
             if fresh:
                 self._work_in(queue_id, active, name, context, resources, new=new)
-            event = self._told(queue_id, active, place, entry, context, fresh=fresh, past=past)
+            event = self._event_to_report(
+                queue_id, active, place, entry, context, fresh=fresh, past=past
+            )
             if event is not None:
                 told.append(event)
             if written:
@@ -308,10 +310,10 @@ class Journal:
             if new:
                 active.state = JobState.INACTIVE
             else:
-                self._leave(queue_id, active)
+                self._remove(queue_id, active)
             return
         before = active.state
-        active.state = _after(before, name, context)
+        active.state = _next_state(before, name, context)
         if active.state is not before and not new:
             self._move(queue_id, active, before)
         if name == "alloc" and resources:
@@ -321,7 +323,7 @@ class Journal:
         elif name in ("free", "clean"):
             self._nodes.release(queue_id)
 
-    def _told(
+    def _event_to_report(
         self,
         queue_id: int,
         active: _Active,
@@ -381,7 +383,7 @@ class Journal:
         self._seen.clear()
         for queue_id, active in list(self._active.items()):
             if not active.present:  # the instance has forgotten the job
-                self._leave(queue_id, active)
+                self._remove(queue_id, active)
         # A job's events keep their order, even if the clock was set back.
         newest: dict[str, float] = {}
 
@@ -423,7 +425,7 @@ class Journal:
         if active.state is JobState.INACTIVE:
             del self._active[queue_id]
 
-    def _leave(self, queue_id: int, active: _Active) -> None:
+    def _remove(self, queue_id: int, active: _Active) -> None:
         before, active.state = active.state, JobState.INACTIVE
         self._move(queue_id, active, before)
         self._states[JobState.INACTIVE] -= 1

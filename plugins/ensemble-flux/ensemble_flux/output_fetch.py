@@ -118,12 +118,12 @@ class Fetcher:
                 self._held[event.job].append(event)
             elif event.name in ("finish", "clean") and event.job in self._files:
                 self._held[event.job] = [event]
-                self._reactor.after(_PATIENCE, partial(self._give_up, event.job))
+                self._reactor.after(_PATIENCE, partial(self._abandon, event.job))
             else:
                 passed.append(event)
         return passed
 
-    def _give_up(self, job: str) -> None:
+    def _abandon(self, job: str) -> None:
         if job in self._held:
             self._problem(f"the output of {job} did not end within {_PATIENCE:g} s")
             self._end(job)

@@ -232,7 +232,7 @@ class Reactor:
         try:
             self.handle = connect(self._flux, self._uri)
             waker = self.handle.fd_watcher_create(
-                self._wake, self._woken, self._flux.constants.FLUX_POLLIN
+                self._wake, self._on_wakeup, self._flux.constants.FLUX_POLLIN
             )
             self._wakers.append(waker)
             waker.start()
@@ -251,7 +251,7 @@ class Reactor:
         finally:
             self._close()
 
-    def _woken(self, _handle: Any, _watcher: Any, fd: int, _events: int, _args: Any) -> None:
+    def _on_wakeup(self, _handle: Any, _watcher: Any, fd: int, _events: int, _args: Any) -> None:
         self._progress += 1
         try:
             os.eventfd_read(fd)

@@ -69,8 +69,10 @@ class FluxLoop:
         self._events = events
         nodes = Nodes()
         self._journal = Journal(run.tag, nodes, strangers=True, begun=run.clock())
-        self._reactor = Reactor(flux, uri, opened=self._opened, idle=self._flush, lost=self._broken)
-        self._fetcher = Fetcher(flux, self._reactor, self._tell_all, self._problem)
+        self._reactor = Reactor(
+            flux, uri, opened=self._on_open, idle=self._flush, lost=self._report_lost
+        )
+        self._fetcher = Fetcher(flux, self._reactor, self._emit_all, self._problem)
         self._gauges = Gauges(self._reactor, nodes, self._journal, self._problem)
         self._submitter = Submitter(
             flux, self._reactor, jobspecs, accepted=self._accepted, failed=self._fail, window=window
@@ -80,7 +82,7 @@ class FluxLoop:
             self._reactor,
             self._journal,
             run.tag,
-            tell=self._tell,
+            tell=self._fetch_and_emit,
             lost=self._lose,
             moved=self._gauges.moved,
             problem=self._problem,
@@ -120,14 +122,14 @@ class FluxLoop:
         self._fetcher.close()
 
     def submit(self, orders: Sequence[Order]) -> None:
-        self._reactor.post(partial(self._take_orders, orders))
+        self._reactor.post(partial(self._handle_orders, orders))
 
     def cancel(self, jobs: Sequence[str]) -> None:
         self._reactor.post(partial(self._cancel_jobs, tuple(jobs)))
 
     def reattach(self, jobs: Mapping[str, float]) -> dict[str, bool]:
         """Return for each job whether the instance knows it. Events of known jobs follow."""
-        self._let_submits_arrive()
+        self._await_submits()
         answered = threading.Event()
         met: set[str] = set()
 
@@ -146,7 +148,7 @@ class FluxLoop:
             )
         return {job: job in met for job in jobs}
 
-    def _let_submits_arrive(self) -> None:
+    def _await_submits(self) -> None:
         """Wait for jobs that an earlier controller sent and that the instance is still accepting.
 
         Otherwise these jobs would be submitted twice.
@@ -167,11 +169,11 @@ class FluxLoop:
 
     # -- opening -------------------------------------------------------------------------------
 
-    def _opened(self) -> None:
+    def _on_open(self) -> None:
         handle = self._reactor.handle
         self.version = handle.attr_get("version")
         self.hosts = _hosts(handle)
-        self.nested = _nested(handle)
+        self.nested = _is_nested(handle)
         self._gauges.read_nodes()
         if self._events != "eventlogs":
             self._open_journal(full=False)
@@ -213,14 +215,14 @@ class FluxLoop:
     def _open_journal(self, *, full: bool) -> None:
         self._stream_open = False
         self._stream = self._reactor.stream(
-            "job-manager.events-journal", {"full": full}, self._take, self._journal_ended
+            "job-manager.events-journal", {"full": full}, self._handle_response, self._journal_ended
         )
 
-    def _take(self, text: str) -> None:
+    def _handle_response(self, text: str) -> None:
         response = json.loads(text)
         told = self._journal.take(response)
         if told:
-            self._tell(told)
+            self._fetch_and_emit(told)
         if not response["events"] and not self._stream_open:
             self._stream_open = True
             self._attempts = 0
@@ -229,18 +231,18 @@ class FluxLoop:
             if not self._opening:
                 self._after_backlog()
 
-    def _tell(self, events: Sequence[JobEvent]) -> None:
-        self._tell_all(self._fetcher.pass_on(events))
+    def _fetch_and_emit(self, events: Sequence[JobEvent]) -> None:
+        self._emit_all(self._fetcher.pass_on(events))
 
-    def _tell_all(self, events: Sequence[JobEvent]) -> None:
+    def _emit_all(self, events: Sequence[JobEvent]) -> None:
         self._out += events
         for event in events:
             if event.name == "clean" and event.ours:
-                self._kept_files(event.job)
+                self._remove_kept_output(event.job)
                 self._cancelled.discard(event.job)
                 self.ids.discard(event.job)
 
-    def _kept_files(self, job: str) -> None:
+    def _remove_kept_output(self, job: str) -> None:
         kept = self._kept.pop(job, None)
         if kept is not None:
             remove_empty(kept)
@@ -255,7 +257,7 @@ class FluxLoop:
             self._problem(f"Flux's journal of job events ended ({why}); reopening it")
         self._attempts += 1
         if self._attempts > _ATTEMPTS:
-            self._broken(f"cannot reopen Flux's journal of job events: {why}")
+            self._report_lost(f"cannot reopen Flux's journal of job events: {why}")
         else:
             self._reactor.after(_AGAIN, self._reopen)
 
@@ -287,7 +289,7 @@ class FluxLoop:
             self.gauges = self._gauges.values()
             self._emit((Resources(self._run.clock(), changed),))
 
-    def _broken(self, reason: str) -> None:
+    def _report_lost(self, reason: str) -> None:
         if self.lost is not None:
             return
         self.lost = reason
@@ -306,7 +308,7 @@ class FluxLoop:
 
     # -- the run's jobs --------------------------------------------------------------------------
 
-    def _take_orders(self, orders: Sequence[Order]) -> None:
+    def _handle_orders(self, orders: Sequence[Order]) -> None:
         for order in orders:
             self._journal.expect(order.job.id, order.job.nodes, order.extra)
             if order.kept:
@@ -335,7 +337,7 @@ class FluxLoop:
         context = {"type": kind, "severity": 0, "note": note}
         events += [JobEvent(now, name, "exception", context), JobEvent(now, name, "clean")]
         self._journal.forget(name)
-        self._tell(events)
+        self._fetch_and_emit(events)
 
     def _cancel_jobs(self, jobs: Sequence[str]) -> None:
         for name in jobs:
@@ -381,7 +383,7 @@ class FluxLoop:
             self._reopen()
 
 
-def _nested(handle: Any) -> bool:
+def _is_nested(handle: Any) -> bool:
     try:
         return int(handle.attr_get("instance-level")) > 0
     except (OSError, ValueError):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import pytest
-from ensemble_batch import pace
+from ensemble_batch import timing
 from ensemble_gridengine.executor import GridEngineExecutor
 from ensemble_testing import FaultSuite, Session, wait_until
 
@@ -37,7 +37,7 @@ class TestGridEngine(FaultSuite):
     def test_jobs_beyond_the_cells_limit_wait_and_run_later(
         self, limit: str, session: Session, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(pace, "FULL", 1.0)
+        monkeypatch.setattr(timing, "FULL", 1.0)
         self.cluster.wait_idle()
         with self.cluster.limited(**{limit: "2"}):
             # Different time limits, so that each is a batch.

@@ -87,11 +87,11 @@ def validate(files: tuple[str, ...], form: str | None, as_json: bool) -> int:
         except FileErrors as errors:
             code = 2
             for error in errors.errors:
-                _tell(error, as_json)
+                _print_error(error, as_json)
             continue
         except EnsembleError as error:
             code = 2
-            _tell(error, as_json)
+            _print_error(error, as_json)
             continue
         tasks, groups = len(list(workload.every_task())), len(list(workload.every_group()))
         if as_json:
@@ -113,7 +113,7 @@ def validate(files: tuple[str, ...], form: str | None, as_json: bool) -> int:
     return code
 
 
-def _tell(error: EnsembleError, as_json: bool) -> None:
+def _print_error(error: EnsembleError, as_json: bool) -> None:
     if as_json:
         print_line(to_json(error.to_dict()))
     else:

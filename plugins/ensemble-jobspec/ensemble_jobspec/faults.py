@@ -87,7 +87,7 @@ class Faults:
             case "required":
                 form = f"did you mean {kind.property!r} instead of {{!r}}?"
                 hint = did_you_mean(kind.property, value, None, form=form)
-                thing = "the jobspec" if not path else _name_of(path)
+                thing = "the jobspec" if not path else _value_name(path)
                 self.report(
                     path, f"{thing} has no {kind.property!r}", hint=hint, code="missing-key"
                 )
@@ -104,18 +104,19 @@ class Faults:
                 bound = f"{_BOUNDS[kind.name]} {kind.limit:g}"
                 self.report(path, f"{said}, expected {bound}", code="out-of-range")
             case "minItems" | "minLength" | "minProperties" if not value:
-                self.report(path, f"{_name_of(path)} is empty", code="empty")
+                self.report(path, f"{_value_name(path)} is empty", code="empty")
             case "maxItems":
-                what = (
-                    f"{_name_of(path)} has {len(value)} entries, but this form allows exactly one"
-                )
+                count = len(value)
+                what = f"{_value_name(path)} has {count} entries, but this form allows exactly one"
                 hint = "for several tasks, use the form nextgen, where 'resources' is a mapping"
                 self.report(path, what, hint=hint, code="bad-value")
             case "maxProperties":
-                what = f"{_name_of(path)} has {' and '.join(map(repr, value))}: only one is allowed"
+                what = (
+                    f"{_value_name(path)} has {' and '.join(map(repr, value))}: only one is allowed"
+                )
                 self.report(path, what, code="bad-value")
             case _:
-                self.report(path, f"{_name_of(path)}: {error.message}"[:300], code="bad-value")
+                self.report(path, f"{_value_name(path)}: {error.message}"[:300], code="bad-value")
 
     def _unknown(self, path: Path, schema: Mapping[str, Any]) -> None:
         known = list(schema.get("properties", {}))
@@ -127,7 +128,7 @@ class Faults:
             hint = did_you_mean(key, absent, None, cutoff=0.5) or did_you_mean(
                 key, known, nearest(key, absent), cutoff=0.5
             )
-            thing = "the jobspec" if not path else _name_of(path)
+            thing = "the jobspec" if not path else _value_name(path)
             what = f"unknown key {key!r} in {thing}"
             self.report((*path, key), what, hint=hint, code="unknown-key", key=True)
 
@@ -143,7 +144,7 @@ def _node(schema: Any, path: list[Any]) -> Mapping[str, Any]:
     return here if isinstance(here, Mapping) else {}
 
 
-def _name_of(path: Path) -> str:
+def _value_name(path: Path) -> str:
     """Return a name for a value: its key, or its list and index."""
     if not path:
         return "the jobspec"
@@ -161,4 +162,4 @@ def _describe(path: Path, value: object) -> str:
         shown = "true" if value else "false"
     else:
         shown = "empty" if value is None else repr(value)
-    return f"{_name_of(path)} is {shown if len(shown) < 60 else shown[:59] + '…'}"
+    return f"{_value_name(path)} is {shown if len(shown) < 60 else shown[:59] + '…'}"

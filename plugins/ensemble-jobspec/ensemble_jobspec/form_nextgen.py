@@ -31,7 +31,7 @@ def read_nextgen(faults: Faults, name: str) -> Workload:
     return _Reader(faults).read(faults.document.data.get("name", name))
 
 
-class _Outer(NamedTuple):
+class _Inherited(NamedTuple):
     """Attributes and time limit that a task or group inherits."""
 
     base: Attributes  # of the jobspec and of the enclosing groups' resources
@@ -58,7 +58,7 @@ class _Reader:
         if not data.get("tasks") and not data.get("groups"):
             what = "the jobspec has neither 'tasks' nor 'groups'"
             faults.report((), what, hint="tasks: [{command: echo hello}]", code="nothing-to-run")
-        outer = _Outer(attributes(faults, ("attributes",)), Attributes(), None)
+        outer = _Inherited(attributes(faults, ("attributes",)), Attributes(), None)
         self._note_groups(data.get("groups", []))
         groups = self._all_groups(("groups",), data.get("groups", []), outer)
         tasks = self._tasks(("tasks",), data.get("tasks", []), outer)
@@ -95,27 +95,29 @@ class _Reader:
             self._note_groups(each.get("groups", []))
 
     def _all_groups(
-        self, path: Path, given: list[Mapping[str, Any]], outer: _Outer
+        self, path: Path, given: list[Mapping[str, Any]], outer: _Inherited
     ) -> tuple[Group, ...]:
         return tuple(self._group((*path, number), each, outer) for number, each in enumerate(given))
 
-    def _group(self, path: Path, given: Mapping[str, Any], outer: _Outer) -> Group:
+    def _group(self, path: Path, given: Mapping[str, Any], outer: _Inherited) -> Group:
         faults = self._faults
         if not given.get("tasks") and not given.get("groups"):
             what = f"the group {given['name']!r} has no tasks"
             faults.report(path, what, hint="add 'tasks'", code="nothing-to-run")
         request, of_resources = self._request(path, given)
         said, own = self._attributes(path, given, of_resources, outer)
-        inner = _Outer(of_resources.within(outer.base), said, own.duration or outer.limit)
+        inner = _Inherited(of_resources.within(outer.base), said, own.duration or outer.limit)
         groups = self._all_groups((*path, "groups"), given.get("groups", []), inner)
         tasks = self._tasks((*path, "tasks"), given.get("tasks", []), inner)
         self._check_scope(path, tasks, groups)
         return Group(
             given["name"], tasks, groups, request, own, self._names(path, given),
-            self._required(path, given), faults.at(path),
+            self._requirement(path, given), faults.at(path),
         )  # fmt: skip
 
-    def _tasks(self, path: Path, given: list[Mapping[str, Any]], outer: _Outer) -> tuple[Task, ...]:
+    def _tasks(
+        self, path: Path, given: list[Mapping[str, Any]], outer: _Inherited
+    ) -> tuple[Task, ...]:
         taken = {*self._groups, *(str(each["name"]) for each in given if "name" in each)}
         tasks = []
         for number, each in enumerate(given):
@@ -128,7 +130,7 @@ class _Reader:
             tasks.append(self._task((*path, number), each, name, outer))
         return tuple(tasks)
 
-    def _task(self, path: Path, given: Mapping[str, Any], name: str, outer: _Outer) -> Task:
+    def _task(self, path: Path, given: Mapping[str, Any], name: str, outer: _Inherited) -> Task:
         faults = self._faults
         group = given.get("group")
         kinds = [key for key in ("command", "group") if key in given]
@@ -163,7 +165,7 @@ class _Reader:
             given.get("replicas", 1),
             self._attributes(path, given, of_resources, outer)[1],
             self._names(path, given),
-            self._required(path, given),
+            self._requirement(path, given),
             bool(given.get("local", False)),
             steps,
             group=None if group is None else Name(group, faults.at((*path, "group"))),
@@ -171,7 +173,7 @@ class _Reader:
         )
 
     def _attributes(
-        self, path: Path, given: Mapping[str, Any], of_resources: Attributes, outer: _Outer
+        self, path: Path, given: Mapping[str, Any], of_resources: Attributes, outer: _Inherited
     ) -> tuple[Attributes, Attributes]:
         """Return the attributes that members inherit, and those of the task or group itself.
 
@@ -222,7 +224,7 @@ class _Reader:
             seen.setdefault(name, Name(name, self._faults.at((*place, number))))
         return tuple(seen.values())
 
-    def _required(self, path: Path, given: Mapping[str, Any]) -> str | None:
+    def _requirement(self, path: Path, given: Mapping[str, Any]) -> str | None:
         wanted: str | None = given.get("requires")
         if wanted is None:
             return None
@@ -254,7 +256,7 @@ class _Reader:
         self._check_cycles(known)
 
     def _check_cycles(self, known: Mapping[str, Task | Group]) -> None:
-        before = {name: self._before(each, known) for name, each in known.items()}
+        before = {name: self._dependencies(each, known) for name, each in known.items()}
         left = {name: len(names) for name, names in before.items()}
         after: dict[str, list[str]] = {name: [] for name in known}
         for name, names in before.items():
@@ -280,7 +282,7 @@ class _Reader:
         hint = "remove one dependency of the cycle"
         self._error(known[name].where, what, hint, "dependency-cycle")
 
-    def _before(self, each: Task | Group, known: Mapping[str, Task | Group]) -> list[str]:
+    def _dependencies(self, each: Task | Group, known: Mapping[str, Task | Group]) -> list[str]:
         """Return the names of the dependencies of a task or group, and of the group that a task
         runs.
         """

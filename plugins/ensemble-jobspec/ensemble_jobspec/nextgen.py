@@ -23,7 +23,7 @@ class _Writer:
 
     def written(self, workload: Workload) -> dict[str, Any]:
         if workload.form == "transform":
-            tasks = self._of_steps(workload)
+            tasks = self._step_tasks(workload)
         else:
             tasks = [self._task(task) for task in workload.tasks]
         groups = [self._group(group) for group in workload.groups]
@@ -40,7 +40,7 @@ class _Writer:
             found["groups"] = groups
         return found
 
-    def _of_steps(self, workload: Workload) -> list[dict[str, Any]]:
+    def _step_tasks(self, workload: Workload) -> list[dict[str, Any]]:
         """Return the tasks that the steps of a transform submit, each with its script."""
         units = {unit.name: unit for unit in plan(workload)}
         tasks = []
@@ -51,7 +51,7 @@ class _Writer:
             file = unit.steps[0].options.get("filename") if unit.steps else None
             written = self._task(unit.task, None if file is None else scripts.get(file))
             written["name"] = unit.name
-            before = [each for wait in unit.after for each in _jobs_before(units, wait)]
+            before = [each for wait in unit.after for each in _preceding_jobs(units, wait)]
             if before:
                 written["depends_on"] = list(dict.fromkeys(before))
             tasks.append(written)
@@ -117,11 +117,11 @@ class _Writer:
         return "|".join(names)
 
 
-def _jobs_before(units: Mapping[str, Any], name: str) -> list[str]:
+def _preceding_jobs(units: Mapping[str, Any], name: str) -> list[str]:
     unit = units[name]
     if unit.kind == "job":
         return [name]
-    return [each for wait in unit.after for each in _jobs_before(units, wait)]
+    return [each for wait in unit.after for each in _preceding_jobs(units, wait)]
 
 
 def _slots(vertex: Vertex, request: Request) -> dict[str, Any]:

@@ -44,21 +44,21 @@ class Follower:
         if self._thread is not None:
             self._thread.join()
         if kind is None:
-            self._look(ended=True)
+            self._print_new(ended=True)
 
     def _follow(self) -> None:
         pause = _LOOK
         while not self._over.wait(pause):
             before = time.monotonic()
             try:
-                self._look()
+                self._print_new()
             except BrokenPipeError:  # the reader has closed the pipe
                 return
             except OSError:
                 pass  # a temporary error of the file system: try again later
             pause = max(_LOOK, (time.monotonic() - before) / _SHARE)
 
-    def _look(self, *, ended: bool = False) -> None:
+    def _print_new(self, *, ended: bool = False) -> None:
         """Print new complete lines and, at the end, the rest."""
         for group in self._groups:
             for ending in ("out", "err"):

@@ -96,7 +96,9 @@ def plan(
     return planner.units
 
 
-def _ordered(waits: Mapping[str, Sequence[str]], named: Mapping[str, Task | Group]) -> list[str]:
+def _topological_order(
+    waits: Mapping[str, Sequence[str]], named: Mapping[str, Task | Group]
+) -> list[str]:
     """Return the names in topological order."""
     try:
         return list(TopologicalSorter(waits).static_order())
@@ -110,7 +112,7 @@ def _ordered(waits: Mapping[str, Sequence[str]], named: Mapping[str, Task | Grou
         ) from None
 
 
-def _run_elsewhere(each: Task | Group, group: str) -> UsageError:
+def _foreign_group_error(each: Task | Group, group: str) -> UsageError:
     where = next((name.where for name in each.depends_on if name.text == group), each.where)
     return UsageError(
         f"{each.name!r} cannot depend on the group {group!r}: the task that runs it is in another "
@@ -174,8 +176,8 @@ class _Planner:
         for each in members:
             for wait in waits[each.name]:
                 if wait not in named:
-                    raise _run_elsewhere(each, wait)
-        for name in _ordered(waits, named):
+                    raise _foreign_group_error(each, wait)
+        for name in _topological_order(waits, named):
             after = tuple(dict.fromkeys(end for wait in waits[name] for end in ends.get(wait, ())))
             begun = len(self.units)
             ends[name] = self._member(named[name], prefix, after or before, path)
@@ -200,13 +202,13 @@ class _Planner:
             return self._batch(group, at, member.name, prefix, after, member.replicas)
         if any(step.name in ("submit", "batch") for step in member.steps):
             return self._steps(member, prefix, after)
-        staged = self._staged(member)
+        staged = self._staged_files(member)
         if not member.command and member.script is None:
             return after  # the task only stages files for its dependents
         staged += tuple(
             file
             for wait in member.depends_on
-            for file in self._staged(self._only_files.get(wait.text))
+            for file in self._staged_files(self._only_files.get(wait.text))
         )
         kind: Literal["local", "job"] = "local" if member.local else "job"
         name = self._name(prefix, member.name)
@@ -214,7 +216,7 @@ class _Planner:
             Unit(name, kind, member, after=after, staged=staged, count=member.replicas)
         )
 
-    def _staged(self, task: Task | None) -> tuple[str, ...]:
+    def _staged_files(self, task: Task | None) -> tuple[str, ...]:
         """Return the files that a task stages."""
         steps = task.steps if task is not None else ()
         return tuple(

@@ -23,7 +23,7 @@ def queue_options(
             own["any_nodes"] = True
         if shape.whole:
             own["exclusive"] = True
-    _merge(options, {"flux": _of_flux(extra)})
+    _merge(options, {"flux": _flux_options(extra)})
     for each in met:
         _merge(options, each)
     return options
@@ -39,7 +39,7 @@ def _merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:
             into[key] = value
 
 
-def _of_flux(extra: Mapping[str, Any]) -> dict[str, Any]:
+def _flux_options(extra: Mapping[str, Any]) -> dict[str, Any]:
     """Return Flux-only attributes as options of its executor."""
     options: dict[str, Any] = {}
     attributes: dict[str, Any] = {}

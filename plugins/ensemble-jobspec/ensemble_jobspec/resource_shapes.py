@@ -106,10 +106,10 @@ def compute_shape(
         note = f"{vertex.where}: one task with {cores} cores" + (" on each node" * (nodes > 1))
         note += f"; upstream would start {cores} copies (use 'copies: cores')"
         shape = replace(shape, notes=(*shape.notes, note))
-    return _counted(vertex, shape, per_slot, total)
+    return _with_tasks(vertex, shape, per_slot, total)
 
 
-def _counted(vertex: Vertex, shape: Shape, per_slot: int, total: int | None) -> Shape:
+def _with_tasks(vertex: Vertex, shape: Shape, per_slot: int, total: int | None) -> Shape:
     """Return the shape with ``per_slot`` tasks in each slot, or ``total`` tasks."""
     if total is not None:
         if total <= shape.tasks:
@@ -160,7 +160,7 @@ def choose_shape(
             if gauges is not None and name in gauges and gauges[name] < least
         ]
         if not short:
-            return shape, _required(vertex)
+            return shape, _requirements(vertex)
         name = request.names[number] if request.names else vertex.type
         lacking.append(f"{name}: {', '.join(short)}")
     if not firm:
@@ -170,7 +170,7 @@ def choose_shape(
             f"{request.where}: needs more than is up in {holder} now ({'; '.join(lacking)}): it is "
         )
         note += "submitted anyway and waits for nodes to come back"
-        return replace(shape, notes=(*shape.notes, note)), _required(first)
+        return replace(shape, notes=(*shape.notes, note)), _requirements(first)
     raise UsageError(
         f"{holder} can never hold "
         + ("these resources" if len(lacking) == 1 else "any of these resources"),
@@ -190,8 +190,8 @@ def shape_gauges(shape: Shape) -> Mapping[str, float]:
     return {**nodes, "cores.up": float(cores), "gpus.up": float(gpus)}
 
 
-def _required(vertex: Vertex) -> tuple[str, ...]:
+def _requirements(vertex: Vertex) -> tuple[str, ...]:
     found = list(vertex.requires)
     for inner in vertex.within:
-        found += _required(inner)
+        found += _requirements(inner)
     return tuple(dict.fromkeys(found))

@@ -26,7 +26,7 @@ _DURATION = {"type": ["number", "string"], "minimum": 0}
 _ENVIRONMENT = {"type": "object", "additionalProperties": _SCALAR}
 
 
-def _closed(required: tuple[str, ...] = (), /, **properties: Any) -> dict[str, Any]:
+def _closed_object(required: tuple[str, ...] = (), /, **properties: Any) -> dict[str, Any]:
     return {
         "type": "object",
         "required": list(required),
@@ -36,7 +36,7 @@ def _closed(required: tuple[str, ...] = (), /, **properties: Any) -> dict[str, A
 
 
 def _vertex(types: tuple[str, ...], **properties: Any) -> dict[str, Any]:
-    return _closed(
+    return _closed_object(
         ("type",),
         type={"enum": list(types)},
         count=_COUNT,
@@ -48,7 +48,7 @@ def _vertex(types: tuple[str, ...], **properties: Any) -> dict[str, Any]:
     )
 
 
-_ATTRIBUTES = _closed(
+_ATTRIBUTES = _closed_object(
     system={
         "type": "object",
         "properties": {"duration": _DURATION, "cwd": _TEXT, "environment": _ENVIRONMENT},
@@ -56,13 +56,13 @@ _ATTRIBUTES = _closed(
     user={"type": "object"},
 )
 _TASK_COUNT = {
-    **_closed(per_slot=_COUNT, total=_COUNT),
+    **_closed_object(per_slot=_COUNT, total=_COUNT),
     "minProperties": 1,
     "maxProperties": 1,
 }
 
 _FLUX: Schema = {
-    **_closed(
+    **_closed_object(
         ("version", "resources", "tasks", "attributes"),
         version={"const": 1},
         resources={
@@ -75,7 +75,7 @@ _FLUX: Schema = {
             "type": "array",
             "minItems": 1,
             "maxItems": 1,
-            "items": _closed(
+            "items": _closed_object(
                 ("command", "slot", "count"),
                 command=_COMMAND,
                 slot=_TEXT,
@@ -97,7 +97,7 @@ _FLUX: Schema = {
 }
 
 _TRANSFORM: Schema = {
-    **_closed(
+    **_closed_object(
         ("version", "resources", "task"),
         version={"const": 1},
         resources={
@@ -107,14 +107,16 @@ _TRANSFORM: Schema = {
             "items": {"$ref": "#/$defs/vertex"},
         },
         attributes=_ATTRIBUTES,
-        task=_closed(
+        task=_closed_object(
             name=_TEXT,
             slot=_TEXT,
             count=_TASK_COUNT,
             command=_COMMAND,
             scripts={
                 "type": "array",
-                "items": _closed(("name", "content"), name=_TEXT, content={"type": "string"}),
+                "items": _closed_object(
+                    ("name", "content"), name=_TEXT, content={"type": "string"}
+                ),
             },
             resources={"type": "object"},
             transform={
@@ -148,7 +150,7 @@ _FREE_ATTRIBUTES = {
         "watch": {"type": "boolean"},
     },
 }
-_TASK = _closed(
+_TASK = _closed_object(
     name=_TEXT,
     command=_COMMAND,
     resources=_REQUESTED,
@@ -160,12 +162,12 @@ _TASK = _closed(
     steps={
         "type": "array",
         "minItems": 1,
-        "items": _closed(("name", "path"), name={"enum": ["stage"]}, path=_TEXT),
+        "items": _closed_object(("name", "path"), name={"enum": ["stage"]}, path=_TEXT),
     },
     attributes=_FREE_ATTRIBUTES,
 )
 _NEXTGEN: Schema = {
-    **_closed(
+    **_closed_object(
         ("version",),
         version={"const": 1},
         name=_TEXT,
@@ -174,7 +176,7 @@ _NEXTGEN: Schema = {
             "type": "object",
             "additionalProperties": {
                 "type": "array",
-                "items": _closed(
+                "items": _closed_object(
                     name=_TEXT, field=_TEXT, match=_SCALAR, attribute=_TEXT, value=_SCALAR
                 ),
             },
@@ -192,7 +194,7 @@ _NEXTGEN: Schema = {
             schedule={"type": "boolean"},
         ),
         "task": _TASK,
-        "group": _closed(
+        "group": _closed_object(
             ("name",),
             name=_TEXT,
             resources=_REQUESTED,
@@ -205,7 +207,7 @@ _NEXTGEN: Schema = {
     },
 }
 
-_SITE: Schema = _closed(
+_SITE: Schema = _closed_object(
     ("requires",),
     requires={
         "type": "object",
@@ -227,12 +229,12 @@ _WAITS: dict[str, Any] = {"wait": {"type": "boolean"}, "watch": {"type": "boolea
 
 #: Schemas of the steps of a ``transform``, by the value of a step's key ``step``.
 STEPS: Mapping[str, Schema] = {
-    "write": _closed(("filename",), filename=_TEXT, executable={"type": "boolean"}, **_STEP),
-    "set": _closed(("key", "value"), key={"enum": list(_SETTINGS)}, value=_SCALAR, **_STEP),
-    "unset": _closed(("key",), key={"enum": list(_SETTINGS)}, **_STEP),
-    "copy": _closed(("source",), source=_TEXT, filename=_TEXT, **_STEP),
-    "stage": _closed(("filename",), filename=_TEXT, **_STEP),
-    "submit": _closed(filename=_TEXT, **_WAITS, **_STEP),
-    "batch": _closed(filename=_TEXT, **_WAITS, **_STEP),
-    "auth": _closed(("command",), command=_COMMAND, **_STEP),
+    "write": _closed_object(("filename",), filename=_TEXT, executable={"type": "boolean"}, **_STEP),
+    "set": _closed_object(("key", "value"), key={"enum": list(_SETTINGS)}, value=_SCALAR, **_STEP),
+    "unset": _closed_object(("key",), key={"enum": list(_SETTINGS)}, **_STEP),
+    "copy": _closed_object(("source",), source=_TEXT, filename=_TEXT, **_STEP),
+    "stage": _closed_object(("filename",), filename=_TEXT, **_STEP),
+    "submit": _closed_object(filename=_TEXT, **_WAITS, **_STEP),
+    "batch": _closed_object(filename=_TEXT, **_WAITS, **_STEP),
+    "auth": _closed_object(("command",), command=_COMMAND, **_STEP),
 }

@@ -24,7 +24,7 @@ _TEXT = {"type": "string", "minLength": 1}
 _KNOWN = ("flux", "slurm")
 
 
-def _installed() -> frozenset[str]:
+def _installed_executors() -> frozenset[str]:
     found = set()
     for name in _KNOWN:
         try:
@@ -42,7 +42,7 @@ def _expand(given: Mapping[str, Any], view: SourceView) -> Fragment:
     name = given["jobspec"]
     workload = read_jobspec(view.read(name), view.called(name), given.get("form"))
     options = Options(
-        executors=_installed(),
+        executors=_installed_executors(),
         groups="flat",
         copies=given["copies"],
         prefix=given["prefix"],

@@ -60,10 +60,10 @@ def written(
         raise UsageError(
             f"unknown target {target!r}", hint=nearest(target, known), code="no-such-target"
         )
-    return _rendered(converted, target, registry)
+    return _render(converted, target, registry)
 
 
-def _rendered(converted: Converted, target: str, registry: Registry) -> dict[str, Rendered]:
+def _render(converted: Converted, target: str, registry: Registry) -> dict[str, Rendered]:
     record = registry.executors[target]
     ensemble = load_text(as_yaml(converted.document), registry, file="", executor=record)
     defaults = {

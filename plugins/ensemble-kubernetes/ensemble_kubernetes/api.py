@@ -170,11 +170,11 @@ class Api:
     # -- one request -----------------------------------------------------------------------------
 
     def _json(self, call: Callable[..., Any], *arguments: Any, **query: Any) -> Object:
-        response = self._ask(call, *arguments, _request_timeout=(_TIMEOUT, _TIMEOUT), **query)
+        response = self._request(call, *arguments, _request_timeout=(_TIMEOUT, _TIMEOUT), **query)
         try:
-            return _parsed(response.read())
+            return _parse(response.read())
         except (HTTPError, OSError) as error:
-            raise _broken(error) from None
+            raise _connection_error(error) from None
         finally:
             response.release_conn()
 
@@ -182,7 +182,7 @@ class Api:
     def _stream(
         self, call: Callable[..., Any], *arguments: Any, **query: Any
     ) -> Iterator[Iterator[bytes]]:
-        response = self._ask(call, *arguments, **query)
+        response = self._request(call, *arguments, **query)
         with self._lock:
             self._streams.add(response)
         try:
@@ -194,7 +194,7 @@ class Api:
                 self._streams.discard(response)
             response.close()
 
-    def _ask(self, call: Callable[..., Any], *arguments: Any, **query: Any) -> BaseHTTPResponse:
+    def _request(self, call: Callable[..., Any], *arguments: Any, **query: Any) -> BaseHTTPResponse:
         if self._closed:
             raise ApiError(0, "closed")
         try:
@@ -202,7 +202,7 @@ class Api:
         except ApiException as error:
             raise _refusal(error) from None
         except (HTTPError, OSError) as error:
-            raise _broken(error) from None
+            raise _connection_error(error) from None
         return response
 
 
@@ -213,13 +213,13 @@ def _pieces(response: BaseHTTPResponse) -> Iterator[bytes]:
         try:
             piece = next(pieces, None)
         except (HTTPError, OSError, AttributeError) as error:  # AttributeError: cut off
-            raise _broken(error) from None
+            raise _connection_error(error) from None
         if piece is None:
             return
         yield piece
 
 
-def _parsed(text: bytes) -> Object:
+def _parse(text: bytes) -> Object:
     try:
         found = json.loads(text)
     except ValueError:
@@ -231,7 +231,7 @@ def _parsed(text: bytes) -> Object:
 
 def _change(line: bytes) -> Object:
     """Parse an event of a watch. Raise :class:`ApiError` for an error event."""
-    event = _parsed(line)
+    event = _parse(line)
     found = event.get("object")
     if not isinstance(found, dict):
         raise ApiError(0, _FOREIGN)
@@ -253,7 +253,7 @@ def _refusal(error: ApiException) -> ApiError:
     return ApiError(status, _short(message), float(after) if after.isdigit() else 0.0)
 
 
-def _broken(error: Exception) -> ApiError:
+def _connection_error(error: Exception) -> ApiError:
     return ApiError(0, _short(error) or type(error).__name__)
 
 

@@ -75,22 +75,22 @@ class KubernetesExecutor(Executor):
         if run is not None:
             run.close()
 
-    def _opened(self) -> KubernetesRun:
+    def _require_open(self) -> KubernetesRun:
         if self._run is None:
             raise ExecutorError("the executor kubernetes is not open", code="not-open")
         return self._run
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        self._opened().submit(jobs)
+        self._require_open().submit(jobs)
 
     def cancel(self, jobs: Sequence[str]) -> None:
-        self._opened().cancel(jobs)
+        self._require_open().cancel(jobs)
 
     def reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
-        return self._opened().reattach(jobs)
+        return self._require_open().reattach(jobs)
 
     def forget(self, jobs: Sequence[str]) -> None:
-        self._opened().forget(jobs)
+        self._require_open().forget(jobs)
 
     @property
     def sees_foreign_jobs(self) -> bool:

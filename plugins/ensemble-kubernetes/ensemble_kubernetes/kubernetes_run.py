@@ -76,7 +76,7 @@ class KubernetesRun:
     ) -> None:
         self._run, self._api, self._records, self._settings = run, api, records, settings
         self._outlet = Outlet("kubernetes", run.clock, emit, str(run.state))
-        self._output = OutputFiles(*places, records.was_emptied, self._emptied)
+        self._output = OutputFiles(*places, records.was_emptied, self._record_emptied)
         self._mark = mark_of(run.tag)
         #: Guards all state of this run. Requests are made without it.
         self._lock = threading.Condition()
@@ -95,10 +95,10 @@ class KubernetesRun:
         #: Events are watched to learn of pods that could not be created.
         self._lists: dict[Kind, int] = {"jobs": 0, "pods": 0, "events": 0}
         self._relist: set[Kind] = set()
-        self._tasks = Tasks(WORKERS, self._failed)
+        self._tasks = Tasks(WORKERS, self._report_lost)
         self._threads: list[threading.Thread] = []
 
-    def _emptied(self, path: str) -> None:
+    def _record_emptied(self, path: str) -> None:
         self._outlet.write(lambda: self._records.empty(path))
 
     def _watch(self) -> None:
@@ -114,7 +114,7 @@ class KubernetesRun:
         """Close the run. Waiting jobs are created first, unless Kubernetes is unreachable."""
 
         def idle() -> bool:
-            return not (self._waiting or self._doomed) or bool(self._outlet.trouble_now)
+            return not (self._waiting or self._doomed) or bool(self._outlet.current_problem)
 
         with self._lock:
             if self._doomed and not self._sweeping:
@@ -129,7 +129,7 @@ class KubernetesRun:
         self._api.release()
         self._records.close()
 
-    def _failed(self, error: Exception) -> None:
+    def _report_lost(self, error: Exception) -> None:
         reason = f"its thread failed with {error!r} ({raised_at(error)})"
         lost = ExecutorLost(
             self._run.clock(), "kubernetes", reason, "jobs continue: 'ensemble resume'"
@@ -149,13 +149,13 @@ class KubernetesRun:
             check_new(jobs, self._lives)
             self._watch()
             for job in jobs:
-                self._take_in(job)
+                self._accept_job(job)
             for _ in range(min(WORKERS - self._creators, len(self._waiting))):
                 self._creators += 1
                 self._tasks.after(0.0, self._create)
             self._publish()
 
-    def _take_in(self, job: Job) -> None:
+    def _accept_job(self, job: Job) -> None:
         name, now = job_name(self._run.tag, job.id), self._run.clock()
         notes: dict[str, Any] = {}
         kind, why = "jobspec", wrong(job, self._settings)
@@ -197,13 +197,13 @@ class KubernetesRun:
         """Make Kubernetes end a job."""
         life.verdict = life.verdict or why
         if life.accepted_at is not None:
-            self._doom([life.name], wait=True)
+            self._schedule_deletion([life.name], wait=True)
 
     def forget(self, jobs: Sequence[str]) -> None:
         """Delete the Jobs of these jobs, which are over and recorded."""
         with self._lock:
             self._outlet.write(lambda: self._records.forget(jobs))
-            self._doom([job_name(self._run.tag, job) for job in jobs], wait=False)
+            self._schedule_deletion([job_name(self._run.tag, job) for job in jobs], wait=False)
 
     def reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
         """Find jobs of an earlier controller."""
@@ -245,7 +245,7 @@ class KubernetesRun:
             if not self._lock.wait_for(listed, 60.0):
                 raise ExecutorError(
                     "Kubernetes did not list the Jobs and pods of this run within 60 s",
-                    cause=self._outlet.trouble_now or None,
+                    cause=self._outlet.current_problem or None,
                     hint="resume again once 'kubectl get jobs' works",
                     transient=True,
                     code="no-kubernetes",
@@ -255,7 +255,7 @@ class KubernetesRun:
                 if not found[life.job]:  # the job never arrived, so it may be submitted
                     self._drop(life)
                 elif life.verdict is not None and not life.over:
-                    self._doom([life.name], wait=True)
+                    self._schedule_deletion([life.name], wait=True)
             return found
 
     # -- creating and deleting -------------------------------------------------------------------
@@ -290,7 +290,7 @@ class KubernetesRun:
             if error is None:
                 self._full = False
                 self._outlet.answered("create")
-                self._accepted(life)
+                self._on_accept(life)
             elif full or again or error.passing:
                 heapq.heappush(self._waiting, entry)
                 self._full = full
@@ -319,7 +319,7 @@ class KubernetesRun:
         self._unrecorded.clear()
         return True
 
-    def _accepted(self, life: Life) -> None:
+    def _on_accept(self, life: Life) -> None:
         """Record that Kubernetes has accepted a job's Job."""
         life.sent = True
         if life.accepted_at is None:
@@ -327,9 +327,9 @@ class KubernetesRun:
             now = self._run.clock()
             life.arrive(now, now)
             if life.verdict is not None:
-                self._doom([life.name], wait=True)
+                self._schedule_deletion([life.name], wait=True)
 
-    def _doom(self, names: Sequence[str], *, wait: bool) -> None:
+    def _schedule_deletion(self, names: Sequence[str], *, wait: bool) -> None:
         for name in names:
             self._doomed[name] = wait or self._doomed.get(name, False)
         if self._doomed and not self._sweeping:
@@ -374,7 +374,7 @@ class KubernetesRun:
                 if again:
                     if not self._deleting_later:
                         self._deleting_later = True
-                        self._tasks.after(again, self._sweep_again)
+                        self._tasks.after(again, self._retry_deletion)
                     return
         else:
             with self._lock:
@@ -382,7 +382,7 @@ class KubernetesRun:
                 self._outlet.emit()
         self._tasks.after(0.0, self._sweep)
 
-    def _sweep_again(self) -> None:
+    def _retry_deletion(self) -> None:
         """Repeat a failed deletion, for all callers together."""
         self._deleting_later = False
         self._sweep()
@@ -399,7 +399,7 @@ class KubernetesRun:
                         self._relist.discard(kind)
                         began = time.monotonic()
                         found, version = self._api.list(kind, **query)
-                        self._listed(kind, found, began)
+                        self._on_list(kind, found, began)
                     with self._api.watch(kind, version, **query) as changes:
                         well = threading.Event()
                         self._tasks.after(_WELL, partial(self._is_well, kind, well))
@@ -408,7 +408,7 @@ class KubernetesRun:
                                 well.set()
                                 version = event["object"]["metadata"]["resourceVersion"]
                                 with self._lock:
-                                    self._heard(kind, event)
+                                    self._on_watch_event(kind, event)
                             well.set()
                         finally:
                             failures *= not well.is_set()
@@ -420,7 +420,7 @@ class KubernetesRun:
                     if self._closed:
                         return
                     if error is None or kind in self._relist:
-                        self._answered(kind)
+                        self._on_answer(kind)
                         failures, pause = 0, _SOON
                     elif error.status == 410:  # the resource version has expired
                         version = ""
@@ -436,32 +436,32 @@ class KubernetesRun:
                     self._lock.wait_for(lambda: self._closed, pause)
                     pause = min(_LATER, pause * 2) if failures else _SOON
         except Exception as error:
-            self._failed(error)
+            self._report_lost(error)
 
     def _is_well(self, kind: Kind, well: threading.Event) -> None:
         """Mark a silent watch as working, unless it has broken in the meantime."""
         if not well.is_set():
             well.set()
-            self._answered(kind)
+            self._on_answer(kind)
 
-    def _heard(self, kind: Kind, event: Object) -> None:
-        self._answered(kind)
+    def _on_watch_event(self, kind: Kind, event: Object) -> None:
+        self._on_answer(kind)
         if event["type"] != "BOOKMARK":
-            self._changed(kind, event["object"], gone=event["type"] == "DELETED", live=True)
+            self._on_change(kind, event["object"], gone=event["type"] == "DELETED", live=True)
             self._publish()
 
-    def _answered(self, kind: Kind) -> None:
+    def _on_answer(self, kind: Kind) -> None:
         with self._lock:
             self._outlet.answered(f"watch {kind}")
             self._outlet.emit()
 
-    def _listed(self, kind: Kind, found: Sequence[Object], began: float) -> None:
+    def _on_list(self, kind: Kind, found: Sequence[Object], began: float) -> None:
         """Process a complete list of objects. Known objects that are missing from the list were
         deleted.
         """
         with self._lock:
             for each in found:
-                self._changed(kind, each, gone=False, live=False)
+                self._on_change(kind, each, gone=False, live=False)
             there = {each["metadata"]["name"] for each in found}
             for life in list(self._lives.values()):
                 if kind == "pods":
@@ -476,20 +476,20 @@ class KubernetesRun:
                     self._settle(life, live=False)
             self._lists[kind] += 1
             self._publish()
-            self._answered(kind)
+            self._on_answer(kind)
             self._lock.notify_all()
 
-    def _changed(self, kind: Kind, found: Object, *, gone: bool, live: bool) -> None:
+    def _on_change(self, kind: Kind, found: Object, *, gone: bool, live: bool) -> None:
         metadata = found["metadata"]
         if kind == "events":
             life = self._names.get(found["involvedObject"]["name"])
             if life is not None and not gone:
-                self._not_created(life, str(found.get("message", "")))
+                self._on_create_failure(life, str(found.get("message", "")))
         elif kind == "jobs":
             life = self._names.get(metadata["name"])
             if life is None or life.over:
                 return
-            self._accepted(life)
+            self._on_accept(life)
             for each in (found.get("status") or {}).get("conditions") or ():
                 if each["type"] in ("Complete", "Failed") and each["status"] == "True":
                     life.condition = each["type"], each.get("message", "")
@@ -499,7 +499,7 @@ class KubernetesRun:
             life = self._lives.get((metadata.get("annotations") or {}).get(JOB, ""))
             if life is None or life.over:
                 return
-            self._accepted(life)
+            self._on_accept(life)
             rank = int(metadata["labels"].get(INDEX, 0))
             old = life.pods.get(rank)
             if old is not None and old.over:
@@ -516,34 +516,34 @@ class KubernetesRun:
                     f"{life.job} waits in Kubernetes: {pod.stuck}\n"
                     f"  hint: it fails if that lasts for {STUCK:g} s",
                 )
-                self._tasks.after(STUCK, partial(self._still_stuck, life, rank))
+                self._tasks.after(STUCK, partial(self._check_stuck, life, rank))
             elif pod.waits and not self._queued:
                 self._queued = True
-                self._tasks.after(_PATIENCE, partial(self._still_queued, life, rank))
+                self._tasks.after(_PATIENCE, partial(self._report_queued, life, rank))
             self._settle(life, live=live)
 
-    def _still_stuck(self, life: Life, rank: int) -> None:
+    def _check_stuck(self, life: Life, rank: int) -> None:
         with self._lock:
             pod = life.pods[rank]
             life.stuck = bool(pod.stuck)
             if not life.over and pod.stuck:
                 self._end(life, Failure("submit", pod.stuck))
 
-    def _still_queued(self, life: Life, rank: int) -> None:
+    def _report_queued(self, life: Life, rank: int) -> None:
         """Report why a job still waits, unless it may just be waiting for running jobs of this
         run.
         """
         with self._lock:
             waits = not life.over and life.pods[rank].waits
             if waits and any(each.runs for each in self._lives.values()):
-                self._tasks.after(_PATIENCE, partial(self._still_queued, life, rank))
+                self._tasks.after(_PATIENCE, partial(self._report_queued, life, rank))
                 return
             self._queued = False
             if waits:
                 self._warn("waits", f"{life.job} waits in Kubernetes: {waits}")
             self._publish()
 
-    def _not_created(self, life: Life, message: str) -> None:
+    def _on_create_failure(self, life: Life, message: str) -> None:
         """Handle the message that Kubernetes could not create a pod; a later attempt may
         succeed.
         """
@@ -625,7 +625,7 @@ class KubernetesRun:
                 with self._lock:
                     self._lock.wait_for(lambda: self._closed or life.over, 1.0)
         except Exception as error:
-            self._failed(error)
+            self._report_lost(error)
         with self._lock:
             if not self._closed:
                 self._threads.remove(threading.current_thread())
@@ -663,7 +663,7 @@ class KubernetesRun:
             if life is not None:
                 self._drop(life)
                 if self._run.state is None and life.accepted_at is not None:
-                    self._doom([life.name], wait=False)
+                    self._schedule_deletion([life.name], wait=False)
 
     def _drop(self, life: Life) -> None:
         del self._lives[life.job], self._names[life.name]

@@ -94,8 +94,8 @@ def manifest(job: Job, tag: str, settings: Settings) -> Object:
     pod: Object = {"automountServiceAccountToken": False, "enableServiceLinks": False}
     if job.tasks > 1:
         pod["affinity"] = _affinity(job, labels[RUN], job_name(tag, job.id))
-    pod = _merged(pod, own.get("pod", {}))
-    pod |= {"restartPolicy": "Never", "containers": [_merged(container, own.get("container", {}))]}
+    pod = _merge(pod, own.get("pod", {}))
+    pod |= {"restartPolicy": "Never", "containers": [_merge(container, own.get("container", {}))]}
     if job.duration:
         pod["activeDeadlineSeconds"] = max(1, math.ceil(job.duration))
     spec: Object = {
@@ -150,13 +150,13 @@ def _affinity(job: Job, run: str, name: str) -> Object:
     return {kind: {"requiredDuringSchedulingIgnoredDuringExecution": rules}}
 
 
-def _merged(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Object:
+def _merge(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Object:
     """Merge two mappings; values of ``theirs`` take precedence, and lists are concatenated."""
     found = dict(ours)
     for key, value in theirs.items():
         old = found.get(key)
         if isinstance(old, Mapping) and isinstance(value, Mapping):
-            found[key] = _merged(old, value)
+            found[key] = _merge(old, value)
         elif isinstance(old, list) and isinstance(value, list):
             found[key] = [*old, *value]
         else:

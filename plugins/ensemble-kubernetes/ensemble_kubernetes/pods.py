@@ -86,7 +86,7 @@ def read_pod(pod: Mapping[str, Any], *, removed: bool = False) -> Pod:
         lost=lost,
         status=None if code is None else status_of(code),
         failure=failure_of(pod, ended, target, removed=removed) if over or lost else None,
-        stuck=_words(reason, waiting.get("message")) if reason in _STUCK else "",
+        stuck=_one_line(reason, waiting.get("message")) if reason in _STUCK else "",
         waits=scheduled.get("message", "") if scheduled.get("status") == "False" else "",
     )
 
@@ -104,21 +104,21 @@ def failure_of(
     if reason == "DeadlineExceeded":
         return Failure("timeout", "it exceeded its time limit")
     if target.get("status") == "True":
-        note = _words(target.get("reason", ""), target.get("message"))
+        note = _one_line(target.get("reason", ""), target.get("message"))
         if reason == "Evicted":
-            note = _words(reason, message)
+            note = _one_line(reason, message)
         cause = _DISRUPTIONS.get(target.get("reason", ""), "node-failure")
         return Failure(cause, note, cause)
     if reason == "Evicted":
         # Without the condition DisruptionTarget, the pod itself used too much of something, such as
         # disk space.
-        return Failure("evicted", _words(reason, message), "unknown")
+        return Failure("evicted", _one_line(reason, message), "unknown")
     if reason in ("NodeLost", "NodeShutdown", "Terminated", "Shutdown"):
-        return Failure("node-failure", _words(reason, message))
+        return Failure("node-failure", _one_line(reason, message))
     if ended.get("reason") in _NOT_STARTED:
-        return Failure("exec", _words(ended["reason"], ended.get("message")))
+        return Failure("exec", _one_line(ended["reason"], ended.get("message")))
     if not ended and not removed and reason:  # for example rejected by its node
-        return Failure("submit", _words(reason, message))
+        return Failure("submit", _one_line(reason, message))
     if not ended and removed:
         return Failure("cancel", "its pod was deleted by another client")
     return None
@@ -135,6 +135,6 @@ def timestamp(text: str | None) -> float | None:
     return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
 
 
-def _words(reason: str, message: object) -> str:
+def _one_line(reason: str, message: object) -> str:
     """Return a reason and its message on one line."""
     return f"{reason}: {' '.join(str(message).split())[:400]}" if message else reason

@@ -47,7 +47,7 @@ class TestKubernetes(ExecutorContract):
     def make_executor(self) -> Executor:
         return self.world.executor()
 
-    def test_a_job_inherits_the_environment_that_the_run_was_started_in(
+    def test_jobs_inherit_the_environment_of_the_run(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """It does not: a pod has the environment of its image and of the job."""
@@ -57,7 +57,7 @@ class TestKubernetes(ExecutorContract):
             session.run(session.job("sh", "-c", script, workdir=str(tmp_path), stdout="told.txt"))
         assert (tmp_path / "told.txt").read_text() == "password: \n"
 
-    def test_close_gives_back_threads_and_descriptors(self, tmp_path: Path) -> None:
+    def test_close_releases_threads_and_descriptors(self, tmp_path: Path) -> None:
         """In a separate process, because this one has the threads of the cluster."""
         done = subprocess.run(
             [sys.executable, "-c", OPEN_AND_CLOSE, str(self.world.kubeconfig), IMAGE],

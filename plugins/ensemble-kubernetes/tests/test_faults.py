@@ -81,7 +81,7 @@ class TestKubernetes(FaultSuite):
             "nothing": (410, json.dumps(expired)) if watch else (200, json.dumps(empty)),
         }.get(mode)
 
-    def test_a_queue_that_goes_away_in_the_middle_costs_nothing(self, session: Session) -> None:
+    def test_queue_outage_loses_no_job(self, session: Session) -> None:
         """Only the API server reports a job's end, so it is known when that is back."""
         running, doomed = self.counted(session, 1), session.job("sleep", "600")
         session.submit(running, doomed)
@@ -98,7 +98,7 @@ class TestKubernetes(FaultSuite):
         assert session.exception(doomed) == "cancel"
         self.check(session, running, *later)
 
-    def test_many_jobs_are_few_commands(self, session: Session) -> None:
+    def test_many_jobs_need_few_commands(self, session: Session) -> None:
         """One request creates each Job, and none asks for its state."""
         session.run(self.counted(session))
         before = self.asked()
@@ -111,7 +111,7 @@ class TestKubernetes(FaultSuite):
         assert self.calls("cancel", "") <= 2
         assert sorted(self.ran_in.read_text().split()) == sorted(["t.0", *(job.id for job in jobs)])
 
-    def test_an_end_of_which_nobody_tells_is_known_by_asking(self, session: Session) -> None:
+    def test_unreported_end_is_found_by_polling(self, session: Session) -> None:
         """The job ends while there is no watch, and the versions since are forgotten: 410."""
         gate = self.folder / "gate"
         script = f"echo $ENSEMBLE_JOB_ID >> {self.ran_in}; until [ -e {gate} ]; do sleep 0.1; done"

@@ -102,9 +102,9 @@ def _continue(context: CallContext) -> Iterable[Action]:
     began = variables.given(job["command"]).get(name, ())[:1]
     found = _newest_restart(context, job, began)
     if found.newest is None:
-        why = f"{job['job']} cannot continue: {_nothing_whole(job, found)}"
+        why = f"{job['job']} cannot continue: {_why_no_restart(job, found)}"
         yield _log(why, "warning" if "otherwise" in options else "error")
-        yield from _nested(options.get("otherwise"))
+        yield from _nested_actions(options.get("otherwise"))
         return
     path, step = found.newest.path, found.newest.step
     for passed, reason in found.passed:
@@ -119,7 +119,7 @@ def _continue(context: CallContext) -> Iterable[Action]:
     script = options.get("input")
     if script is None and label == job["group"]:
         script = variables.script(job["command"])
-    if script is not None and _never_asks(os.path.join(job["workdir"], script), name):
+    if script is not None and _ignores_variable(os.path.join(job["workdir"], script), name):
         yield _log(
             f"{script} does not mention ${{{name}}}, so it may not continue from {path}",
             "warning",
@@ -146,7 +146,9 @@ def _newest_restart(
     return restarts.find(
         workdir,
         [
-            _filled(pattern, {**job, "parameters": _escaped(job.get("parameters", {}))})
+            _fill_placeholders(
+                pattern, {**job, "parameters": _escape_patterns(job.get("parameters", {}))}
+            )
             for pattern in ([patterns] if isinstance(patterns, str) else patterns)
         ],
         begun=None if started is None else started - _CLOCKS,
@@ -155,14 +157,14 @@ def _newest_restart(
     )
 
 
-def _escaped(parameters: Mapping[str, Any]) -> dict[str, str]:
+def _escape_patterns(parameters: Mapping[str, Any]) -> dict[str, str]:
     """Return the parameters with wildcards of :mod:`glob` escaped."""
     import glob
 
     return {name: glob.escape(str(value)) for name, value in parameters.items()}
 
 
-def _nothing_whole(job: Mapping[str, Any], found: restarts.Found) -> str:
+def _why_no_restart(job: Mapping[str, Any], found: restarts.Found) -> str:
     workdir = job.get("workdir")
     if not workdir:
         return "it never ran, or its folder is unknown"
@@ -172,7 +174,7 @@ def _nothing_whole(job: Mapping[str, Any], found: restarts.Found) -> str:
     return f"no restart file in {workdir}{said}"
 
 
-def _never_asks(path: str, variable: str) -> bool:
+def _ignores_variable(path: str, variable: str) -> bool:
     """Return whether the script certainly does not use the variable.
 
     Returns False if the script is unreadable, very long, or includes other scripts.
@@ -198,7 +200,9 @@ def _check(context: CallContext) -> Iterable[Action]:
     from ensemble_lammps import outcome
 
     options, job = context.options, _job(context, "lammps-check")
-    name = _filled(options.get("log") or variables.log(job["command"]) or DEFAULT_LOG, job)
+    name = _fill_placeholders(
+        options.get("log") or variables.log(job["command"]) or DEFAULT_LOG, job
+    )
     workdir = job.get("workdir")
     if workdir or os.path.isabs(name):
         status = job.get("status")
@@ -220,7 +224,7 @@ def _check(context: CallContext) -> Iterable[Action]:
         yield _log(text, "warning")
     fields = {"outcome": ended.kind, "message": told, "step": step}
     chosen = options.get(ended.kind)
-    for action in _nested(options.get("otherwise") if chosen is None else chosen):
+    for action in _nested_actions(options.get("otherwise") if chosen is None else chosen):
         yield action.knowing(fields)
 
 
@@ -237,7 +241,7 @@ def _job(context: CallContext, action: str) -> Mapping[str, Any]:
     return context.job
 
 
-def _filled(text: str, job: Mapping[str, Any]) -> str:
+def _fill_placeholders(text: str, job: Mapping[str, Any]) -> str:
     """Return the text with the job's placeholders replaced by their values."""
     for name, value in (
         *job.get("parameters", {}).items(),
@@ -249,7 +253,7 @@ def _filled(text: str, job: Mapping[str, Any]) -> str:
     return text
 
 
-def _nested(given: Any) -> Iterable[Action]:
+def _nested_actions(given: Any) -> Iterable[Action]:
     """Return the actions listed in an option."""
     if given is None:
         return []

@@ -15,7 +15,7 @@ __all__ = [
     "FEWEST_BLOCKS",
     "FEWEST_CHECKED",
     "OPTIONS",
-    "Blocking",
+    "BlockedMean",
     "Convergence",
     "Drift",
     "variables",
@@ -101,7 +101,7 @@ def variables(options: Mapping[str, Mapping[str, Any]]) -> frozenset[str]:
 # times as high.
 
 
-class Blocking:
+class BlockedMean:
     """Mean of a correlated series, and the standard error of this mean by blocking.
 
     Memory, and the time per value, grow with the logarithm of the number of values.
@@ -227,7 +227,7 @@ class _Column:
 
     def begin(self) -> None:
         window = self._options.get("window")
-        self._blocking = Blocking()
+        self._blocking = BlockedMean()
         self._drift = None if window is None else Drift(window)
         self._spoilt = False
         self.holds = False

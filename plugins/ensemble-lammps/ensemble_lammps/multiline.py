@@ -76,8 +76,8 @@ class MultiTable(Table):
             self.end(out)
             self._values, self._seen, self._count, self._shape = {}, {}, 0, []
             self._row_step = float(match[1])
-            self._keep("Step", match[1])
-            self._keep("CPU", match[2])
+            self._store("Step", match[1])
+            self._store("CPU", match[2])
             return True
         return self._values is not None and self._pairs(line, out)
 
@@ -98,7 +98,7 @@ class MultiTable(Table):
                 self._compiled = re.compile(rb"\r?\n".join([_HEAD, *self._shape, b""]))
             self._pattern = self._compiled
 
-    def _keep(self, name: str, token: bytes) -> None:
+    def _store(self, name: str, token: bytes) -> None:
         """Keep a value if it is wanted. If a name occurs twice, the first value counts."""
         if name in self._seen:
             return
@@ -136,7 +136,7 @@ class MultiTable(Table):
             blanks = b" = {2,}" if padded and not pattern else b" = +"
             pattern += [re.escape(label), blanks, b"(" + VALUE + b")" if kept else UNKEPT]
         for name, token in fresh.items():
-            self._keep(name, token)
+            self._store(name, token)
         self._count += len(pairs)
         self._shape.append(b"".join(pattern) + b" *")
         if self._count >= (self._size or MOST_VALUES):

@@ -103,7 +103,7 @@ def variables(options: Mapping[str, Any]) -> frozenset[str] | None:
     return frozenset({*columns, *added})
 
 
-class _Unasked(Mapping[str, str]):
+class _UnlistedFields(Mapping[str, str]):
     """Names that the observer would yield with other options, each with a hint."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
@@ -142,4 +142,4 @@ class _Unasked(Mapping[str, str]):
 
 def unasked(options: Mapping[str, Any]) -> Mapping[str, str]:
     """Return the names that need other options, each with a hint."""
-    return _Unasked(options)
+    return _UnlistedFields(options)

@@ -118,7 +118,7 @@ class _Log:
         self._row: Mapping[str, float] = {}
         self._first: float | None = None
         self._last: float | None = None
-        self._fresh()
+        self._on_start()
         last = 0
         for match in _MARKS.finditer(text):
             if match.lastgroup in ("banner", "table"):
@@ -126,7 +126,7 @@ class _Log:
             self._mark(match, text)
         self._rows(text, last)
 
-    def _fresh(self) -> None:
+    def _on_start(self) -> None:
         """Handle the start of LAMMPS."""
         self.complete = False
         self._error = ""
@@ -155,7 +155,7 @@ class _Log:
             found["banner"] or found["table"] or found["loop"] or found["wall"]
         )
         if found["banner"]:
-            self._fresh()
+            self._on_start()
         elif found["table"]:
             self._stopped, self._error, self._loop = None, "", None
             self._begins()
@@ -164,26 +164,26 @@ class _Log:
                 self._stopped = None
             self._stopped_ended = self._stopped is not None
             line = LOOP.match(text, match.start())
-            self._loop = None if line is None else _whole(line[3])
+            self._loop = None if line is None else _parse_int(line[3])
             self._begins()
             self._done += self._loop or 0
             self._error = ""
         elif found["error"]:
-            self._error = self._error or _words(found["error"])
+            self._error = self._error or _message_text(found["error"])
             if at := _AT.search(self._error):
                 self.step = int(at[1])
         elif found["timeout"]:
             self._stop("timed-out", found["timeout"])
         elif found["lost"]:
-            self.lost = _words(found["lost"])
+            self.lost = _message_text(found["lost"])
         elif found["halt"]:
-            self.step = _whole(found["at"])
+            self.step = _parse_int(found["at"])
             self._stop("halted", found["halt"])
         elif found["wall"]:
             self.complete, self._error = True, ""
         elif found["run"]:
             upto = b"upto" in (found["how"] or b"").split()
-            self._next, self._is_new = (_whole(found["run"]), upto), True
+            self._next, self._is_new = (_parse_int(found["run"]), upto), True
             self.quit = None
         elif found["minimize"]:
             self._next, self._is_new = (None, False), True
@@ -204,13 +204,13 @@ class _Log:
         self._before = self._done
 
     def _stop(self, kind: str, words: bytes) -> None:
-        self._stopped, self._stopped_ended = (kind, _words(words)), False
+        self._stopped, self._stopped_ended = (kind, _message_text(words)), False
 
     def _rows(self, text: bytes, last: int) -> None:
         """Find the last row, and where the last run started."""
         halted = self.step if self._stopped is not None or self._error else None
         self.step = None
-        reader = ThermoReader(None, self._take)
+        reader = ThermoReader(None, self._record_row)
         reader.feed(text[:last])
         self._new_table()
         reader.feed(text[last:])
@@ -237,7 +237,7 @@ class _Log:
     def _new_table(self) -> None:
         self._first = None
 
-    def _take(self, step: float | None, values: Mapping[str, float]) -> Mapping[str, float]:
+    def _record_row(self, step: float | None, values: Mapping[str, float]) -> Mapping[str, float]:
         """Record a row. Return no values to add to it."""
         if step is not None and (self._first is None or self._last is None or step <= self._last):
             self._first = step
@@ -288,7 +288,7 @@ def _other(log: _Log, status: int | None, over: bool) -> tuple[str, str]:
     if log.early():
         done = "" if log.step is None else f" at step {log.step}"
         return "halted", f"the last run ended early{done}, and the log does not say why"
-    how = _death(status)
+    how = _describe_wait_status(status)
     words = [log.lost] if log.lost else []
     if how is not None:
         words.append(f"the log is complete, but the job {how[1]}")
@@ -305,7 +305,7 @@ def _endless(what: str, status: int | None, over: bool, *, sure: bool = True) ->
         if not over:
             return "running", what
         return ("killed" if sure else "unknown"), what
-    how = _death(status)
+    how = _describe_wait_status(status)
     if how is None:
         hint = "; was the disk full?" if sure else ""
         return "unknown", f"the job exited with 0, but {what}{hint}"
@@ -314,7 +314,7 @@ def _endless(what: str, status: int | None, over: bool, *, sure: bool = True) ->
     return kind, f"the job {words}, and {what}{more}"
 
 
-def _death(status: int | None) -> tuple[str, str] | None:
+def _describe_wait_status(status: int | None) -> tuple[str, str] | None:
     """Return the kind and message for a failed job's wait status.
 
     Returns ``None`` if the status means success or is unknown.
@@ -350,11 +350,11 @@ def _signal(number: int) -> str | None:
         return None
 
 
-def _whole(digits: bytes) -> int | None:
+def _parse_int(digits: bytes) -> int | None:
     return int(digits) if len(digits) <= 18 else None
 
 
-def _words(text: bytes) -> str:
+def _message_text(text: bytes) -> str:
     """Return a message on one line, without the place in LAMMPS' source."""
     return " ".join(_LOCATION.sub("", text.decode("utf-8", "replace")).split())
 
@@ -364,7 +364,7 @@ def _words(text: bytes) -> str:
 
 def _text(path: str | os.PathLike[str]) -> bytes:
     """Return the log, or the relevant parts of a long one."""
-    with open(path, "rb", opener=_opened) as file:
+    with open(path, "rb", opener=_open_nonblocking) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError("it is not a regular file")
         size = file.seek(0, os.SEEK_END)
@@ -389,7 +389,7 @@ def _text(path: str | os.PathLike[str]) -> bytes:
         return head[: head.rfind(b"\n") + 1] + end[whole + 1 :]
 
 
-def _opened(path: str, flags: int) -> int:
+def _open_nonblocking(path: str, flags: int) -> int:
     # Don't block on a pipe without a writer.
     return os.open(path, flags | os.O_NONBLOCK)
 

@@ -12,7 +12,7 @@ from typing import BinaryIO, Literal
 
 from ensemble_core import EnsembleError
 
-__all__ = ["Found", "NotWhole", "Restart", "find", "read"]
+__all__ = ["Found", "IncompleteRestart", "Restart", "find", "read"]
 
 # Format: a magic string, the integer 1 (which shows the byte order), the revision of the format,
 # then tagged values, with the step among the first. The magic string at the very end shows that the
@@ -54,7 +54,7 @@ class Found:
     passed: tuple[tuple[str, str], ...] = ()  #: some rejected files, with the reasons
 
 
-class NotWhole(EnsembleError):
+class IncompleteRestart(EnsembleError):
     """The file is not a complete restart file."""
 
     def __init__(self, what: str, *, meant: bool = True) -> None:
@@ -93,10 +93,10 @@ def find(
     passed: list[tuple[str, str]] = []
     older: list[Restart] = []
     kept = {os.path.join(folder, path) for path in also}
-    for path in dict.fromkeys([*_named(folder, patterns), *sorted(kept)]):
+    for path in dict.fromkeys([*_matching_files(folder, patterns), *sorted(kept)]):
         try:
             found = read(path)
-        except NotWhole as error:
+        except IncompleteRestart as error:
             if error.meant:
                 passed.append((path, error.what))
             continue
@@ -120,7 +120,7 @@ def _rank(restart: Restart, newest: Literal["step", "time"]) -> tuple[float, flo
     return restart.time, restart.step, restart.path
 
 
-def _named(folder: str, patterns: Sequence[str]) -> Iterator[str]:
+def _matching_files(folder: str, patterns: Sequence[str]) -> Iterator[str]:
     if patterns:
         for pattern in patterns:
             shape = os.path.join(glob.escape(folder), pattern.replace("%", "base"))
@@ -137,19 +137,19 @@ def _named(folder: str, patterns: Sequence[str]) -> Iterator[str]:
 def read(path: str) -> Restart:
     """Return the restart file at ``path``, which may contain ``%`` for several files.
 
-    Reads only the start and end of each file. Raises :class:`NotWhole` with the reason.
+    Reads only the start and end of each file. Raises :class:`IncompleteRestart` with the reason.
     """
     try:
         return _read(path)
     except OSError as error:
-        raise NotWhole(f"cannot read it: {error.strerror}") from None
+        raise IncompleteRestart(f"cannot read it: {error.strerror}") from None
 
 
 def _read(path: str) -> Restart:
     head, sign, tail = path.rpartition("%")
     if sign and not os.path.exists(path):
         path = f"{head}base{tail}"
-    with _opened(path, meant=False) as file:
+    with _open_regular(path, meant=False) as file:
         step, order = _head(file)
         _check_end(file)
         time = os.fstat(file.fileno()).st_mtime
@@ -160,7 +160,7 @@ def _read(path: str) -> Restart:
         before, after = path[:at], path[at + len("base") :]
         if os.path.exists(f"{before}0{after}"):
             return Restart(f"{before}%{after}", step, _check_parts(before, after, count, time))
-    raise NotWhole("the files of the other processes are missing")
+    raise IncompleteRestart("the files of the other processes are missing")
 
 
 def _check_parts(before: str, after: str, count: int, time: float) -> float:
@@ -171,38 +171,40 @@ def _check_parts(before: str, after: str, count: int, time: float) -> float:
     """
     last = time
     for number in range(count):
-        with _opened(f"{before}{number}{after}", meant=True) as file:
+        with _open_regular(f"{before}{number}{after}", meant=True) as file:
             written = os.fstat(file.fileno()).st_mtime
             if written < time - _CLOCKS:
-                raise NotWhole(f"the file of process {number} is from an earlier step")
+                raise IncompleteRestart(f"the file of process {number} is from an earlier step")
             _check_end(file)
             last = max(last, written)
     return last
 
 
-def _opened(path: str, *, meant: bool) -> BinaryIO:
+def _open_regular(path: str, *, meant: bool) -> BinaryIO:
     """Open the regular file at ``path``. Reject a pipe, which would block."""
     name = os.path.basename(path)
     try:
         found = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        raise NotWhole(f"cannot read {name}: {error.strerror}", meant=meant) from None
+        raise IncompleteRestart(f"cannot read {name}: {error.strerror}", meant=meant) from None
     if not stat.S_ISREG(os.fstat(found).st_mode):
         os.close(found)
-        raise NotWhole("it is not a file", meant=False)
+        raise IncompleteRestart("it is not a file", meant=False)
     return os.fdopen(found, "rb", buffering=4096)
 
 
 def _head(file: BinaryIO) -> tuple[int, str]:
     """Return the step, and the byte order in the notation of :mod:`struct`."""
     if file.read(len(MAGIC)) != MAGIC:
-        raise NotWhole("it is not a restart file", meant=False)
-    mark = _take(file, 4)
+        raise IncompleteRestart("it is not a restart file", meant=False)
+    mark = _read_exactly(file, 4)
     order = "<" if mark == b"\1\0\0\0" else ">" if mark == b"\0\0\0\1" else ""
     if not order:
-        raise NotWhole("its byte order is unknown")
+        raise IncompleteRestart("its byte order is unknown")
     if _integer(file, order) < _FIRST_REVISION:
-        raise NotWhole("it is from an old LAMMPS whose files do not show whether they are complete")
+        raise IncompleteRestart(
+            "it is from an old LAMMPS whose files do not show whether they are complete"
+        )
     size = 8
     for _ in range(_MOST_VALUES):
         tag = _integer(file, order)
@@ -212,21 +214,21 @@ def _head(file: BinaryIO) -> tuple[int, str]:
             length = _integer(file, order)
             if not 0 <= length <= _LONGEST_STRING:
                 break
-            _take(file, length)
+            _read_exactly(file, length)
         else:
             value = _integer(file, order)
             if tag == _BIGINT and value in (4, 8):
                 size = value
-    raise NotWhole("it has no step at the expected place")
+    raise IncompleteRestart("it has no step at the expected place")
 
 
 def _check_end(file: BinaryIO) -> None:
     size = os.fstat(file.fileno()).st_size
     if size < 2 * len(MAGIC):
-        raise NotWhole("it is truncated, or still being written")
+        raise IncompleteRestart("it is truncated, or still being written")
     file.seek(size - len(MAGIC))
     if file.read() != MAGIC:
-        raise NotWhole("it is truncated, or still being written")
+        raise IncompleteRestart("it is truncated, or still being written")
 
 
 def _parts(file: BinaryIO, order: str) -> int:
@@ -236,7 +238,7 @@ def _parts(file: BinaryIO, order: str) -> int:
     if size < layout.size + len(MAGIC):
         return 0
     file.seek(size - layout.size - len(MAGIC))
-    first, second, third, fourth, end = layout.unpack(_take(file, layout.size))
+    first, second, third, fourth, end = layout.unpack(_read_exactly(file, layout.size))
     if end != -1:
         return 0
     if third == _MULTIPROC:
@@ -254,11 +256,11 @@ def _occurrences(text: str, part: str) -> Iterator[int]:
 
 
 def _integer(file: BinaryIO, order: str, size: int = 4) -> int:
-    return int(struct.unpack(order + ("i" if size == 4 else "q"), _take(file, size))[0])
+    return int(struct.unpack(order + ("i" if size == 4 else "q"), _read_exactly(file, size))[0])
 
 
-def _take(file: BinaryIO, size: int) -> bytes:
+def _read_exactly(file: BinaryIO, size: int) -> bytes:
     data = file.read(size)
     if len(data) < size:
-        raise NotWhole("it is truncated, or still being written")
+        raise IncompleteRestart("it is truncated, or still being written")
     return data

@@ -90,7 +90,7 @@ class Table(ABC):
 
 
 @lru_cache(maxsize=64)
-def _compiled(before: bytes, between: bytes, after: bytes, kinds: bytes) -> re.Pattern[bytes]:
+def _compile_rows(before: bytes, between: bytes, after: bytes, kinds: bytes) -> re.Pattern[bytes]:
     """Return the pattern of rows.
 
     The text ``kinds`` has a letter for each column: ``k`` (kept), ``s`` (step) or ``.`` (neither).
@@ -140,7 +140,7 @@ class _LineTable(Table):
         self._usual = self._pattern(self._AFTER)
 
     def _pattern(self, after: bytes) -> re.Pattern[bytes]:
-        return _compiled(self._BEFORE, self._BETWEEN, after, self._kinds)
+        return _compile_rows(self._BEFORE, self._BETWEEN, after, self._kinds)
 
     def rows(self, block: bytes, place: int, out: list[Row]) -> int:
         # This loop takes most of the time, so constant work is done before it.

@@ -117,17 +117,17 @@ class ThermoReader:
             self._block(block, rows)
             data = data[end:]
         if data:
-            self._keep(data)
+            self._store_rest(data)
         return rows
 
     def finish(self) -> list[Row]:
         """Return the last rows, all of whose lines are complete. A truncated line is ignored."""
         rows: list[Row] = []
         self._end_table(rows)
-        self._tell(rows, self._facts.take())
+        self._add_row(rows, self._facts.take())
         return rows
 
-    def _keep(self, data: bytes) -> None:
+    def _store_rest(self, data: bytes) -> None:
         if self._too_long or len(self._rest) + len(data) > LONGEST_LINE:
             self._too_long = True
             self._rest.clear()
@@ -156,7 +156,7 @@ class ThermoReader:
             return
         if not line or line.isspace() or line.startswith(_NOISE):
             return
-        self._tell(rows, self._facts.take())
+        self._add_row(rows, self._facts.take())
         if line.startswith(MEMORY):
             self._end_table(rows)
             self._expecting = True
@@ -175,7 +175,7 @@ class ThermoReader:
             # The current row is older than this line.
             if line.startswith(b"ERROR"):
                 self._end_table(rows)
-            self._tell(rows, self._facts.other(line))
+            self._add_row(rows, self._facts.other(line))
         elif line.startswith(b"LAMMPS ("):
             self._end_table(rows)
         elif not line.startswith(b"---"):
@@ -223,7 +223,7 @@ class ThermoReader:
 
     # Values outside of tables
 
-    def _tell(self, rows: list[Row], values: Mapping[str, float] | None) -> None:
+    def _add_row(self, rows: list[Row], values: Mapping[str, float] | None) -> None:
         wants = self._keeper.wants
         kept = {name: value for name, value in (values or {}).items() if wants(name)}
         if kept:

@@ -34,7 +34,7 @@ def _thermo(name: str | None, options: Mapping[str, Any]) -> Trigger:
     return Trigger(events=("observed",), group=name, match=is_thermo)
 
 
-def _converged(name: str | None, options: Mapping[str, Any]) -> Trigger:
+def _build_converged(name: str | None, options: Mapping[str, Any]) -> Trigger:
     if name is None:
         raise EnsembleError(
             "lammps-converged needs a 'name': the job group whose replicas should converge",
@@ -66,7 +66,7 @@ def triggers() -> Iterable[TriggerPlugin]:
     yield TriggerPlugin(
         name="lammps-converged",
         summary="a number of LAMMPS jobs of the group have converged",
-        build=_converged,
+        build=_build_converged,
         name_means="group",
         fields=frozenset({"value"}),
         needs_variables=lambda options: frozenset({"Converged"}),

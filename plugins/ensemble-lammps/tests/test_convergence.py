@@ -13,7 +13,7 @@ from ensemble_lammps import convergence
 from ensemble_lammps.convergence import (
     FEWEST_BLOCKS,
     FEWEST_CHECKED,
-    Blocking,
+    BlockedMean,
     Convergence,
     variables,
 )
@@ -37,8 +37,8 @@ def true_error(phi: float, count: int) -> float:
     return math.sqrt((1 + 2 * total) / count)
 
 
-def blocked(series: Iterable[float]) -> Blocking:
-    blocking = Blocking()
+def blocked(series: Iterable[float]) -> BlockedMean:
+    blocking = BlockedMean()
     for value in series:
         blocking.add(value)
     return blocking
@@ -75,7 +75,7 @@ def test_waiting_for_an_error_does_not_make_it_too_small() -> None:
     # A test that stops as soon as the error is small enough stops where it happens to be small.
     covered = 0
     for seed in range(60):
-        blocking = Blocking()
+        blocking = BlockedMean()
         for value in ar1(0.8, 20_000, seed):
             blocking.add(value)
             error = blocking.error()
@@ -106,7 +106,7 @@ def test_a_relaxing_run_does_not_count_as_converged_at_once() -> None:
     # exp(-t / 300), and noise as large as its initial value.
     wrong = 0
     for seed in range(30):
-        blocking = Blocking()
+        blocking = BlockedMean()
         for i, noise in enumerate(ar1(0, 12_000, seed)):
             blocking.add(math.exp(-i / 300) + noise)
             error = blocking.error()

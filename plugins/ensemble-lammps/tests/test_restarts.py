@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ensemble_lammps.restarts import MAGIC, NotWhole, find, read
+from ensemble_lammps.restarts import MAGIC, IncompleteRestart, find, read
 
 BIN = Path(sys.executable).parent
 PATH = os.pathsep.join([str(BIN), os.environ.get("PATH", "")])
@@ -207,9 +207,9 @@ def test_a_large_step_is_read(tmp_path: Path) -> None:
 
 
 def test_an_uncheckable_file_is_skipped(tmp_path: Path) -> None:
-    with pytest.raises(NotWhole, match="an old LAMMPS"):
+    with pytest.raises(IncompleteRestart, match="an old LAMMPS"):
         read(str(write(tmp_path / "r", restart(5, revision=0))))
-    with pytest.raises(NotWhole, match="it has no step at"):
+    with pytest.raises(IncompleteRestart, match="it has no step at"):
         read(str(write(tmp_path / "r", restart(5).replace(struct.pack("<i", 5), b"\6\0\0\0"))))
 
 
@@ -224,7 +224,7 @@ def test_no_damage_raises_another_error(tmp_path: Path) -> None:
         path.write_bytes(data[: source.choice([len(data), source.randrange(len(data))])])
         try:
             found = read(str(path))
-        except NotWhole:
+        except IncompleteRestart:
             continue
         assert isinstance(found.step, int)
 

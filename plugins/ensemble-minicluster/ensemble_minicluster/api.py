@@ -61,7 +61,7 @@ class MiniClusters:
 
     def get(self, namespace: str, name: str, timeout: float) -> Mapping[str, Any]:
         """Return the MiniCluster. Raises :class:`Fault`."""
-        return self._ask(
+        return self._call(
             self._api.get_namespaced_custom_object,
             (GROUP, VERSION, namespace, PLURAL, name),
             timeout,
@@ -75,7 +75,7 @@ class MiniClusters:
         """
         # The client sends an object as a merge patch.
         body = {"metadata": {"resourceVersion": version}, "spec": {"replicas": size}}
-        self._ask(
+        self._call(
             self._api.patch_namespaced_custom_object_scale,
             (GROUP, VERSION, namespace, PLURAL, name, body),
             timeout,
@@ -87,7 +87,9 @@ class MiniClusters:
 
         Raises :class:`Fault`.
         """
-        found = self._ask(self._jobs.read_namespaced_job, (name, namespace), timeout, changes=False)
+        found = self._call(
+            self._jobs.read_namespaced_job, (name, namespace), timeout, changes=False
+        )
         spec = found.get("spec")
         count = spec.get("parallelism") if isinstance(spec, Mapping) else None
         return count if isinstance(count, int) and not isinstance(count, bool) else None
@@ -96,7 +98,7 @@ class MiniClusters:
         """Close the connections."""
         self._client.close()
 
-    def _ask(
+    def _call(
         self,
         call: Callable[..., Any],
         arguments: tuple[object, ...],
@@ -127,10 +129,12 @@ class MiniClusters:
             raise _refusal(error, changes) from None
         except (NewConnectionError, ConnectTimeoutError, ProxyError) as error:
             raise Fault(
-                "unreachable", f"Kubernetes cannot be reached: {_words(error)}", transient=True
+                "unreachable",
+                f"Kubernetes cannot be reached: {_short_error(error)}",
+                transient=True,
             ) from None
         except SSLError as error:
-            raise _untrusted(str(error)) from None
+            raise _untrusted_fault(str(error)) from None
         except TimeoutError:
             raise Fault(
                 "timeout",
@@ -141,7 +145,7 @@ class MiniClusters:
         except (HTTPError, OSError) as error:
             raise Fault(
                 "unreachable",
-                f"the connection to Kubernetes broke: {_words(error)}",
+                f"the connection to Kubernetes broke: {_short_error(error)}",
                 transient=True,
                 perhaps=changes,
             ) from None
@@ -162,9 +166,9 @@ def _refusal(error: Any, changes: bool) -> Fault:
     """Return the fault for an ``ApiException``."""
     status = error.status or 0
     if not status:  # this is how the client reports an SSL error
-        return _untrusted(str(error.reason))
+        return _untrusted_fault(str(error.reason))
     known = _REFUSALS.get(status)
-    said, kubernetes_said_it = _said(error.body)
+    said, kubernetes_said_it = _error_message(error.body)
     if known is not None:
         code, transient, words = known
         if status == 404 and not kubernetes_said_it:
@@ -176,7 +180,7 @@ def _refusal(error: Any, changes: bool) -> Fault:
     return Fault("unexpected", f"Kubernetes answered with status {status}{said}")
 
 
-def _said(body: object) -> tuple[str, bool]:
+def _error_message(body: object) -> tuple[str, bool]:
     """Return the message of an error body, and whether the body is a Kubernetes ``Status``."""
     if isinstance(body, bytes):
         body = body.decode(errors="replace")
@@ -187,14 +191,14 @@ def _said(body: object) -> tuple[str, bool]:
     if not isinstance(status, Mapping) or status.get("kind") != "Status":
         return "", False
     message = status.get("message")
-    return (f": {_words(message)}" if message else ""), True
+    return (f": {_short_error(message)}" if message else ""), True
 
 
-def _untrusted(words: str) -> Fault:
-    return Fault("untrusted", f"no trusted connection to Kubernetes: {_words(words)}")
+def _untrusted_fault(words: str) -> Fault:
+    return Fault("untrusted", f"no trusted connection to Kubernetes: {_short_error(words)}")
 
 
-def _words(error: object) -> str:
+def _short_error(error: object) -> str:
     """Return an error in one short line, without the client's own names for its objects."""
     text = _OWN_NAMES.sub("", " ".join(str(error).split()))
     return text if len(text) <= _WORDS else f"{text[:_WORDS]}…"
@@ -229,7 +233,7 @@ def connect(kubeconfig: str | None = None, context: str | None = None) -> MiniCl
         where = "the pod's service account" if in_pod else file or "~/.kube/config"
         raise UsageError(
             f"no usable Kubernetes cluster in {where}",
-            cause=_words(error) or type(error).__name__,
+            cause=_short_error(error) or type(error).__name__,
             hint="set automountServiceAccountToken for the pod of the service"
             if in_pod
             else "choose a file with --option kubeconfig=FILE and a context with context=NAME",

@@ -106,7 +106,7 @@ class Cluster:
             return None
         return self.nodes.look()
 
-    def glance(self) -> Look | None:
+    def look_or_none(self) -> Look | None:
         """Return the current nodes; ``None`` if Flux is missing or does not answer."""
         try:
             return self.look()
@@ -150,7 +150,7 @@ class Cluster:
         """
         end = time.monotonic() + timeout
         pause = SOON
-        while not _so(done):
+        while not _is_true(done):
             if self.closing:
                 end = min(end, self._closed_at + last)
                 pause = SOON
@@ -165,7 +165,7 @@ class Cluster:
         return True
 
 
-def _so(done: Callable[[], bool]) -> bool:
+def _is_true(done: Callable[[], bool]) -> bool:
     """Return ``done()``; false if Flux does not answer."""
     try:
         return done()

@@ -117,7 +117,7 @@ class MiniCluster(Executor):
         begun = memory.executor
         if begun is not None and begun != self._part.name:
             self._begin_as(begun)
-        troubles.append(self._ask_service())
+        troubles.append(self._check_service())
         service = self._make_service()
         try:
             self._emit = emit
@@ -127,7 +127,7 @@ class MiniCluster(Executor):
             service.close()
             raise
         self._gauges.update(self.resources())
-        self._queue = _queue_of(self._inner.handle)
+        self._queue = _instance_id(self._inner.handle)
         self._queue_is_new = bool(memory.queue and self._queue not in ("", memory.queue))
         # Record another queue only when jobs are submitted there. Until then, a resume must decide
         # in the same way.
@@ -135,7 +135,7 @@ class MiniCluster(Executor):
         self._memory = memory
 
         def warn(message: str) -> None:
-            self._say((Problem(run.clock(), message),))
+            self._emit_events((Problem(run.clock(), message),))
 
         self._tag = run.tag
         if self._report is not None:
@@ -152,9 +152,9 @@ class MiniCluster(Executor):
             gauges=self._gauges,
             warn=warn,
         )
-        self._resizing = Resizing(cluster, memory, run.clock, self._tell)
+        self._resizing = Resizing(cluster, memory, run.clock, self._report_outcome)
 
-    def _ask_service(self) -> str:
+    def _check_service(self) -> str:
         """Check the service. Return why it is unavailable now, or an empty string.
 
         Raises :class:`ExecutorError` for a permanent error, because every ``grow`` would fail.
@@ -194,12 +194,12 @@ class MiniCluster(Executor):
                 planned = True
         if planned:
             events = [e for e in events if not (type(e) is Problem and MARK in e.message)]
-        self._say(events)
+        self._emit_events(events)
 
     def _in_nodes(self, event: Resources) -> Resources:
         return replace(event, values=_cores_as_nodes(event.values))
 
-    def _say(self, events: Sequence[Event]) -> None:
+    def _emit_events(self, events: Sequence[Event]) -> None:
         reporter = self._reporter
         if reporter is not None:
             reporter.add(self._tag, events)
@@ -207,8 +207,8 @@ class MiniCluster(Executor):
         if emit is not None:
             emit(events)
 
-    def _tell(self, outcome: ResizeOutcome) -> None:
-        self._say((outcome,))
+    def _report_outcome(self, outcome: ResizeOutcome) -> None:
+        self._emit_events((outcome,))
 
     def resize(self, request: str, delta: int, *, when_busy: WhenBusy = "wait") -> None:
         """Accept the request and return. An event reports the outcome, perhaps minutes later."""
@@ -334,7 +334,7 @@ def build(given: Mapping[str, Any]) -> Executor:
         return ServiceClient(
             options["host"],
             options["port"],
-            token=None if file is None else partial(_token, file),
+            token=None if file is None else partial(_read_token, file),
             ca=options["ca"],
             insecure=options["insecure"],
             timeout=timeout,
@@ -405,7 +405,7 @@ def _mock(options: Mapping[str, Any], passed: Mapping[str, Any], patience: Patie
     )
 
 
-def _queue_of(handle: Any) -> str:
+def _instance_id(handle: Any) -> str:
     """Return an identifier of this pod's Flux instance, which a new pod replaces.
 
     Returns an empty string for queues outside of the pod.
@@ -447,7 +447,7 @@ def _part(name: str, options: Mapping[str, Any], *, resizes: bool = False) -> Pa
     return Part(name, lambda: record.build(dict(options)), resizes)
 
 
-def _token(file: str) -> str:
+def _read_token(file: str) -> str:
     cause = "it is empty"
     try:
         token = Path(file).expanduser().read_text(encoding="utf-8").strip()

@@ -9,7 +9,7 @@ from dataclasses import replace
 from ensemble_core import Resized
 from ensemble_minicluster.cluster import Cluster, Ended
 from ensemble_minicluster.nodes import shown
-from ensemble_minicluster.request_log import Asked
+from ensemble_minicluster.request_log import ResizeRequest
 
 __all__ = ["denied", "grow", "less"]
 
@@ -17,13 +17,13 @@ __all__ = ["denied", "grow", "less"]
 _BEHIND = 3.0
 
 
-def grow(cluster: Cluster, request: str, delta: int) -> Asked:
+def grow(cluster: Cluster, request: str, delta: int) -> ResizeRequest:
     """Request ``delta`` more nodes. Return the outcome once they are up.
 
     Raises :class:`EnsembleError` if the service did not reply, and :class:`Ended` if the run ended
     before the nodes arrived.
     """
-    asked = Asked(delta=delta)
+    asked = ResizeRequest(delta=delta)
     before = cluster.look()
     answer = cluster.ask(request, delta)
     if answer.outcome == "denied":
@@ -70,8 +70,8 @@ def _arrival(cluster: Cluster, answer: Resized, stale: set[int]) -> Callable[[],
     return arrived
 
 
-def _late(cluster: Cluster, asked: Asked, answer: Resized, new: set[int]) -> Asked:
-    look = cluster.glance()
+def _late(cluster: Cluster, asked: ResizeRequest, answer: Resized, new: set[int]) -> ResizeRequest:
+    look = cluster.look_or_none()
     if look is None:
         up, missing = cluster.up, ""
     else:
@@ -88,7 +88,7 @@ def _late(cluster: Cluster, asked: Asked, answer: Resized, new: set[int]) -> Ask
     )
 
 
-def denied(asked: Asked, answer: Resized) -> Asked:
+def denied(asked: ResizeRequest, answer: Resized) -> ResizeRequest:
     """Return the outcome of a denied request."""
     size = answer.granted or answer.before or None
     return replace(asked, outcome="denied", size=size, reason=answer.reason or answer.code)

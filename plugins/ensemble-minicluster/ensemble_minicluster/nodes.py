@@ -94,13 +94,13 @@ class Nodes:
 
     def look(self) -> Look:
         """Return the current nodes."""
-        status = self._ask("resource.status")
+        status = self._query("resource.status")
         drained = {
             rank: str((drain or {}).get("reason") or "")
             for ranks, drain in (status.get("drain") or {}).items()
             for rank in to_ranks(ranks)
         }
-        allocated = self._ask("resource.sched-status").get("allocated") or {}
+        allocated = self._query("resource.sched-status").get("allocated") or {}
         busy: set[int] = set()
         for entry in (allocated.get("execution") or {}).get("R_lite") or ():
             busy |= to_ranks(str(entry["rank"]))
@@ -116,23 +116,23 @@ class Nodes:
         targets = to_idset(ranks)
         if targets:
             # "update" does not change nodes that others have drained in the meantime.
-            self._ask("resource.drain", {"targets": targets, "reason": reason, "mode": "update"})
+            self._query("resource.drain", {"targets": targets, "reason": reason, "mode": "update"})
 
     def undrain(self, ranks: Iterable[int]) -> None:
         """Allow new jobs on these nodes again."""
         targets = to_idset(ranks)
         if targets:
-            self._ask("resource.undrain", {"targets": targets})
+            self._query("resource.undrain", {"targets": targets})
 
     def _get(self) -> Any:
         try:
             return self._handle()
         except OSError as error:
             raise ExecutorError(
-                "cannot reach the Flux instance", cause=_words(error), code="no-instance"
+                "cannot reach the Flux instance", cause=_error_text(error), code="no-instance"
             ) from None
 
-    def _ask(self, topic: str, payload: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def _query(self, topic: str, payload: Mapping[str, Any] | None = None) -> dict[str, Any]:
         try:
             # Query rank 0, which knows all nodes; this process may be on another rank.
             future = self._get().rpc(topic, payload, 0)
@@ -141,7 +141,7 @@ class Nodes:
         except OSError as error:
             raise ExecutorError(
                 f"Flux rejected the request {topic!r}",
-                cause=_words(error),
+                cause=_error_text(error),
                 hint="only the owner of an instance may drain its nodes"
                 if isinstance(error, PermissionError)
                 else None,
@@ -150,5 +150,5 @@ class Nodes:
         return answer or {}
 
 
-def _words(error: OSError) -> str:
+def _error_text(error: OSError) -> str:
     return error.strerror or (os.strerror(error.errno) if error.errno else str(error))

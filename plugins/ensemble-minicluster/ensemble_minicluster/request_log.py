@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-__all__ = ["Asked", "RequestLog"]
+__all__ = ["RequestLog", "ResizeRequest"]
 
 #: Number of requests to keep. Only the newest is ever repeated.
 _MOST = 200
@@ -20,7 +20,7 @@ Answered = Literal["", "granted", "denied", "timeout"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ResizeRequest:
     """A request for more or fewer nodes."""
 
     delta: int  #: number of nodes to add; negative: to remove
@@ -36,7 +36,7 @@ class RequestLog:
 
     def __init__(self, folder: Path | None) -> None:
         self._file = None if folder is None else folder / "minicluster.json"
-        self._requests: dict[str, Asked] = {}
+        self._requests: dict[str, ResizeRequest] = {}
         #: Name of the executor that runs the jobs (``None`` for a new run), and what identifies its
         #: queue.
         self.executor: str | None = None
@@ -55,13 +55,13 @@ class RequestLog:
         self.executor = data["executor"]
         self.queue = data.get("queue", "")
         for name, fields in data["requests"].items():
-            self._requests[name] = Asked(**{**fields, "victims": tuple(fields["victims"])})
+            self._requests[name] = ResizeRequest(**{**fields, "victims": tuple(fields["victims"])})
 
-    def get(self, request: str) -> Asked | None:
+    def get(self, request: str) -> ResizeRequest | None:
         """Return the record of a request, or ``None``."""
         return self._requests.get(request)
 
-    def put(self, request: str, asked: Asked) -> None:
+    def put(self, request: str, asked: ResizeRequest) -> None:
         """Record a request before it is carried out."""
         self._requests.pop(request, None)
         self._requests[request] = asked

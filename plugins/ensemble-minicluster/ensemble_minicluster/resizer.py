@@ -12,7 +12,7 @@ from ensemble_core import EnsembleError, Resized, Resizer
 from ensemble_minicluster.api import Fault, connect
 from ensemble_minicluster.naming import member_name
 from ensemble_minicluster.resizer_options import check_namespace, fixed_of, names_of
-from ensemble_minicluster.sizes import Plan, Sizes, Unsized, read
+from ensemble_minicluster.sizes import NotResizable, Plan, Sizes, read
 
 __all__ = ["KubernetesResizer", "build"]
 
@@ -124,13 +124,13 @@ class KubernetesResizer(Resizer):
             until = self._clock() + self._timeout
             request = _Request(namespace, name, delta, until, member)
             return self._resize(request)
-        except (Fault, Unsized) as fault:
+        except (Fault, NotResizable) as fault:
             transient = isinstance(fault, Fault) and fault.transient
-            return _denied(request, fault.code, fault.reason, transient)
+            return _denied_outcome(request, fault.code, fault.reason, transient)
         except EnsembleError as error:
-            return _denied(request, error.code, error.what, error.transient)
+            return _denied_outcome(request, error.code, error.what, error.transient)
         except Exception as error:  # this method must not raise; the client may raise anything
-            return _denied(request, "failed", f"the resizer failed: {error!r}", False)
+            return _denied_outcome(request, "failed", f"the resizer failed: {error!r}", False)
 
     def size(self, member: str) -> int | None:
         try:
@@ -195,8 +195,8 @@ class KubernetesResizer(Resizer):
         # effect.
         while True:
             try:
-                seen = self._look(request)
-                if request.unsure is not None and self._settled(request, seen):
+                seen = self._read_sizes(request)
+                if request.unsure is not None and self._has_taken_effect(request, seen):
                     return self._verify(request, seen)
                 request.seen = seen
                 request.plan = seen.plan(request.delta)
@@ -204,11 +204,11 @@ class KubernetesResizer(Resizer):
                     return _answer(request, request.plan)
                 self._set(request, seen, request.plan)
             except Fault as fault:
-                self._again(request, fault)
+                self._await_retry(request, fault)
                 continue
             return self._verify(request, None)
 
-    def _look(self, request: _Request) -> Sizes:
+    def _read_sizes(self, request: _Request) -> Sizes:
         return self._sizes(request.namespace, request.name, self._time(request))
 
     def _sizes(self, namespace: str, name: str, timeout: float) -> Sizes:
@@ -240,7 +240,7 @@ class KubernetesResizer(Resizer):
                 request.unsure, request.earlier = (seen, plan), False
             raise
 
-    def _settled(self, request: _Request, seen: Sizes) -> bool:
+    def _has_taken_effect(self, request: _Request, seen: Sizes) -> bool:
         """Return whether a write without a reply has taken effect, even if others wrote since."""
         assert request.unsure is not None
         then, plan = request.unsure
@@ -256,7 +256,7 @@ class KubernetesResizer(Resizer):
         request.plan = plan
         return True
 
-    def _again(self, request: _Request, fault: Fault) -> None:
+    def _await_retry(self, request: _Request, fault: Fault) -> None:
         """Wait before the next attempt, or raise the final error."""
         request.faults.append(fault)
         if fault.code == "conflict":
@@ -324,11 +324,11 @@ class KubernetesResizer(Resizer):
         while True:
             try:
                 if seen is None:
-                    seen = self._look(request)
-            except (Fault, Unsized):
+                    seen = self._read_sizes(request)
+            except (Fault, NotResizable):
                 return _answer(request, plan)  # the API server has acknowledged the size
             if seen.size != plan.target:
-                return _overridden(request, plan, seen)
+                return _overridden_outcome(request, plan, seen)
             if seen.acted_on == plan.target or (
                 self._clock() - began >= _STALE
                 and self._pods(request.namespace, request.name, _STALE) == plan.target
@@ -357,7 +357,7 @@ def _answer(
     )
 
 
-def _overridden(request: _Request, plan: Plan, seen: Sizes) -> Resized:
+def _overridden_outcome(request: _Request, plan: Plan, seen: Sizes) -> Resized:
     """Return the outcome if another size was set afterwards."""
     gone = (seen.size - plan.before) * (1 if plan.asked > plan.before else -1)
     wanted = abs(plan.asked - plan.before)
@@ -374,7 +374,7 @@ def _overridden(request: _Request, plan: Plan, seen: Sizes) -> Resized:
     )
 
 
-def _denied(request: _Request | None, code: str, reason: str, transient: bool) -> Resized:
+def _denied_outcome(request: _Request | None, code: str, reason: str, transient: bool) -> Resized:
     before = asked = 0
     if request is not None:
         reason = f"{request.shown}: {reason}"

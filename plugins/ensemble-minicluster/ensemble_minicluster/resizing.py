@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from ensemble_core import EnsembleError, ResizeOutcome
 from ensemble_minicluster.cluster import LAST, Cluster, Ended
 from ensemble_minicluster.grow import grow
-from ensemble_minicluster.request_log import Asked, RequestLog
+from ensemble_minicluster.request_log import RequestLog, ResizeRequest
 from ensemble_minicluster.shrink import Shrink
 
 if TYPE_CHECKING:
@@ -105,12 +105,12 @@ class Resizing:
                     return "undelivered", None, reason
                 if error.hint:
                     reason = f"{reason} ({error.hint})"
-                known = Asked(delta=delta, outcome="denied", reason=reason)
+                known = ResizeRequest(delta=delta, outcome="denied", reason=reason)
             self._remember(request, known)
         assert known.outcome
         return known.outcome, known.size, known.reason
 
-    def _remember(self, request: str, asked: Asked) -> None:
+    def _remember(self, request: str, asked: ResizeRequest) -> None:
         before = self._memory.trouble
         self._memory.put(request, asked)
         if self._memory.trouble and self._memory.trouble != before:

@@ -11,7 +11,7 @@ from ensemble_core import EnsembleError, Resized
 from ensemble_minicluster.cluster import LAST, SOON, Cluster, Ended
 from ensemble_minicluster.grow import denied, less
 from ensemble_minicluster.nodes import Look, shown
-from ensemble_minicluster.request_log import Asked
+from ensemble_minicluster.request_log import ResizeRequest
 
 if TYPE_CHECKING:
     from ensemble_core import WhenBusy
@@ -22,7 +22,9 @@ __all__ = ["Shrink"]
 class Shrink:
     """A request for fewer nodes. The callback ``remember`` records it before each step."""
 
-    def __init__(self, cluster: Cluster, request: str, remember: Callable[[Asked], None]) -> None:
+    def __init__(
+        self, cluster: Cluster, request: str, remember: Callable[[ResizeRequest], None]
+    ) -> None:
         self._cluster = cluster
         self._request = request
         #: If the controller is killed, the next one repeats the request with the same nodes.
@@ -30,7 +32,9 @@ class Shrink:
         #: removed.
         self._remember = remember
 
-    def carry_out(self, delta: int, when_busy: WhenBusy, known: Asked | None) -> Asked:
+    def carry_out(
+        self, delta: int, when_busy: WhenBusy, known: ResizeRequest | None
+    ) -> ResizeRequest:
         """Return the outcome of a shrink. ``known`` is the request's record, if it has one.
 
         Raises :class:`EnsembleError` if the service did not reply, and :class:`Ended` if the run
@@ -38,25 +42,27 @@ class Shrink:
         """
         cluster = self._cluster
         if cluster.nodes is None:
-            return _answered(Asked(delta=delta), cluster.ask(self._request, delta), delta)
+            return _final_outcome(
+                ResizeRequest(delta=delta), cluster.ask(self._request, delta), delta
+            )
         look = cluster.look()
         if look is None and when_busy != "force":
-            return Asked(
+            return ResizeRequest(
                 delta=delta,
                 outcome="denied",
                 size=cluster.up,
                 reason="nodes cannot be drained without access to Flux; 'when_busy: force' "
                 "shrinks without draining",
             )
-        asked = known or Asked(delta=delta, victims=self._victims(-delta, look))
+        asked = known or ResizeRequest(delta=delta, victims=self._victims(-delta, look))
         self._remember(asked)
         if look is not None:
-            asked = self._emptied(asked, when_busy, look)
+            asked = self._drain(asked, when_busy, look)
             if asked.outcome:
                 return asked
         asked = replace(asked, sent=True)
         self._remember(asked)
-        return self._taken(asked, self._ask(asked), delta)
+        return self._wait_removed(asked, self._request_resize(asked), delta)
 
     def _victims(self, count: int, look: Look | None) -> tuple[int, ...]:
         """Return the ranks to remove: the highest, but not rank 0."""
@@ -71,7 +77,7 @@ class Shrink:
             size = 0 if look is None else max(look.online, default=0) + 1
         return tuple(range(max(1, size - count), size))
 
-    def _emptied(self, asked: Asked, when_busy: WhenBusy, look: Look) -> Asked:
+    def _drain(self, asked: ResizeRequest, when_busy: WhenBusy, look: Look) -> ResizeRequest:
         """Drain the nodes, and wait until no job is on them. Return the updated request.
 
         The request is denied if the nodes do not become idle. It gets a smaller delta if only some
@@ -90,10 +96,10 @@ class Shrink:
         if when_busy == "force" or asked.sent:  # the service may already have removed the nodes
             return asked
         if when_busy == "wait":
-            return self._waited(asked)
-        return self._skipped(asked)
+            return self._wait_idle(asked)
+        return self._skip_busy(asked)
 
-    def _waited(self, asked: Asked) -> Asked:
+    def _wait_idle(self, asked: ResizeRequest) -> ResizeRequest:
         cluster = self._cluster
         if cluster.until(self._idle(asked.victims), cluster.patience.drain, last=LAST):
             return asked
@@ -101,11 +107,11 @@ class Shrink:
         if cluster.closing:
             cluster.undrain(asked.victims)
             raise Ended
-        return self._spared(
+        return self._undrain_all(
             asked, f"jobs still run on {shown(busy)} after {cluster.patience.drain:g} s"
         )
 
-    def _skipped(self, asked: Asked) -> Asked:
+    def _skip_busy(self, asked: ResizeRequest) -> ResizeRequest:
         victims = set(asked.victims)
         busy = self._busy(victims)
         time.sleep(SOON)
@@ -114,7 +120,7 @@ class Shrink:
             return asked
         going = {rank for rank in victims if rank > max(busy)}
         if not going:
-            return self._spared(
+            return self._undrain_all(
                 asked, f"jobs run on {shown([max(busy)])}, which would be removed first"
             )
         self._cluster.undrain(victims - going)
@@ -141,13 +147,13 @@ class Shrink:
         look = self._cluster.look()
         return set() if look is None else set(ranks) & look.busy
 
-    def _spared(self, asked: Asked, reason: str) -> Asked:
+    def _undrain_all(self, asked: ResizeRequest, reason: str) -> ResizeRequest:
         self._cluster.undrain(asked.victims)
-        look = self._cluster.glance()
+        look = self._cluster.look_or_none()
         size = self._cluster.up if look is None else len(look.online)
         return replace(asked, outcome="denied", size=size, reason=reason)
 
-    def _ask(self, asked: Asked) -> Resized:
+    def _request_resize(self, asked: ResizeRequest) -> Resized:
         try:
             return self._cluster.ask(self._request, asked.delta)
         except EnsembleError as error:
@@ -157,12 +163,12 @@ class Shrink:
                 self._cluster.undrain(asked.victims)
             raise
 
-    def _taken(self, asked: Asked, answer: Resized, delta: int) -> Asked:
+    def _wait_removed(self, asked: ResizeRequest, answer: Resized, delta: int) -> ResizeRequest:
         """Wait until Flux reports that the nodes are gone, then undrain their ranks."""
         cluster = self._cluster
         cluster.undrain(v for v in asked.victims if not answer.granted or v < answer.granted)
         cluster.held -= set(asked.victims)
-        asked = _answered(asked, answer, delta)
+        asked = _final_outcome(asked, answer, delta)
         if asked.outcome == "denied":
             return asked
         going = {*range(answer.granted, answer.before), *asked.victims}
@@ -179,7 +185,7 @@ class Shrink:
             return asked
         if cluster.closing:
             raise Ended
-        look = cluster.glance()
+        look = cluster.look_or_none()
         left = going if look is None else going & look.online
         return replace(
             asked,
@@ -189,7 +195,7 @@ class Shrink:
         )
 
 
-def _answered(asked: Asked, answer: Resized, delta: int) -> Asked:
+def _final_outcome(asked: ResizeRequest, answer: Resized, delta: int) -> ResizeRequest:
     if answer.outcome == "denied":
         return denied(asked, answer)
     return replace(asked, outcome="granted", size=answer.granted, reason=less(answer, delta))

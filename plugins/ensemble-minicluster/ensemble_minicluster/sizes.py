@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = ["Plan", "Sizes", "Unsized", "read"]
+__all__ = ["NotResizable", "Plan", "Sizes", "read"]
 
 #: Kubernetes stores the number of replicas in 32 bits.
 _COUNTABLE = 2**31 - 1
 
 
-class Unsized(Exception):
+class NotResizable(Exception):
     """A MiniCluster that cannot be resized."""
 
     def __init__(self, code: str, reason: str) -> None:
@@ -59,21 +59,24 @@ class Sizes:
 
         This is the wanted size or, if the operator ignores that size, the last valid one.
         """
-        if self._taken(self.size):
+        if self._accepts(self.size):
             return self.size
-        return self.acted_on if self._taken(self.acted_on) else None
+        return self.acted_on if self._accepts(self.acted_on) else None
 
     @property
     def ignored(self) -> bool:
         """True if the operator ignores the wanted size."""
-        return not self._taken(self.size)
+        return not self._accepts(self.size)
 
     def plan(self, delta: int) -> Plan:
-        """Return the plan for ``delta`` more nodes (fewer if negative). Raises :class:`Unsized`."""
+        """Return the plan for ``delta`` more nodes (fewer if negative).
+
+        Raises :class:`NotResizable`.
+        """
         before = self.before
         if before is None:
             most = f" to {self.most}" if self.most is not None else " up"
-            raise Unsized(
+            raise NotResizable(
                 "size-unknown",
                 f"the Flux Operator ignores its spec.size, {self.size} (allowed: "
                 f"{self.least}{most}), so its number of nodes is unknown; correct its spec.size "
@@ -81,7 +84,7 @@ class Sizes:
             )
         asked = before + delta
         if asked > _COUNTABLE and self._highest() is None:
-            raise Unsized("out-of-bounds", f"{asked} nodes are more than Kubernetes can count")
+            raise NotResizable("out-of-bounds", f"{asked} nodes are more than Kubernetes can count")
         # Clamp only in the requested direction: a request to grow never shrinks a MiniCluster that
         # is above our ceiling.
         if delta > 0:
@@ -95,7 +98,7 @@ class Sizes:
         least = f"it may not have fewer than {_nodes(self.least)}"
         return Plan(before, asked, target, "at-minimum", least)
 
-    def _taken(self, size: int) -> bool:
+    def _accepts(self, size: int) -> bool:
         return self.least <= size and (self.most is None or size <= self.most)
 
     def _highest(self) -> int | None:
@@ -108,19 +111,19 @@ class Sizes:
 
 
 def read(found: Mapping[str, Any], ceiling: int | None = None) -> Sizes:
-    """Return the sizes in a MiniCluster from the API server. Raises :class:`Unsized`."""
+    """Return the sizes in a MiniCluster from the API server. Raises :class:`NotResizable`."""
     metadata = _part(found, "metadata")
     spec = _part(found, "spec")
     status = _part(found, "status")
     if metadata.get("deletionTimestamp"):
-        raise Unsized("being-deleted", "it is being deleted")
+        raise NotResizable("being-deleted", "it is being deleted")
     size = _count(spec, "size")
     if size is None:
-        raise Unsized("no-size", "the MiniCluster has no spec.size")
+        raise NotResizable("no-size", "the MiniCluster has no spec.size")
     version = metadata.get("resourceVersion")
     if not isinstance(version, str) or not version:
         # Without the version, another writer's change in between would be overwritten.
-        raise Unsized("malformed", "the MiniCluster has no metadata.resourceVersion")
+        raise NotResizable("malformed", "the MiniCluster has no metadata.resourceVersion")
     least = max(_count(spec, "minSize") or 1, 1)
     wanted = _count(spec, "maxSize")
     # The operator reads maxSize only when it creates the MiniCluster.
@@ -133,7 +136,7 @@ def read(found: Mapping[str, Any], ceiling: int | None = None) -> Sizes:
         key=lambda each: each[0],
     )
     if most is not None and least > most:
-        raise Unsized(
+        raise NotResizable(
             "bad-bounds",
             f"its minSize, {least}, is above {why}, {most}: the Flux Operator ignores it",
         )
@@ -155,7 +158,7 @@ def _part(found: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     if part is None:
         return {}
     if not isinstance(part, Mapping):
-        raise Unsized("malformed", f"the MiniCluster's {name} is not an object")
+        raise NotResizable("malformed", f"the MiniCluster's {name} is not an object")
     return part
 
 
@@ -164,7 +167,7 @@ def _count(part: Mapping[str, Any], name: str) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int):
-        raise Unsized("malformed", f"the MiniCluster's {name} is not a whole number")
+        raise NotResizable("malformed", f"the MiniCluster's {name} is not a whole number")
     return value
 
 

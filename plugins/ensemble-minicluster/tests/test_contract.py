@@ -25,7 +25,7 @@ class TestOverLocal(ExecutorContract):
         part = Part("local", lambda: executor_record("local").build({"slots": 2, "grace": 1.0}))
         return MiniCluster(part, lambda: self.cloud(2), Patience(arrival=0.5, drain=0.5, settle=0))
 
-    def test_it_says_what_it_can_do(self) -> None:
+    def test_capabilities_are_declared(self) -> None:
         assert self.make_executor().capabilities == {
             *("submit", "cancel", "resize", "reattach", "detach")
         }

@@ -63,12 +63,12 @@ class Api:
         """Return the body of the reply. Raises :class:`ApiError`."""
         try:
             try:
-                return await self._ask(method, path, body, content_type, query)
+                return await self._request(method, path, body, content_type, query)
             except ApiError as error:
                 if error.status != 401:
                     raise
             await self.close()
-            return await self._ask(method, path, body, content_type, query)
+            return await self._request(method, path, body, content_type, query)
         except ApiError as error:
             error.path = path
             raise
@@ -79,7 +79,7 @@ class Api:
         if session is not None:
             await session.close()
 
-    async def _ask(
+    async def _request(
         self,
         method: str,
         path: str,
@@ -134,7 +134,7 @@ def _error(status: int, text: str, after: str) -> ApiError:
 def _tls(info: Any) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=str(info.ca_path) if info.ca_path else None)
     if info.ca_data:
-        context.load_verify_locations(cadata=_decoded(info.ca_data).decode())
+        context.load_verify_locations(cadata=_decode(info.ca_data).decode())
     if info.insecure:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -146,7 +146,7 @@ def _tls(info: Any) -> ssl.SSLContext:
     return context
 
 
-def _decoded(data: str | bytes) -> bytes:
+def _decode(data: str | bytes) -> bytes:
     raw = data.encode() if isinstance(data, str) else data
     return raw if raw.lstrip().startswith(b"-----") else base64.b64decode(raw)
 
@@ -159,5 +159,5 @@ def _file(stack: contextlib.ExitStack, path: Any, data: str | bytes | None) -> s
         return str(path) if path else None
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ensemble-operator-"))
     found = Path(folder, "pem")
-    found.write_bytes(_decoded(data))
+    found.write_bytes(_decode(data))
     return str(found)

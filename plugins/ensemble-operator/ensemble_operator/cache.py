@@ -56,15 +56,15 @@ class Cache:
         namespace, name = metadata.get("namespace", ""), metadata["name"]
         owner = name if kind == KIND else (metadata.get("labels") or {}).get(LABEL)
         if not owner:
-            return self._told_of_theirs(kind, found, gone=gone)
+            return self._on_foreign_event(kind, found, gone=gone)
         key = (namespace, owner)
         if gone:
             self._drop(key, kind, name, metadata.get("uid", ""))
         else:
-            self._take(key, kind, found)
+            self._store(key, kind, found)
         return key
 
-    def _told_of_theirs(self, kind: str, found: Mapping[str, Any], *, gone: bool) -> Key | None:
+    def _on_foreign_event(self, kind: str, found: Mapping[str, Any], *, gone: bool) -> Key | None:
         """Process an event of an object that blocks an Ensemble's name."""
         metadata = found["metadata"]
         where = (kind, metadata.get("namespace", ""), metadata["name"])
@@ -73,19 +73,19 @@ class Cache:
             self._drop(key, kind, metadata["name"], metadata.get("uid", ""))
         return key if gone else None
 
-    def in_the_way(self) -> list[tuple[Key, str, str]]:
+    def blocking_objects(self) -> list[tuple[Key, str, str]]:
         """Return the foreign objects whose names an Ensemble needs, as (Ensemble, kind, name)."""
         return [(key, kind, name) for (kind, _, name), key in self._in_the_way.items()]
 
-    def _take(self, key: Key, kind: str, found: Mapping[str, Any]) -> None:
+    def _store(self, key: Key, kind: str, found: Mapping[str, Any]) -> None:
         """Store an object, unless a newer version is known or the object was deleted."""
         metadata = found["metadata"]
-        if metadata.get("uid") in self._gone or _older(found, self._known(key, kind, metadata)):
+        if metadata.get("uid") in self._gone or _older(found, self._cached(key, kind, metadata)):
             return
         if kind == KIND:
             self.ensembles[key] = _without_managers(found)
         else:
-            self._children.setdefault(key, {})[(kind, metadata["name"])] = _kept(kind, found)
+            self._children.setdefault(key, {})[(kind, metadata["name"])] = _reduce(kind, found)
             where = (kind, key[0], metadata["name"])
             if (metadata.get("labels") or {}).get(LABEL) == key[1]:
                 self._in_the_way.pop(where, None)
@@ -98,7 +98,7 @@ class Cache:
             self._gone[uid] = None
             while len(self._gone) > _MOST_GONE:
                 del self._gone[next(iter(self._gone))]
-        known = self._known(key, kind, {"name": name})
+        known = self._cached(key, kind, {"name": name})
         if known is None or known["metadata"].get("uid", "") != uid:
             return
         if kind == KIND:
@@ -121,7 +121,7 @@ class Cache:
             there.add((metadata.get("namespace", ""), metadata["name"], metadata.get("uid")))
             owner = (metadata.get("labels") or {}).get(LABEL, "")
             key = (metadata.get("namespace", ""), metadata["name"] if kind == KIND else owner)
-            known = self._known(key, kind, metadata)
+            known = self._cached(key, kind, metadata)
             same = (known or {}).get("metadata", {}).get("resourceVersion")
             if same != metadata.get("resourceVersion") and not _older(found, known):
                 told = self.told(kind, found)
@@ -134,7 +134,7 @@ class Cache:
                 changed |= {told} if told is not None else set()
         return changed
 
-    def _known(self, key: Key, kind: str, metadata: Mapping[str, Any]) -> Object | None:
+    def _cached(self, key: Key, kind: str, metadata: Mapping[str, Any]) -> Object | None:
         if kind == KIND:
             return self.ensembles.get(key)
         return self._children.get(key, {}).get((kind, metadata["name"]))
@@ -145,14 +145,14 @@ class Cache:
         else:
             every = list(self._children.values())
             found = [body for each in every for (k, _), body in each.items() if k == kind]
-        mine = [each for each in found if _labelled(kind, each)]
+        mine = [each for each in found if _has_label(kind, each)]
         return [each for each in mine if namespace in ("", each["metadata"].get("namespace", ""))]
 
-    def wrote(self, key: Key, kind: str, found: Object) -> None:
+    def store_reply(self, key: Key, kind: str, found: Object) -> None:
         """Store the reply to one of our writes, or to a read of a foreign object."""
         # Otherwise the next reconcile might repeat a write that the watches have not reported yet.
         if kind != KIND or key in self.ensembles:
-            self._take(key, kind, found)
+            self._store(key, kind, found)
 
     def deleted(self, key: Key, kind: str, name: str, uid: str) -> None:
         """Record that we have deleted an object."""
@@ -167,7 +167,7 @@ class Cache:
             self._children.pop(key, None)
 
 
-def _labelled(kind: str, found: Mapping[str, Any]) -> bool:
+def _has_label(kind: str, found: Mapping[str, Any]) -> bool:
     """Return whether a list by our label contains the object.
 
     Other objects are foreign. They are cached only because they block a name.
@@ -205,7 +205,7 @@ def _without_managers(found: Mapping[str, Any]) -> Object:
     return {**found, "metadata": metadata}
 
 
-def _kept(kind: str, found: Mapping[str, Any]) -> Object:
+def _reduce(kind: str, found: Mapping[str, Any]) -> Object:
     """Return an object with only those fields that plans use; the whole object is several times
     larger.
     """

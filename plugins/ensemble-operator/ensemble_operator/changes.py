@@ -14,6 +14,7 @@ __all__ = [
     "Create",
     "Delete",
     "Disown",
+    "DryRun",
     "Figures",
     "Finalizer",
     "Forget",
@@ -22,7 +23,6 @@ __all__ = [
     "Observed",
     "Patch",
     "Plan",
-    "Try",
 ]
 
 
@@ -44,7 +44,7 @@ class Create:
 
 
 @dataclass(frozen=True)
-class Try:
+class DryRun:
     """Let the API server validate objects with a dry run."""
 
     bodies: tuple[Object, ...]
@@ -101,7 +101,7 @@ class Forget:
     note: Note | None = None
 
 
-Change = Create | Try | Patch | Delete | Keys | Disown | Finalizer | Forget
+Change = Create | DryRun | Patch | Delete | Keys | Disown | Finalizer | Forget
 
 
 @dataclass(frozen=True)

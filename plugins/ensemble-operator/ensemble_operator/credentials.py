@@ -18,12 +18,12 @@ from .token_holders import (
     RENEW,
     Holder,
     Secrets,
+    belongs_to,
     holders,
     known,
-    lines_of,
-    of_holder,
-    renew_at,
     renewal,
+    renewal_time,
+    token_lines,
     value,
 )
 
@@ -45,10 +45,12 @@ def made(ensemble: Ensemble, secrets: Secrets, now: float) -> list[Object]:
     for holder, data in tokens:
         more = {"tokens.json": document} if holder.secret == tokens_secret(ensemble) else {}
         found.append(_secret(ensemble, holder.secret, {**more, **data, "ca.crt": authority}))
-    return [each for each in found if not _same(each, secrets.get(each["metadata"]["name"]))]
+    return [
+        each for each in found if not _has_same_data(each, secrets.get(each["metadata"]["name"]))
+    ]
 
 
-def _same(new: Object, old: Object | None) -> bool:
+def _has_same_data(new: Object, old: Object | None) -> bool:
     return old is not None and all(
         (old.get("data") or {}).get(k) == v for k, v in new["data"].items()
     )
@@ -59,7 +61,7 @@ def _certificates(ensemble: Ensemble, old: Object | None, folder: Path, now: flo
     from ensemble_service import init_certificates
 
     there = {name: value(old, name) for name in FILES}
-    if old is not None and all(there.values()) and now < renew_at(old):
+    if old is not None and all(there.values()) and now < renewal_time(old):
         return old
     folder.mkdir(mode=0o700)
     renew = bool(there["ca.crt"] and there["ca.key"])
@@ -83,9 +85,9 @@ def _tokens(
     """Return the service's token file, and the data of each holder's Secret."""
     from ensemble_service import TokenFile
 
-    lines = lines_of(secrets, ensemble)
+    lines = token_lines(secrets, ensemble)
     everybody = holders(ensemble)
-    kept = [line for line in lines if any(of_holder(line, each, secrets) for each in everybody)]
+    kept = [line for line in lines if any(belongs_to(line, each, secrets) for each in everybody)]
     path.write_text(json.dumps({"version": 1, "tokens": kept}))
     path.chmod(0o600)
     file = TokenFile(path, clock=lambda: now)

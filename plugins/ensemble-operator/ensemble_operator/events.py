@@ -29,9 +29,9 @@ class Events:
     async def tell(self, found: Object, notes: tuple[Note, ...], now: float) -> None:
         """Post what happened to an Ensemble."""
         for note in notes:
-            await self._tell(found["metadata"], note, said(now))
+            await self._post_event(found["metadata"], note, said(now))
 
-    async def _tell(self, about: dict[str, Any], note: Note, when: str) -> None:
+    async def _post_event(self, about: dict[str, Any], note: Note, when: str) -> None:
         namespace, name = about["namespace"], about["name"]
         _log.log(
             logging.WARNING if note.warning else logging.INFO,

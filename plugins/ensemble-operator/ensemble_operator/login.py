@@ -22,7 +22,7 @@ def log_in(account: Path = _ACCOUNT) -> kopf.ConnectionInfo:
 
     Raises :class:`UsageError` if neither exists.
     """
-    found = _of_account(account) or kopf.login_with_kubeconfig(
+    found = _account_login(account) or kopf.login_with_kubeconfig(
         logger=_log, settings=kopf.OperatorSettings()
     )
     if found is None:
@@ -35,7 +35,7 @@ def log_in(account: Path = _ACCOUNT) -> kopf.ConnectionInfo:
     return found
 
 
-def _of_account(account: Path) -> kopf.ConnectionInfo | None:
+def _account_login(account: Path) -> kopf.ConnectionInfo | None:
     try:
         token = (account / "token").read_text(encoding="utf-8").strip()
     except OSError:

@@ -13,7 +13,7 @@ from typing import Any
 
 from .api import MERGE, Api, ApiError
 from .cache import Cache, Key
-from .changes import Change, Create, Figures, Finalizer, Keys, Observed, Patch, Plan, Try
+from .changes import Change, Create, DryRun, Figures, Finalizer, Keys, Observed, Patch, Plan
 from .credentials import made
 from .events import Events
 from .file_check import FileChecks, option_errors
@@ -48,7 +48,7 @@ Ask = Callable[[Key, Target], Awaitable["Mapping[str, Figures] | None"]]
 
 
 @dataclass
-class _Known:
+class _EnsembleState:
     """State of an Ensemble, apart from its watched objects."""
 
     secrets: dict[str, Object | None] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class Loop:
         self._workers = workers
         self._events = Events(api)
         self._checks = FileChecks()
-        self._known: dict[Key, _Known] = {}
+        self._known: dict[Key, _EnsembleState] = {}
         self._waiting: asyncio.Queue[Key] = asyncio.Queue()
         self._queued: set[Key] = set()
         self._busy: set[Key] = set()
@@ -114,7 +114,7 @@ class Loop:
         if key not in self._busy:
             self._waiting.put_nowait(key)
 
-    def look_in(self, key: Key, seconds: float) -> None:
+    def reconcile_in(self, key: Key, seconds: float) -> None:
         """Reconcile an Ensemble in ``seconds`` seconds, or earlier."""
         loop = asyncio.get_running_loop()
         when = loop.time() + max(0.0, seconds)
@@ -146,7 +146,7 @@ class Loop:
     async def run(self) -> None:
         """Reconcile Ensembles until cancelled."""
         workers = [asyncio.ensure_future(self._work()) for _ in range(self._workers)]
-        workers.append(asyncio.ensure_future(self._ask_all()))
+        workers.append(asyncio.ensure_future(self._poll_services()))
         try:
             await asyncio.gather(*workers)
         finally:
@@ -162,19 +162,19 @@ class Loop:
             self._busy.add(key)
             try:
                 await self._reconcile(key)
-                self._looked(key)
+                self._clear_errors(key)
             except ApiError as error:
                 _log.warning("%s/%s: %s", *key, error)
-                self._trouble(key, (_LOOK, error.path), error)
+                self._postpone(key, (_LOOK, error.path), error)
             except Exception:
                 _log.exception("cannot reconcile %s/%s", *key)
-                self._trouble(key, (_LOOK, ""), ApiError(0, ""))
+                self._postpone(key, (_LOOK, ""), ApiError(0, ""))
             finally:
                 self._busy.discard(key)
                 if key in self._queued:
                     self._waiting.put_nowait(key)
 
-    def _looked(self, key: Key) -> None:
+    def _clear_errors(self, key: Key) -> None:
         """Clear the errors of earlier, interrupted reconciles, after a complete one."""
         if key in self._known:
             troubles = self._known[key].troubles
@@ -190,7 +190,7 @@ class Loop:
             self._known.pop(key, None)
             self._drop_timer(key)
             return
-        known = self._known.setdefault(key, _Known())
+        known = self._known.setdefault(key, _EnsembleState())
         ensemble = None if problems(found) else read(found)
         if ensemble is None and "deletionTimestamp" in found["metadata"]:
             ensemble = blank(found)  # an invalid Ensemble can be deleted, too
@@ -199,17 +199,19 @@ class Loop:
         planned = plan(found, observed, self.settings, now)
         found = await self._write_status(key, known, found, planned)
         if found is not None:
-            await self._carry_out(key, known, found, ensemble, planned)
+            await self._apply_changes(key, known, found, ensemble, planned)
             again = planned.again - now if planned.again is not None else self.settings.resync
             # Reconcile by then at the latest. The random part spreads out Ensembles that were
             # created together.
             spread = self.settings.resync * (0.5 + 0.5 * self._chance())
-            self.look_in(key, min(max(again, 0.1), spread))
+            self.reconcile_in(key, min(max(again, 0.1), spread))
 
-    async def _observe(self, key: Key, known: _Known, ensemble: Ensemble | None) -> Observed:
+    async def _observe(
+        self, key: Key, known: _EnsembleState, ensemble: Ensemble | None
+    ) -> Observed:
         if ensemble is None:
             return Observed()
-        await self._look_at_secrets(key, known, ensemble)
+        await self._read_secrets(key, known, ensemble)
         errors: dict[str, Any] = {}
         named: dict[str, Any] = {}
         for file in files_of(ensemble).values():
@@ -224,7 +226,7 @@ class Loop:
             if digest not in known.options:
                 found_errors = await asyncio.to_thread(option_errors, member.options)
                 known.options[digest] = found_errors
-        await self._look_at_warnings(key, known)
+        await self._read_warnings(key, known)
         target = self._target(ensemble, known)
         known.target = target if not ensemble.status.get("finishedAt") else None
         children = self.cache.children(key)
@@ -247,7 +249,7 @@ class Loop:
             ended=dict(known.ended),
         )
 
-    async def _look_at_secrets(self, key: Key, known: _Known, ensemble: Ensemble) -> None:
+    async def _read_secrets(self, key: Key, known: _EnsembleState, ensemble: Ensemble) -> None:
         """Read the Secrets from time to time. A watch would need permission to read all Secrets."""
         names = secret_names(ensemble)
         now = self._clock()
@@ -263,7 +265,7 @@ class Loop:
                 # Spread out the checks of Ensembles that were created together.
                 known.secrets_due = now + self.settings.secrets * (0.5 + self._chance())
 
-    async def _look_at_warnings(self, key: Key, known: _Known) -> None:
+    async def _read_warnings(self, key: Key, known: _EnsembleState) -> None:
         """Read the newest warning about each stuck pod or Job.
 
         Examples are the kubelet's warnings about volumes, and the controller's warnings about
@@ -284,7 +286,7 @@ class Loop:
         for name in late[:_MOST_ASKED]:
             only = {"fieldSelector": f"involvedObject.name={name},type=Warning"}
             items = (await self.api("GET", KINDS["Event"].path(key[0]), query=only))["items"]
-            last = max(items, key=_occurred, default=None)
+            last = max(items, key=_event_time, default=None)
             if last is not None:
                 known.warnings[name] = f"{last.get('reason')}: {last.get('message', '')}"[:1000]
 
@@ -297,22 +299,22 @@ class Loop:
             raise
         return {**found, "kind": kind}
 
-    async def look_at(self, key: Key, kind: str, name: str) -> None:
+    async def check_blocker(self, key: Key, kind: str, name: str) -> None:
         """Check whether a foreign object still blocks a name. Raises :class:`ApiError`."""
         found = await self._get(kind, key[0], name)
         if found is None:
             self.cache.forget(key, kind, name)
             self.look(key)
         else:
-            self.cache.wrote(key, kind, found)
+            self.cache.store_reply(key, kind, found)
 
-    async def _text(self, key: Key, known: _Known, file: Reference) -> str | None:
+    async def _text(self, key: Key, known: _EnsembleState, file: Reference) -> str | None:
         if file not in known.files:
             found = await self._get("ConfigMap", key[0], file.name)
             known.files[file] = ((found or {}).get("data") or {}).get(file.key)
         return known.files[file]
 
-    def _target(self, ensemble: Ensemble, known: _Known) -> Target | None:
+    def _target(self, ensemble: Ensemble, known: _EnsembleState) -> Target | None:
         secret = known.secrets.get(tokens_secret(ensemble))
         token, authority = value(secret, VIEWER), value(secret, "ca.crt")
         if not token or not authority:
@@ -322,7 +324,7 @@ class Loop:
     # -- carrying out plans -----------------------------------------------------------------------
 
     async def _write_status(
-        self, key: Key, known: _Known, found: Object, planned: Plan
+        self, key: Key, known: _EnsembleState, found: Object, planned: Plan
     ) -> Object | None:
         """Write the planned status. Return the Ensemble, or ``None`` if it is gone."""
         before = found.get("status") or {}
@@ -335,26 +337,31 @@ class Loop:
             written: Object = await self.api("PATCH", path, body, content_type=MERGE)
         except ApiError as error:
             if error.status in (404, 409):  # gone, or another object of that name
-                self.look_in(key, _SOON)
+                self.reconcile_in(key, _SOON)
                 return None
             raise
         self.counts["statuses"] += 1
         known.written = self._clock()
-        self.cache.wrote(key, KIND, written)
+        self.cache.store_reply(key, KIND, written)
         await self._events.tell(found, planned.events, self._clock())
         return written
 
-    async def _carry_out(
-        self, key: Key, known: _Known, found: Object, ensemble: Ensemble | None, planned: Plan
+    async def _apply_changes(
+        self,
+        key: Key,
+        known: _EnsembleState,
+        found: Object,
+        ensemble: Ensemble | None,
+        planned: Plan,
     ) -> None:
         for change in planned.changes:
             what = about(change)
             until, _ = known.troubles.get(what, (0.0, 0))
             if until > self._clock():
-                self.look_in(key, until - self._clock())
+                self.reconcile_in(key, until - self._clock())
                 continue
             try:
-                if isinstance(change, Try):
+                if isinstance(change, DryRun):
                     await self._try(key, known, change)
                 elif isinstance(change, Keys):
                     assert ensemble is not None
@@ -373,9 +380,9 @@ class Loop:
                 await self._events.tell(found, (change.note,), self._clock())
         if planned.changes:
             # Watches report the write too, but not if it changed nothing.
-            self.look_in(key, 0.5)
+            self.reconcile_in(key, 0.5)
 
-    async def _try(self, key: Key, known: _Known, change: Try) -> None:
+    async def _try(self, key: Key, known: _EnsembleState, change: DryRun) -> None:
         """Validate objects with dry runs, and remember the accepted ones."""
         for body in change.bodies:
             what = body["kind"], body["metadata"]["name"]
@@ -390,36 +397,36 @@ class Loop:
                 known.tried[what] = digest
         self.look(key)
 
-    def _failed(self, key: Key, known: _Known, change: Change, error: ApiError) -> None:
+    def _failed(self, key: Key, known: _EnsembleState, change: Change, error: ApiError) -> None:
         kind, name = what = about(change)
         if kind == "Secret":
             known.secrets.pop(name, None)
         # A JSON patch for an object that has changed in the meantime fails with 422.
         if error.status == 409 or (error.status == 422 and isinstance(change, Finalizer)):
             self.counts["conflicts"] += 1
-            self.look_in(key, _SOON * (1 + self._chance()))
+            self.reconcile_in(key, _SOON * (1 + self._chance()))
         elif error.status == 404 and not isinstance(change, Create):
             self.cache.forget(key, kind, name)
-            self.look_in(key, _SOON)
+            self.reconcile_in(key, _SOON)
         elif error.status in (400, 413, 422) and isinstance(change, (Create, Patch)):
             known.refused[what] = (change.body["metadata"]["annotations"][HASH], error.message)
             self.look(key)
         else:
             _log.warning("%s/%s: %s %s: %s", *key, kind, name, error)
             known.words[what] = error.message
-            self._trouble(key, what, error)
+            self._postpone(key, what, error)
 
-    def _trouble(self, key: Key, what: tuple[str, str], error: ApiError) -> None:
+    def _postpone(self, key: Key, what: tuple[str, str], error: ApiError) -> None:
         """Postpone the retry of ``what``, for longer after each failure."""
         self.counts["errors"] += 1
-        known = self._known.setdefault(key, _Known())
+        known = self._known.setdefault(key, _EnsembleState())
         _, failed = known.troubles.get(what, (0.0, 0))
         pause = min(_LAST, _FIRST * 2.0**failed) * (0.5 + self._chance() / 2)
         pause = max(pause, min(error.after, _LAST))
         known.troubles[what] = (self._clock() + pause, min(failed + 1, 20))
-        self.look_in(key, pause)
+        self.reconcile_in(key, pause)
 
-    async def _make_keys(self, key: Key, known: _Known, ensemble: Ensemble) -> None:
+    async def _make_keys(self, key: Key, known: _EnsembleState, ensemble: Ensemble) -> None:
         written = await asyncio.to_thread(made, ensemble, dict(known.secrets), self._clock())
         for body in written:
             name = body["metadata"]["name"]
@@ -438,7 +445,7 @@ class Loop:
 
     # -- services ----------------------------------------------------------------------------------
 
-    async def _ask_all(self) -> None:
+    async def _poll_services(self) -> None:
         """Query every service about its members, at regular intervals."""
         asked: dict[Key, float] = {}
         under_way: set[asyncio.Task[None]] = set()
@@ -447,14 +454,14 @@ class Loop:
             for key, known in list(self._known.items()):
                 if known.target is not None and loop.time() >= asked.get(key, 0.0):
                     asked[key] = loop.time() + self.settings.ask * (0.9 + 0.2 * self._chance())
-                    task = asyncio.ensure_future(self._ask_one(key, known, known.target))
+                    task = asyncio.ensure_future(self._poll_service(key, known, known.target))
                     under_way.add(task)
                     task.add_done_callback(under_way.discard)
             for key in [key for key in asked if key not in self._known]:
                 del asked[key]
             await asyncio.sleep(min(0.5, self.settings.ask / 4))
 
-    async def _ask_one(self, key: Key, known: _Known, target: Target) -> None:
+    async def _poll_service(self, key: Key, known: _EnsembleState, target: Target) -> None:
         found = await self._ask(key, target)
         if found is None:
             return
@@ -472,7 +479,7 @@ class Loop:
             self.look(key)
 
 
-def _occurred(event: Mapping[str, Any]) -> tuple[str, int]:
+def _event_time(event: Mapping[str, Any]) -> tuple[str, int]:
     """Return when an Event last occurred, as a key for sorting.
 
     Times are often whole seconds. Of two Events in one second, the one written last is the newer.

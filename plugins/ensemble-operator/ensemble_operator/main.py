@@ -72,7 +72,7 @@ def check(files: tuple[str, ...]) -> int:
     errors: list[EnsembleError] = []
     for file in files:
         for found in _ensembles(file):
-            wrong = _errors_of(file, found)
+            wrong = _file_errors(file, found)
             errors += wrong
             if not wrong:
                 print_line(f"{file}: {found['metadata']['name']}: valid")
@@ -108,7 +108,7 @@ def _ensembles(file: str) -> list[dict[str, Any]]:
     return found
 
 
-def _errors_of(file: str, found: dict[str, Any]) -> list[EnsembleError]:
+def _file_errors(file: str, found: dict[str, Any]) -> list[EnsembleError]:
     from ensemble_operator.file_check import errors_of
     from ensemble_operator.resource import problems, read
 
@@ -138,20 +138,20 @@ def render(files: tuple[str, ...]) -> int:
     """
     import yaml
 
-    from ensemble_operator.names import without_nothing
+    from ensemble_operator.names import without_none
 
     errors: list[EnsembleError] = []
     documents: list[dict[str, Any]] = []
     for file in files:
         for found in _ensembles(file):
-            wrong = _errors_of(file, found)
+            wrong = _file_errors(file, found)
             errors += wrong
             documents += [] if wrong else _objects(found)
     if errors:
         raise FileErrors(errors)
     for each in documents:
         print_line("---")
-        print_line(yaml.safe_dump(without_nothing(each), sort_keys=False).rstrip("\n"))
+        print_line(yaml.safe_dump(without_none(each), sort_keys=False).rstrip("\n"))
     return 0
 
 

@@ -120,7 +120,7 @@ def _mount(member: Member) -> str:
     return path
 
 
-def _words(ensemble: Ensemble, member: Member, tag: str) -> list[str]:
+def _broker_command(ensemble: Ensemble, member: Member, tag: str) -> list[str]:
     """Return the command on the lead broker."""
     name = f"{ensemble.namespace}/{member_object(ensemble, member.name)}"
     options = [f"--option={key}={value}" for key, value in sorted(member.options.items())]
@@ -189,7 +189,7 @@ def member_objects(
     ``digest``.
     """
     tag = run_tag(ensemble, member.name, digest)
-    words = _words(ensemble, member, tag)
+    words = _broker_command(ensemble, member, tag)
     files = config_map(ensemble, member.name, words, text, digest)
     found = [files]
     if not (member.minicluster.get("network") or {}).get("headlessName"):
@@ -313,11 +313,11 @@ def _add_run(ensemble: Ensemble, member: Member, container: Object, files: str) 
     # A restarted container must ignore the files of the previous one.
     fresh = f"rm -f {mount}/ensemble.pid*"
     stop = f"cp {_ENTRY}/stop.sh {mount}/ensemble-stop && chmod 755 {mount}/ensemble-stop"
-    added = [fresh, stop, *_installed(ensemble, mount)]
+    added = [fresh, stop, *_path_lines(ensemble, mount)]
     commands["pre"] = "\n".join(filter(None, [commands.get("pre", "").rstrip(), *added]))
 
 
-def _installed(ensemble: Ensemble, mount: str) -> list[str]:
+def _path_lines(ensemble: Ensemble, mount: str) -> list[str]:
     """Return shell lines that put ``ensemble`` on the PATH."""
     method = ensemble.install["method"]
     if method == "View":

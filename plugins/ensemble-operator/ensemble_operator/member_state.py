@@ -58,7 +58,7 @@ def job_of(main: Object, job: Object | None) -> Object | None:
     """
     if main["kind"] == "Job":
         return main
-    return job if job is not None and _owned(job, main["metadata"].get("uid")) else None
+    return job if job is not None and _is_owned(job, main["metadata"].get("uid")) else None
 
 
 def job_failed(job: Object | None) -> bool:
@@ -125,7 +125,7 @@ def first_pods(pods: Iterable[Object], main: Object, job: Object | None) -> list
         made = main["metadata"].get("creationTimestamp", "")
         return [pod for pod in found if pod["metadata"].get("creationTimestamp", "") >= made]
     own = job_of(main, job)
-    return [pod for pod in found if own is not None and _owned(pod, own["metadata"].get("uid"))]
+    return [pod for pod in found if own is not None and _is_owned(pod, own["metadata"].get("uid"))]
 
 
 def any_stopping(pods: Iterable[Object], job: str, now: float) -> bool:
@@ -147,7 +147,7 @@ def gone_at(pod: Object) -> float:
     return math.inf if until is None else seconds(until) + _LATE
 
 
-def _owned(found: Object, uid: object) -> bool:
+def _is_owned(found: Object, uid: object) -> bool:
     owners = found["metadata"].get("ownerReferences") or ()
     return uid is not None and any(each.get("uid") == uid for each in owners)
 
@@ -192,7 +192,7 @@ def pod_state(pod: Object | None, container: str) -> PodState:
     state = (mine or {}).get("state") or {}
     ended = state.get("terminated")
     if ended is not None:
-        return _ended(ended, started)
+        return _ended_state(ended, started)
     if status.get("phase") in ("Failed", "Succeeded"):
         why = status.get("message") or status.get("reason") or "the pod is gone"
         return PodState("lost", message=why[:1000], started=started)
@@ -203,7 +203,7 @@ def pod_state(pod: Object | None, container: str) -> PodState:
     return PodState("waiting", message=trouble_of(pod)[1])
 
 
-def _ended(ended: Object, started: str) -> PodState:
+def _ended_state(ended: Object, started: str) -> PodState:
     said = _SAID.search(ended.get("message") or "")
     code = int(ended.get("exitCode") or 0)
     if said is not None:

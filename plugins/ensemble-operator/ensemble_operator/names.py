@@ -25,11 +25,11 @@ __all__ = [
     "Object",
     "child",
     "content",
-    "is_mine",
+    "is_owned",
     "member_object",
     "mine",
     "run_tag",
-    "without_nothing",
+    "without_none",
 ]
 
 Object = dict[str, Any]
@@ -133,7 +133,7 @@ def mine(ensemble: Ensemble, component: str) -> dict[str, str]:
     }
 
 
-def is_mine(ensemble: Ensemble, found: Mapping[str, Any]) -> bool:
+def is_owned(ensemble: Ensemble, found: Mapping[str, Any]) -> bool:
     """Return whether an object belongs to this Ensemble, not to an earlier one with its name."""
     owners = found["metadata"].get("ownerReferences", ())
     return any(each.get("uid") == ensemble.uid and each.get("controller") for each in owners)
@@ -155,10 +155,10 @@ def run_tag(ensemble: Ensemble, member: str, digest: str) -> str:
     return f"{ensemble.name}-{member}-{content([ensemble.uid, digest])[:10]}"
 
 
-def without_nothing(value: Any) -> Any:
+def without_none(value: Any) -> Any:
     """Return a body for creation, without absent fields (``None``)."""
     if isinstance(value, dict):
-        return {key: without_nothing(each) for key, each in value.items() if each is not None}
+        return {key: without_none(each) for key, each in value.items() if each is not None}
     if isinstance(value, list):
-        return [without_nothing(each) for each in value]
+        return [without_none(each) for each in value]
     return value

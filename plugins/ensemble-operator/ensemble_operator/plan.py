@@ -14,6 +14,7 @@ from .changes import (
     Create,
     Delete,
     Disown,
+    DryRun,
     Finalizer,
     Forget,
     Keys,
@@ -21,11 +22,10 @@ from .changes import (
     Observed,
     Patch,
     Plan,
-    Try,
 )
 from .member_objects import RUNNER, member_objects, run_objects, token_secret
 from .member_state import gone_at, is_set_up, waits_since
-from .names import HASH, ORPHAN, Object, content, is_mine, member_object
+from .names import HASH, ORPHAN, Object, content, is_owned, member_object
 from .pod_plan import BEAT, Part, PartPlan, members_leave, plan_part
 from .resource import Ensemble, Reference, overreaching, problems, read
 from .service_objects import address, service_objects, tls_secret
@@ -33,7 +33,7 @@ from .settings import Settings
 from .status import Verdict, conditions, not_new, service_verdict, sums, transitions, whole
 from .times import said, seconds
 from .token_holders import awaited, holders, secret_names, value, wanted
-from .withdrawal import run_is_there
+from .withdrawal import can_withdraw
 
 __all__ = ["blank", "files_of", "plan"]
 
@@ -100,7 +100,7 @@ class _Planning:
         self.notes: list[Note] = []
         self.conflicts: list[str] = []
         self.refused: list[str] = []
-        self.waited_for = self._secrets_waited_for()
+        self.waited_for = self._awaited_secrets()
         self.parts = self._wanted_parts()
 
     def plan(self) -> Plan:
@@ -112,8 +112,8 @@ class _Planning:
         if not valid[0]:
             return _refused(ensemble, valid, self.now, tuple(self.changes))
         own_tls = ensemble.sidecar.tls_secret
-        finished = self._finished_before()
-        if finished and ensemble.ttl is not None and self._over_since() + ensemble.ttl <= self.now:
+        finished = self._was_finished()
+        if finished and ensemble.ttl is not None and self._finished_at() + ensemble.ttl <= self.now:
             return Plan((*self.changes, Forget()), ensemble.status)
         self.conflicts += [f"Secret {each}" for each in self.waited_for if each != own_tls]
         if not self.waited_for and wanted(ensemble, self.observed.secrets, self.now):
@@ -126,7 +126,7 @@ class _Planning:
             ready = (False, "NoSecret", f"the Secret {own_tls} is missing or has no ca.crt")
         parts = self._parts(ready[0] and not self.conflicts, finished)
         self._prune(parts)
-        self.changes = [each for each in self.changes if not self._in_vain(each)]
+        self.changes = [each for each in self.changes if not self._was_rejected(each)]
         if self.refused:
             valid = (False, "InvalidMember", "; ".join(self.refused)[:4096])
         if self.conflicts:
@@ -149,11 +149,11 @@ class _Planning:
         ensemble = self.ensemble
         if ORPHAN in ensemble.finalizers:
             kept = [*self.observed.children.values(), *self.observed.secrets.values()]
-            mine = [each for each in kept if each is not None and is_mine(ensemble, each)]
+            mine = [each for each in kept if each is not None and is_owned(ensemble, each)]
             self.changes += [Disown(each) for each in mine] or [Finalizer(False)]
         return Plan(tuple(self.changes), {**ensemble.status, "phase": "Terminating"})
 
-    def _finished_before(self) -> bool:
+    def _was_finished(self) -> bool:
         """Return whether everything is over according to the recorded status."""
         if not self.ensemble.status.get("finishedAt"):
             return False
@@ -165,7 +165,7 @@ class _Planning:
             if part.runs
         )
 
-    def _over_since(self) -> float:
+    def _finished_at(self) -> float:
         return seconds(self.ensemble.status.get("finishedAt"))
 
     def _valid(self) -> Verdict:
@@ -207,7 +207,7 @@ class _Planning:
             if each not in known
         ]
 
-    def _secrets_waited_for(self) -> list[str]:
+    def _awaited_secrets(self) -> list[str]:
         """Return the Secrets that users must create or remove."""
         ensemble, secrets = self.ensemble, self.observed.secrets
         names = secret_names(ensemble)
@@ -218,7 +218,7 @@ class _Planning:
 
     # -- objects -----------------------------------------------------------------------------------
 
-    def _in_vain(self, change: Change) -> bool:
+    def _was_rejected(self, change: Change) -> bool:
         """Return whether the API server has rejected exactly this body."""
         if not isinstance(change, (Create, Patch)):
             return False
@@ -250,7 +250,7 @@ class _Planning:
             for key, body in pairs
             if body in absent
         ):
-            self.changes.append(Try(tuple(absent), part.given))
+            self.changes.append(DryRun(tuple(absent), part.given))
             return False
         missing = [body for body in part.objects[:-1] if not self._make(body)]
         return not missing
@@ -263,7 +263,7 @@ class _Planning:
             note = Note("Created", f"made {kind} {name}") if kind == "Deployment" else None
             self.changes.append(Create(body, note))
             return False
-        if not is_mine(self.ensemble, found):
+        if not is_owned(self.ensemble, found):
             self.conflicts.append(f"{kind} {name}")
             return False
         if "deletionTimestamp" in found["metadata"]:
@@ -294,7 +294,7 @@ class _Planning:
     def _parts(self, ready: bool, finished: bool) -> list[tuple[Part, PartPlan]]:
         done: list[tuple[Part, PartPlan]] = []
         leaves = members_leave(self.ensemble, self.parts, self.observed)
-        needed = leaves and run_is_there(self.ensemble, self.observed, self.now)
+        needed = leaves and can_withdraw(self.ensemble, self.observed, self.now)
         for part in self.parts:
             name = part.main["metadata"]["name"]
             there = (part.main["kind"], name) in self.observed.children
@@ -333,11 +333,11 @@ class _Planning:
         in_use = {
             name
             for (kind, _), found in self.observed.children.items()
-            if kind in ("MiniCluster", "Job") and is_mine(self.ensemble, found)
+            if kind in ("MiniCluster", "Job") and is_owned(self.ensemble, found)
             for name in _config_maps(found)
         }
         for (kind, name), found in sorted(self.observed.children.items()):
-            if kind not in _PRUNED or (kind, name) in named or not is_mine(self.ensemble, found):
+            if kind not in _PRUNED or (kind, name) in named or not is_owned(self.ensemble, found):
                 continue
             if (kind, name) == ("Service", f"{self.ensemble.name}-grpc"):
                 continue
@@ -350,14 +350,14 @@ class _Planning:
         for entry in self.ensemble.status.get("members") or ():
             secret = token_secret(self.ensemble, entry["name"])
             found_secret = self.observed.secrets.get(secret)
-            if secret not in known and found_secret and is_mine(self.ensemble, found_secret):
+            if secret not in known and found_secret and is_owned(self.ensemble, found_secret):
                 self.changes.append(Delete("Secret", secret, found_secret["metadata"]["uid"]))
 
     # -- the status --------------------------------------------------------------------------------
 
     def _result(self, valid: Verdict, parts: list[PartPlan], service: Verdict) -> Plan:
         ensemble, before = self.ensemble, self.ensemble.status
-        ended = self._ended(parts)
+        ended = self._end_verdict(parts)
         over = bool(parts) and ended is not None
         members = self._members_ready(parts)
         verdicts: dict[str, Verdict] = {"Valid": valid, "ServiceReady": service}
@@ -387,11 +387,11 @@ class _Planning:
         status["members"] = [each.entry for each in parts]
         if over:
             status["finishedAt"] = before.get("finishedAt") or said(self.now)
-        self._told(verdicts)
+        self._add_transition_notes(verdicts)
         again = [each.again for each in parts if each.again is not None]
-        return self._sparing(status, again)
+        return self._with_minimal_status(status, again)
 
-    def _ended(self, parts: list[PartPlan]) -> Verdict | None:
+    def _end_verdict(self, parts: list[PartPlan]) -> Verdict | None:
         """Return how everything ended; ``None`` while something has not ended."""
         if not parts or not all(each.over or not self._runs(each) for each in parts):
             return None
@@ -421,7 +421,7 @@ class _Planning:
         reason, words = waiting[0].waits
         return False, reason, words
 
-    def _told(self, verdicts: dict[str, Verdict]) -> None:
+    def _add_transition_notes(self, verdicts: dict[str, Verdict]) -> None:
         ensemble, before = self.ensemble, self.ensemble.status
         self.notes += transitions(ensemble, verdicts)
         if before.get("observedGeneration") == ensemble.generation:
@@ -437,7 +437,7 @@ class _Planning:
             named = ", ".join(branches)
             self.notes.append(Note("Ignored", f"branch of {named}: {why}", warning=True))
 
-    def _sparing(self, status: dict[str, Any], again: list[float]) -> Plan:
+    def _with_minimal_status(self, status: dict[str, Any], again: list[float]) -> Plan:
         """Return the plan, keeping the old status if nothing relevant has changed."""
         before = self.ensemble.status
         same, but_figures = not_new(status, before)

@@ -23,10 +23,10 @@ from .member_state import (
     pod_state,
     trouble_of,
 )
-from .names import FILE, RUN, TEMPLATE, WITHDRAWS, Object, is_mine
+from .names import FILE, RUN, TEMPLATE, WITHDRAWS, Object, is_owned
 from .resource import Ensemble
 from .times import said, seconds
-from .withdrawal import outcome, owed, withdrawal
+from .withdrawal import outcome, run_to_withdraw, withdrawal
 
 __all__ = ["BEAT", "Part", "PartPlan", "members_leave", "plan_part"]
 
@@ -90,8 +90,8 @@ def members_leave(ensemble: Ensemble, parts: Iterable[Part], observed: Observed)
         return False
     names = {part.main["metadata"]["name"]: part for part in parts if not part.runs}
     return any(
-        kind == "MiniCluster" and name in names and is_mine(ensemble, found)
-        and _outdated(names[name], found)
+        kind == "MiniCluster" and name in names and is_owned(ensemble, found)
+        and _difference(names[name], found)
         for (kind, name), found in observed.children.items()
     )  # fmt: skip
 
@@ -120,9 +120,9 @@ def plan_part(
     plan = PartPlan(
         {"name": part.name, "minicluster": name} if kind == "MiniCluster" else {"name": part.name}
     )
-    if found is not None and not is_mine(ensemble, found):
+    if found is not None and not is_owned(ensemble, found):
         plan.conflict = f"{kind} {name}"
-        plan.entry |= _kept(before)
+        plan.entry |= _kept_status(before)
         return plan
     plan.there = found is not None
     if part.runs and before.get("finishedAt") and before.get("run") == part.tag:
@@ -141,7 +141,7 @@ def plan_part(
             plan.changes.append(_delete(found, Note("Pruned", f"removed {name}: the run is over")))
         return plan
     if found is not None and "deletionTimestamp" in found["metadata"]:
-        plan.entry |= _kept(before)
+        plan.entry |= _kept_status(before)
         plan.waits = ("WaitingForPods", f"{name} is being removed")
         return plan
     if _runs_outside(ensemble, part) and _withdraws(
@@ -151,7 +151,7 @@ def plan_part(
     if found is None:
         if any_stopping(observed.pods, name, now):
             may_begin, plan.waits = False, ("WaitingForPods", f"a pod of {name} has not ended yet")
-        _absent(ensemble, part, before, plan, now, may_begin=may_begin)
+        _plan_missing(ensemble, part, before, plan, now, may_begin=may_begin)
         return plan
     figures = observed.figures.get(f"{ensemble.namespace}/{name}", Figures())
     _present(
@@ -178,11 +178,11 @@ def _withdraws(
     """Plan the withdrawal of the part's run. Return whether one is in progress or has just
     ended.
     """
-    tag = owed(ensemble, observed)
+    tag = run_to_withdraw(ensemble, observed)
     due = bool(tag) and (leaves or tag != part.tag)
     name = part.main["metadata"]["name"]
     if found is None:
-        plan.entry |= _kept(before) if tag else {}
+        plan.entry |= _kept_status(before) if tag else {}
         if due and not any_stopping(observed.pods, name, now):
             made = Note("Created", f"created Job {name}, which cancels the jobs of run {tag}")
             plan.changes.append(Create(withdrawal(ensemble, part.main, tag), made))
@@ -193,7 +193,7 @@ def _withdraws(
     if isinstance(why, float):
         plan.again, why = why, None
     if why is None:
-        plan.entry |= _kept(before)
+        plan.entry |= _kept_status(before)
     elif why:
         words = f"jobs of run {tag} may be lost, because not all could be cancelled: {why}"
         plan.notes.append(Note("NotWithdrawn", words, warning=True))
@@ -202,7 +202,7 @@ def _withdraws(
     return True
 
 
-def _kept(before: Mapping[str, Any]) -> dict[str, Any]:
+def _kept_status(before: Mapping[str, Any]) -> dict[str, Any]:
     kept = ("run", "file", "startedAt", "restarts")
     return {key: before[key] for key in kept if key in before}
 
@@ -212,7 +212,7 @@ def _delete(found: Object, note: Note) -> Delete:
     return Delete(found["kind"], metadata["name"], metadata["uid"], note)
 
 
-def _absent(
+def _plan_missing(
     ensemble: Ensemble,
     part: Part,
     before: Mapping[str, Any],
@@ -230,7 +230,7 @@ def _absent(
         why = f"{name} was deleted while it ran, and without a journal its run cannot be resumed"
         _finish(part, before, plan, None, "Lost", why, now)
         return
-    plan.entry |= _kept(before) if begun else {}
+    plan.entry |= _kept_status(before) if begun else {}
     if may_begin:
         made = Note("Created", f"made {part.main['kind']} {name}")
         plan.changes.append(Create(part.main, made))
@@ -300,9 +300,9 @@ def _present(
             why = state.message or "some of its pods ended before the run"
             _finish(part, before, plan, state.exit_code, "Lost", why, now)
         else:
-            _begin_again(found, before, plan, state, now, needed=needed)
+            _recreate(found, before, plan, state, now, needed=needed)
         return
-    plan.outdated = _outdated(part, found)
+    plan.outdated = _difference(part, found)
     if plan.outdated and ensemble.update_policy == "Recreate":
         note = Note("Recreated", f"{plan.outdated}; recreating it")
         plan.changes += [] if needed else [_delete(found, note)]
@@ -313,16 +313,16 @@ def _present(
     if state.message:
         plan.entry["message"] = state.message
     _lost(before, plan, lost, part.container, name)
-    _beats(part, before, plan, state, figures, name, now)
+    _set_readiness(part, before, plan, state, figures, name, now)
     if not plan.ready:
-        why = _why_it_waits(found, job, observed, now)
+        why = _wait_reason(found, job, observed, now)
         reason, words = plan.waits
         plan.waits = (reason, f"{words}; {why}" if why and why not in words else words)
         if state.phase == "absent":  # no event reports that a Job or pod was not created
             plan.again = plan.again or now + _SOON + 1
 
 
-def _why_it_waits(found: Object, job: Object | None, observed: Observed, now: float) -> str:
+def _wait_reason(found: Object, job: Object | None, observed: Observed, now: float) -> str:
     """Return why the pods of a MiniCluster or Job wait, from their status and Events."""
     name = found["metadata"]["name"]
     pods = [p for p in observed.pods if (p["metadata"].get("labels") or {}).get("job-name") == name]
@@ -342,7 +342,7 @@ def _why_it_waits(found: Object, job: Object | None, observed: Observed, now: fl
     return ""
 
 
-def _begin_again(
+def _recreate(
     found: Object,
     before: Mapping[str, Any],
     plan: PartPlan,
@@ -362,7 +362,7 @@ def _begin_again(
     pause = min(_PAUSE * 2.0 ** (times - 1), _LONGEST_PAUSE) if times else 0.0
     why = state.message or f"some pods of {name} ended before the run"
     plan.waits = ("WaitingForPods", _NEEDED if needed else why)
-    plan.entry |= _kept(before) | {"restarts": times}
+    plan.entry |= _kept_status(before) | {"restarts": times}
     if lasted < pause:
         plan.again = now + pause - lasted
         return
@@ -388,7 +388,7 @@ def _lost(
         plan.notes.append(Note("MemberLost", words, warning=True))
 
 
-def _outdated(part: Part, found: Object) -> str:
+def _difference(part: Part, found: Object) -> str:
     """Return how the existing object differs from the wanted one, as a condition's reason and
     message.
 
@@ -433,7 +433,7 @@ def _finish(
     plan.notes.append(Note(reason, f"the run of {part.name} {words}", result != "Succeeded"))
 
 
-def _beats(
+def _set_readiness(
     part: Part,
     before: Mapping[str, Any],
     plan: PartPlan,

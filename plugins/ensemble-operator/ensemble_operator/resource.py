@@ -144,7 +144,7 @@ def problems(found: Object, old: Object | None = None) -> list[Problem]:
     wrong = list(_shape(found.get("spec"), SPEC, "spec"))
     if wrong:
         return wrong
-    wrong = [Problem(path, rule.message) for path, rule in _broken(found, old)]
+    wrong = [Problem(path, rule.message) for path, rule in _broken_rules(found, old)]
     return wrong or list(_unfit(found["spec"]))
 
 
@@ -168,7 +168,7 @@ def _shape(value: Any, schema: Object, path: str) -> Iterator[Problem]:
     right: bool = isinstance(value, kinds[kind])
     if not right or (kind == "integer" and isinstance(value, bool)):
         article = "an" if kind[0] in "aeio" else "a"
-        yield Problem(path, f"must be {article} {kind}, not {_kind_of(value)}")
+        yield Problem(path, f"must be {article} {kind}, not {_type_name(value)}")
     elif kind == "object":
         yield from _object(value, schema, path)
     elif kind == "array":
@@ -208,12 +208,12 @@ def _object(value: dict[str, Any], schema: Object, path: str) -> Iterator[Proble
             yield Problem(place, f"is unknown{near}")
 
 
-def _kind_of(value: Any) -> str:
+def _type_name(value: Any) -> str:
     names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean"}
     return names.get(type(value), "nothing" if value is None else "a number")
 
 
-def _broken(found: Object, old: Object | None) -> Iterator[tuple[str, Rule]]:
+def _broken_rules(found: Object, old: Object | None) -> Iterator[tuple[str, Rule]]:
     spec = found["spec"]
     places: dict[str, list[tuple[str, Any]]] = {
         "object": [("metadata.name", found)],

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["MEMBER_LIMIT", "NAME_LIMIT", "RULES", "Rule", "of_place"]
+__all__ = ["MEMBER_LIMIT", "NAME_LIMIT", "RULES", "Rule", "rules_at"]
 
 #: Maximum number of members of an Ensemble, and of characters in its name (pod names have at most
 #: 63).
@@ -29,7 +29,7 @@ class Rule:
     old: bool = False  #: whether the rule is about changes
 
 
-def of_place(place: str) -> dict[str, Any]:
+def rules_at(place: str) -> dict[str, Any]:
     """Return the rules of a place, in the form that a schema uses."""
     found = [{"rule": r.cel, "message": r.message} for r in RULES if r.place == place]
     return {"x-kubernetes-validations": found} if found else {}
@@ -49,14 +49,14 @@ def _distinct(spec: Mapping[str, Value]) -> bool:
     return len(names) == len(set(names))
 
 
-def _same_size(new: Mapping[str, Value], old: Mapping[str, Value]) -> bool:
+def _has_same_size(new: Mapping[str, Value], old: Mapping[str, Value]) -> bool:
     if new.get("resize", "Rules") == "None":
         return True
     sizes = [each["minicluster"]["spec"].get("size") for each in (new, old)]
     return bool(sizes[0] == sizes[1])
 
 
-def _sizes_kept(spec: Mapping[str, Value], old: Mapping[str, Value]) -> bool:
+def _keeps_sizes(spec: Mapping[str, Value], old: Mapping[str, Value]) -> bool:
     pairs: Sequence[tuple[Value, Value]] = [
         (new, was)
         for new, was in zip(spec["members"], old["members"], strict=False)
@@ -64,7 +64,7 @@ def _sizes_kept(spec: Mapping[str, Value], old: Mapping[str, Value]) -> bool:
     ]
     named = {each["name"]: each for each in old["members"] if "name" in each}
     found = [(new, named[new["name"]]) for new in spec["members"] if new.get("name") in named]
-    return all(_same_size(new, was) for new, was in (*pairs, *found))
+    return all(_has_same_size(new, was) for new, was in (*pairs, *found))
 
 
 def _port(port: Value) -> bool:
@@ -80,7 +80,7 @@ def _in_order(*names: str) -> Callable[[Mapping[str, Value]], bool]:
     return holds
 
 
-def _ordered(small: str, large: str) -> Rule:
+def _order_rule(small: str, large: str) -> Rule:
     return Rule(
         "minicluster.spec",
         f"!has(self.{small}) || !has(self.{large}) || self.{small} <= self.{large}",
@@ -134,14 +134,14 @@ RULES: tuple[Rule, ...] = (
         f"{_SAME.format(new='self.members[i]', old='oldSelf.members[i]')}) && "
         "self.members.all(m, !has(m.name) || oldSelf.members.all(o, !has(o.name) || "
         f"o.name != m.name || {_SAME.format(new='m', old='o')}))",
-        _sizes_kept,
+        _keeps_sizes,
         "'size' is only the initial size; later, rules or the autoscaler set it: use kubectl "
         "scale on the MiniCluster, or set 'resize: None'",
         old=True,
     ),
-    _ordered("minSize", "size"),
-    _ordered("size", "maxSize"),
-    _ordered("minSize", "maxSize"),
+    _order_rule("minSize", "size"),
+    _order_rule("size", "maxSize"),
+    _order_rule("minSize", "maxSize"),
     Rule(
         "minicluster.spec",
         "!has(self.cleanup) || !self.cleanup",

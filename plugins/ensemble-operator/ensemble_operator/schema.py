@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .rules import MEMBER_LIMIT, of_place
+from .rules import MEMBER_LIMIT, rules_at
 
 __all__ = ["GROUP", "KIND", "PLURAL", "SPEC", "VERSION", "definition"]
 
@@ -42,7 +42,7 @@ def _object(about: str, properties: Mapping[str, Schema], **more: Any) -> Schema
     return {"type": "object", "description": about, "properties": dict(properties), **more}
 
 
-def _kept(about: str) -> Schema:
+def _open_object(about: str) -> Schema:
     return {"type": "object", "description": about, **_KEEP}
 
 
@@ -55,7 +55,7 @@ def _list(about: str, items: Schema, most: int, **more: Any) -> Schema:
     return {"type": "array", "description": about, "items": items, "maxItems": most, **more}
 
 
-def _whole(about: str, least: int = 1, **more: Any) -> Schema:
+def _integer(about: str, least: int = 1, **more: Any) -> Schema:
     return {"type": "integer", "format": "int32", "description": about, "minimum": least, **more}
 
 
@@ -88,14 +88,14 @@ _MINICLUSTER = _object(
         "spec": _object(
             "The MiniCluster's spec.",
             {
-                "size": _whole("Initial number of nodes. Default: 1."),
-                "minSize": _whole("Fewest nodes. Default: 1."),
-                "maxSize": _whole("Most nodes. Default: 'size'."),
+                "size": _integer("Initial number of nodes. Default: 1."),
+                "minSize": _integer("Fewest nodes. Default: 1."),
+                "maxSize": _integer("Most nodes. Default: 'size'."),
                 "cleanup": {"type": "boolean"},
                 "containers": _list("Containers of each pod.", _CONTAINER, 16, minItems=1),
             },
             required=["containers"],
-            **of_place("minicluster.spec"),
+            **rules_at("minicluster.spec"),
             **_KEEP,
         )
     },
@@ -124,7 +124,7 @@ _MEMBER = _object(
             *("Rules", "HPA", "External", "None"),
             default="Rules",
         ),
-        "autoscaling": _kept("Spec of a HorizontalPodAutoscaler (autoscaling/v2), for HPA."),
+        "autoscaling": _open_object("Spec of a HorizontalPodAutoscaler (autoscaling/v2), for HPA."),
         "branch": _text("Accepted and ignored: nothing is installed from git."),
     },
     required=["minicluster"],
@@ -141,17 +141,17 @@ _SIDECAR = _object(
             "x-kubernetes-int-or-string": True,
             "description": "The port of the service, as a number or as text.",
             "default": 50051,
-            **of_place("sidecar.port"),
+            **rules_at("sidecar.port"),
         },
-        "metricsPort": _whole("Port of /metrics and /healthz.", maximum=65535, default=9464),
+        "metricsPort": _integer("Port of /metrics and /healthz.", maximum=65535, default=9464),
         "workers": {
             "type": "integer",
             "format": "int32",
             "description": "Accepted and ignored: the service has no worker threads.",
         },
-        "resources": _kept("Resources of its container."),
+        "resources": _open_object("Resources of its container."),
         "nodeSelector": _texts("Labels of the nodes that it may run on."),
-        "tolerations": _list("Taints that it tolerates.", _kept("A toleration."), 32),
+        "tolerations": _list("Taints that it tolerates.", _open_object("A toleration."), 32),
         "imagePullSecrets": _list(
             "Secrets to pull its image with.", _object("", {"name": _text("")}), 16
         ),
@@ -197,7 +197,7 @@ SPEC: Schema = _object(
             "claim, otherwise Fail.",
             *("Resume", "Fail"),
         ),
-        "ttlSecondsAfterFinished": _whole(
+        "ttlSecondsAfterFinished": _integer(
             "Seconds after its end until the Ensemble is deleted.", 0
         ),
         "onDelete": _choice(
@@ -226,17 +226,17 @@ SPEC: Schema = _object(
         "state": _object(
             "Storage of the runs' journals.",
             {
-                "emptyDir": _kept("In the pod, lost with it."),
+                "emptyDir": _open_object("In the pod, lost with it."),
                 "claim": _text("In this PersistentVolumeClaim, a folder for each member."),
                 "size": _text("In a claim of this size for each member.", pattern=_QUANTITY),
                 "storageClassName": _text("Storage class of these claims."),
             },
-            **of_place("state"),
+            **rules_at("state"),
             default={},
         ),
     },
     required=["members"],
-    **of_place("spec"),
+    **rules_at("spec"),
 )
 
 _CONDITION = _object(
@@ -251,7 +251,7 @@ _CONDITION = _object(
     },
     required=["type", "status"],
 )
-_COUNTS = _kept("Counts, by name.")
+_COUNTS = _open_object("Counts, by name.")
 _STATUS: Schema = _object(
     "Status, written by the operator.",
     {
@@ -286,7 +286,7 @@ _STATUS: Schema = _object(
                     "nodes": _COUNTS,
                     "cores": _COUNTS,
                     "queue": _COUNTS,
-                    "groups": _list("", _kept("Counts of a job group."), 50),
+                    "groups": _list("", _open_object("Counts of a job group."), 50),
                     "exitCode": {"type": "integer"},
                     "lostPod": {"type": "string"},
                     "restarts": {"type": "integer"},
@@ -338,7 +338,7 @@ def definition() -> Schema:
             "status": _STATUS,
         },
         required=["spec"],
-        **of_place("object"),
+        **rules_at("object"),
     )
     return {
         "apiVersion": "apiextensions.k8s.io/v1",

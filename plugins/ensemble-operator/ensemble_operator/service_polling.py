@@ -18,7 +18,7 @@ from .changes import Figures
 if TYPE_CHECKING:
     from ensemble_service import ServiceClient
 
-__all__ = ["Asking", "Target"]
+__all__ = ["ServicePoller", "Target"]
 
 #: Number of services polled at a time, and timeout of each poll in seconds.
 _AT_ONCE, _TIMEOUT = 8, 5.0
@@ -35,7 +35,7 @@ class Target:
     authority: str  #: certificate of the certificate authority (PEM)
 
 
-class Asking:
+class ServicePoller:
     """Polls services. Connections stay open."""
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from .changes import Note, Observed
 from .member_state import trouble_of
-from .names import is_mine
+from .names import is_owned
 from .pod_plan import PartPlan
 from .resource import Ensemble
 from .times import said
@@ -36,7 +36,7 @@ def service_verdict(ensemble: Ensemble, observed: Observed, *, needed: bool) -> 
     status, generation = deployment.get("status") or {}, deployment["metadata"].get("generation", 0)
     # Just after a change of the Deployment, its status still describes the old one.
     current = status.get("observedGeneration", generation) >= generation
-    if is_mine(ensemble, deployment) and current and status.get("availableReplicas"):
+    if is_owned(ensemble, deployment) and current and status.get("availableReplicas"):
         return True, "Available", ""
     for pod in observed.pods:
         labels = pod["metadata"].get("labels") or {}

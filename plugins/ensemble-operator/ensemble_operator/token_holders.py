@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from .member_objects import RUNNER, token_secret
-from .names import Object, is_mine, member_object
+from .names import Object, is_owned, member_object
 from .resource import Ensemble
 from .schema import GROUP
 from .service_objects import tls_secret, tokens_secret
@@ -23,13 +23,13 @@ __all__ = [
     "Holder",
     "Secrets",
     "awaited",
+    "belongs_to",
     "holders",
     "known",
-    "lines_of",
-    "of_holder",
-    "renew_at",
     "renewal",
+    "renewal_time",
     "secret_names",
+    "token_lines",
     "value",
     "wanted",
 ]
@@ -83,7 +83,7 @@ def awaited(ensemble: Ensemble, name: str, secret: Object | None) -> bool:
     """
     if name == ensemble.sidecar.tls_secret:
         return secret is None
-    return secret is not None and not is_mine(ensemble, secret)
+    return secret is not None and not is_owned(ensemble, secret)
 
 
 def value(secret: Object | None, key: str) -> str:
@@ -94,7 +94,7 @@ def value(secret: Object | None, key: str) -> str:
         return ""
 
 
-def lines_of(secrets: Secrets, ensemble: Ensemble) -> list[dict[str, Any]]:
+def token_lines(secrets: Secrets, ensemble: Ensemble) -> list[dict[str, Any]]:
     """Return the tokens that the service knows."""
     try:
         found = json.loads(value(secrets.get(tokens_secret(ensemble)), "tokens.json"))["tokens"]
@@ -118,7 +118,7 @@ def _is(line: dict[str, Any], holder: Holder) -> bool:
     return (holder.role, holder.name) == who
 
 
-def of_holder(line: dict[str, Any], holder: Holder, secrets: Secrets) -> bool:
+def belongs_to(line: dict[str, Any], holder: Holder, secrets: Secrets) -> bool:
     """Return whether a line belongs to the holder's current, next or previous token."""
     secret, key = secrets.get(holder.secret), holder.key
     ids = [value(secret, key)[9:17], value(secret, key + NEXT)[9:17], value(secret, key + LAST)]
@@ -144,14 +144,14 @@ def wanted(ensemble: Ensemble, secrets: Secrets, now: float) -> bool:
     """Return whether a Secret is missing, wrong, or due for renewal."""
     tls = secrets.get(tls_secret(ensemble))
     if not ensemble.sidecar.tls_secret and (
-        not all(value(tls, key) for key in FILES) or now >= renew_at(tls)
+        not all(value(tls, key) for key in FILES) or now >= renewal_time(tls)
     ):
         return True
-    lines = lines_of(secrets, ensemble)
+    lines = token_lines(secrets, ensemble)
     everybody = holders(ensemble)
     authority = value(tls, "ca.crt")
     return not all(
-        any(of_holder(line, each, secrets) for each in everybody) for line in lines
+        any(belongs_to(line, each, secrets) for each in everybody) for line in lines
     ) or not all(
         known(lines, each, value(secrets.get(each.secret), each.key))
         and value(secrets.get(each.secret), "ca.crt") == authority
@@ -160,7 +160,7 @@ def wanted(ensemble: Ensemble, secrets: Secrets, now: float) -> bool:
     )
 
 
-def renew_at(secret: Object | None) -> float:
+def renewal_time(secret: Object | None) -> float:
     """Return when a Secret's certificate must be renewed; 0 if unknown."""
     noted = ((secret or {}).get("metadata") or {}).get("annotations") or {}
     try:

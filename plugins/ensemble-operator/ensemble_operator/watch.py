@@ -22,7 +22,7 @@ from .login import log_in
 from .loop import Loop
 from .names import KINDS, LABEL
 from .schema import KIND
-from .service_polling import Asking
+from .service_polling import ServicePoller
 from .settings import Settings
 
 __all__ = ["Operator"]
@@ -65,7 +65,7 @@ class Operator:
         self._namespaces = list(namespaces)
         self._lease_space = lease
         self._health = health
-        self._asking = asking or Asking()
+        self._asking = asking or ServicePoller()
         self._flux = True
         #: Whether both of the last two comparisons found changes that watches had missed, and
         #: whether the last one did.
@@ -93,7 +93,7 @@ class Operator:
                 lease = Lease(self.api, self._lease_space, identity)
                 await lease.acquire()
                 tasks.append(asyncio.ensure_future(lease.hold()))
-            self._flux = await self._flux_is_there()
+            self._flux = await self._has_flux_operator()
             if not self._flux:
                 _log.warning("the MiniCluster CRD is not installed: install the Flux Operator")
             tasks += map(asyncio.ensure_future, (self.loop.run(), self._check()))
@@ -126,7 +126,7 @@ class Operator:
                 namespaces=self._namespaces,
                 liveness_endpoint=self._health,
             )
-            _heed_signals(stop)  # kopf would handle signals itself, and only end its watches
+            _handle_signals(stop)  # kopf would handle signals itself, and only end its watches
             told = asyncio.ensure_future(ending.wait())
             done, _ = await asyncio.wait([*tasks, told], return_when=asyncio.FIRST_COMPLETED)
             told.cancel()
@@ -184,7 +184,7 @@ class Operator:
 
     # -- other checks ------------------------------------------------------------------
 
-    async def _flux_is_there(self) -> bool:
+    async def _has_flux_operator(self) -> bool:
         try:
             await self.api("GET", _FLUX)
         except ApiError as error:
@@ -201,7 +201,7 @@ class Operator:
         while True:
             await asyncio.sleep(_AGAIN)
             with contextlib.suppress(ApiError):
-                if not self._flux and await self._flux_is_there():
+                if not self._flux and await self._has_flux_operator():
                     _log.warning("the MiniCluster CRD is installed now: restarting the operator")
                     return
                 if time.monotonic() >= self._due:
@@ -222,14 +222,14 @@ class Operator:
                 for key in self.cache.listed(kind, found["items"], version, namespace):
                     missed = True
                     self.loop.look(key)
-        for key, kind, name in self.cache.in_the_way():
-            await self.loop.look_at(key, kind, name)
+        for key, kind, name in self.cache.blocking_objects():
+            await self.loop.check_blocker(key, kind, name)
         self._compared = time.monotonic()
         self._due = self._compared + _CHECK
         return missed
 
 
-def _heed_signals(stop: asyncio.Event) -> None:
+def _handle_signals(stop: asyncio.Event) -> None:
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)

@@ -10,10 +10,10 @@ import copy
 from .changes import Observed
 from .member_objects import RUNNER, following
 from .member_state import any_stopping, first_pods, job_failed, late_until, newest, pod_state
-from .names import FILE, RUN, WITHDRAWS, Object, child, is_mine, member_object
+from .names import FILE, RUN, WITHDRAWS, Object, child, is_owned, member_object
 from .resource import Ensemble
 
-__all__ = ["outcome", "owed", "run_is_there", "withdrawal"]
+__all__ = ["can_withdraw", "outcome", "run_to_withdraw", "withdrawal"]
 
 #: Seconds until Kubernetes ends the Job; the run's jobs are then abandoned. Half of this time is
 #: for unreachable members.
@@ -32,21 +32,23 @@ fi
 """
 
 
-def owed(ensemble: Ensemble, observed: Observed) -> str:
+def run_to_withdraw(ensemble: Ensemble, observed: Observed) -> str:
     """Return the tag of the run that may have jobs at existing members; empty if no run does."""
     entry, there = ensemble.entry(RUNNER), observed.children.items()
-    members = any(kind == "MiniCluster" and is_mine(ensemble, each) for (kind, _), each in there)
+    members = any(kind == "MiniCluster" and is_owned(ensemble, each) for (kind, _), each in there)
     if not ensemble.durable or entry.get("finishedAt") or not members:
         return ""
     return str(entry.get("run", ""))
 
 
-def run_is_there(ensemble: Ensemble, observed: Observed, now: float) -> bool:
+def can_withdraw(ensemble: Ensemble, observed: Observed, now: float) -> bool:
     """Return whether the run that is being stopped may still cancel its jobs."""
     name = member_object(ensemble, RUNNER)
     job = observed.children.get(("Job", name))
-    mine = job is not None and is_mine(ensemble, job)
-    return mine or any_stopping(observed.pods, name, now) or bool(owed(ensemble, observed))
+    mine = job is not None and is_owned(ensemble, job)
+    return (
+        mine or any_stopping(observed.pods, name, now) or bool(run_to_withdraw(ensemble, observed))
+    )
 
 
 # If the run's journal is in a PersistentVolumeClaim, a Job with the same name replaces the run's

@@ -9,8 +9,8 @@ from typing import Any
 
 from .api import JSON_PATCH, MERGE, Api, ApiError
 from .cache import Cache, Key
-from .changes import Change, Create, Delete, Disown, Finalizer, Forget, Keys, Patch, Try
-from .names import KINDS, ORPHAN, Object, without_nothing
+from .changes import Change, Create, Delete, Disown, DryRun, Finalizer, Forget, Keys, Patch
+from .names import KINDS, ORPHAN, Object, without_none
 from .schema import KIND
 
 __all__ = ["about", "merge_patch", "try_out", "write"]
@@ -27,7 +27,7 @@ def about(change: Change) -> tuple[str, str]:
         return change.kind, change.name
     if isinstance(change, Disown):
         return change.found["kind"], change.found["metadata"]["name"]
-    if isinstance(change, Try):
+    if isinstance(change, DryRun):
         return about(Create(change.bodies[-1]))
     return ("Secret", "") if isinstance(change, Keys) else (KIND, "")
 
@@ -63,7 +63,7 @@ async def write(api: Api, cache: Cache, key: Key, change: Change) -> None:
         kind, own = about(change)
         path = KINDS[kind].path(namespace, own)
         body = merge_patch(change.found, change.body)
-        cache.wrote(key, kind, await api("PATCH", path, body, content_type=MERGE))
+        cache.store_reply(key, kind, await api("PATCH", path, body, content_type=MERGE))
     elif isinstance(change, Delete):
         await _delete(api, cache, key, change)
     elif isinstance(change, Disown):
@@ -75,7 +75,7 @@ async def write(api: Api, cache: Cache, key: Key, change: Change) -> None:
         path = KINDS[kind].path(namespace, own)
         found = await api("PATCH", path, {"metadata": metadata}, content_type=MERGE)
         if KINDS[kind].watched:
-            cache.wrote(key, kind, found)
+            cache.store_reply(key, kind, found)
     elif isinstance(change, Finalizer):
         await _set_finalizer(api, cache, key, change.wanted)
     elif isinstance(change, Forget):
@@ -94,7 +94,7 @@ async def try_out(api: Api, key: Key, body: Object, given: Mapping[str, Any]) ->
     them.
     """
     path = KINDS[body["kind"]].path(key[0])
-    bare = without_nothing(body)
+    bare = without_none(body)
     try:
         await api("POST", path, bare, query={"dryRun": "All", "fieldValidation": "Strict"})
     except ApiError as error:
@@ -121,14 +121,14 @@ def _has(given: Any, place: str) -> bool:
 async def _create(api: Api, cache: Cache, key: Key, kind: str, body: Object) -> None:
     name = body["metadata"]["name"]
     try:
-        found = await api("POST", KINDS[kind].path(key[0]), without_nothing(body))
+        found = await api("POST", KINDS[kind].path(key[0]), without_none(body))
     except ApiError as error:
         if error.status != 409:
             raise
         # The object exists. Either it is ours and watches have not reported it yet, or it is
         # foreign.
         found = await api("GET", KINDS[kind].path(key[0], name))
-    cache.wrote(key, kind, found)
+    cache.store_reply(key, kind, found)
 
 
 async def _delete(api: Api, cache: Cache, key: Key, change: Delete) -> None:
@@ -141,7 +141,7 @@ async def _delete(api: Api, cache: Cache, key: Key, change: Delete) -> None:
             raise
         found = {}
     if (found.get("metadata") or {}).get("deletionTimestamp"):
-        cache.wrote(key, change.kind, found)
+        cache.store_reply(key, change.kind, found)
     else:
         cache.deleted(key, change.kind, change.name, change.uid)
 
@@ -164,7 +164,7 @@ async def _set_finalizer(api: Api, cache: Cache, key: Key, wanted: bool) -> None
     ]
     path = KINDS[KIND].path(*key)
     try:
-        cache.wrote(key, KIND, await api("PATCH", path, body, content_type=JSON_PATCH))
+        cache.store_reply(key, KIND, await api("PATCH", path, body, content_type=JSON_PATCH))
     except ApiError as error:
         if error.status != 404:
             raise

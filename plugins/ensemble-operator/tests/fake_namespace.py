@@ -16,6 +16,7 @@ from ensemble_operator.changes import (
     Create,
     Delete,
     Disown,
+    DryRun,
     Figures,
     Finalizer,
     Forget,
@@ -24,10 +25,9 @@ from ensemble_operator.changes import (
     Observed,
     Patch,
     Plan,
-    Try,
 )
 from ensemble_operator.member_state import ended_jobs
-from ensemble_operator.names import HASH, ORPHAN, child, content, without_nothing
+from ensemble_operator.names import HASH, ORPHAN, child, content, without_none
 from ensemble_operator.plan import files_of, plan
 from ensemble_operator.resource import Ensemble, Reference, problems, read
 from ensemble_operator.schema import SPEC
@@ -147,7 +147,7 @@ class World:
         self.done.append(change)
         if change.note:
             self.events.append(change.note)
-        if isinstance(change, Try):
+        if isinstance(change, DryRun):
             for body in change.bodies:
                 key = (body["kind"], body["metadata"]["name"])
                 digest = body["metadata"]["annotations"][HASH]
@@ -156,7 +156,7 @@ class World:
                 else:
                     self.tried[key] = digest
         elif isinstance(change, Create):
-            body = without_nothing(copy.deepcopy(change.body))
+            body = without_none(copy.deepcopy(change.body))
             key = (body["kind"], body["metadata"]["name"])
             assert key not in self.children, f"{key} is there"
             body["metadata"]["uid"] = self.uid()
@@ -165,7 +165,7 @@ class World:
             key = (change.body["kind"], change.body["metadata"]["name"])
             old = self.children[key]
             assert old["metadata"]["uid"] == change.found["metadata"]["uid"]
-            body = without_nothing(copy.deepcopy(change.body))
+            body = without_none(copy.deepcopy(change.body))
             body["metadata"]["uid"] = old["metadata"]["uid"]
             self.children[key] = {**body, **({"status": old["status"]} if "status" in old else {})}
         elif isinstance(change, Delete):

@@ -35,7 +35,7 @@ _LEFT: list[Any] = []
 QUICK = Settings(ask=0.2)
 
 
-class Asking:
+class ServicePoller:
     """Simulated services: every member whose pod runs has sent a heartbeat."""
 
     def __init__(self, stand: Stand) -> None:
@@ -84,7 +84,7 @@ class Running:
             login = self._more.pop("login", None) or self._log_in
             settings = self._more.pop("settings", QUICK)
             namespaces = self._more.pop("namespaces", ("default",))
-            asking = self._more.pop("asking", None) or Asking(self.stand)
+            asking = self._more.pop("asking", None) or ServicePoller(self.stand)
             self.operator = Operator(settings, namespaces, asking=asking, login=login, **self._more)
             self._ready.set()
             await self.operator.run(self._stop)
@@ -227,4 +227,4 @@ class Stand:
             raise
 
 
-__all__ = ["GROUP", "QUICK", "Asking", "Running", "Stand"]
+__all__ = ["GROUP", "QUICK", "Running", "ServicePoller", "Stand"]

@@ -22,7 +22,7 @@ async def main():
     stop = asyncio.Event()
     login = lambda: kopf.ConnectionInfo(server="http://127.0.0.1:9", token="x")
     operator = Operator(Settings(), ("default",), login=login)
-    operator._flux_is_there = there
+    operator._has_flux_operator = there
     asyncio.get_running_loop().call_later(2, stop.set)
     await operator.run(stop)
 

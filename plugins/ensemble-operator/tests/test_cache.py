@@ -33,10 +33,10 @@ def known(cache: Cache) -> tuple[str, str] | None:
 def test_an_answer_older_than_the_watches_is_ignored() -> None:
     cache = Cache()
     cache.told("Deployment", found(7))
-    cache.wrote(KEY, "Deployment", found(5))
+    cache.store_reply(KEY, "Deployment", found(5))
     assert known(cache) == ("a", "7")
     cache.told("Ensemble", found(9))
-    cache.wrote(KEY, "Ensemble", found(8))
+    cache.store_reply(KEY, "Ensemble", found(8))
     assert cache.ensembles[KEY]["metadata"]["resourceVersion"] == "9"
 
 
@@ -44,9 +44,9 @@ def test_a_deleted_object_does_not_return_with_a_late_answer() -> None:
     cache = Cache()
     cache.told("Deployment", found(7))
     cache.told("Deployment", found(8), gone=True)
-    cache.wrote(KEY, "Deployment", found(9))
+    cache.store_reply(KEY, "Deployment", found(9))
     assert known(cache) is None
-    cache.wrote(KEY, "Deployment", found(10, "b"))
+    cache.store_reply(KEY, "Deployment", found(10, "b"))
     assert known(cache) == ("b", "10")
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from ensemble_operator.api import ApiError
 from ensemble_operator.cache import Cache
-from ensemble_operator.loop import Loop, _Known
+from ensemble_operator.loop import Loop, _EnsembleState
 from ensemble_operator.names import KINDS
 from ensemble_operator.resource import read
 from ensemble_operator.settings import Settings
@@ -264,11 +264,11 @@ def test_secrets_of_many_ensembles_are_not_all_read_at_once() -> None:
             chance=chance.random,
         )
         looks = [(0.0, index) for index in range(200)]
-        known = [_Known() for _ in looks]
+        known = [_EnsembleState() for _ in looks]
         while looks[0][0] < 4 * 3600:
             now[0], index = heapq.heappop(looks)
             found = read(ensemble(member(), member(), member(), name=f"study-{index}"))
-            await loop._look_at_secrets(("default", f"study-{index}"), known[index], found)
+            await loop._read_secrets(("default", f"study-{index}"), known[index], found)
             heapq.heappush(looks, (now[0] + 600 * (0.5 + 0.5 * chance.random()), index))
 
     asyncio.run(live())

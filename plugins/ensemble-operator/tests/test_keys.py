@@ -11,7 +11,7 @@ import pytest
 from ensemble_operator.credentials import made
 from ensemble_operator.names import Object
 from ensemble_operator.resource import Ensemble, read
-from ensemble_operator.token_holders import renew_at, value, wanted
+from ensemble_operator.token_holders import renewal_time, value, wanted
 from ensemble_service import TokenFile
 from fake_namespace import FILE, ensemble, member
 
@@ -95,7 +95,7 @@ def test_certificates_are_renewed_at_two_thirds_of_their_lifetime_by_the_same_au
     secrets: dict[str, Object | None],
 ) -> None:
     before = secrets["study-tls"]
-    at = renew_at(before)
+    at = renewal_time(before)
     assert NOW + 365 * 86400 * 0.6 < at < NOW + 365 * 86400 * 0.7
     assert not wanted(study, secrets, at - 1)
     assert wanted(study, secrets, at + 1)

@@ -11,7 +11,7 @@ from typing import NoReturn, cast
 import pytest
 from ensemble_operator.api import Api, ApiError
 from ensemble_operator.lease import Lease
-from ensemble_operator.loop import _occurred
+from ensemble_operator.loop import _event_time
 from ensemble_operator.settings import Settings
 from fake_namespace import FILE, ensemble, member
 from operator_cluster import Stand
@@ -85,7 +85,7 @@ def test_a_conflict_ends_when_the_other_object_is_deleted(stand: Stand) -> None:
     stand.delete("Secret", "study-tls")
     stand.until(lambda: stand.ready("study"))
     assert running.operator is not None
-    assert running.operator.cache.in_the_way() == []
+    assert running.operator.cache.blocking_objects() == []
 
 
 def test_a_conflict_ends_even_if_watches_missed_the_deletion(
@@ -99,7 +99,7 @@ def test_a_conflict_ends_even_if_watches_missed_the_deletion(
     operator = running.operator
     assert operator is not None
     # As when the deletion happened between two watches.
-    operator.cache._told_of_theirs = lambda *_, **__: None  # type: ignore[method-assign]
+    operator.cache._on_foreign_event = lambda *_, **__: None  # type: ignore[method-assign]
     stand.delete("ServiceAccount", "study")
     operator._due = 0.0  # the next comparison with lists is due
     stand.until(lambda: stand.ready("study"))
@@ -260,4 +260,4 @@ def test_of_two_warnings_in_one_second_the_one_written_last_is_shown() -> None:
         {"lastTimestamp": second, "metadata": {"resourceVersion": "100"}},
         {"eventTime": "2026-11-27T10:28:17.5Z", "metadata": {"resourceVersion": "101"}},
     ]
-    assert max(events, key=_occurred) is events[1]
+    assert max(events, key=_event_time) is events[1]

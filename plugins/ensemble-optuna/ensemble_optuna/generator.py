@@ -48,9 +48,9 @@ class OptunaGenerator(Generator):
 
     def suggest(self, count: int) -> Sequence[Mapping[str, Any]]:
         """Return the next points."""
-        return [self._ask().params for _ in range(count)]
+        return [self._next_trial().params for _ in range(count)]
 
-    def _ask(self) -> Trial:
+    def _next_trial(self) -> Trial:
         trial = self._trials[self._next] = self._study.ask(self._distributions)
         self._next += 1
         return trial
@@ -59,7 +59,7 @@ class OptunaGenerator(Generator):
         """Report finished points to the study."""
         for point in points:
             own = point.number >= 0
-            trial = self._trials.pop(point.number) if own else self._learn(point)
+            trial = self._trials.pop(point.number) if own else self._add_trial(point)
             if point.values:
                 self._constrain(trial, point.values)
                 self._study.tell(trial, [point.values[name] for name in self._vocs.objectives])
@@ -68,7 +68,7 @@ class OptunaGenerator(Generator):
             else:
                 self._study.tell(trial, state=TrialState.FAIL)
 
-    def _learn(self, point: Point) -> Trial:
+    def _add_trial(self, point: Point) -> Trial:
         """Return a trial of the study for a point of another generator."""
         self._study.enqueue_trial(dict(point.parameters))
         return self._study.ask(self._distributions)
@@ -106,7 +106,7 @@ class OptunaGenerator(Generator):
             self.ingest(told)
             self.prune(readings)
             for point in suggested:
-                trial = self._ask()
+                trial = self._next_trial()
                 if trial.params != dict(point.parameters):
                     self._study.tell(trial, state=TrialState.FAIL)
                     if self._vocs.refused(point.parameters) is not None:
@@ -114,7 +114,7 @@ class OptunaGenerator(Generator):
                         continue
                     self._next -= 1
                     self._study.enqueue_trial(dict(point.parameters))
-                    self._ask()
+                    self._next_trial()
 
 
 def _distribution(variable: Variable) -> BaseDistribution:

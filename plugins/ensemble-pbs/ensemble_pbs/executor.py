@@ -66,11 +66,11 @@ class PBSExecutor(BatchExecutor):
         """
         code, out, err = self.command(words)
         lower = err.lower()
-        if code == 0 or (fine and re.search(fine, lower) and not _is_away(lower)):
+        if code == 0 or (fine and re.search(fine, lower) and not _is_unreachable(lower)):
             return out
         text = " ".join(line.strip() for line in err.splitlines())[:600]
         what = text or f"{words[0]} ended with exit code {code}"
-        if _is_away(lower):
+        if _is_unreachable(lower):
             hint = "check the PBS server with 'qstat -B'"
             raise CannotTake(what, hint=hint)
         raise CannotTake(what, arrived=False) if _FULL.search(lower) else InvalidJob(what)
@@ -141,7 +141,7 @@ class PBSExecutor(BatchExecutor):
             code, out, err = self.command(words)
             said = f"{err}\n{out[:200]}".lower()
             gone = re.search(_UNKNOWN, said) is not None
-            if _is_away(said) or not (gone or (code == 0 and out)):
+            if _is_unreachable(said) or not (gone or (code == 0 and out)):
                 what = err.strip()[:600] or f"qstat ended with exit code {code} and printed nothing"
                 raise CannotTake(what)
             jobs = blocks(out)
@@ -181,7 +181,7 @@ class PBSExecutor(BatchExecutor):
         return gauges
 
 
-def _is_away(said: str) -> bool:
+def _is_unreachable(said: str) -> bool:
     return any(part in said for part in _AWAY)
 
 

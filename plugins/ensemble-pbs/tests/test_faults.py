@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import pytest
-from ensemble_batch import pace
+from ensemble_batch import timing
 from ensemble_pbs.executor import PBSExecutor
 from ensemble_testing import FaultSuite, Session, wait_until
 
@@ -35,7 +35,7 @@ class TestPBS(FaultSuite):
     def test_jobs_beyond_the_queues_limit_wait_and_run_later(
         self, session: Session, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(pace, "FULL", 1.0)
+        monkeypatch.setattr(timing, "FULL", 1.0)
         self.pbs.wait_idle()
         with self.pbs.limited("max_queued", "[u:PBS_GENERIC=2]"):
             # Different time limits, so that each is a batch.

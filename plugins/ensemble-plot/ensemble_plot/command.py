@@ -181,9 +181,9 @@ def plot(
         if table is not None or timeline:
             with KeptRun(state, run) as kept:
                 other = (
-                    _of_table(kept, table, title, parallel)
+                    _table_picture(kept, table, title, parallel)
                     if table
-                    else _over_time(kept, group, title)
+                    else _timeline(kept, group, title)
                 )
                 tag, standing = kept.tag, kept.state
             path = Path(output or f"{table or tag}.png") if draws else None
@@ -211,7 +211,7 @@ def plot(
                 )
             )
         elif path is not None:
-            for line in _words(path, picture, selection):
+            for line in _summary_lines(path, picture, selection):
                 print_line(line)
         if damage is not None:
             sys.stdout.flush()
@@ -221,7 +221,7 @@ def plot(
     return 0
 
 
-def _of_table(
+def _table_picture(
     kept: KeptRun, name: str, title: str | None, parallel: bool
 ) -> TablePicture | ParallelPicture:
     from ensemble_plot.table_picture import table_picture
@@ -245,7 +245,7 @@ def _of_table(
     return table_picture(name, tables[name], found[name], title, found.pivot_values(name))
 
 
-def _over_time(kept: KeptRun, groups: Iterable[str], title: str | None) -> Timeline:
+def _timeline(kept: KeptRun, groups: Iterable[str], title: str | None) -> Timeline:
     from contextlib import closing
 
     from ensemble_plot.timeline import timeline_of
@@ -274,19 +274,19 @@ class _Selection:
                 self.history = self._read(wanted)
         self._check()
         if variables:
-            self.shown = self._known(variables)
+            self.shown = self._check_variables(variables)
         else:
             self.shown = self._choose(wanted, _OF_RULES)
             if not self.shown:
                 if wanted:  # none of the requested variables had a value
                     self.history = self._read(None)
                 self.shown = self._choose(self.history.variables(), _FIRST)
-            elif self._hardly_ever():
+            elif self._is_sparse():
                 self.history = self._read(None)
                 first = self._choose(self.history.variables(), _FIRST + len(self.shown))
                 self.shown = list(dict.fromkeys([*self.shown, *first]))[: _FIRST + 1]
         if not self.shown:
-            raise self._nothing()
+            raise self._no_values_error()
         self.history.keep(self.shown)
 
     def _read(self, variables: list[str] | None) -> RunHistory:
@@ -296,12 +296,12 @@ class _Selection:
 
     def _rules(self, added: dict[str, Any]) -> dict[str, tuple[str, ...]]:
         """Return the names that each rule uses, in all versions of the ensemble file."""
-        from ensemble_plot.rule_variables import spoken_of
+        from ensemble_plot.rule_variables import variables_of_rules
 
         found: dict[str, tuple[str, ...]] = {}
         try:
             for text in self._kept.journal.texts():
-                found.update(spoken_of(self._kept.loading(text), added))
+                found.update(variables_of_rules(self._kept.loading(text), added))
         except EnsembleError as error:
             print_warning(f"cannot read the ensemble file here: {error}")
         return found
@@ -316,7 +316,7 @@ class _Selection:
         moving = [name for name in found if name != self.history.clock]
         return (moving or found)[:most]
 
-    def _hardly_ever(self) -> bool:
+    def _is_sparse(self) -> bool:
         """Return whether the shown values occur in only a few of very many rows, like marks of
         events.
 
@@ -325,11 +325,11 @@ class _Selection:
         rows = [one.rows for key, one in self.history.curves.items() if key.variable in self.shown]
         return max(rows) <= _DOTS and self.history.rows > _RARE * sum(rows)
 
-    def _known(self, variables: list[str]) -> list[str]:
+    def _check_variables(self, variables: list[str]) -> list[str]:
 
         seen = self.history.seen
         if not seen:
-            raise self._nothing()
+            raise self._no_values_error()
         if len(variables) > _PANELS:
             raise UsageError(
                 f"{len(variables)} variables are too many for one picture",
@@ -370,7 +370,7 @@ class _Selection:
             code=f"no-such-{kind}",
         )
 
-    def _nothing(self) -> EnsembleError:
+    def _no_values_error(self) -> EnsembleError:
 
         some = " of these jobs" if self._groups or self._jobs else ""
         hint = "values come from jobs whose group has 'observe:'"
@@ -418,7 +418,7 @@ class _Selection:
         return [name for name in self.history.seen if name not in hidden]
 
 
-def _words(path: Path, picture: Picture, selection: _Selection) -> list[str]:
+def _summary_lines(path: Path, picture: Picture, selection: _Selection) -> list[str]:
     """Return the summary of what was drawn and what was omitted."""
 
     jobs = len(picture.jobs)
@@ -428,14 +428,14 @@ def _words(path: Path, picture: Picture, selection: _Selection) -> list[str]:
     if gaps:
         lines.append(f" gaps: {gaps:,} value{'s are' if gaps > 1 else ' is'} not finite")
     if selection.others:
-        lines.append(f" not shown: {_listed(selection.others)} (--variable)")
+        lines.append(f" not shown: {_join_names(selection.others)} (--variable)")
     if picture.unplaced:
-        rules = _listed(list(picture.unplaced))
+        rules = _join_names(list(picture.unplaced))
         lines.append(f" fired on none of the rows shown: {rules} (--x time shows when)")
     return [printable(line) for line in lines]
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
 

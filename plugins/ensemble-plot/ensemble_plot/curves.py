@@ -159,12 +159,12 @@ class Curve:
         for bucket, begun in enumerate(self._breaks):
             at = bucket * _WIDTH
             found = [Point(*numbers[at + 4 * n : at + 4 * n + 4]) for n in range(4)]
-            yield from _told(found, bool(begun))
+            yield from _first_of_each_row(found, bool(begun))
         if self._now:
-            yield from _told([Point(*point) for point in self._now], self._anew)
+            yield from _first_of_each_row([Point(*point) for point in self._now], self._anew)
 
 
-def _told(found: list[Point], begun: bool) -> Iterator[tuple[Point, bool]]:
+def _first_of_each_row(found: list[Point], begun: bool) -> Iterator[tuple[Point, bool]]:
     before = -1.0
     for point in sorted(found, key=lambda point: point.row):
         if point.row != before:

@@ -128,12 +128,12 @@ class _Drawing:
         self._styles = (
             {track.id: style_of(place) for place, track in enumerate(picture.jobs)}
             if self._few
-            else self._by_scale()
+            else self._scaled_styles()
         )
         self._shapes = {
             rule: (_SHAPES[place % len(_SHAPES)], _FILLS[place // len(_SHAPES) % len(_FILLS)])
             for place, rule in enumerate(
-                rule for rule in picture.rules if any(_spots(picture.panels, rule))
+                rule for rule in picture.rules if any(_rule_spots(picture.panels, rule))
             )
         }
         #: Rules whose names are in the picture, each where the rule first fired.
@@ -151,7 +151,7 @@ class _Drawing:
         lines = (len(self._picture.jobs) + 1 if self._few else 12) + len(self._shapes) + 4
         return width, min(60.0, max(0.8 + each * self._rows, 0.6 + 0.21 * lines))
 
-    def _by_scale(self) -> dict[str, Style]:
+    def _scaled_styles(self) -> dict[str, Style]:
         assert self._scale is not None
         self._norm = _norm(self._scale)
         colours = _colourmap()
@@ -187,14 +187,14 @@ class _Drawing:
                 )
                 _plain(ax.set_xlabel(shorten(name, 60)))
         figure.align_ylabels(axes)
-        self._words(axes)
+        self._draw_texts(axes)
         self._legend(axes)
         if any(panel.spots or panel.moments for panel in picture.panels):
             figure.draw_without_rendering()  # positions are unknown before this call
             for place, (ax, panel) in enumerate(zip(axes, picture.panels, strict=True)):
                 self._labels(ax, panel, time, top=place < self._columns)
 
-    def _words(self, axes: Sequence[Axes]) -> None:
+    def _draw_texts(self, axes: Sequence[Axes]) -> None:
         picture = self._picture
         if picture.title:
             title = self.figure.suptitle(
@@ -301,7 +301,7 @@ class _Drawing:
         labels = Labels(ax, [line for line in ax.get_lines() if len(line.get_xdata()) > 2])
         marks = [line.end for line in panel.lines if line.end is not None]
         marks += [(spot.x, spot.y) for spot in panel.spots if spot.y == spot.y]
-        labels.keep_clear((clamp(x / by), clamp(y)) for x, y in marks[:_CLEAR])
+        labels.avoid((clamp(x / by), clamp(y)) for x, y in marks[:_CLEAR])
         said = self._said
         left = _LABELLED
         for moment in panel.moments if top else ():
@@ -329,7 +329,9 @@ class _Drawing:
         drawn = {
             track.end
             for track in self._picture.jobs
-            if any(line.end for panel in self._picture.panels for line in _of(panel, track.id))
+            if any(
+                line.end for panel in self._picture.panels for line in _job_lines(panel, track.id)
+            )
         }
         marks = [_handle("X", fill, f"job {kind}") for kind, fill in _ENDS.items() if kind in drawn]
         marks += [
@@ -377,11 +379,11 @@ class _Drawing:
         _plain(bar.ax.set_ylabel(shorten(self._scale.name, 40)))
 
 
-def _of(panel: Panel, job: str) -> Iterable[Any]:
+def _job_lines(panel: Panel, job: str) -> Iterable[Any]:
     return (line for line in panel.lines if line.job == job)
 
 
-def _spots(panels: Iterable[Panel], rule: str) -> Iterable[Any]:
+def _rule_spots(panels: Iterable[Panel], rule: str) -> Iterable[Any]:
     return (spot for panel in panels for spot in panel.spots if spot.rule == rule)
 
 

@@ -30,11 +30,11 @@ def generator_picture(name: str, vocs: Any, standing: Any, title: str | None) ->
         curves = _front(vocs, standing, done)
     else:
         x, ys = "point", objectives
-        curves = [curve for y in ys for curve in _over_points(vocs, done, y)]
+        curves = [curve for y in ys for curve in _objective_curves(vocs, done, y)]
     return TablePicture(name, x, ys, tuple(curves), title)
 
 
-def _over_points(vocs: Any, done: Sequence[Any], y: str) -> list[Curve]:
+def _objective_curves(vocs: Any, done: Sequence[Any], y: str) -> list[Curve]:
     """Return the curves of an objective over the points' numbers, and of the best value so far."""
     good = [point for point in done if vocs.feasible(point.values)]
     best: list[Any] = []

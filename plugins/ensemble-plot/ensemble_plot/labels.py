@@ -60,7 +60,7 @@ class Labels:
             found.append(points)
         return np.concatenate(found) if found else np.empty((0, 2))
 
-    def keep_clear(self, marks: Iterable[tuple[float, float]]) -> None:
+    def avoid(self, marks: Iterable[tuple[float, float]]) -> None:
         """Keep labels off the marks at these places (in data coordinates)."""
         for mark in marks:
             x, y = self._ax.transData.transform(mark)

@@ -50,7 +50,7 @@ def set_outlier_axis(ax: Any, usual: tuple[float, float], least: float, most: fl
     near = [tick for tick in MaxNLocator(5).tick_values(low, high) if low <= tick <= high]
     far = _far(scale, most, 1) + _far(scale, -least, -1)
     ax.yaxis.set_major_locator(FixedLocator(sorted([*near, *far])))
-    ax.yaxis.set_major_formatter(FuncFormatter(partial(_spell, far)))
+    ax.yaxis.set_major_formatter(FuncFormatter(partial(_tick_text, far)))
     for border, beyond in ((high, most > high), (low, least < low)):
         if beyond:
             ax.axhline(border, color="#777777", linewidth=0.8, linestyle=(0, (1, 3)))
@@ -66,7 +66,7 @@ def _far(scale: _Scale, far: float, sign: int) -> list[float]:
     return [sign * 10.0**power for power in range(last, first - 1, -step)]
 
 
-def _spell(far: list[float], value: float, _: int) -> str:
+def _tick_text(far: list[float], value: float, _: int) -> str:
     if value in far:
         return f"${'-' if value < 0 else ''}10^{{{round(math.log10(abs(value)))}}}$"
     return f"{value:.6g}".replace("-", "\N{MINUS SIGN}")

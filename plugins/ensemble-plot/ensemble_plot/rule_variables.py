@@ -11,10 +11,10 @@ from ensemble_core.cli.toolkit import parse_path
 if TYPE_CHECKING:
     from ensemble_core.cli.toolkit import BoundRule, Ensemble
 
-__all__ = ["spoken_of"]
+__all__ = ["variables_of_rules"]
 
 
-def spoken_of(
+def variables_of_rules(
     ensemble: Ensemble, added: Mapping[str, Mapping[str, Any]] | None = None
 ) -> dict[str, tuple[str, ...]]:
     """Return the names that each rule uses, by rule id, in the order of the rule's text.

@@ -218,7 +218,7 @@ class _Reading:
             return
         values = event.values
         if event.clock is not None:
-            self._tell_clock(event.clock, values)
+            self._find_clock(event.clock, values)
         shape = event.job, event.observer, tuple(values)
         curves = self._shapes.get(shape)
         if curves is None:
@@ -232,7 +232,7 @@ class _Reading:
             except (TypeError, OverflowError):  # the value may have a plugin's own number type
                 curve.add(None, time, math.nan, anew=anew)
 
-    def _tell_clock(self, clock: float, values: Mapping[str, float]) -> None:
+    def _find_clock(self, clock: float, values: Mapping[str, float]) -> None:
         """Find the variable that is the rows' clock: it equals the clock in every row."""
         told = self._clocks
         for name, value in values.items() if len(told) < len(values) else ():

@@ -39,7 +39,7 @@ class Absence:
             self._told = False
             self._run.warn(f"member {self._member} is connected again")
         groups, self._groups = self._groups, set()
-        self._tell(groups, 0)
+        self._emit_gauges(groups, 0)
 
     def tick(self, now: float, jobs: Collection[str], opened: bool) -> None:
         """Warn once if the absence lasts and delays something.
@@ -61,7 +61,7 @@ class Absence:
         if self._told:
             found = {job.rpartition(".")[0] for job in jobs} - self._groups
             self._groups |= found
-            self._tell(found, 1)
+            self._emit_gauges(found, 1)
 
     def of_group(self, group: str, present: bool) -> bool:
         """Return whether the gauge ``away.GROUP`` of this group is set."""
@@ -69,7 +69,7 @@ class Absence:
             self._groups.add(group)
         return group in self._groups
 
-    def _tell(self, groups: Collection[str], away: int) -> None:
+    def _emit_gauges(self, groups: Collection[str], away: int) -> None:
         if groups:
             values = {f"away.{group}": away for group in sorted(groups)}
             self._run.tell([Resources(self._run.clock(), values)])

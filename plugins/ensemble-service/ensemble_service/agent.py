@@ -22,7 +22,7 @@ from ensemble_service.member_stats import MemberStats
 from ensemble_service.proto import ensemble_pb2 as pb
 
 if TYPE_CHECKING:
-    from ensemble_service.call_errors import Away
+    from ensemble_service.call_errors import Unreachable
 
 __all__ = ["Agent"]
 
@@ -64,7 +64,8 @@ class Agent:
         *,
         executor: str = "",  # name of the executor
         version: str = "",
-        away: Callable[[], Away] | None = None,  # finds out why the service cannot be reached
+        away: Callable[[], Unreachable]
+        | None = None,  # finds out why the service cannot be reached
         # Called on a thread of the agent if the service was never reached and waiting is useless.
         # The owner should then call stop().
         gave_up: Callable[[EnsembleError], None] | None = None,
@@ -107,7 +108,7 @@ class Agent:
             "Member",
             target,
             first=lambda: pb.FromMember(hello=self._hello),
-            heard=self._heard,
+            heard=self._on_message,
             down=self._down,
             away=away,
         )
@@ -137,7 +138,7 @@ class Agent:
 
     # -- receiving -----------------------------------------------------------------------------
 
-    def _heard(self, message: pb.ToMember) -> None:
+    def _on_message(self, message: pb.ToMember) -> None:
         what = message.WhichOneof("what")
         if what == "call":
             self._call(message.call)
@@ -201,11 +202,11 @@ class Agent:
                     self._stats,
                     answer=self._answer,
                     news=self._news.set,
-                    over=self._over,
+                    over=self._forget_if_closed,
                 )
             hosted.take(call)
 
-    def _over(self, hosted: HostedRun) -> bool:
+    def _forget_if_closed(self, hosted: HostedRun) -> bool:
         """Forget a closed run unless a call for it is waiting. Return whether the run was
         forgotten.
         """

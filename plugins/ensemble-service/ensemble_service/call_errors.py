@@ -15,11 +15,11 @@ from ensemble_service.channel import is_loopback, read_certificate, tls_context,
 if TYPE_CHECKING:
     import grpc
 
-__all__ = ["MISMATCHED", "Away", "fault", "is_absence", "is_answer", "why_away"]
+__all__ = ["MISMATCHED", "Unreachable", "diagnose", "fault", "is_absence", "is_answer"]
 
 
 @dataclass(frozen=True, slots=True)
-class Away:
+class Unreachable:
     """Why the service cannot be reached, and what to do."""
 
     cause: str
@@ -31,7 +31,7 @@ class Away:
 MISMATCHED = frozenset({"untrusted", "speaks-tls", "no-tls"})
 
 
-def fault(error: grpc.RpcError, target: str, away: Away | None = None) -> EnsembleError:
+def fault(error: grpc.RpcError, target: str, away: Unreachable | None = None) -> EnsembleError:
     """Convert a failed call into an error that a user can act on.
 
     The error is ``transient`` if repeating the call may help. The service may have carried out the
@@ -122,14 +122,14 @@ def is_answer(details: str) -> bool:
 _OURS = re.compile(r"the service (stops|keeps no record)|member \S+ is not connected")
 
 
-def why_away(
+def diagnose(
     host: str,
     port: int,
     *,
     ca: str | os.PathLike[str] | None = None,
     insecure: bool = False,
     seconds: float = 2.0,
-) -> Away:
+) -> Unreachable:
     """Find out why the service cannot be reached, with a separate connection.
 
     Arguments and errors are those of :func:`open_channel`.
@@ -146,20 +146,26 @@ def why_away(
         plug = socket.create_connection((bare, port), seconds)
     except OSError as error:
         words = error.strerror or str(error) or "no answer"
-        return Away(words, "check that it is running; start one with 'ensemble-server start'")
+        return Unreachable(
+            words, "check that it is running; start one with 'ensemble-server start'"
+        )
     with plug:
         try:
             with context.wrap_socket(plug, server_hostname=bare):
                 if plain:
                     words = "it speaks TLS, but this client used plaintext"
-                    return Away(words, "pass its ca.crt with --ca or ENSEMBLE_CA", "speaks-tls")
+                    return Unreachable(
+                        words, "pass its ca.crt with --ca or ENSEMBLE_CA", "speaks-tls"
+                    )
         except ssl.SSLCertVerificationError as error:
-            return _distrusted(error, trusted, own=not (ca or os.environ.get("ENSEMBLE_CA")))
+            return _untrusted_certificate(
+                error, trusted, own=not (ca or os.environ.get("ENSEMBLE_CA"))
+            )
         except (OSError, ValueError) as error:
             if not plain and getattr(error, "reason", None) in _NO_TLS:
                 words = "it does not speak TLS, or another program listens there"
-                return Away(words, _plaintext_hint(ca, trusted), "no-tls")
-    return Away(
+                return Unreachable(words, _plaintext_hint(ca, trusted), "no-tls")
+    return Unreachable(
         ("it accepts the connection but does not answer"),
         ("check whether another program listens there"),
     )
@@ -182,9 +188,9 @@ def _plaintext_hint(
     return f"{where} requires TLS; pass --insecure to use plaintext"
 
 
-def _distrusted(
+def _untrusted_certificate(
     error: ssl.SSLCertVerificationError, trusted: str | os.PathLike[str] | None, *, own: bool
-) -> Away:
+) -> Unreachable:
     words, said = f"its certificate is not trusted: {error.verify_message}", error.verify_message
     if "expired" in said:
         hint = "renew it on the service's machine: ensemble-server init-tls --renew"
@@ -197,4 +203,4 @@ def _distrusted(
         if trusted:
             found = ", found automatically" if own else ""
             hint += f"; used {os.fspath(trusted)}{found}"
-    return Away(words, hint, "untrusted")
+    return Unreachable(words, hint, "untrusted")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ensemble_core import UsageError
-from ensemble_service.listeners import foreign_owner, nobody_listens
+from ensemble_service.listeners import foreign_owner, is_port_free
 
 if TYPE_CHECKING:
     import grpc
@@ -201,14 +201,14 @@ def _source(given: str | Callable[[], str | None] | None) -> Callable[[], str | 
     path = os.environ.get("ENSEMBLE_TOKEN_FILE")
     if not text and path:
         return partial(read_token, path)
-    token = _checked(text or "") or None
+    token = _check_token(text or "") or None
     return lambda: token
 
 
 def read_token(path: str | os.PathLike[str]) -> str:
     """Return the token from a file that contains only the token. Raise :class:`UsageError`."""
     try:
-        text = _checked(Path(path).expanduser().read_text(encoding="utf-8"))
+        text = _check_token(Path(path).expanduser().read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(
             f"cannot read the token in {os.fspath(path)}",
@@ -221,7 +221,7 @@ def read_token(path: str | os.PathLike[str]) -> str:
     return text
 
 
-def _checked(text: str) -> str:
+def _check_token(text: str) -> str:
     text = text.strip()
     if not text.isascii() or not text.isprintable() or len(text) > 1000:
         raise UsageError(  # the token itself is not shown
@@ -275,7 +275,7 @@ def _check_listener(host: str, port: int) -> None:
     """Raise a ``grpc.RpcError`` if another user's process would receive the token."""
     import grpc
 
-    class NotSent(grpc.RpcError):
+    class CallNotSent(grpc.RpcError):
         """A call that was not made.
 
         The attribute ``refusal`` is the error for the user, or ``None`` if no process listens on
@@ -292,11 +292,11 @@ def _check_listener(host: str, port: int) -> None:
         def details(self) -> str:
             return str(self)
 
-    if nobody_listens(host, port):
-        raise NotSent(f"no process listens on port {port} of this machine")
+    if is_port_free(host, port):
+        raise CallNotSent(f"no process listens on port {port} of this machine")
     cause = foreign_owner(host, port)
     if cause is not None:
-        error = NotSent(cause)
+        error = CallNotSent(cause)
         error.refusal = UsageError(
             f"the token was not sent to {address(host, port)}: the connection is not encrypted",
             cause=cause,

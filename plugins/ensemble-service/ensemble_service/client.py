@@ -12,7 +12,14 @@ from functools import partial
 from typing import Any, Literal, TypeVar
 
 from ensemble_core import EnsembleError, ExecutorError, Resized
-from ensemble_service.call_errors import MISMATCHED, Away, fault, is_absence, is_answer, why_away
+from ensemble_service.call_errors import (
+    MISMATCHED,
+    Unreachable,
+    diagnose,
+    fault,
+    is_absence,
+    is_answer,
+)
 from ensemble_service.channel import (
     MAX_MESSAGE,
     address,
@@ -30,13 +37,13 @@ __all__ = [
     "ServiceClient",
     "address",
     "authorization",
+    "diagnose",
     "fault",
     "is_loopback",
     "load_grpc",
     "open_channel",
     "read_status",
     "read_token",
-    "why_away",
 ]
 
 _R = TypeVar("_R")
@@ -96,7 +103,7 @@ class ServiceClient:
     ) -> None:
         self.target = address(host, port)
         self.timeout = timeout
-        self._away = partial(why_away, host, port, ca=ca, insecure=insecure)
+        self._away = partial(diagnose, host, port, ca=ca, insecure=insecure)
         self._channel = open_channel(host, port, token=token, ca=ca, insecure=insecure)
         from ensemble_service.proto import ensemble_pb2, ensemble_pb2_grpc
 
@@ -124,7 +131,7 @@ class ServiceClient:
         request may have arrived; retry it under the same name.
         """
         message = self._wire.ResizeRequest(member=member, request=request, delta=delta)
-        reply = self._ask(self._stub.Resize, message, again=True)
+        reply = self._call(self._stub.Resize, message, again=True)
         names: dict[int, Literal["granted", "partial", "denied"]] = {
             1: "granted",
             2: "partial",
@@ -150,7 +157,7 @@ class ServiceClient:
     def cancel(self, member: str, run: str, jobs: Sequence[str] = ()) -> None:
         """Cancel jobs of a run on a member; without ``jobs``, cancel all of them."""
         message = self._wire.CancelRequest(member=member, run=run, jobs=jobs)
-        self._ask(self._stub.Cancel, message, again=True)
+        self._call(self._stub.Cancel, message, again=True)
 
     def status(self, member: str = "") -> list[MemberStatus]:
         """Return the status of one member, or of all members that the credential may see, by
@@ -160,13 +167,13 @@ class ServiceClient:
         after = ""
         while True:
             message = self._wire.StatusRequest(member=member, after=after)
-            reply = self._ask(self._stub.GetStatus, message, again=True)
+            reply = self._call(self._stub.GetStatus, message, again=True)
             found += map(read_status, reply.members)
             if reply.next <= after:  # no next page, or one that makes no progress
                 return found
             after = reply.next
 
-    def _ask(self, call: Callable[..., _R], message: Any, *, again: bool) -> _R:
+    def _call(self, call: Callable[..., _R], message: Any, *, again: bool) -> _R:
         """Make a call. Retry it within the timeout as long as it certainly was not delivered."""
         import grpc
 
@@ -202,7 +209,7 @@ class ServiceClient:
 
     def _fault(self, error: Any, away: bool, left: float) -> EnsembleError:
         """Explain an RPC error, within the ``left`` seconds or half a second."""
-        why: Away | None = None
+        why: Unreachable | None = None
         if away and not is_answer(str(error.details())):
             with contextlib.suppress(EnsembleError):  # the authority's file is being replaced
                 why = self._away(seconds=min(2.0, max(0.5, left)))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 from ensemble_core import EnsembleError, ExecutorError
 
 if TYPE_CHECKING:
-    from ensemble_service.call_errors import Away
+    from ensemble_service.call_errors import Unreachable
 
 __all__ = ["Connection"]
 
@@ -50,7 +50,8 @@ class Connection(Generic[_S, _R]):
         first: Callable[[], _S],  # returns the first message of each new stream
         heard: Callable[[_R], None],  # called with each received message
         down: Callable[[EnsembleError], None],  # called when a stream ends or cannot be opened
-        away: Callable[[], Away] | None = None,  # finds out why the service cannot be reached
+        away: Callable[[], Unreachable]
+        | None = None,  # finds out why the service cannot be reached
     ) -> None:
         self._channel = channel
         self._method = method
@@ -104,7 +105,7 @@ class Connection(Generic[_S, _R]):
         while not self._closed.is_set():
             began = time.monotonic()
             try:
-                error = self._once()
+                error = self._run_stream()
             except Exception as broke:  # nothing else would reconnect
                 _log.exception("reconnecting to the service")
                 error = ExecutorError(
@@ -124,7 +125,7 @@ class Connection(Generic[_S, _R]):
             self._closed.wait(pause * random.uniform(0.7, 1.3))
             pause = min(pause * 2, _LONGEST)
 
-    def _once(self) -> EnsembleError:
+    def _run_stream(self) -> EnsembleError:
         """Run one stream to its end; return the error that ended it."""
         from ensemble_service.channel import load_grpc
         from ensemble_service.proto import ensemble_pb2_grpc
@@ -141,8 +142,8 @@ class Connection(Generic[_S, _R]):
             stub: Any = ensemble_pb2_grpc.EnsembleStub(channel)  # type: ignore[no-untyped-call]
             with self._lock:
                 if self._closed.is_set():
-                    return _ended(self._target)
-                self._call = getattr(stub, self._method)(_taken(waiting))
+                    return _ended_error(self._target)
+                self._call = getattr(stub, self._method)(_drain(waiting))
             self._waiting = waiting
             for message in self._call:
                 if self._closed.is_set():
@@ -159,18 +160,18 @@ class Connection(Generic[_S, _R]):
                 call.cancel()
             waiting.put(None)
             channel.close()
-        return _ended(self._target)
+        return _ended_error(self._target)
 
     def _fault(self, error: Any, heard: bool) -> EnsembleError:
         """Return why the stream ended or could not be opened."""
-        from ensemble_service.call_errors import Away, fault, is_answer
+        from ensemble_service.call_errors import Unreachable, fault, is_answer
 
         plain = fault(error, self._target)
         unreached = plain.code == "unavailable" and not is_answer(plain.cause or "")
         if not unreached or self._closed.is_set():
             return plain
         if heard:  # the service was reachable, and may be so again
-            return fault(error, self._target, Away(plain.cause or "", "retrying"))
+            return fault(error, self._target, Unreachable(plain.cause or "", "retrying"))
         if self._away is None:
             return plain
         try:
@@ -179,12 +180,12 @@ class Connection(Generic[_S, _R]):
             return plain
 
 
-def _taken(waiting: queue.SimpleQueue[_S | None]) -> Iterator[_S]:
+def _drain(waiting: queue.SimpleQueue[_S | None]) -> Iterator[_S]:
     while (message := waiting.get()) is not None:
         yield message
 
 
-def _ended(target: str) -> EnsembleError:
+def _ended_error(target: str) -> EnsembleError:
     return ExecutorError(
         f"the service at {target} ended the connection", code="ended", transient=True
     )

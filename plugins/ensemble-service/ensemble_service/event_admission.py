@@ -99,7 +99,11 @@ class EventAdmission:
         if isinstance(event, JobEvent):
             if not self._job(event):
                 return None
-            return self._placed(event) if event.name == "start" and event.context else event
+            return (
+                self._without_untrusted_paths(event)
+                if event.name == "start" and event.context
+                else event
+            )
         if isinstance(event, Resources):
             return self._gauges(event)
         if isinstance(event, Problem):
@@ -133,7 +137,7 @@ class EventAdmission:
         job.events += 1
         return True
 
-    def _placed(self, event: JobEvent) -> JobEvent:
+    def _without_untrusted_paths(self, event: JobEvent) -> JobEvent:
         """Return a start event without untrusted paths.
 
         The output is then expected where the run requested it.
@@ -221,7 +225,7 @@ class EventAdmission:
         when = timestamp - self.offset if self.offset else timestamp
         return when if when <= now + _SLACK else now
 
-    def theirs(self, timestamp: float) -> float:
+    def to_member_time(self, timestamp: float) -> float:
         """Convert a controller's time to the member's clock, rounding down.
 
         Rounding down may make the member repeat an event, which is recognized by its name. Rounding

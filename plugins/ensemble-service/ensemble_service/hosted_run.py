@@ -170,7 +170,7 @@ class HostedRun:
             self._answer(known)
             return
         try:
-            self._carry_out(what or "", call, answer)
+            self._handle_call(what or "", call, answer)
         except (Exception, SystemExit) as error:  # a plugin may raise anything
             if not isinstance(error, EnsembleError):
                 _log.exception("run %s: %s failed", self.tag, what)
@@ -193,7 +193,7 @@ class HostedRun:
             return pb.Fault(message=message, code="not-open", transient=True)
         return None
 
-    def _carry_out(self, what: str, call: pb.Call, answer: pb.Answer) -> None:
+    def _handle_call(self, what: str, call: pb.Call, answer: pb.Answer) -> None:
         executor = self._executor
         if what == "close":
             self._end_life()
@@ -274,7 +274,7 @@ class HostedRun:
                     # twice.
                     self._kept.clear()
                 self._begin_life()
-            self._tell_opened(opened)
+            self._report_opened(opened)
         except (Exception, SystemExit) as error:  # a plugin may raise anything
             if not isinstance(error, EnsembleError):
                 _log.exception("cannot open run %s", self.tag)
@@ -287,7 +287,7 @@ class HostedRun:
         self.outbox.rewind()
         self._news()
 
-    def _tell_opened(self, opened: pb.Opened) -> None:
+    def _report_opened(self, opened: pb.Opened) -> None:
         executor = self._executor
         assert executor is not None
         opened.life, opened.kept_from = self.outbox.life, self.outbox.first

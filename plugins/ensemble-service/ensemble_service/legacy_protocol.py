@@ -70,9 +70,9 @@ class LegacyServicer(api.EnsembleOperatorServicer):
             delta = _delta(request.action, request.payload)
             check_delta(delta)
         except UsageError as error:
-            return _wrong("; ".join(part for part in (error.what, error.cause) if part))
+            return _error_response("; ".join(part for part in (error.what, error.cause) if part))
         except Refused as refused:
-            return _wrong(refused.message)
+            return _error_response(refused.message)
         if not who.may_resize(member):
             raise Refused("PERMISSION_DENIED", f"this credential may not resize {member}")
         answer = await self._resizes.ask(who, member, "", delta)
@@ -91,17 +91,17 @@ class LegacyServicer(api.EnsembleOperatorServicer):
         try:
             member = member_name(request.name)
         except UsageError as error:
-            return _wrong("; ".join(part for part in (error.what, error.cause) if part))
+            return _error_response("; ".join(part for part in (error.what, error.cause) if part))
         try:
             status = await self._current.one(caller(), member)
         except Refused as refused:
             if refused.code != "NOT_FOUND":
                 raise
-            return _wrong(refused.message)
+            return _error_response(refused.message)
         return old.Response(payload=json.dumps(_status_data(status)), status=old.Response.SUCCESS)
 
 
-def _wrong(reason: str) -> old.Response:
+def _error_response(reason: str) -> old.Response:
     return old.Response(payload=json.dumps({"reason": reason}), status=old.Response.ERROR)
 
 
@@ -153,9 +153,9 @@ def _status_data(status: pb.MemberStatus) -> Mapping[str, Any]:
     queue: dict[str, float | int | None] = dict.fromkeys(_STATES, 0)
     for name, value in gauges.items():
         if name.startswith("queue."):
-            queue[name.removeprefix("queue.")] = _whole(value)
+            queue[name.removeprefix("queue.")] = _to_int(value)
     return {
-        "nodes": {ours: _whole(gauges.get(path, 0.0)) for ours, path in _NODES.items()},
+        "nodes": {ours: _to_int(gauges.get(path, 0.0)) for ours, path in _NODES.items()},
         "queue": queue,
         "groups": groups,
         "metrics": {
@@ -168,7 +168,7 @@ def _status_data(status: pb.MemberStatus) -> Mapping[str, Any]:
     }
 
 
-def _whole(value: float) -> float | int | None:
+def _to_int(value: float) -> float | int | None:
     """Return a count as a whole number, as those clients expect."""
     if not math.isfinite(value):
         return None

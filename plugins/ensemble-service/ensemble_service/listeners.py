@@ -7,7 +7,7 @@ import struct
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 
-__all__ = ["foreign_owner", "nobody_listens"]
+__all__ = ["foreign_owner", "is_port_free"]
 
 #: The kernel's tables of sockets, and the state number of a listening socket in them.
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
@@ -27,7 +27,7 @@ def foreign_owner(host: str, port: int) -> str | None:
     return None
 
 
-def nobody_listens(host: str, port: int) -> bool:
+def is_port_free(host: str, port: int) -> bool:
     """Return whether no process listens on the port (yet); ``False`` if unknown."""
     return not _listeners(host, port) and any(table.exists() for table in _TABLES)
 
@@ -45,7 +45,7 @@ def _listeners(host: str, port: int) -> list[tuple[IPv4Address | IPv6Address, in
             fields = line.split()
             where, _, number = fields[1].partition(":")
             if fields[3] == _LISTENS and int(number, 16) == port:
-                address = _parsed(where)
+                address = _parse_address(where)
                 if address in wanted or not int(address):
                     found.append((address, int(fields[7])))
     return found
@@ -64,7 +64,7 @@ def _addresses(host: str) -> set[IPv4Address | IPv6Address]:
     return found | {IPv6Address(f"::ffff:{each}") for each in found if each.version == 4}
 
 
-def _parsed(where: str) -> IPv4Address | IPv6Address:
+def _parse_address(where: str) -> IPv4Address | IPv6Address:
     """Parse an address in the kernel's format: four-byte words in native byte order."""
     words = [int(where[at : at + 8], 16) for at in range(0, len(where), 8)]
     data = struct.pack(f"={len(words)}I", *words)

@@ -64,12 +64,14 @@ class _Json(logging.Formatter):
 class _Text(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created))
-        fields = "".join(f" {name}={_spell(value)}" for name, value in _content(record).items())
+        fields = "".join(
+            f" {name}={_format_value(value)}" for name, value in _content(record).items()
+        )
         level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
         return f"{when} {level}{_plain(record.getMessage())[:_LONGEST]}{fields}"
 
 
-def _spell(value: object) -> str:
+def _format_value(value: object) -> str:
     text = str(value)
     if not text or not text.isprintable() or any(each in text for each in ' "='):
         text = json.dumps(text)

@@ -153,7 +153,7 @@ class MemberProxy:
         The answer arrives in ``found``.
         """
         for job, newest in jobs.items():
-            newest = self._admission.theirs(newest)
+            newest = self._admission.to_member_time(newest)
             self.jobs[job] = MemberJob(None, newest, newest, sent=True)
         self._calls.put_parts("reattach", list(jobs))
         self._pump()
@@ -191,13 +191,13 @@ class MemberProxy:
 
     # -- connection ----------------------------------------------------------------------------
 
-    def came(self) -> None:
+    def connected(self) -> None:
         """Handle the member's connection."""
         self.present = True
         self._absence.end()
         self.ask_to_open()
 
-    def went(self, now: float) -> None:
+    def disconnected(self, now: float) -> None:
         """Handle the loss of the member or the service at time ``now`` (monotonic seconds)."""
         self.present = False
         self._absence.begin(now)
@@ -224,7 +224,7 @@ class MemberProxy:
         self._pump()
         self._absence.tick(now, self.jobs, self.opened)
 
-    def away_with(self, group: str) -> bool:
+    def is_group_away(self, group: str) -> bool:
         """Return whether the run considers this group away because the member is."""
         return self._absence.of_group(group, self.present)
 
@@ -235,9 +235,9 @@ class MemberProxy:
         what = answer.WhichOneof("what")
         if answer.id == self._opening and self.state == "opening":
             if what == "opened":
-                self._has_opened(answer.opened)
+                self._on_opened(answer.opened)
             elif what == "fault":
-                self._not_opened(answer.fault, now)
+                self._on_open_failure(answer.fault, now)
             return
         if not answer.id and what is None:
             # The member had to begin another life.
@@ -248,7 +248,7 @@ class MemberProxy:
         waiting = self._calls.sent(answer.id)
         if waiting is None:
             return
-        if what == "fault" and self._put_off(waiting, answer.fault, now):
+        if what == "fault" and self._must_repeat(waiting, answer.fault, now):
             return
         self._calls.done(waiting)
         if what == "fault":
@@ -256,10 +256,10 @@ class MemberProxy:
         elif what == "found" and waiting.kind == "reattach":
             self._has_found(waiting, answer.found.jobs)
         if waiting.own and not self._calls.asking:
-            self._all_asked()
+            self._resubmit_missing()
         self._pump()
 
-    def _put_off(self, waiting: Waiting, fault: pb.Fault, now: float) -> bool:
+    def _must_repeat(self, waiting: Waiting, fault: pb.Fault, now: float) -> bool:
         """Return whether a fault only means that the call must be repeated. If so, prepare the
         repetition.
         """
@@ -273,7 +273,7 @@ class MemberProxy:
         if waiting.kind == "reattach" and code not in (BLIND, "not-open"):
             # The member's queue cannot be reached, so the state of its jobs is unknown now.
             self._interrupt()
-            self._not_opened(fault, now)
+            self._on_open_failure(fault, now)
             return True
         if code == "not-open":
             waiting.sent = False
@@ -287,7 +287,7 @@ class MemberProxy:
         error = to_error(fault, self.name)
         now = self._run.clock()
         if waiting.kind == "submit":
-            self._give_up(
+            self._end_jobs(
                 [job for job in waiting.jobs if job in self.jobs and not self.jobs[job].newest],
                 "submit",
                 str(error),
@@ -313,13 +313,13 @@ class MemberProxy:
         """
         self._run.warn(str(error))
         if waiting.own:
-            self._give_up([job for job in waiting.jobs if job in self.jobs], "lost", str(error))
+            self._end_jobs([job for job in waiting.jobs if job in self.jobs], "lost", str(error))
             return
         self.blind = True
         for job in waiting.jobs:
             self.jobs.pop(job, None)
 
-    def _give_up(self, jobs: Iterable[str], kind: str, note: str) -> None:
+    def _end_jobs(self, jobs: Iterable[str], kind: str, note: str) -> None:
         """Report these jobs as over and ignore their later events."""
         now = self._run.clock()
         context = {"type": kind, "severity": 0, "note": note}
@@ -334,7 +334,7 @@ class MemberProxy:
 
     # -- lives ---------------------------------------------------------------------------------
 
-    def _not_opened(self, fault: pb.Fault, now: float) -> None:
+    def _on_open_failure(self, fault: pb.Fault, now: float) -> None:
         if fault.code == "stale":
             self._disown(fault, now)
             return
@@ -373,7 +373,7 @@ class MemberProxy:
         self._interrupt()
         self._again = time.monotonic() + _AGAIN
 
-    def _has_opened(self, opened: pb.Opened) -> None:
+    def _on_opened(self, opened: pb.Opened) -> None:
         self.refusal, self._told_refusal = None, ""
         self._again, self.disowned = None, False
         capabilities = [clean(name, 300) for name in opened.capabilities[:_MOST_CAPABILITIES]]
@@ -391,19 +391,19 @@ class MemberProxy:
             for waiting in [each for each in self._calls if each.own]:
                 self._calls.done(waiting)
             if earlier is not None:
-                self._ask_for_jobs()
-                self._ask_for_sizes()
+                self._query_jobs()
+                self._repeat_resizes()
         # Within a life, the question about jobs keeps its id, so that events are replayed only
         # once.
         self.state = "asking" if self._calls.asking else "open"
         self._pump()
 
-    def _ask_for_jobs(self) -> None:
+    def _query_jobs(self) -> None:
         """After a restart of the member, ask which of our jobs it knows."""
         asked = {job for each in self._calls if each.kind == "reattach" for job in each.jobs}
         self._calls.put_parts("reattach", self.jobs.to_ask(asked), own=True)
 
-    def _ask_for_sizes(self) -> None:
+    def _repeat_resizes(self) -> None:
         """After a restart of the member, repeat unanswered resize requests.
 
         If the member has already carried out a request, it reports the outcome and does not repeat
@@ -422,9 +422,9 @@ class MemberProxy:
                     self.jobs.pop(name, None)
             return
         note = f"member {self.name} no longer knows this job, so its outcome is unknown"
-        self._give_up(self.jobs.found(waiting.jobs, found), "lost", note)
+        self._end_jobs(self.jobs.found(waiting.jobs, found), "lost", note)
 
-    def _all_asked(self) -> None:
+    def _resubmit_missing(self) -> None:
         """Resubmit the jobs that the member never received, before all other waiting calls."""
         self._calls.submit_first(self.jobs.unsent())
         self.state = "open"

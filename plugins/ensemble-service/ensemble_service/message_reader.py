@@ -12,7 +12,7 @@ import grpc.aio
 from ensemble_service.access import Identity
 from ensemble_service.refusal import Refused
 
-__all__ = ["MessageReader", "Messages", "NoMessage", "next_message"]
+__all__ = ["EndOfMessages", "MessageReader", "Messages", "next_message"]
 
 #: Maximum number of messages read at once: per credential, and for all callers without a
 #: credential.
@@ -118,7 +118,7 @@ class _Places:
             self._tasks.pop(task, None)
 
 
-class NoMessage(Refused):
+class EndOfMessages(Refused):
     """The caller has closed its side of the call."""
 
     def __init__(self) -> None:
@@ -126,8 +126,8 @@ class NoMessage(Refused):
 
 
 async def next_message(messages: AsyncIterator[bytes]) -> bytes:
-    """Return the next message of a call. Raise :class:`NoMessage` after the last."""
+    """Return the next message of a call. Raise :class:`EndOfMessages` after the last."""
     try:
         return await messages.__anext__()
     except StopAsyncIteration:
-        raise NoMessage from None
+        raise EndOfMessages from None

@@ -52,7 +52,11 @@ class MetricsServer:
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         try:
             self._server = await asyncio.start_server(
-                self._asked, self._host.strip("[]"), self.port, family=family, limit=_HEAD
+                self._handle_connection,
+                self._host.strip("[]"),
+                self.port,
+                family=family,
+                limit=_HEAD,
             )
         except OSError as error:
             raise EnsembleError(
@@ -69,7 +73,9 @@ class MetricsServer:
         for task in self._asking:
             task.cancel()
 
-    async def _asked(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _handle_connection(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         task = asyncio.current_task()
         assert task is not None
         if len(self._asking) >= _MOST:

@@ -30,7 +30,7 @@ from ensemble_core import (
     UsageError,
 )
 from ensemble_service.access import member_name, namespace_name
-from ensemble_service.call_errors import why_away
+from ensemble_service.call_errors import diagnose
 from ensemble_service.capabilities import CAPABILITIES
 from ensemble_service.channel import address, load_grpc, open_channel, read_token
 from ensemble_service.membership import Membership, away, taken_over
@@ -94,7 +94,7 @@ class RemoteExecutor(Executor):
             )
         )
         self._why_away = (
-            None if channel else partial(why_away, host, port, ca=ca, insecure=insecure)
+            None if channel else partial(diagnose, host, port, ca=ca, insecure=insecure)
         )
         self._lock = threading.RLock()
         self._news = threading.Condition(self._lock)
@@ -133,7 +133,7 @@ class RemoteExecutor(Executor):
             "Steer",
             self._service.target,
             first=lambda: pb.FromRun(begin=pb.Begin(run=run.tag, epoch=epoch)),
-            heard=self._heard,
+            heard=self._on_message,
             down=self._down,
             away=self._why_away,
         )
@@ -142,11 +142,11 @@ class RemoteExecutor(Executor):
             epoch=epoch,
             number=lambda: next(self._numbers),
             send=self._connection.send,
-            tell=self._tell,
+            tell=self._emit_events,
             clock=run.clock,
-            gauges=self._tell_gauges,
-            stale=self._disowned,
-            elsewhere=self._elsewhere,
+            gauges=self._emit_gauges,
+            stale=self._on_disowned,
+            elsewhere=self._is_at_other_member,
             ahead=self._ahead,
             shared=self._shared,
         )
@@ -204,14 +204,14 @@ class RemoteExecutor(Executor):
             clock = self._membership.clock(name)
             proxy = self._members[name] = MemberProxy(name, self._context, clock)
             if name in self._service.members:
-                proxy.came()
+                proxy.connected()
             else:
-                proxy.went(time.monotonic())
+                proxy.disconnected(time.monotonic())
         return proxy
 
     # -- requests of the run -------------------------------------------------------------------
 
-    def _opened(self) -> None:
+    def _require_open(self) -> None:
         if self._run is None:
             raise ExecutorError("the executor is not open", code="not-open")
         if self._over.is_set():
@@ -224,7 +224,7 @@ class RemoteExecutor(Executor):
         for job in jobs:
             by_member.setdefault(self._member_of(job), []).append(job)
         with self._lock:
-            self._opened()
+            self._require_open()
             names = {job.id for job in jobs}
             if len(names) < len(jobs) or any(
                 name in proxy.jobs for name in names for proxy in self._members.values()
@@ -248,7 +248,7 @@ class RemoteExecutor(Executor):
                 self._membership.assign(name, [job.id for job in some])
                 proxy.submit(messages, [job.id for job in some])
 
-    def _elsewhere(self, member: str, job: str) -> bool:
+    def _is_at_other_member(self, member: str, job: str) -> bool:
         return any(job in proxy.jobs for name, proxy in self._members.items() if name != member)
 
     def _ahead(self, member: str, least: int, now: int) -> None:
@@ -270,13 +270,13 @@ class RemoteExecutor(Executor):
 
     def cancel(self, jobs: Sequence[str]) -> None:
         with self._lock:
-            self._opened()
+            self._require_open()
             for proxy in self._members.values():
                 proxy.cancel(jobs)
 
     def resize(self, request: str, delta: int, *, when_busy: WhenBusy = "wait") -> None:
         with self._lock:
-            self._opened()
+            self._require_open()
             name = self._default
             if name is None and len(self._members) == 1:
                 name = next(iter(self._members))
@@ -297,16 +297,16 @@ class RemoteExecutor(Executor):
 
     def forget(self, jobs: Sequence[str]) -> None:
         with self._lock:
-            self._opened()
+            self._require_open()
             for proxy in self._members.values():
                 proxy.forget(jobs)
 
     def resources(self) -> Mapping[str, float]:
         with self._lock:
             paths = {path for proxy in self._members.values() for path in proxy.gauges}
-            return {**self._sums(sorted(paths)), **self._away()}
+            return {**self._sums(sorted(paths)), **self._away_gauges()}
 
-    def _away(self) -> dict[str, float]:
+    def _away_gauges(self) -> dict[str, float]:
         """Return the current gauges ``away.GROUP``.
 
         The gauges may differ from those of an earlier controller, because members may have come
@@ -315,7 +315,7 @@ class RemoteExecutor(Executor):
         if self._run is None:
             return {}
         return {
-            f"away.{group}": min(1, sum(self._members[name].away_with(group) for name in names))
+            f"away.{group}": min(1, sum(self._members[name].is_group_away(group) for name in names))
             for group, names in self._membership.groups.items()
         }
 
@@ -337,7 +337,7 @@ class RemoteExecutor(Executor):
         Waits for absent members, because only a member knows its own jobs.
         """
         with self._lock:
-            self._opened()
+            self._require_open()
             members = list(self._members.values())
             for proxy in members:
                 proxy.reattach(self._membership.assigned(proxy.name, jobs))
@@ -383,7 +383,7 @@ class RemoteExecutor(Executor):
 
     # -- incoming messages ---------------------------------------------------------------------
 
-    def _heard(self, message: pb.ToRun) -> None:
+    def _on_message(self, message: pb.ToRun) -> None:
         what = message.WhichOneof("what")
         with self._lock:
             if what == "batch":
@@ -395,43 +395,43 @@ class RemoteExecutor(Executor):
                 if proxy is not None:
                     proxy.answered(message.answer, time.monotonic())
             elif what == "presence":
-                self._came_or_went(message.presence.member, message.presence.present)
+                self._on_presence(message.presence.member, message.presence.present)
             elif what == "welcome":
-                back = self._service.came()
+                back = self._service.connected()
                 if back:
                     self._warn(back)
             self._news.notify_all()
 
-    def _came_or_went(self, member: str, present: bool) -> None:
+    def _on_presence(self, member: str, present: bool) -> None:
         proxy = self._members.get(member)
         if present:
             self._service.members.add(member)
             if proxy is not None:
-                proxy.came()
+                proxy.connected()
         else:
             self._service.members.discard(member)
             if proxy is not None:
-                proxy.went(time.monotonic())
+                proxy.disconnected(time.monotonic())
 
     def _down(self, error: EnsembleError) -> None:
         with self._lock:
             now = time.monotonic()
-            self._service.went(error, now)
+            self._service.disconnected(error, now)
             for proxy in self._members.values():
-                proxy.went(now)
+                proxy.disconnected(now)
             if error.code == "failed-precondition" and self._members:
-                self._stale(error.cause or error.what)
+                self._end_stale_run(error.cause or error.what)
             self._news.notify_all()
 
     def _tick(self) -> None:
         while not self._over.wait(_TICK):
             try:
                 with self._lock:
-                    self._look(time.monotonic())
+                    self._check_presence(time.monotonic())
             except Exception:  # this thread must survive: nothing else acknowledges or retries
                 _log.exception("cannot do what is due")
 
-    def _look(self, now: float) -> None:
+    def _check_presence(self, now: float) -> None:
         if self._service.there:
             for proxy in list(self._members.values()):
                 proxy.tick(now)
@@ -442,7 +442,7 @@ class RemoteExecutor(Executor):
 
     # -- events for the run --------------------------------------------------------------------
 
-    def _tell(self, events: Sequence[Event]) -> None:
+    def _emit_events(self, events: Sequence[Event]) -> None:
         if self._emit is None:
             return
         if len(self._members) > 1:
@@ -451,16 +451,16 @@ class RemoteExecutor(Executor):
         if events:
             self._emit(events)
 
-    def _tell_gauges(self, paths: Iterable[str], when: float) -> None:
+    def _emit_gauges(self, paths: Iterable[str], when: float) -> None:
         if not self._started:
             return  # the run reads the first gauges itself
-        self._tell([Resources(when, self._sums(paths))])
+        self._emit_events([Resources(when, self._sums(paths))])
 
     def _warn(self, message: str) -> None:
         assert self._run is not None
-        self._tell([Problem(self._run.clock(), message)])
+        self._emit_events([Problem(self._run.clock(), message)])
 
-    def _disowned(self, member: str, reason: str) -> None:
+    def _on_disowned(self, member: str, reason: str) -> None:
         """Handle a member that reports that it obeys another controller.
 
         One member's report alone does not end the run. The run ends if all connected members, or
@@ -468,19 +468,19 @@ class RemoteExecutor(Executor):
         """
         there = [proxy for proxy in self._members.values() if proxy.present]
         if all(proxy.disowned for proxy in there):
-            self._stale(reason)
+            self._end_stale_run(reason)
         else:
             self._warn(
                 f"member {member} says that another controller has this run, but others do not; "
                 "it gets no requests for now"
             )
 
-    def _stale(self, reason: str) -> None:
+    def _end_stale_run(self, reason: str) -> None:
         """End this run, because another controller has taken over."""
         if self._over.is_set():
             return
         assert self._run is not None
-        self._tell([ExecutorLost(self._run.clock(), "remote", reason, "it continues there")])
+        self._emit_events([ExecutorLost(self._run.clock(), "remote", reason, "it continues there")])
         self._over.set()
         self._news.notify_all()
 

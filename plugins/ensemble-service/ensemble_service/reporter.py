@@ -13,7 +13,7 @@ from typing import Any
 
 from ensemble_core import EnsembleError, Event
 from ensemble_service.access import member_name
-from ensemble_service.call_errors import MISMATCHED, why_away
+from ensemble_service.call_errors import MISMATCHED, diagnose
 from ensemble_service.channel import address, open_channel, read_token
 from ensemble_service.connection import Connection
 from ensemble_service.member_stats import MemberStats
@@ -75,11 +75,13 @@ class Reporter:
             "Member",
             address(host, port),
             first=lambda: pb.FromMember(hello=self._hello),
-            heard=self._heard,
+            heard=self._on_message,
             down=self._down,
-            away=partial(why_away, host, port, ca=ca, insecure=insecure),
+            away=partial(diagnose, host, port, ca=ca, insecure=insecure),
         )
-        self._beats = threading.Thread(target=self._beat, name="ensemble-beats", daemon=True)
+        self._beats = threading.Thread(
+            target=self._send_heartbeats, name="ensemble-beats", daemon=True
+        )
 
     def start(self) -> None:
         """Connect, and report until :meth:`stop`."""
@@ -103,7 +105,7 @@ class Reporter:
         if self._beats.ident is not None and self._beats is not threading.current_thread():
             self._beats.join(_BEAT)
 
-    def _heard(self, message: pb.ToMember) -> None:
+    def _on_message(self, message: pb.ToMember) -> None:
         self._told.clear()
         if message.WhichOneof("what") != "call" or not message.call.epoch:
             return
@@ -119,7 +121,7 @@ class Reporter:
             if self._refused is not None:
                 self._refused(error)
 
-    def _beat(self) -> None:
+    def _send_heartbeats(self) -> None:
         changes, last = -1, 0.0
         while not self._ended.wait(_SOONEST):
             now = time.monotonic()

@@ -66,9 +66,9 @@ class Resizes:
         #: The request in progress for each member.
         self._current: dict[str, str] = {}
         if resizer is not None:
-            resizer.keep = self._keep
+            resizer.keep = self._record_step
 
-    def _keep(self, member: str, kept: Mapping[str, Any]) -> None:
+    def _record_step(self, member: str, kept: Mapping[str, Any]) -> None:
         request = self._current.get(member)
         if request:
             self._log.keep(member, request, kept)
@@ -94,8 +94,8 @@ class Resizes:
                 "RESOURCE_EXHAUSTED",
                 (f"{_MOST_WAITING} resize requests for {member} are already waiting"),
             )
-        call = partial(self._carry_out, member, request, delta)
-        ended = partial(self._ended, who, member, request, delta)
+        call = partial(self._call_resizer, member, request, delta)
+        ended = partial(self._log_end, who, member, request, delta)
         answer: Resized = (await self._call(member, call, ended))[0]
         return answer
 
@@ -110,7 +110,7 @@ class Resizes:
 
     # -- in a thread, or on the event loop -----------------------------------------------------
 
-    def _carry_out(self, member: str, request: str, delta: int) -> tuple[Resized, float | None]:
+    def _call_resizer(self, member: str, request: str, delta: int) -> tuple[Resized, float | None]:
         """Return the answer and the resizer's duration, which is ``None`` if the resizer was not
         called.
         """
@@ -123,7 +123,7 @@ class Resizes:
                 reason = f"the service keeps no record: {error.what}: {error.cause}"
                 raise Refused("UNAVAILABLE", reason) from None
             if known is not None:
-                return self._known(member, request, delta, known), None
+                return self._repeat_answer(member, request, delta, known), None
         self._current[member] = request
         began = time.monotonic()
         assert self.resizer is not None
@@ -141,7 +141,7 @@ class Resizes:
             self._log.end(member, request, answer)
         return answer, time.monotonic() - began
 
-    def _known(self, member: str, request: str, delta: int, known: Entry) -> Resized:
+    def _repeat_answer(self, member: str, request: str, delta: int, known: Entry) -> Resized:
         """Return the answer to a request that was begun before."""
         if known.delta != delta:
             before = f"request {request!r} was for {known.delta:+d} nodes"
@@ -190,7 +190,7 @@ class Resizes:
 
     # -- on the event loop ----------------------------------------------------------------------
 
-    def _ended(
+    def _log_end(
         self,
         who: Identity,
         member: str,

@@ -71,7 +71,7 @@ class RollCall:
             )
         return default
 
-    def _there(self) -> list[str]:
+    def _present_members(self) -> list[str]:
         prefix = f"{self._namespace}/"
         return sorted(name for name in self._service.members if name.startswith(prefix))
 
@@ -81,7 +81,7 @@ class RollCall:
 
         def awaited() -> list[str]:
             absent = [f"member {name}" for name in sorted(names - self._service.members)]
-            if default is None and need and not self._there():
+            if default is None and need and not self._present_members():
                 absent.append(f"a member of {self._namespace}")
             return absent
 
@@ -101,7 +101,7 @@ class RollCall:
             return self._membership.default
         if not need:
             return None
-        there = self._there()
+        there = self._present_members()
         if len(there) == 1:
             self._membership.default = there[0]
             return there[0]

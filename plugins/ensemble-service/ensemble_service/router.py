@@ -20,7 +20,16 @@ from ensemble_service.refusal import Refused
 from ensemble_service.send_queue import RunSendQueue, SendQueue
 from ensemble_service.wire import clean
 
-__all__ = ["SILENCE", "Link", "MemberLink", "MemberState", "Router", "RunLink", "RunState", "Who"]
+__all__ = [
+    "SILENCE",
+    "CallerIdentity",
+    "Link",
+    "MemberLink",
+    "MemberState",
+    "Router",
+    "RunLink",
+    "RunState",
+]
 
 #: Seconds without a message after which a member counts as gone.
 SILENCE = 10.0
@@ -32,7 +41,7 @@ _REMEMBERED = 10_000
 _O = TypeVar("_O", bound="SendQueue[pb.ToMember] | RunSendQueue")
 
 
-class Who(Protocol):
+class CallerIdentity(Protocol):
     """A caller's identity, reduced to what the router needs."""
 
     @property
@@ -47,7 +56,7 @@ class Link(Generic[_O]):
     """One connection. ``name`` is the member's name or the run's tag."""
 
     name: str
-    who: Who
+    who: CallerIdentity
     send_queue: _O
 
 
@@ -109,14 +118,16 @@ class Router:
         self._epochs: OrderedDict[str, tuple[str, int]] = OrderedDict()
         self._watchers: set[_Watch] = set()
         #: The send queues of each credential with connections.
-        self._queues: WeakValueDictionary[Who, WeakSet[SendQueue[Any]]] = WeakValueDictionary()
+        self._queues: WeakValueDictionary[CallerIdentity, WeakSet[SendQueue[Any]]] = (
+            WeakValueDictionary()
+        )
         #: Time of the last check for silent members, and time since which silence counts.
         self._swept: float | None = None
         self._deaf_until = 0.0
 
     # -- members -------------------------------------------------------------------------------
 
-    def join(self, who: Who, hello: pb.Hello, now: float) -> MemberLink:
+    def join(self, who: CallerIdentity, hello: pb.Hello, now: float) -> MemberLink:
         """Connect a member. Raise :class:`Refused`."""
         name = hello.member
         if not name or not who.may_be(name):
@@ -139,7 +150,7 @@ class Router:
         state.version = clean(hello.version, _LONGEST_NAME)
         state.last_beat = now
         link.send_queue.put(pb.ToMember(welcome=pb.Welcome(service=self.version)))
-        self._tell_presence(name, True)
+        self._send_presence(name, True)
         self._changed(name)
         return link
 
@@ -149,7 +160,7 @@ class Router:
         state = self.members.get(link.name)
         if state is not None and state.link is link:
             state.link = None
-            self._tell_presence(link.name, False)
+            self._send_presence(link.name, False)
             self._changed(link.name)
 
     def from_member(self, link: MemberLink, message: pb.FromMember, now: float) -> None:
@@ -180,7 +191,7 @@ class Router:
             # Copy the groups, because a reference to a part of a message keeps the whole message in
             # memory.
             named = (group for group in beat.groups if _is_name(group.name))
-            groups = [_copied(group) for group in islice(named, _MOST_GROUPS)]
+            groups = [_copy(group) for group in islice(named, _MOST_GROUPS)]
             state.gauges, state.metrics = _some(beat.gauges), _some(beat.metrics)
             state.groups = tuple(groups)
             left = len(beat.gauges) - len(state.gauges) + len(beat.metrics) - len(state.metrics)
@@ -222,7 +233,7 @@ class Router:
 
     # -- runs ----------------------------------------------------------------------------------
 
-    def begin(self, who: Who, begin: pb.Begin) -> RunLink:
+    def begin(self, who: CallerIdentity, begin: pb.Begin) -> RunLink:
         """Connect a run's controller.
 
         First sends the presence of each member that the run may use, then the welcome message.
@@ -256,7 +267,7 @@ class Router:
         link.send_queue.put(pb.ToRun(welcome=pb.Welcome(service=self.version)))
         return link
 
-    def _queues_of(self, who: Who) -> WeakSet[SendQueue[Any]]:
+    def _queues_of(self, who: CallerIdentity) -> WeakSet[SendQueue[Any]]:
         return self._queues.setdefault(who, WeakSet())
 
     def _forget_epochs(self) -> None:
@@ -322,7 +333,7 @@ class Router:
         )
         link.send_queue.put_about(call.member, pb.ToRun(answer=answer))
 
-    def _tell_presence(self, member: str, present: bool) -> None:
+    def _send_presence(self, member: str, present: bool) -> None:
         message = pb.ToRun(presence=pb.Presence(member=member, present=present))
         for run in self.runs.values():
             if run.link is not None and run.link.who.may_steer(member):
@@ -396,7 +407,7 @@ def _is_name(name: str) -> bool:
     return 0 < len(name) <= _LONGEST_NAME and name.isprintable()
 
 
-def _copied(group: pb.Group) -> pb.Group:
+def _copy(group: pb.Group) -> pb.Group:
     copy = pb.Group()
     copy.CopyFrom(group)
     return copy

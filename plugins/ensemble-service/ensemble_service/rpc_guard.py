@@ -21,7 +21,7 @@ from ensemble_core import EnsembleError
 from ensemble_service.access import Identity, Unauthenticated
 from ensemble_service.counters import Counters
 from ensemble_service.logs import tell
-from ensemble_service.message_reader import MessageReader, Messages, NoMessage, next_message
+from ensemble_service.message_reader import EndOfMessages, MessageReader, Messages, next_message
 from ensemble_service.rate_limits import Deadline, RateLimiter
 from ensemble_service.refusal import Refused
 from ensemble_service.tokens import TokenFile
@@ -108,10 +108,10 @@ class RpcGuard(grpc.aio.ServerInterceptor):
             if guarded is None:
                 return None
             is_open = service in self._open
-            guarded = self._handlers[path] = self._guarded(path, method, guarded, is_open)
+            guarded = self._handlers[path] = self._guard_handler(path, method, guarded, is_open)
         return guarded
 
-    def _guarded(self, path: str, method: str, handler: Any, is_open: bool) -> Any:
+    def _guard_handler(self, path: str, method: str, handler: Any, is_open: bool) -> Any:
         """Return the guarded handler of one method, for single replies and for streams."""
         decode, streaming = handler.request_deserializer, handler.response_streaming
         asked_with_stream: bool = handler.request_streaming
@@ -136,10 +136,10 @@ class RpcGuard(grpc.aio.ServerInterceptor):
                     assert identity is not None  # stand-ins are for single replies
                     stream = self._open_stream(identity, deadline.task)
                 if identity is not None and not is_open:
-                    self._take_turn(identity)
+                    self._check_rate(identity)
                 if asked_with_stream:
                     assert identity is not None
-                    asked = self._decoded(decode, identity, messages)
+                    asked = self._decode_stream(decode, identity, messages)
                 elif identity is None or is_open:
                     asked = _decode(decode, await self._reader.read_nameless(messages))
                 else:
@@ -149,7 +149,7 @@ class RpcGuard(grpc.aio.ServerInterceptor):
                     identity = stand_in(asked)
                     if identity is None:
                         raise _no_credential(named_by_message)
-                    self._take_turn(identity)
+                    self._check_rate(identity)
                 if not is_open:
                     _CALLER.set(identity)
                 reply = None
@@ -206,7 +206,7 @@ class RpcGuard(grpc.aio.ServerInterceptor):
         finally:
             await replies.aclose()
 
-    async def _decoded(
+    async def _decode_stream(
         self, decode: Callable[[bytes], Any], identity: Identity, messages: AsyncIterator[bytes]
     ) -> AsyncIterator[Any]:
         """Yield the messages of a stream. The servicer sets the deadline of the first message."""
@@ -216,7 +216,7 @@ class RpcGuard(grpc.aio.ServerInterceptor):
             yield _decode(decode, await self._reader.read(identity, messages))
             while True:
                 yield _decode(decode, await next_message(messages))
-        except NoMessage:
+        except EndOfMessages:
             return
 
     # -- streams --------------------------------------------------------------------------------
@@ -281,16 +281,16 @@ class RpcGuard(grpc.aio.ServerInterceptor):
                     )
                 identity = self._tokens.identify(token.strip())
                 if self._tokens.trouble != self._trouble:
-                    self._told_trouble()
+                    self._log_trouble()
                 return identity
         return None
 
-    def _told_trouble(self) -> None:
+    def _log_trouble(self) -> None:
         self._trouble = self._tokens.trouble
         if self._trouble:
             tell("cannot read the tokens; using those read before", "error", why=self._trouble)
 
-    def _take_turn(self, identity: Identity) -> None:
+    def _check_rate(self, identity: Identity) -> None:
         key = identity.id or str(identity)
         if self._rates is not None and not self._rates.take(key, self._monotonic()):
             raise Refused(

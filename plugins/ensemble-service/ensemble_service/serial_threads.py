@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(eq=False, slots=True)
-class _Turn:
+class _KeyLock:
     """The lock of a key."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -37,7 +37,7 @@ class SerialThreads:
 
     def __init__(self, most: int, name: str) -> None:
         self._room, self._name = asyncio.Semaphore(most), name
-        self._turns: dict[str, _Turn] = {}
+        self._turns: dict[str, _KeyLock] = {}
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -60,7 +60,7 @@ class SerialThreads:
         begun runs to its end. The callback ``then`` gets the result on the event loop, even if the
         caller was cancelled.
         """
-        turn = self._turns.setdefault(key, _Turn())
+        turn = self._turns.setdefault(key, _KeyLock())
         self._idle.clear()
         turn.calls += 1
         turn.callers += 1
@@ -85,7 +85,7 @@ class SerialThreads:
             return False
         return True
 
-    def _leave(self, key: str, turn: _Turn) -> None:
+    def _leave(self, key: str, turn: _KeyLock) -> None:
         turn.calls -= 1
         if not turn.calls:
             del self._turns[key]

@@ -202,7 +202,7 @@ class Service:
         except RuntimeError as error:
             raise EnsembleError(
                 f"cannot listen on {target}",
-                cause=_why_not(self.settings.host, self.settings.port) or str(error)[:300],
+                cause=_bind_error(self.settings.host, self.settings.port) or str(error)[:300],
                 hint="check for another service there, or choose --port and --host",
                 code="cannot-listen",
             ) from None
@@ -315,7 +315,7 @@ def serving(settings: Settings, resizer: Resizer | None = None) -> Iterator[Serv
         raise failed[0]
 
 
-def _why_not(host: str, port: int) -> str:
+def _bind_error(host: str, port: int) -> str:
     """Return the system's reason for a failed bind, because gRPC reports none."""
     try:
         found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)

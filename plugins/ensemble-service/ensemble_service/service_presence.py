@@ -37,13 +37,13 @@ class ServicePresence:
         lasting = trouble is not None and (not trouble.transient or trouble.code in MISMATCHED)
         return self.welcome or lasting
 
-    def came(self) -> str | None:
+    def connected(self) -> str | None:
         """Handle a connection. Return a message to report, if any."""
         self.welcome, self._trouble, self._away_since = True, None, None
         told, self._told_away = self._told_away, False
         return f"the service at {self.target} is back" if told else None
 
-    def went(self, error: EnsembleError, now: float) -> None:
+    def disconnected(self, error: EnsembleError, now: float) -> None:
         """Handle the loss of the connection at ``now`` (monotonic seconds)."""
         self.welcome, self._trouble = False, error
         if self._away_since is None:

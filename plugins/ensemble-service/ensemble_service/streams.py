@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.refusal import Refused
-from ensemble_service.router import SILENCE, Router, Who
+from ensemble_service.router import SILENCE, CallerIdentity, Router
 from ensemble_service.send_queue import SendQueue, Sized
 
 __all__ = ["member_stream", "steer_stream"]
@@ -21,7 +21,10 @@ _R = TypeVar("_R")
 
 
 async def member_stream(
-    router: Router, who: Who, requests: AsyncIterator[pb.FromMember], clock: Callable[[], float]
+    router: Router,
+    who: CallerIdentity,
+    requests: AsyncIterator[pb.FromMember],
+    clock: Callable[[], float],
 ) -> AsyncIterator[pb.ToMember]:
     """Serve a member's connection. Raise :class:`Refused` to end it with an error."""
     first = await _first(requests)
@@ -52,7 +55,7 @@ async def member_stream(
         watch = loop.call_later(SILENCE / 4, look)
 
     watch = loop.call_later(SILENCE / 4, look)
-    reader = asyncio.create_task(_until_over(link.send_queue, read()))
+    reader = asyncio.create_task(_read_to_end(link.send_queue, read()))
     try:
         async for message in _sent(link.send_queue):
             yield message
@@ -63,7 +66,10 @@ async def member_stream(
 
 
 async def steer_stream(
-    router: Router, who: Who, requests: AsyncIterator[pb.FromRun], clock: Callable[[], float]
+    router: Router,
+    who: CallerIdentity,
+    requests: AsyncIterator[pb.FromRun],
+    clock: Callable[[], float],
 ) -> AsyncIterator[pb.ToRun]:
     """Serve a run's connection. Raise :class:`Refused` to end it with an error."""
     first = await _first(requests)
@@ -77,7 +83,7 @@ async def steer_stream(
             router.from_run(link, message)
             del message
 
-    reader = asyncio.create_task(_until_over(link.send_queue, read()))
+    reader = asyncio.create_task(_read_to_end(link.send_queue, read()))
     try:
         async for message in _sent(link.send_queue):
             yield message
@@ -114,7 +120,7 @@ async def _sent(send_queue: SendQueue[_M]) -> AsyncIterator[_M]:
             await send_queue.wait()
 
 
-async def _until_over(send_queue: SendQueue[_M], reading: Awaitable[None]) -> None:
+async def _read_to_end(send_queue: SendQueue[_M], reading: Awaitable[None]) -> None:
     """Read until the stream ends or fails, and close the connection with the error, if any."""
     try:
         await reading

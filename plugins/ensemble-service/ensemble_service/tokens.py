@@ -86,12 +86,12 @@ class TokenFile:
         Raises :class:`Unauthenticated`, whose message never quotes the token.
         """
         now = self._clock()
-        self._glance()
+        self._refresh()
         match = _TOKEN.fullmatch(text)
         token, right = self._compare(text, match)
         if not right and match is not None and not self.trouble:
             self._next_glance = 0.0  # the token may have just been created
-            self._glance()
+            self._refresh()
             token, right = self._compare(text, match)
         if match is None:
             raise Unauthenticated(
@@ -109,7 +109,7 @@ class TokenFile:
         if token.expired(now):
             raise Unauthenticated(
                 f"the token {token.id} has expired",
-                cause=f"it was valid until {_when(token.expires)}",
+                cause=f"it was valid until {_format_time(token.expires)}",
                 hint="create a new token with 'ensemble-server token add'",
                 code="expired-token",
             )
@@ -122,11 +122,11 @@ class TokenFile:
 
     def stands(self, identity: Identity) -> bool:
         """Return whether this identity's token is still valid. Used for long-lived connections."""
-        self._glance()
+        self._refresh()
         token = self._tokens.get(identity.id)
         return token is not None and not token.expired(self._clock()) and token.identity == identity
 
-    def _glance(self) -> None:
+    def _refresh(self) -> None:
         """Reread the file if it has changed. Checks at most once per :data:`_GLANCE` seconds."""
         now = time.monotonic()
         if now < self._next_glance:
@@ -176,7 +176,7 @@ class TokenFile:
         namespace = (
             member.partition("/")[0] if member else "" if role == "admin" else namespace_name(name)
         )
-        with self._locked():
+        with self._write_lock():
             tokens = self._read()
             match = _TOKEN.fullmatch(text or "")
             ident = match[1] if match else secrets.token_hex(4)
@@ -198,7 +198,7 @@ class TokenFile:
 
     def remove(self, ident: str) -> Token:
         """Remove a token. Later calls with it are rejected."""
-        with self._locked():
+        with self._write_lock():
             tokens = self._read()
             if ident not in tokens:
                 raise UsageError(
@@ -217,12 +217,12 @@ class TokenFile:
             with open(self.path, "rb") as file:
                 status = os.fstat(file.fileno())
                 if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-                    raise self._broken("others may write to it", f"chmod 600 {self.path}")
+                    raise self._file_error("others may write to it", f"chmod 600 {self.path}")
                 data = file.read(_LARGEST + 1)
         except FileNotFoundError:
             return {}
         except OSError as error:
-            raise self._broken(error.strerror or str(error)) from None
+            raise self._file_error(error.strerror or str(error)) from None
         try:
             if len(data) > _LARGEST:
                 raise ValueError(f"the file is larger than {_LARGEST} bytes")
@@ -230,12 +230,12 @@ class TokenFile:
             if document["version"] != _VERSION:
                 version = document["version"]
                 raise ValueError(f"the file has version {version!r}, expected {_VERSION}")
-            return {token.id: token for token in map(_token, document["tokens"])}
+            return {token.id: token for token in map(_read_entry, document["tokens"])}
         except (ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
             words = f"the file has no {error}" if isinstance(error, KeyError) else str(error)
-            raise self._broken(words) from None
+            raise self._file_error(words) from None
 
-    def _broken(self, cause: str, hint: str | None = None) -> EnsembleError:
+    def _file_error(self, cause: str, hint: str | None = None) -> EnsembleError:
         return UsageError(
             f"cannot use the file of tokens {self.path}",
             cause=cause,
@@ -249,7 +249,7 @@ class TokenFile:
         self._seen, self._next_glance = None, 0.0
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _write_lock(self) -> Iterator[None]:
         """Hold the writers' lock. The lock is a separate file, because the file of tokens is
         replaced.
         """
@@ -257,7 +257,7 @@ class TokenFile:
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             lock = os.open(f"{self.path}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise self._broken(error.strerror or str(error)) from None
+            raise self._file_error(error.strerror or str(error)) from None
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
@@ -275,7 +275,7 @@ def write_private(path: Path, data: bytes) -> None:
         ) from None
 
 
-def _token(data: Any) -> Token:
+def _read_entry(data: Any) -> Token:
     """Return a validated entry of the file."""
     token = Token(**data)
     if token.role not in get_args(Role):
@@ -310,5 +310,5 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def _when(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))

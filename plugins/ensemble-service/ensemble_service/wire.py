@@ -76,15 +76,15 @@ def from_event(event: Event) -> pb.Event:
     _check(event)
     text = event.to_json()
     if len(text) > MOST_BYTES:
-        text = json.dumps(_shortened(json.loads(text)))
+        text = json.dumps(_shorten(json.loads(text)))
     if len(text) > MOST_BYTES:
         raise ValueError(f"the event is too long: {len(text)} bytes, at most {MOST_BYTES}")
     return pb.Event(timestamp=event.timestamp, other=pb.OtherEvent(data=text))
 
 
-def _shortened(value: object) -> object:
+def _shorten(value: object) -> object:
     if isinstance(value, dict):
-        return {key: _shortened(inner) for key, inner in value.items()}
+        return {key: _shorten(inner) for key, inner in value.items()}
     text = value if isinstance(value, str) else json.dumps(value)
     return value if len(text) <= _LONGEST else text[:_LONGEST]
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from ensemble_service import connection as connections
 from ensemble_service import hosted_run
-from ensemble_service.call_errors import Away
+from ensemble_service.call_errors import Unreachable
 from ensemble_service.channel import open_channel
 from ensemble_service.connection import Connection
 from ensemble_service.hosted_run import HOME, HostedRun
@@ -85,7 +85,7 @@ class Member:
 
     def connect(self, life: str, home: str = "x") -> None:
         """Connect and join the run; another life restarts the numbers of its events."""
-        self.steered.came()
+        self.steered.connected()
         self.welcome(life, home)
 
     def welcome(self, life: str, home: str = "x") -> None:
@@ -94,7 +94,7 @@ class Member:
         self.answer(self.calls("open")[-1], opened=opened)
 
     def leave(self) -> None:
-        self.steered.went(0.0)
+        self.steered.disconnected(0.0)
 
     def events(self, life: str, first: int, events: Iterable[Event]) -> None:
         self.steered.received(
@@ -271,10 +271,10 @@ def test_closing_does_not_wait_for_a_slow_name_lookup(
     monkeypatch.setattr(connections, "_CLOSING", 0.2)
     looking, found = threading.Event(), threading.Event()
 
-    def away() -> Away:
+    def away() -> Unreachable:
         looking.set()
         assert found.wait(60)
-        return Away("no such name", "")
+        return Unreachable("no such name", "")
 
     connection: Connection[pb.FromRun, pb.ToRun] = Connection(
         lambda: open_channel("127.0.0.1", 1),

@@ -32,7 +32,7 @@ class TestRemoteContract(ExecutorContract):
     def make_executor(self) -> Executor:
         return RemoteExecutor(host="127.0.0.1", port=self.port, token_file=str(self.token))
 
-    def test_close_gives_back_threads_and_descriptors(self, tmp_path: Path) -> None:
+    def test_close_releases_threads_and_descriptors(self, tmp_path: Path) -> None:
         """The service and the member are in this process too, and are closed a moment later."""
 
         def held() -> tuple[int, int]:

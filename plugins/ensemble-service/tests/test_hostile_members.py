@@ -83,7 +83,7 @@ class Steered:
             offsets,
         )
         self.first = 1
-        self.proxy.came()
+        self.proxy.connected()
         opened = pb.Opened(life="l", kept_from=1, capabilities=capabilities)
         self.answer(opened=opened)
         self.submit(MINE)

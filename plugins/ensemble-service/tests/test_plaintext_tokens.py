@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from ensemble_service import listeners
 from ensemble_service.client import ServiceClient
-from ensemble_service.listeners import foreign_owner, nobody_listens
+from ensemble_service.listeners import foreign_owner, is_port_free
 from ensemble_service.remote_executor import RemoteExecutor
 from ensemble_service.server import Settings, serving
 from ensemble_service.tokens import TokenFile
@@ -47,9 +47,9 @@ def test_the_owner_of_a_listening_socket_is_known() -> None:
     with socket.create_server(("127.0.0.1", 0)) as plug:
         port = plug.getsockname()[1]
         assert foreign_owner("localhost", port) is None
-        assert not nobody_listens("127.0.0.1", port)
-        assert nobody_listens("127.0.0.2", port)
-    assert nobody_listens("localhost", port)
+        assert not is_port_free("127.0.0.1", port)
+        assert is_port_free("127.0.0.2", port)
+    assert is_port_free("localhost", port)
 
 
 @pytest.mark.parametrize(

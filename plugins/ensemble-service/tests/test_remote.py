@@ -443,7 +443,7 @@ def test_a_dead_controllers_calls_cannot_arrive_after_its_successors_question(wo
     # A call in flight, as if the service delivered it only now.
     call = pb.Call(run="run-late", member="default/a", epoch=epoch, id=99)
     call.submit.jobs.add(data='{"id":"t.1","group":"t","index":1,"command":["x"]}')
-    agent._heard(pb.ToMember(call=call))
+    agent._on_message(pb.ToMember(call=call))
     second.executor.submit(jobs(2))
     second.over("t.2")
     assert world.queues["a"].submits == ["t.2"]
@@ -465,7 +465,7 @@ def test_a_restarted_agent_rejects_an_earlier_controller_too(
         run="run-epoch", member="default/a", epoch=first.executor._membership.epoch, id=7
     )
     call.open.SetInParent()
-    agent._heard(pb.ToMember(call=call))
+    agent._on_message(pb.ToMember(call=call))
     wait_until(lambda: answers)
     monkeypatch.undo()
     assert answers[0].fault.code == "stale"
@@ -490,7 +490,7 @@ def test_a_repeated_call_is_answered_twice_and_carried_out_once(
     # As if the run had requested it; a member may not report other outcomes.
     controller.executor._members["default/a"]._resizes["r"] = call.resize
     for _ in range(2):
-        agent._heard(pb.ToMember(call=call))
+        agent._on_message(pb.ToMember(call=call))
     wait_until(lambda: len(answers) == 2)
     assert answers[0] == answers[1]
     controller.wait(lambda: any(isinstance(e, ResizeOutcome) for e in controller.events))
@@ -505,7 +505,7 @@ def test_a_repeated_call_is_answered_twice_and_carried_out_once(
     again.CopyFrom(submit)
     again.id += 1
     for each in (submit, again):
-        agent._heard(pb.ToMember(call=each))
+        agent._on_message(pb.ToMember(call=each))
     wait_until(lambda: len(answers) == 4)
     monkeypatch.undo()
     assert [answer.WhichOneof("what") for answer in answers[2:]] == ["done", "done"]

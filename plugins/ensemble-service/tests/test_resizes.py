@@ -474,7 +474,7 @@ def test_a_resizer_is_asked_for_the_outcome_of_an_interrupted_request(
     log = ResizeLog(record)
     line = resizes.Resizes(Killed(), log, Counters())
     with pytest.raises(KeyboardInterrupt):
-        line._carry_out("lab/one", "a", 1)
+        line._call_resizer("lab/one", "a", 1)
     log.close()
 
     async def ask() -> None:

@@ -17,7 +17,7 @@ from ensemble_service.streams import member_stream, steer_stream
 
 
 @dataclass(frozen=True)
-class Who:
+class CallerIdentity:
     """A credential of one member, or of a controller of a namespace."""
 
     namespace: str = "ns"
@@ -33,15 +33,17 @@ class Who:
         return not self.member
 
 
-A, B = Who(member="ns/a"), Who(member="ns/b")
+A, B = CallerIdentity(member="ns/a"), CallerIdentity(member="ns/b")
 
 
-def join(router: Router, who: Who, now: float = 0.0) -> MemberLink:
+def join(router: Router, who: CallerIdentity, now: float = 0.0) -> MemberLink:
     return router.join(who, pb.Hello(member=who.member, executor="local", host="h"), now)
 
 
-def begin(router: Router, tag: str = "run", epoch: int = 1, who: Who | None = None) -> RunLink:
-    return router.begin(who or Who(), pb.Begin(run=tag, epoch=epoch))
+def begin(
+    router: Router, tag: str = "run", epoch: int = 1, who: CallerIdentity | None = None
+) -> RunLink:
+    return router.begin(who or CallerIdentity(), pb.Begin(run=tag, epoch=epoch))
 
 
 def call(member: str, run: str = "run", epoch: int = 1, number: int = 5) -> pb.FromRun:
@@ -131,7 +133,7 @@ def test_no_connection_may_speak_for_another() -> None:
 def test_a_run_may_only_use_members_of_its_namespace() -> None:
     router = Router()
     member = join(router, A)
-    run = begin(router, who=Who("other"))
+    run = begin(router, who=CallerIdentity("other"))
     assert kinds(run) == ["welcome"]  # nor does it learn of other members
     router.from_run(run, call("ns/a"))
     (message,) = drained(run)
@@ -168,7 +170,7 @@ def test_a_run_belongs_to_the_namespace_that_started_it() -> None:
     router = Router()
     begin(router)
     with pytest.raises(Refused, match="another namespace"):
-        begin(router, epoch=9, who=Who("other"))
+        begin(router, epoch=9, who=CallerIdentity("other"))
 
 
 def test_an_invalid_tag_and_a_wrong_kind_of_credential_have_different_errors() -> None:
@@ -252,7 +254,7 @@ def test_the_streams_relay_messages_and_end_with_a_rejection() -> None:
         router = Router("9")
         said, asked = Requests(), Requests()
         member = member_stream(router, A, said, lambda: 0.0)  # type: ignore[arg-type]  # either kind
-        run = steer_stream(router, Who(), asked, lambda: 0.0)  # type: ignore[arg-type]  # either kind
+        run = steer_stream(router, CallerIdentity(), asked, lambda: 0.0)  # type: ignore[arg-type]  # either kind
         said.queue.put_nowait(pb.FromMember(hello=pb.Hello(member="ns/a")))
         asked.queue.put_nowait(pb.FromRun(begin=pb.Begin(run="run", epoch=1)))
         assert (await member.__anext__()).welcome.service == "9"

@@ -21,7 +21,7 @@ import pytest
 from click.testing import CliRunner
 from ensemble_service import certificate_authority, server, tls
 from ensemble_service.agent import Agent
-from ensemble_service.call_errors import is_absence, is_answer, why_away
+from ensemble_service.call_errors import diagnose, is_absence, is_answer
 from ensemble_service.channel import load_grpc, open_channel, own_authority
 from ensemble_service.client import ServiceClient
 from ensemble_service.remote_executor import RemoteExecutor
@@ -74,7 +74,7 @@ def told_to_an_agent(folder: Path, port: int, token: str, **way: Any) -> Ensembl
         folder,
         partial(open_channel, "localhost", port, token=token, **way),
         f"localhost:{port}",
-        away=partial(why_away, "localhost", port, **way),
+        away=partial(diagnose, "localhost", port, **way),
         gave_up=told.put,
     )
     agent.start()
@@ -181,7 +181,7 @@ def test_a_disconnected_agent_reports_the_reason_once_and_keeps_trying(
         tmp_path / "agent",
         channel,
         f"localhost:{port}",
-        away=partial(why_away, "localhost", port, ca=ca),
+        away=partial(diagnose, "localhost", port, ca=ca),
         gave_up=given_up.append,
     )
 
@@ -222,7 +222,7 @@ def test_an_agent_waits_for_a_service_that_is_not_running_yet(tmp_path: Path) ->
         tmp_path / "agent",
         channel,
         f"localhost:{port}",
-        away=partial(why_away, "localhost", port),
+        away=partial(diagnose, "localhost", port),
         gave_up=given_up.append,
     )
     agent.start()

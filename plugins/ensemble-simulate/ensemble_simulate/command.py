@@ -194,7 +194,9 @@ def simulate(
     until = parse_duration(length)
     first = replace(files.study(file, machine, until), cost=costs)
     if vs is None and runs == 1 and costs is None:
-        return _once(first, files, display, seed, tag, state, not no_journal, plugins, reuse)
+        return _simulate_once(
+            first, files, display, seed, tag, state, not no_journal, plugins, reuse
+        )
     if reuse:
         raise UsageError(
             "--reuse cannot be combined with --runs, --vs or --cost",
@@ -271,14 +273,14 @@ class _Files:
         if missing:
             raise UsageError(
                 f"no model for the jobs of {', '.join(map(repr, missing))}",
-                cause=self._where(file),
+                cause=self._search_note(file),
                 hint=f"write 'simulate: {{jobs: {{{missing[0]}: {{duration: 10m}}}}}}', "
                 "or learn a model with --model-from RUN",
                 code="no-model",
             )
         return Study(ensemble, self.registry, model, machine, until, purpose=self._purpose)
 
-    def _where(self, file: str) -> str:
+    def _search_note(self, file: str) -> str:
         if self._model_from is not None:
             return f"none of their jobs ran in {self._model_from}"
         return f"searched in 'simulate: jobs:' of {self._model_file or file}"
@@ -286,7 +288,7 @@ class _Files:
     def _model(self, file: str, text: str, ensemble: Ensemble, until: float) -> Model:
         if self._model_from is not None:
             with KeptRun(self._state, self._model_from) as kept:
-                _check_same(kept, file, ensemble)
+                _check_same_study(kept, file, ensemble)
                 return replace(learn(kept, ensemble), functions_recorded=self._recorded)
         if self._model_file is not None:
             document = read_document(read_file(self._model_file), self._model_file)
@@ -321,7 +323,7 @@ def _check_ticks(ensemble: Ensemble, text: str, file: str, until: float) -> None
             )
 
 
-def _check_same(kept: KeptRun, file: str, ensemble: Ensemble) -> None:
+def _check_same_study(kept: KeptRun, file: str, ensemble: Ensemble) -> None:
     """Raise :class:`UsageError` if the kept run belongs to another study.
 
     Warn about groups whose command differs.
@@ -346,7 +348,7 @@ def _check_same(kept: KeptRun, file: str, ensemble: Ensemble) -> None:
         )
 
 
-def _once(
+def _simulate_once(
     study: Study,
     files: _Files,
     display: Display,

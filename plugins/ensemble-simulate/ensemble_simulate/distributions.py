@@ -124,13 +124,13 @@ def parse(value: Any, names: Collection[str]) -> Draw:
     if isinstance(value, (int, float)):
         return Draw(str(value), constant=float(value))
     if isinstance(value, (list, tuple)):
-        return _recorded(value)
+        return _read_recorded(value)
     text = str(value).strip().removeprefix("=").strip()
     constant = _duration(text)
     if constant is not None:
         return Draw(text, constant=constant)
     called = _FUNCTION.fullmatch(text)
-    if called is not None and called[1] not in _EXPRESSIONS and _whole(called[2]):
+    if called is not None and called[1] not in _EXPRESSIONS and _is_closed(called[2]):
         name, inner = called[1], called[2]
         if name not in _DISTRIBUTIONS:
             known = ", ".join(_DISTRIBUTIONS)
@@ -177,7 +177,7 @@ _EXPRESSIONS = frozenset(
 )
 
 
-def _recorded(values: Collection[Any]) -> Draw:
+def _read_recorded(values: Collection[Any]) -> Draw:
     found = [_duration(str(each)) for each in values]
     numbers = [each for each in found if each is not None]
     if not numbers or len(numbers) != len(found):
@@ -200,7 +200,7 @@ def _duration(text: str) -> float | None:
         return None
 
 
-def _whole(inner: str) -> bool:
+def _is_closed(inner: str) -> bool:
     """Return whether the bracket at the start of this text is closed at its end."""
     depth = 0
     for char in inner:

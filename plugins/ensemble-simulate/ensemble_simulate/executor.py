@@ -142,17 +142,17 @@ class Simulator(VirtualExecutor):
             running = self._jobs[name] = _Running(job, demand, seconds, life=life)
             if life.delays is not NONE and life.delays.arrival > 0:
                 running.coming = True
-                self._at(now + life.delays.arrival, "arrive", running)
+                self._schedule(now + life.delays.arrival, "arrive", running)
                 continue
             events += arrived(now, name, priority)
-            held = self._held_up(name)
+            held = self._queue_delay(name)
             if held > 0:
-                self._at(now + held, "eligible", running)
+                self._schedule(now + held, "eligible", running)
             else:
                 self._may_start(running)
         self._emit(events)
 
-    def _held_up(self, name: str) -> float:
+    def _queue_delay(self, name: str) -> float:
         """Return how many seconds other users' jobs delay a job."""
         wait = self._machine.wait
         return 0.0 if wait is None else wait.number({}, self._model.chance(name, "wait"))
@@ -175,11 +175,11 @@ class Simulator(VirtualExecutor):
             self._emit([JobEvent(now, name, "exception", CANCELLED)])
             if job.began and job.life.delays.dying > 0:
                 job.dying = True
-                self._at(now + job.life.delays.dying, "killed", job)
+                self._schedule(now + job.life.delays.dying, "killed", job)
             elif job.began:
                 self._killed(now, job)
             elif job.nodes:  # the job has nodes, but has not started
-                self._gone(now, job)
+                self._release(now, job)
             else:
                 if job.waiting:
                     self._queue.drop(job)
@@ -188,7 +188,7 @@ class Simulator(VirtualExecutor):
                 self._emit([JobEvent(now, name, "clean")])
 
     def _killed(self, now: float, job: _Running) -> None:
-        self._gone(now, job, JobEvent(now, job.job.id, "finish", {"status": 15}))
+        self._release(now, job, JobEvent(now, job.job.id, "finish", {"status": 15}))
 
     def would_succeed(self, name: str) -> bool:
         """Return whether this queued job would succeed if it were not cancelled."""
@@ -204,7 +204,7 @@ class Simulator(VirtualExecutor):
         self._emit([known])
         self._look = True
         if nodes.size > 0:
-            self._tell_gauges(now)
+            self._emit_gauges(now)
 
     def _resized(self, now: float, request: str, delta: int, when_busy: WhenBusy) -> ResizeOutcome:
         nodes = self._queue.nodes
@@ -265,9 +265,9 @@ class Simulator(VirtualExecutor):
             self._look = False
             for running in self._queue.begin(now):
                 self._start(now, running)
-            self._tell_gauges(now)
+            self._emit_gauges(now)
 
-    def _at(self, when: float, kind: _Kind, job: _Running) -> None:
+    def _schedule(self, when: float, kind: _Kind, job: _Running) -> None:
         self._count += 1
         heapq.heappush(self._agenda, (when, self._count, kind, job))
 
@@ -275,9 +275,9 @@ class Simulator(VirtualExecutor):
         """Handle the arrival of a submitted job in the queue."""
         job.coming = False
         self._emit(arrived(now, job.job.id, {"priority": job.job.urgency}))
-        held = self._held_up(job.job.id)
+        held = self._queue_delay(job.job.id)
         if held > 0:
-            self._at(now + held, "eligible", job)
+            self._schedule(now + held, "eligible", job)
         else:
             self._may_start(job)
 
@@ -296,7 +296,7 @@ class Simulator(VirtualExecutor):
         placed = {"cores": job.cores, "nodes": running.nodes}
         if life.delays is not NONE and life.delays.launch > 0:
             self._emit((JobEvent(now, job.id, "alloc", placed),))
-            self._at(now + life.delays.launch, "start", running)
+            self._schedule(now + life.delays.launch, "start", running)
             return
         running.began = now
         self._emit((JobEvent(now, job.id, "alloc", placed), JobEvent(now, job.id, "start")))
@@ -315,14 +315,14 @@ class Simulator(VirtualExecutor):
             running.life = life = life._replace(seconds=limit, cause="timeout", status=15)
         if life.rows is not None:
             self._plan_row(running, life.rows)
-        self._at(now + life.seconds, "end", running)
+        self._schedule(now + life.seconds, "end", running)
 
     def _plan_row(self, running: _Running, rows: Iterator[tuple[float, Any]]) -> None:
         following = next(rows, None)
         if following is not None:
             when, running.row = following
             if when <= running.life.seconds:
-                self._at(running.began + when, "row", running)
+                self._schedule(running.began + when, "row", running)
 
     def _print(self, now: float, running: _Running) -> None:
         life, row = running.life, running.row
@@ -335,7 +335,7 @@ class Simulator(VirtualExecutor):
     def _end(self, now: float, running: _Running, life: Life) -> None:
         name, cause = running.job.id, life.cause
         if cause is None and running.began:  # nearly all jobs
-            self._gone(now, running, JobEvent(now, name, "finish", SUCCESS))
+            self._release(now, running, JobEvent(now, name, "finish", SUCCESS))
             return
         events: list[Event] = []
         if cause in EXCEPTIONS:
@@ -344,9 +344,9 @@ class Simulator(VirtualExecutor):
         if running.began and cause != "lost":
             status = SUCCESS if life.status == 0 else {"status": life.status}
             events.append(JobEvent(now, name, "finish", status))
-        self._gone(now, running, *events)
+        self._release(now, running, *events)
 
-    def _gone(self, now: float, running: _Running, *before: Event) -> None:
+    def _release(self, now: float, running: _Running, *before: Event) -> None:
         """Release the nodes of an ended job, and report its end now or later."""
         name = running.job.id
         self._queue.end(running)
@@ -362,7 +362,7 @@ class Simulator(VirtualExecutor):
         delays = running.life.delays
         if delays is not NONE and delays.hearing > 0 and running.began:
             heard = _Running(running.job, running.demand, 0.0, ending=events)
-            self._at(now + delays.hearing, "heard", heard)
+            self._schedule(now + delays.hearing, "heard", heard)
         else:
             self._emit(events)
 
@@ -381,7 +381,7 @@ class Simulator(VirtualExecutor):
             gauges["gpus.free"] = float(nodes.free_gpus)
         return gauges
 
-    def _tell_gauges(self, now: float) -> None:
+    def _emit_gauges(self, now: float) -> None:
         nodes = self._queue.nodes
         up, idle, cores, gpus = self._standing
         changed = {}

@@ -111,7 +111,7 @@ class Study:
         }
 
 
-class _Heard(Watcher):
+class _FiringRecorder(Watcher):
     """Watcher of a run: records when each rule first fired, which rules fired last, and which jobs
     they cancelled.
     """
@@ -152,11 +152,11 @@ def play(study: Study, seed: int) -> Figures:
         answers=calls.answer,
         purpose=study.purpose,
     )
-    heard = _Heard(simulator, runtime.clock)
+    heard = _FiringRecorder(simulator, runtime.clock)
     runtime.watch(heard)
     outcome = runtime.run()
     groups, progress = outcome.report.groups, outcome.report.progress
-    used, used_up = progress.used, _used_up(outcome)
+    used, used_up = progress.used, _exhausted_limits(outcome)
     submitted = {group.name: group.submitted for group in groups}
     figures = Figures(
         seed=seed,
@@ -190,7 +190,7 @@ def play(study: Study, seed: int) -> Figures:
     return figures if study.cost is None else replace(figures, cost=_cost(figures, study.cost))
 
 
-def _used_up(outcome: Outcome) -> frozenset[str]:
+def _exhausted_limits(outcome: Outcome) -> frozenset[str]:
     """Return the limits that were used up and therefore held jobs of a run.
 
     A limit counts as used up if too little of it is left for the remaining jobs.

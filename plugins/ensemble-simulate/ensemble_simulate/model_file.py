@@ -161,11 +161,11 @@ class _Reader:
     def _rows(
         self, group: JobGroup, spec: Any, names: Sequence[str], path: _Path
     ) -> Rows | RecordedRows | None:
-        observed = self._observed(group)
+        observed = self._observed_columns(group)
         if isinstance(spec, Mapping) and "file" in spec:
-            return self._recorded(group, spec, observed, path)
+            return self._read_rows(group, spec, observed, path)
         if spec is None:
-            self._silent(group, observed or frozenset(), frozenset(), path[:-1])
+            self._check_columns(group, observed or frozenset(), frozenset(), path[:-1])
             return None
         spec = self._mapping(spec, path, ("every", "columns"))
         every = self._draw(spec.get("every", 1), names, (*path, "every"))
@@ -188,10 +188,10 @@ class _Reader:
             self._report(
                 (*path, "every"), f"invalid interval of rows: {every.text}", "use more than 0"
             )
-        self._silent(group, observed or frozenset(), frozenset(columns), path)
+        self._check_columns(group, observed or frozenset(), frozenset(columns), path)
         return None if every is None else Rows(every, columns, noises)
 
-    def _recorded(
+    def _read_rows(
         self,
         group: JobGroup,
         spec: Mapping[str, Any],
@@ -211,7 +211,7 @@ class _Reader:
             )
         file = os.path.join(os.path.dirname(self._document.file), str(spec["file"]))
         try:
-            found = list(_rows_of(file, period))
+            found = list(_read_file(file, period))
         except EnsembleError as error:
             self._attach(error, (*path, "file"))
             return None
@@ -221,10 +221,10 @@ class _Reader:
                 hint = did_you_mean(name, observed, ", ".join(sorted(observed)), cutoff=0.5)
                 what = f"{spec['file']} has a column {name!r} that no observer of the group yields"
                 self._report((*path, "file"), what, hint)
-        self._silent(group, observed or frozenset(), columns, path)
+        self._check_columns(group, observed or frozenset(), columns, path)
         return RecordedRows(found)
 
-    def _observed(self, group: JobGroup) -> frozenset[str] | None:
+    def _observed_columns(self, group: JobGroup) -> frozenset[str] | None:
         """Return the columns that the group's observers yield; ``None`` if unknown."""
         found: set[str] = set()
         for name, options in group.observe.items():
@@ -235,11 +235,11 @@ class _Reader:
             found.update(names)
         return frozenset(found)
 
-    def _silent(
+    def _check_columns(
         self, group: JobGroup, observed: frozenset[str], given: frozenset[str], path: _Path
     ) -> None:
         """Report columns that rules use but jobs never print."""
-        lacking = sorted((observed - given) & self._spoken)
+        lacking = sorted((observed - given) & self._rule_words)
         if lacking:
             self._report(
                 path,
@@ -248,7 +248,7 @@ class _Reader:
             )
 
     @cached_property
-    def _spoken(self) -> frozenset[str]:
+    def _rule_words(self) -> frozenset[str]:
         """The words that occur in rules and results."""
         texts = [str(rule.spec) for rule in self._ensemble.rules]
         for group in self._ensemble.groups.values():
@@ -330,7 +330,7 @@ class _Reader:
         self._errors.append(told)
 
 
-def _rows_of(file: str, period: float) -> Iterator[tuple[float, Mapping[str, float]]]:
+def _read_file(file: str, period: float) -> Iterator[tuple[float, Mapping[str, float]]]:
     """Return the rows of a file with their times. Raises :class:`EnsembleError` with the line
     number.
     """

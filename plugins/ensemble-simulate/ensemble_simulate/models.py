@@ -14,7 +14,7 @@ from ensemble_core import Expression, Job, Location, UsageError
 from ensemble_core.cli.toolkit import Call, Ensemble
 from ensemble_simulate.distributions import Draw
 from ensemble_simulate.random_streams import Randomness, Stream
-from ensemble_simulate.recorded_calls import Called, Calls
+from ensemble_simulate.recorded_calls import Calls, RecordedCall
 
 __all__ = [
     "NONE",
@@ -186,7 +186,7 @@ class Model:
     #: Seconds that calls take, by the function's name.
     functions: Mapping[str, Draw] = field(default_factory=dict)
     #: Calls of an earlier run, by name and job, in order.
-    called: Mapping[tuple[str, str], Sequence[Called]] = field(default_factory=dict)
+    called: Mapping[tuple[str, str], Sequence[RecordedCall]] = field(default_factory=dict)
     #: Whether functions of the file return recorded results, as plugins' actions always do.
     functions_recorded: bool = False
     seed: int = 0
@@ -219,7 +219,7 @@ class Model:
         model = self.groups[job.group]
         observer = next(iter(job.observe), "model") if job.observe else "model"
         rows: Iterator[tuple[float, Mapping[str, float]]] | None = None
-        known = _recorded(model.recorded, job) if model.recorded else None
+        known = _recorded_job(model.recorded, job) if model.recorded else None
         if known is not None:
             rows = iter(known.rows) if known.rows else None
             failed = known.cause, known.status
@@ -284,7 +284,7 @@ def keys_of(job: Job) -> Iterator[tuple[str, str]]:
         yield "", f"{parameters} {job.replica} {job.attempt}"
 
 
-def _recorded(kept: Mapping[tuple[str, str], Recorded], job: Job) -> Recorded | None:
+def _recorded_job(kept: Mapping[tuple[str, str], Recorded], job: Job) -> Recorded | None:
     return next((kept[key] for key in keys_of(job) if key in kept), None)
 
 

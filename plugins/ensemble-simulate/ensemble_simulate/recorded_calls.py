@@ -12,13 +12,13 @@ from typing import Any, NamedTuple, TypeAlias
 from ensemble_core import EnsembleError
 from ensemble_core.cli.toolkit import Call
 
-__all__ = ["Called", "Calls", "Result", "key_of_call"]
+__all__ = ["Calls", "RecordedCall", "Result", "key_of_call"]
 
 #: Result of a call, as plain specifications, or its error.
 Result: TypeAlias = Sequence[Mapping[str, Any]] | EnsembleError
 
 
-class Called(NamedTuple):
+class RecordedCall(NamedTuple):
     """A call in an earlier run."""
 
     seconds: float  # its duration
@@ -42,7 +42,7 @@ class Calls:
 
     def __init__(
         self,
-        kept: Mapping[tuple[str, str], Sequence[Called]],
+        kept: Mapping[tuple[str, str], Sequence[RecordedCall]],
         drawn: Callable[[Call], float],
         *,
         functions: bool,
@@ -51,7 +51,7 @@ class Calls:
         self._drawn = drawn
         self._functions = functions
         self._made: Counter[tuple[str, str]] = Counter()
-        self._known: dict[str, Called] = {}
+        self._known: dict[str, RecordedCall] = {}
 
     def takes(self, call: Call) -> float:
         """Return the duration of a call in seconds: recorded or drawn."""

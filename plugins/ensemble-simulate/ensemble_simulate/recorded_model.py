@@ -17,9 +17,9 @@ from ensemble_core.cli.toolkit import Call, Cancel, Ensemble, KeptRun, Submit
 from ensemble_simulate.distributions import parse
 from ensemble_simulate.models import Delays, GroupModel, Model, Recorded, ReplayedRows, keys_of
 from ensemble_simulate.random_streams import Randomness
-from ensemble_simulate.recorded_calls import Called, Result, key_of_call
+from ensemble_simulate.recorded_calls import RecordedCall, Result, key_of_call
 
-__all__ = ["Learned", "learn"]
+__all__ = ["DurationModel", "learn"]
 
 #: Number of jobs that a regression needs for each parameter.
 _JOBS_PER_PARAMETER = 5
@@ -30,7 +30,7 @@ _BEFORE_THE_END = 1e-5
 
 
 @dataclass(slots=True)
-class _Seen:
+class _RecordedAttempt:
     """One attempt in the journal."""
 
     job: Job
@@ -92,7 +92,7 @@ class _Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
+class DurationModel:
     """Durations learned from jobs of the same group, for jobs that the earlier run did not have.
 
     The logarithm of a duration in seconds is ``weights[0]``, plus each parameter in ``names`` times
@@ -134,16 +134,16 @@ class _Share:
 
 def learn(kept: KeptRun, ensemble: Ensemble) -> Model:
     """Return the model of this run's jobs, for groups that the ensemble also has."""
-    seen: dict[str, _Seen] = {}
+    seen: dict[str, _RecordedAttempt] = {}
     #: The latest time of an event so far. A report is not earlier than this time.
     now = 0.0
     calls: dict[str, tuple[tuple[str, str], float]] = {}
-    made: dict[tuple[str, str], list[Called]] = {}
+    made: dict[tuple[str, str], list[RecordedCall]] = {}
     took: dict[str, list[float]] = {}
     for row in kept.journal.rows(0):
         now = max(now, row.time)
         if row.type == "job" and row.job in seen:
-            _take(seen[row.job], row.time, row.name or "", row.data or {}, now)
+            _apply_event(seen[row.job], row.time, row.name or "", row.data or {}, now)
         elif row.type == "observed" and row.job in seen:
             one = seen[row.job]
             if one.began is not None and len(one.rows) < _MOST_ROWS:
@@ -156,16 +156,16 @@ def learn(kept: KeptRun, ensemble: Ensemble) -> Model:
             if row.type == "call-failed":
                 result = EnsembleError(str(data.get("error", "")))
             seconds = max(0.0, row.time - since)
-            made.setdefault(key, []).append(Called(seconds, result))
+            made.setdefault(key, []).append(RecordedCall(seconds, result))
             took.setdefault(key[0], []).append(seconds)
         for decision in json.loads(row.decisions) if row.decisions else ():
             if decision["type"] == Submit.type:
                 for each in map(Job.from_dict, decision["jobs"]):
-                    seen[each.id] = _Seen(each, now)
+                    seen[each.id] = _RecordedAttempt(each, now)
             elif decision["type"] == Call.type:
                 key = key_of_call(decision["name"], decision.get("job"))
                 calls[decision["call"]] = key, now
-            for name in _cancelled(decision):
+            for name in _cancelled_jobs(decision):
                 if name in seen and seen[name].cancelled is None:
                     seen[name].cancelled = now
     groups: dict[str, GroupModel] = {}
@@ -177,13 +177,15 @@ def learn(kept: KeptRun, ensemble: Ensemble) -> Model:
     return Model(groups, functions, made)
 
 
-def _cancelled(decision: Mapping[str, Any]) -> Sequence[str]:
+def _cancelled_jobs(decision: Mapping[str, Any]) -> Sequence[str]:
     """Return the jobs that a decision cancels. The decision is a cancel, or the end of the run."""
     jobs: Sequence[str] = decision.get("jobs" if decision["type"] == Cancel.type else "cancel", ())
     return jobs
 
 
-def _take(each: _Seen, time: float, name: str, data: Mapping[str, Any], now: float) -> None:
+def _apply_event(
+    each: _RecordedAttempt, time: float, name: str, data: Mapping[str, Any], now: float
+) -> None:
     if name == "submit":
         each.came = time
     elif name == "alloc":
@@ -209,7 +211,7 @@ _CAUSES = {
 }
 
 
-def _model(own: Sequence[_Seen], tag: str) -> GroupModel:
+def _model(own: Sequence[_RecordedAttempt], tag: str) -> GroupModel:
     ran = [each for each in own if each.began is not None and each.ended is not None]
     whole = [each for each in ran if each.cause is None] or ran
     usual = _usual([each.seconds for each in whole])
@@ -242,7 +244,7 @@ def _model(own: Sequence[_Seen], tag: str) -> GroupModel:
     duration: Any = _durations(whole)
     delays = Delays(*map(_usual, zip(*(each.delays(dying) for each in ran), strict=True)))
     source = f"run {tag}, {len(ran)} jobs"
-    rows = _replayed(whole)
+    rows = _replay_rows(whole)
     return GroupModel(duration, fails, statuses, rows, recorded, source, delays)
 
 
@@ -251,12 +253,12 @@ def _usual(seconds: Sequence[float]) -> float:
     return sorted(seconds)[len(seconds) // 2] if seconds else 0.0
 
 
-def _replayed(ran: Sequence[_Seen]) -> ReplayedRows | None:
+def _replay_rows(ran: Sequence[_RecordedAttempt]) -> ReplayedRows | None:
     """Return the rows for jobs that the run did not have; ``None`` if no job printed rows."""
     printed = [each for each in ran if each.rows]
     if not printed:
         return None
-    names = _varied(printed)
+    names = _varying_parameters(printed)
     values = {name: [_number(each.job.parameters[name]) for each in printed] for name in names}
     lives = [
         ({name: values[name][place] for name in names}, each.seconds, each.printed)
@@ -270,17 +272,17 @@ def _number(value: object) -> float:
     return float(value)
 
 
-def _durations(ran: Sequence[_Seen]) -> Learned:
+def _durations(ran: Sequence[_RecordedAttempt]) -> DurationModel:
     """Learn durations by regression or, from too few jobs, draw from the recorded ones."""
     logs = [math.log(max(each.seconds, 1e-3)) for each in ran]
-    names = _varied(ran)
+    names = _varying_parameters(ran)
     while names and len(ran) < _JOBS_PER_PARAMETER * (len(names) + 1):
         names = names[:-1]
     rows = [[1.0, *(_number(each.job.parameters[name]) for name in names)] for each in ran]
     weights = _least_squares(rows, logs) if names else None
     if weights is None:
         mean = math.fsum(logs) / len(logs)
-        return Learned(
+        return DurationModel(
             f"drawn from {len(ran)} jobs", (), (mean,), tuple(log - mean for log in logs)
         )
     residuals = tuple(
@@ -288,10 +290,10 @@ def _durations(ran: Sequence[_Seen]) -> Learned:
         for row, log in zip(rows, logs, strict=True)
     )
     told = f"regression on {', '.join(names)} over {len(ran)} jobs"
-    return Learned(told, names, tuple(weights), residuals)
+    return DurationModel(told, names, tuple(weights), residuals)
 
 
-def _varied(ran: Sequence[_Seen]) -> tuple[str, ...]:
+def _varying_parameters(ran: Sequence[_RecordedAttempt]) -> tuple[str, ...]:
     """Return the numeric parameters with more than one value."""
     values: dict[str, set[float]] = {}
     for each in ran:

@@ -16,10 +16,10 @@ __all__ = ["compared", "figures_of", "forecast_lines", "once_lines", "shown"]
 def once_lines(used: float, offered: float, model: Model, stubbed: Collection[str]) -> list[str]:
     """Return the lines below the summary of a single run."""
     share = f" ({used / offered:.0%} of {offered / 3600:.3g})" if offered else ""
-    return [f"  core-hours used: {used / 3600:.3g}{share}", *_stubbed(stubbed), *basis(model)]
+    return [f"  core-hours used: {used / 3600:.3g}{share}", *_stubbed_lines(stubbed), *basis(model)]
 
 
-def _stubbed(names: Collection[str]) -> list[str]:
+def _stubbed_lines(names: Collection[str]) -> list[str]:
     told = f"  actions not carried out: {', '.join(sorted(names))}"
     return [told] if names else []
 
@@ -152,11 +152,11 @@ def forecast_lines(name: str, study: Study, found: Sequence[Figures]) -> list[st
     table = [["", "5 %", "median", "95 %"]]
     for what, values in _shown_rows(found):
         table.append([what, *(shown(what, each) for each in quantiles(values))])
-    lines += _indented(table)
+    lines += _indent_table(table)
     codes = Counter(each.exit_code for each in found)
     told = ", ".join(f"{code} in {n / len(found):.1%}" for code, n in sorted(codes.items()))
     lines.append(f"  exit code {told}")
-    lines += _not_ended(study, found)
+    lines += _unfinished_lines(study, found)
     table = [["rule", "fired in", "times", "first after"]]
     for rule in found[0].fired:
         about: Mapping[str, Any] = _rule(found, rule)
@@ -168,16 +168,16 @@ def forecast_lines(name: str, study: Study, found: Sequence[Figures]) -> list[st
                 _span(about["first"], format_duration),
             ]
         )
-    lines += _indented(table)
-    lines += _cancelled(found)
+    lines += _indent_table(table)
+    lines += _cancel_lines(found)
     never = never_fired(found)
     if never:
         lines.append(f"  never fired: {', '.join(never)}")
-    lines += _stubbed(_all_stubbed(found))
+    lines += _stubbed_lines(_all_stubbed(found))
     return [*lines, *basis(study.model)]
 
 
-def _cancelled(found: Sequence[Figures]) -> list[str]:
+def _cancel_lines(found: Sequence[Figures]) -> list[str]:
     """Return the rules that cancel jobs, and how many of these would have succeeded."""
     lines = []
     for rule in found[0].fired:
@@ -193,7 +193,7 @@ def _cancelled(found: Sequence[Figures]) -> list[str]:
     return lines
 
 
-def _not_ended(study: Study, found: Sequence[Figures]) -> list[str]:
+def _unfinished_lines(study: Study, found: Sequence[Figures]) -> list[str]:
     lines = []
     running = [each for each in found if not each.over]
     if running:
@@ -230,5 +230,5 @@ def _span(values: Sequence[float] | None, told: Callable[[float], str]) -> str:
     return middle if low == high else f"{middle} ({low} to {high})"
 
 
-def _indented(table: Sequence[Sequence[str]]) -> list[str]:
+def _indent_table(table: Sequence[Sequence[str]]) -> list[str]:
     return format_table(table, indent="  ")

@@ -20,7 +20,7 @@ from ensemble_core.cli.toolkit import (
     print_warning,
     state_folder,
 )
-from ensemble_simulate.virtual_runtime import VirtualRuntime, looking_up
+from ensemble_simulate.virtual_runtime import VirtualRuntime, open_look_up
 
 if TYPE_CHECKING:
     from ensemble_core import EnsembleError, VirtualExecutor
@@ -65,7 +65,7 @@ def run_simulated(
     folders: tuple[str, ...] = ()
     look_up = None
     if reuse:
-        folders, look_up = looking_up(home, reuse, ensemble, print_warning)
+        folders, look_up = open_look_up(home, reuse, ensemble, print_warning)
     ensemble = ensemble.begun(tag, os.getcwd(), folders)
     began = float(int(time.time()))
     make = partial(

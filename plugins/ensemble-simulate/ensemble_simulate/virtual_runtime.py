@@ -69,7 +69,7 @@ _MOST_AT_ONCE = 500_000
 LookingUp = Callable[[Sequence[tuple[Job, JobGroup | None]], float], Sequence[Event]]
 
 
-def looking_up(
+def open_look_up(
     state: Path, runs: Sequence[str], ensemble: Ensemble, warn: Callable[[str], None]
 ) -> tuple[tuple[str, ...], LookingUp]:
     """Return the folders of earlier runs, and a function that looks for jobs' results in them.
@@ -225,14 +225,14 @@ class VirtualRuntime:
         handle = engine.handle
         noted = self._journal is not None or bool(self._hearing) or self._look_up is not None
         try:
-            self._take(Started(self._now, dict(executor.resources())))
+            self._handle(Started(self._now, dict(executor.resources())))
             while True:
                 while inbox and not self._leave:
                     batch = tuple(inbox)
                     inbox.clear()
                     if noted:
                         for event in batch:
-                            self._take(event)
+                            self._handle(event)
                         continue
                     # Nearly all of a run's time is spent in this loop, so it calls only the engine.
                     for event in batch:
@@ -242,12 +242,12 @@ class VirtualRuntime:
                                 self._carry_out(decision)
                 if engine.state.events >= told + _TICK_EVERY:
                     told = engine.state.events
-                    self._tell()
+                    self._update_watchers()
                 if self._asked is not None and self._asked is not asked:
                     asked = self._asked
                     inbox.append(replace(asked, timestamp=self._now))
                     continue
-                if self._leave or self._over():
+                if self._leave or self._is_over():
                     break
                 due = self._next()
                 if due > self._until or due == math.inf:
@@ -261,7 +261,7 @@ class VirtualRuntime:
                     break
                 self._advance(due)
         finally:
-            self._tell()
+            self._update_watchers()
             executor.close()
             self._caller.close()
             self._close_journal()
@@ -310,7 +310,7 @@ class VirtualRuntime:
             then = self.ensemble.on_stop or self._executor.on_stop
             self._inbox.append(StopRequested(self._now, OUT_OF_TIME, STOPPED, then))
 
-    def _over(self) -> bool:
+    def _is_over(self) -> bool:
         ended = self.engine.state.ended
         if ended is None:
             return False
@@ -322,7 +322,7 @@ class VirtualRuntime:
 
     # -- events and decisions ------------------------------------------------------------------
 
-    def _take(self, event: Event) -> None:
+    def _handle(self, event: Event) -> None:
         if self._look_up is None:
             self._work_in(event)
             return
@@ -390,7 +390,7 @@ class VirtualRuntime:
             outcome = replace(outcome, timestamp=due)
         heapq.heappush(self._returns, (due, self._calls, outcome))
 
-    def _tell(self) -> None:
+    def _update_watchers(self) -> None:
         ticking = [watcher for watcher in self._watchers if watcher.wants_ticks]
         if ticking:
             report = self.engine.report()

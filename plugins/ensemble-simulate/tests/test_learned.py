@@ -96,7 +96,7 @@ def test_other_jobs_of_the_group_are_drawn_from_the_measured_ones(kept: Path) ->
 def test_durations_that_grow_with_a_parameter_are_found(kept: Path) -> None:
     from random import Random
 
-    from ensemble_simulate.recorded_model import _durations, _Seen
+    from ensemble_simulate.recorded_model import _durations, _RecordedAttempt
 
     from ensemble_core import Job
 
@@ -106,7 +106,7 @@ def test_durations_that_grow_with_a_parameter_are_found(kept: Path) -> None:
         length = 8 + index % 10
         job = Job(id=f"a.{index}", group="a", index=index, command=("x",), parameters={"L": length})
         seconds = 2.0 ** (length / 4) * (1 + 0.02 * random.random())
-        seen.append(_Seen(job, began=0.0, ended=seconds))
+        seen.append(_RecordedAttempt(job, began=0.0, ended=seconds))
     learned = _durations(seen)
     assert learned.text == "regression on L over 40 jobs"
     assert learned.number({"L": 24}, random) == pytest.approx(64, rel=0.05)
@@ -283,7 +283,7 @@ rules:
 
 
 def test_recorded_calls_have_their_durations_and_results_in_order() -> None:
-    from ensemble_simulate.recorded_calls import Called, Calls, key_of_call
+    from ensemble_simulate.recorded_calls import Calls, RecordedCall, key_of_call
 
     from ensemble_core import EnsembleError
     from ensemble_core.cli.toolkit import Call
@@ -293,8 +293,8 @@ def test_recorded_calls_have_their_durations_and_results_in_order() -> None:
         return Call(call=str(number), kind=kind, name="ask", job=about)
 
     error = EnsembleError("ask raised ValueError")
-    kept = {key_of_call("ask", None): [Called(3.0, [{"a": 1}]), Called(4.0, error)],
-            key_of_call("ask", {"job": "sim.0"}): [Called(5.0, [{"b": 1}])]}  # fmt: skip
+    kept = {key_of_call("ask", None): [RecordedCall(3.0, [{"a": 1}]), RecordedCall(4.0, error)],
+            key_of_call("ask", {"job": "sim.0"}): [RecordedCall(5.0, [{"b": 1}])]}  # fmt: skip
 
     def played(functions: bool, *calls: Call) -> list[Any]:
         one = Calls(kept, lambda call: 9.0, functions=functions)

@@ -249,19 +249,19 @@ class SlurmExecutor(BatchExecutor):
     def ask(self, ids: Collection[str]) -> Iterable[QueueJob]:
         asked, rows = set(ids), list(self._squeue(SQUEUE))
         # Somebody may have renamed our jobs, or they are foreign.
-        unknown = {row.job for row in rows if row.id in asked and not self._is_ours(row)}
+        unknown = {row.job for row in rows if row.id in asked and not self._is_own(row)}
         if unknown:
             rows = [row for row in rows if row.job not in unknown]
             rows += self._squeue(SQUEUE_SCRIPT, f"--jobs={','.join(sorted(unknown))}")
         return map(self._queue_job, rows)
 
-    def _is_ours(self, row: Row) -> bool:
+    def _is_own(self, row: Row) -> bool:
         """Return whether the job belongs to this run, by its name or its comment."""
         marked = row.name.endswith(self._mark)
         return marked or Label.from_comment(row.comment, self._tag) is not None
 
     def _queue_job(self, row: Row) -> QueueJob:
-        return replace(queue_job(row), batch="" if self._is_ours(row) else row.script or row.name)
+        return replace(queue_job(row), batch="" if self._is_own(row) else row.script or row.name)
 
     def account(self, ids: Collection[str]) -> Iterable[QueueJob]:
         """Return the ended jobs from accounting, if the site has accounting.

@@ -112,7 +112,7 @@ def queue_job(row: Row) -> QueueJob:
     """Return the job as the base class's ``QueueJob``."""
     job = QueueJob(row.id, "waiting", restarts=row.restarts, host=row.nodes)
     if row.state in _OVER:
-        return _over(row, job)
+        return _ended_job(row, job)
     if row.state == "COMPLETING":
         return replace(job, state="ending")
     if row.state in _RUNNING:
@@ -123,7 +123,7 @@ def queue_job(row: Row) -> QueueJob:
     return job
 
 
-def _over(row: Row, job: QueueJob) -> QueueJob:
+def _ended_job(row: Row, job: QueueJob) -> QueueJob:
     code = row.status or 0
     began = (row.started or row.ended) if row.nodes else None
     job = replace(job, state="over", status=code, began=began, ended=row.ended)

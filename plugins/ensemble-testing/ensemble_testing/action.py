@@ -74,12 +74,12 @@ class ActionContract(RecordContract):
         first = [decision.to_dict() for decision in self._plan(self.options)]
         assert first == [decision.to_dict() for decision in self._plan(self.options)]
 
-    def test_plan_leaves_its_options_alone(self) -> None:
+    def test_plan_does_not_change_its_options(self) -> None:
         options = copy.deepcopy(dict(self.options))
         self._plan(options)
         assert options == dict(self.options)
 
-    def test_plan_hands_on_what_it_decides(self) -> None:
+    def test_plan_returns_every_decision_it_creates(self) -> None:
         if self.plugin.plan is None:
             pytest.skip("it has no 'plan'")
         firing = self.firing()

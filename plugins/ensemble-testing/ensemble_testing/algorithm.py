@@ -57,16 +57,16 @@ class AlgorithmContract:
 
     # -- the tests -----------------------------------------------------------------------------
 
-    def test_the_record_is_one(self) -> None:
+    def test_algorithm_record_is_valid(self) -> None:
         check_record(self.plugin)
         assert self.plugin.summary
 
-    def test_the_same_options_make_the_same_rules(self) -> None:
+    def test_same_options_make_the_same_rules(self) -> None:
         first, second = self._built(self.options), self._built(self.options)
         assert first == second
         assert json.loads(json.dumps(first)) == first, "rules are plain data"
 
-    def test_building_changes_neither_options_nor_groups(self) -> None:
+    def test_build_changes_neither_options_nor_groups(self) -> None:
         options = option_defaults(self.plugin.options, copy.deepcopy(dict(self.options)))
         view, before = self._view(), copy.deepcopy(options)
         self.plugin.build(options, view)
@@ -76,21 +76,21 @@ class AlgorithmContract:
     def test_every_rule_is_valid(self) -> None:
         assert self._load(self._file("one")).rules
 
-    def test_it_works_twice_in_one_file(self) -> None:
+    def test_two_instances_work_in_one_file(self) -> None:
         rules = [rule.id for rule in self._load(self._file("one", "two")).rules]
         assert len(rules) == len(set(rules))
         assert {rule.partition("-")[0] for rule in rules} == {"one", "two"}
 
-    def test_it_brings_no_job_group_that_it_was_not_given(self) -> None:
+    def test_rules_use_only_given_job_groups(self) -> None:
         given = json.dumps(plain(self.options))
         for job in self._fragment(self.options).jobs:
             assert json.dumps(job.get("command")) in given, f"{job} is not one of the given groups"
 
-    def test_options_that_its_schema_allows_make_valid_rules(self) -> None:
+    def test_every_allowed_option_makes_valid_rules(self) -> None:
         """Options that the schema allows may also be rejected with an :class:`EnsembleError`."""
         chance = random.Random(1)
         for _ in range(_MADE):
-            made = {**self._made(chance), **self.options}
+            made = {**self._random_options(chance), **self.options}
             for key in self._optional():
                 if chance.random() < 0.5 and key in self.options:
                     del made[key]
@@ -98,13 +98,13 @@ class AlgorithmContract:
             assert "invalid output of" not in str(error), (made, str(error))
             assert error is None or error.code != "plugin-failed", (made, str(error))
 
-    def test_bad_options_are_refused(self) -> None:
+    def test_bad_options_are_rejected(self) -> None:
         for bad in (*self.bad_options, {**self.options, "no-such-option": 1}):
             error = self._refusal(bad)
             assert error is not None, f"{bad} was accepted"
             assert "invalid output of" not in str(error), str(error)
 
-    def test_its_example_ends_as_it_says_and_is_decided_the_same_when_replayed(self) -> None:
+    def test_example_ends_as_declared_and_replays_identically(self) -> None:
         if not self.plugin.example:
             return
         from click.testing import CliRunner
@@ -176,7 +176,7 @@ class AlgorithmContract:
         required = self.plugin.options.get("required", ())
         return [key for key in self.plugin.options.get("properties", {}) if key not in required]
 
-    def _made(self, chance: random.Random) -> dict[str, Any]:
+    def _random_options(self, chance: random.Random) -> dict[str, Any]:
         """Return random options of plain types that the schema allows."""
         made = {}
         for key in self._optional():

@@ -75,7 +75,7 @@ class ChainSuite:
         """Send an allocation the signal that the queue sends before it ends the allocation."""
 
     @pytest.fixture(autouse=True)
-    def _here(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    def _study_folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         """Enter a folder with the study. After a failed test, let the jobs of its allocations
         end.
         """

@@ -102,7 +102,7 @@ def _run(
 
     from ensemble_core.errors import EnsembleError, FileErrors
     from ensemble_testing.rule_tests.junit import report
-    from ensemble_testing.rule_tests.player import Played, play
+    from ensemble_testing.rule_tests.player import PlayedTest, play
     from ensemble_testing.rule_tests.test_file import read_tests
 
     look = style_of(sys.stdout)
@@ -117,10 +117,10 @@ def _run(
                                      hint=error.hint, code=error.code))  # fmt: skip
     if errors:
         raise FileErrors(errors)
-    done: list[tuple[str, list[tuple[Played, float]]]] = []
+    done: list[tuple[str, list[tuple[PlayedTest, float]]]] = []
     fired: dict[str, set[str]] = {}
     for tests in read:
-        told: list[tuple[Played, float]] = []
+        told: list[tuple[PlayedTest, float]] = []
         for one in tests.tests:
             began = time.perf_counter()
             played = play(tests, one)

@@ -187,7 +187,7 @@ class DecisionSuite:
     ) -> Iterator[subprocess.Popen[str]]:
         """Run ``ensemble run`` in a separate folder during the block."""
         folder.mkdir()
-        words = self._words(executor, file, folder, *options)
+        words = self._command_line(executor, file, folder, *options)
         with (folder / "errors").open("w") as errors:
             process = subprocess.Popen(
                 [sys.executable, "-m", "ensemble_core.cli", *words],
@@ -209,7 +209,7 @@ class DecisionSuite:
             process.communicate(timeout=self.timeout)
 
     @staticmethod
-    def _words(executor: str, file: Path, folder: Path, *options: str) -> list[str]:
+    def _command_line(executor: str, file: Path, folder: Path, *options: str) -> list[str]:
         output = str(folder / "output")
         return ["run", "--json", "--executor", executor, "--output", output, *options, str(file)]
 
@@ -218,10 +218,10 @@ class DecisionSuite:
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
         return {"PATH": path, "ENSEMBLE_STATE": str(folder / "state")}
 
-    def _decisions_here(self, file: Path, folder: Path, *options: str) -> Decisions:
+    def _local_decisions(self, file: Path, folder: Path, *options: str) -> Decisions:
         """Return the decisions of a run on this machine, played in this process to save imports."""
         folder.mkdir()
-        words = self._words("local", file, folder, *options)
+        words = self._command_line("local", file, folder, *options)
         with (
             (folder / "lines").open("w") as lines,
             (folder / "errors").open("w") as errors,
@@ -280,7 +280,7 @@ class DecisionSuite:
             kept["message"] = re.sub(r"\d+(\.\d+)?(e[+-]?\d+)?", "#", named)
         return kept
 
-    def test_an_ensemble_leads_to_the_same_decisions_as_on_this_machine(
+    def test_decisions_equal_those_of_a_local_run(
         self, ensemble_file: str | Path, tmp_path: Path
     ) -> None:
         need(self, executor=NAME)
@@ -300,7 +300,7 @@ class DecisionSuite:
             return
         tag = ("--tag", f"same-{secrets.token_hex(6)}")  # {run} is the same in both
         with self.running(self.executor, file, there, *self.options, *tag) as other:
-            expected = self._decisions_here(file, here, "--slots", "8", *tag)
+            expected = self._local_decisions(file, here, "--slots", "8", *tag)
             found = self.decisions(other, there)
         assert found.exit_code == expected.exit_code
         assert found.outline == expected.outline

@@ -93,7 +93,7 @@ def _costs(patch: pytest.MonkeyPatch) -> Iterator[_Cost]:
 class ExecutorContract(JobFieldsContract, LeavingContract):
     """Tests of the contract. Override :meth:`make_executor`, and set the attributes if needed."""
 
-    def test_record_says_what_the_executor_can_do(self) -> None:
+    def test_record_lists_the_capabilities(self) -> None:
         record = self.plugin
         if record is None:
             pytest.skip("the suite's attribute 'plugin' is not a record")
@@ -117,7 +117,7 @@ class ExecutorContract(JobFieldsContract, LeavingContract):
         assert isinstance(built, Executor)
         assert built.capabilities == made.capabilities
 
-    def test_the_cost_of_a_submit_does_not_grow_with_its_jobs(
+    def test_submit_cost_is_independent_of_the_number_of_jobs(
         self, session: Session, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Jobs are submitted in bulk: no sleep, process or connection per job."""
@@ -138,10 +138,10 @@ class ExecutorContract(JobFieldsContract, LeavingContract):
             f"{bulk.calls} processes and connections for {self.many} jobs, {one.calls} for one"
         )
 
-    def test_it_says_what_it_can_do(self) -> None:
+    def test_capabilities_are_declared(self) -> None:
         assert self.make_executor().capabilities <= CAPABILITIES
 
-    def test_a_job_that_succeeds_passes_through_its_life_in_order(self, session: Session) -> None:
+    def test_successful_job_emits_its_events_in_order(self, session: Session) -> None:
         job = session.job(*self.succeeding)
         session.run(job)
         self.check_order(session, job)
@@ -151,14 +151,14 @@ class ExecutorContract(JobFieldsContract, LeavingContract):
         assert os.WEXITSTATUS(session.context(job, "finish")["status"]) == 0
         assert not self.fatal(session, job)
 
-    def test_a_job_that_fails_reports_its_exit_code(self, session: Session) -> None:
+    def test_failed_job_reports_its_exit_code(self, session: Session) -> None:
         job = session.job(*self.failing)
         session.run(job)
         self.check_order(session, job)
         status = session.context(job, "finish")["status"]
         assert os.waitstatus_to_exitcode(status) == self.failing_code
 
-    def test_a_missing_command_is_that_jobs_failure_only(self, session: Session) -> None:
+    def test_missing_command_fails_only_its_job(self, session: Session) -> None:
         bad, good = session.job(*self.missing), session.job(*self.succeeding)
         session.run(bad, good)
         self.check_order(session, bad)
@@ -166,7 +166,7 @@ class ExecutorContract(JobFieldsContract, LeavingContract):
         assert self.fatal(session, bad) or failed
         assert session.context(good, "finish")["status"] == 0
 
-    def test_exceptions_say_type_severity_and_note(self, session: Session) -> None:
+    def test_exceptions_have_type_severity_and_note(self, session: Session) -> None:
         job = session.job(*self.lasting)
         session.submit(job)
         session.wait_for(job, "start")
@@ -197,7 +197,7 @@ class ExecutorContract(JobFieldsContract, LeavingContract):
         assert names.index("exception") < names.index("finish")
         assert session.context(job, "finish")["status"] != 0
 
-    def test_cancelling_waiting_jobs_ends_them_without_a_start(self, session: Session) -> None:
+    def test_cancelled_waiting_jobs_never_start(self, session: Session) -> None:
         jobs = [session.job(*self.lasting) for _ in range(self.many)]
         session.submit(*jobs)
         session.cancel(*jobs)
@@ -228,9 +228,7 @@ class ExecutorContract(JobFieldsContract, LeavingContract):
             count = len(began())
             assert count <= slots, f"{count} jobs run at once in {slots} slots"
 
-    def test_cancelling_twice_or_too_late_or_the_unknown_does_nothing(
-        self, session: Session
-    ) -> None:
+    def test_redundant_cancel_does_nothing(self, session: Session) -> None:
         over = session.job(*self.succeeding)
         session.run(over)
         before = session.names(over)
@@ -244,14 +242,16 @@ class ExecutorContract(JobFieldsContract, LeavingContract):
         assert not session.of("nobody.7")
         self.check_end(session, lasting, "cancel")
 
-    def test_a_time_limit_ends_a_job(self, session: Session) -> None:
+    def test_time_limit_ends_a_job(self, session: Session) -> None:
         job = session.job(*self.lasting, duration=1.0)
         session.run(job)
         self.check_order(session, job)
         self.check_end(session, job, "timeout")
 
     @pytest.mark.parametrize("cause", CAUSES)
-    def test_why_a_job_ended_is_told(self, cause: Cause, request: pytest.FixtureRequest) -> None:
+    def test_cause_of_each_end_is_reported(
+        self, cause: Cause, request: pytest.FixtureRequest
+    ) -> None:
         """Each of the executor's ``causes`` is reported.
 
         For each cause, a method ``end_by_CAUSE`` ends a job that way and returns the cause that was
@@ -321,7 +321,7 @@ class ExecutorContract(JobFieldsContract, LeavingContract):
             for pid in filter(alive, pids):
                 os.kill(pid, signal.SIGKILL)
 
-    def test_a_resize_is_answered_once(self, session: Session) -> None:
+    def test_resize_is_answered_once(self, session: Session) -> None:
         if "resize" not in session.executor.capabilities:
             with pytest.raises(ExecutorError):
                 session.executor.resize("request-1", 1)
@@ -340,9 +340,7 @@ class ExecutorContract(JobFieldsContract, LeavingContract):
                 assert event.outcome in ("granted", "denied", "timeout", "undelivered")
                 assert event.outcome != "granted" or event.size is not None
 
-    def test_a_resize_that_is_asked_again_is_answered_again_and_not_carried_out_twice(
-        self, session: Session
-    ) -> None:
+    def test_repeated_resize_is_idempotent(self, session: Session) -> None:
         if "resize" not in session.executor.capabilities:
             return
         outcomes = []

@@ -36,9 +36,7 @@ class JobFieldsContract(ExecutorKnobs):
             assert (tmp_path / "tasks.txt").read_text() == "here\n" * 2
 
     @pytest.mark.parametrize("what", ["cores_per_task", "gpus_per_task"])
-    def test_a_job_that_asks_for_what_nobody_has_does_not_run(
-        self, session: Session, what: str
-    ) -> None:
+    def test_impossible_request_never_runs(self, session: Session, what: str) -> None:
         """A job is rejected or waits: it must not run without the resources that it requests."""
         fields: dict[str, Any] = {what: self.impossible}
         job = session.job(*self.succeeding, **fields)
@@ -46,7 +44,7 @@ class JobFieldsContract(ExecutorKnobs):
         session.run(session.job(*self.succeeding))
         self._never_starts(session, job)
 
-    def test_a_job_of_urgency_0_is_held(self, session: Session) -> None:
+    def test_job_with_urgency_0_is_held(self, session: Session) -> None:
         job = session.job(*self.succeeding, urgency=0)
         session.submit(job)
         session.run(session.job(*self.succeeding))
@@ -61,7 +59,7 @@ class JobFieldsContract(ExecutorKnobs):
         assert "start" not in session.names(job), session.names(job)
 
     @pytest.mark.parametrize("same", [False, True])
-    def test_output_and_errors_go_where_they_are_to(
+    def test_output_and_errors_go_to_their_files(
         self, session: Session, tmp_path: Path, same: bool
     ) -> None:
         """Output and errors go to two files, or to the same file."""
@@ -76,7 +74,7 @@ class JobFieldsContract(ExecutorKnobs):
             assert "out" in (tmp_path / out).read_text().split()
             assert "err" in (tmp_path / err).read_text().split()
 
-    def test_another_attempt_is_a_job_of_its_own(self, session: Session) -> None:
+    def test_another_attempt_is_a_separate_job(self, session: Session) -> None:
         first = session.job(*self.failing)
         second = replace(first, id=f"{first.id}-1", attempt=1, command=self.succeeding)
         session.run(first)
@@ -86,9 +84,7 @@ class JobFieldsContract(ExecutorKnobs):
         assert session.context(first, "finish")["status"] != 0
         assert session.context(second, "finish")["status"] == 0
 
-    def test_jobs_that_are_handed_on_again_after_a_stop_are_jobs_of_their_own(
-        self, session: Session
-    ) -> None:
+    def test_jobs_resubmitted_after_a_stop_are_separate_jobs(self, session: Session) -> None:
         """Resubmitted jobs have their own names in the queue, but may share one array."""
         first = [session.job(*self.failing) for _ in range(3)]
         again = [
@@ -100,7 +96,7 @@ class JobFieldsContract(ExecutorKnobs):
             self.check_order(session, job)
             assert (session.context(job, "finish")["status"] == 0) is status
 
-    def test_the_environment_and_folder_of_a_job_are_as_asked(
+    def test_environment_and_folder_are_as_requested(
         self, session: Session, tmp_path: Path
     ) -> None:
         if not self.same_machine:
@@ -118,7 +114,7 @@ class JobFieldsContract(ExecutorKnobs):
         assert session.context(job, "finish")["status"] == 0
         assert (folder / "out" / "text.txt").read_text() == f"hello {folder}"
 
-    def test_a_job_does_not_inherit_the_token_of_the_service(
+    def test_jobs_do_not_inherit_the_service_token(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Jobs start from ``ensemble_core.job_environment()``."""
@@ -131,7 +127,7 @@ class JobFieldsContract(ExecutorKnobs):
             session.run(job)
         assert (tmp_path / "told.txt").read_text() == "token: none\n"
 
-    def test_a_job_inherits_the_environment_that_the_run_was_started_in(
+    def test_jobs_inherit_the_environment_of_the_run(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A secret can be passed this way, so it need not be in the ensemble file

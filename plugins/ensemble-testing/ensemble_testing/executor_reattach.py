@@ -43,7 +43,7 @@ class LeavingContract(ExecutorKnobs):
         assert len(session.events) == before
         assert not any(isinstance(event, ExecutorLost) for event in session.events)
 
-    def test_jobs_outlive_the_controller_where_the_executor_says_so(self, tmp_path: Path) -> None:
+    def test_jobs_outlive_the_controller_if_declared(self, tmp_path: Path) -> None:
         if "detach" not in self.make_executor().capabilities or not self.same_machine:
             pytest.skip("its jobs end with it, or are on another machine")
         may_end, ended = tmp_path / "may end", tmp_path / "ended"
@@ -55,7 +55,7 @@ class LeavingContract(ExecutorKnobs):
         may_end.touch()
         wait_until(ended.exists, self.timeout)
 
-    def test_a_run_of_which_nothing_is_kept_works_as_well(self, tmp_path: Path) -> None:
+    def test_run_without_stored_state_works(self, tmp_path: Path) -> None:
         with self.new_session(tmp_path, kept=False, tidy=True) as session:
             jobs = [session.job(*self.succeeding), session.job(*self.failing)]
             session.run(*jobs)
@@ -68,7 +68,7 @@ class LeavingContract(ExecutorKnobs):
             session.wait_clean(lasting)
             self.check_end(session, lasting, "cancel")
 
-    def test_jobs_are_found_again_after_their_controller_was_killed(self, tmp_path: Path) -> None:
+    def test_jobs_are_reattached_after_a_kill(self, tmp_path: Path) -> None:
         """The controller is killed with SIGKILL, so that nothing is closed."""
         if "reattach" not in self.make_executor().capabilities:
             pytest.skip("it cannot find jobs again")
@@ -85,7 +85,7 @@ class LeavingContract(ExecutorKnobs):
             first.wait_for(soon, "start")
             first.wait_for(lasting, "start")
 
-        _killed_after(control, tmp_path / "trace")
+        _run_and_kill(control, tmp_path / "trace")
         second = self.new_session(tmp_path)
         second.tag = first.tag
         with second:
@@ -100,7 +100,7 @@ class LeavingContract(ExecutorKnobs):
             second.wait_clean(lasting)
             self.check_end(second, lasting, "cancel")
 
-    def test_close_gives_back_threads_and_descriptors(self, tmp_path: Path) -> None:
+    def test_close_releases_threads_and_descriptors(self, tmp_path: Path) -> None:
         if not Path("/proc/self/fd").exists():
             pytest.skip("no /proc on this system")
         for count in range(3):
@@ -112,7 +112,7 @@ class LeavingContract(ExecutorKnobs):
         assert threading.active_count() <= threads
         assert len(os.listdir("/proc/self/fd")) <= descriptors
 
-    def test_jobs_are_found_again_after_the_executor_was_closed(self, tmp_path: Path) -> None:
+    def test_jobs_are_reattached_after_a_close(self, tmp_path: Path) -> None:
         if "reattach" not in self.make_executor().capabilities:
             opened = self.new_session(tmp_path)
             with opened as session, pytest.raises(ExecutorError):
@@ -163,7 +163,7 @@ class LeavingContract(ExecutorKnobs):
                 self.check_order(second, job)
                 self.check_end(second, job, "cancel")
 
-    def test_events_of_a_job_are_told_apart_by_their_times(self, session: Session) -> None:
+    def test_event_times_of_a_job_differ(self, session: Session) -> None:
         """A reader that requests the events newer than a given one gets all later events."""
         if "reattach" not in session.executor.capabilities:
             pytest.skip("times are asked for by reattach only")
@@ -173,12 +173,12 @@ class LeavingContract(ExecutorKnobs):
             times = [event.timestamp for event in session.of(job)]
             assert all(earlier < later for earlier, later in itertools.pairwise(times)), times
 
-    def test_an_executor_can_be_closed_at_once(self, tmp_path: Path) -> None:
+    def test_executor_can_be_closed_at_once(self, tmp_path: Path) -> None:
         with self.new_session(tmp_path) as session:
             assert session.executor is not None
 
 
-def _killed_after(control: Callable[[], None], trace: Path) -> None:
+def _run_and_kill(control: Callable[[], None], trace: Path) -> None:
     """Run ``control`` in a separate process and kill it."""
     child = os.fork()
     if child == 0:

@@ -104,10 +104,10 @@ class ExecutorKnobs:
         """Yield an open executor; close it after the test."""
         with self.new_session(tmp_path, tidy=True) as session:
             yield session
-            self.let_go(tmp_path)
+            self.release_jobs(tmp_path)
 
     @pytest.fixture(autouse=True)
-    def _leash(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    def _end_long_jobs(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         """End long jobs with their test, even if the executor cannot cancel them."""
         leash = tmp_path / "leash"
         leash.touch()
@@ -116,9 +116,9 @@ class ExecutorKnobs:
             script += " sleep 1; n=$((n + 1)); done"
             monkeypatch.setattr(self, "lasting", ("sh", "-c", script), raising=False)
         yield
-        self.let_go(tmp_path)
+        self.release_jobs(tmp_path)
 
-    def let_go(self, folder: Path) -> None:
+    def release_jobs(self, folder: Path) -> None:
         """End all jobs of the test that wait for a file."""
         (folder / "leash").unlink(missing_ok=True)
         (folder / "may end").touch()
@@ -130,7 +130,7 @@ class ExecutorKnobs:
 
     def sweep(self, folder: Path) -> None:
         """End the jobs that the test's sessions left in the queue."""
-        self.let_go(folder)
+        self.release_jobs(folder)
         left: dict[str, set[str]] = {}
         over: set[tuple[str, str]] = set()
         for session in vars(self).get("sessions", ()):

@@ -84,7 +84,7 @@ class FakeFiring:
                 for item in groups
             )
         }
-        self._job_spec = job_spec or self._made_by_its_group()
+        self._job_spec = job_spec or self._job_from_id()
         self._next = dict.fromkeys(self._groups, 0)
         for known in self._active:
             name, _, rest = known.rpartition(".")
@@ -322,7 +322,7 @@ class FakeFiring:
             )
         )
 
-    def _made_by_its_group(self) -> Job | None:
+    def _job_from_id(self) -> Job | None:
         name, _, rest = (self._job or "").rpartition(".")
         index, _, attempt = rest.partition("-")
         if name not in self._groups or not index.isdecimal():
@@ -396,9 +396,9 @@ class FakeExecutor(Executor):
             raise AssertionError(f"submitted twice: {twice or [job.id for job in jobs]}")
         for job in jobs:
             self._states[job.id] = "waiting"
-            self._tell(job.id, "submit", queue_id=f"fake-{len(self._states)}")
-            self._tell(job.id, "depend")
-            self._tell(job.id, "priority", priority=job.urgency)
+            self._send_event(job.id, "submit", queue_id=f"fake-{len(self._states)}")
+            self._send_event(job.id, "depend")
+            self._send_event(job.id, "priority", priority=job.urgency)
         self.submitted += jobs  # last: a waiting test may continue the jobs' lives
         if self.instant:
             for job in jobs:
@@ -410,9 +410,9 @@ class FakeExecutor(Executor):
             state = self._states.get(job, "over")
             if state == "over":
                 continue
-            self._tell(job, "exception", type="cancel", severity=0, note="")
+            self._send_event(job, "exception", type="cancel", severity=0, note="")
             if state == "running":
-                self._tell(job, "finish", status=15)
+                self._send_event(job, "finish", status=15)
             self._end(job, ran=state == "running")
 
     def resize(self, request: str, delta: int, *, when_busy: WhenBusy = "wait") -> None:
@@ -442,8 +442,8 @@ class FakeExecutor(Executor):
         if self._state(job) != "waiting":
             raise AssertionError(f"{job} cannot start: it is {self._states[job]}")
         self._states[job] = "running"
-        self._tell(job, "alloc")
-        self._tell(job, "start", **context)
+        self._send_event(job, "alloc")
+        self._send_event(job, "start", **context)
 
     def finish(self, job: str, status: int = 0) -> None:
         """End the job with this wait status (``256`` is exit code 1). Start it first if
@@ -453,14 +453,14 @@ class FakeExecutor(Executor):
             self.start(job)
         if self._state(job) != "running":
             raise AssertionError(f"{job} cannot finish: it is over")
-        self._tell(job, "finish", status=status)
+        self._send_event(job, "finish", status=status)
         self._end(job, ran=True)
 
     def reject(self, job: str, note: str = "rejected") -> None:
         """End the job before it starts, because the queue cannot run it."""
         if self._state(job) != "waiting":
             raise AssertionError(f"{job} cannot be rejected: it is {self._states[job]}")
-        self._tell(job, "exception", type="exec", severity=0, note=note)
+        self._send_event(job, "exception", type="exec", severity=0, note=note)
         self._end(job, ran=False)
 
     def lose(self, reason: str = "the queue is gone") -> None:
@@ -482,11 +482,11 @@ class FakeExecutor(Executor):
     def _end(self, job: str, *, ran: bool) -> None:
         self._states[job] = "over"
         if ran:
-            self._tell(job, "release")
-            self._tell(job, "free")
-        self._tell(job, "clean")
+            self._send_event(job, "release")
+            self._send_event(job, "free")
+        self._send_event(job, "clean")
 
-    def _tell(self, job: str, name: str, **context: Any) -> None:
+    def _send_event(self, job: str, name: str, **context: Any) -> None:
         self._send(JobEvent(self._clock(), job, name, context))
 
     def _send(self, event: Event) -> None:

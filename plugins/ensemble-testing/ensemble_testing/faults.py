@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from ensemble_batch import BatchExecutor, Records, Sent, pace
+from ensemble_batch import BatchExecutor, Records, Sent, timing
 from ensemble_batch.shared_folder import SharedFolder
 
 from ensemble_core.errors import ExecutorError
@@ -162,7 +162,7 @@ class FaultSuite:
             program = self.folder / name
             program.write_text(text)
             program.chmod(0o755)
-        monkeypatch.setattr(pace, "SETTLE", 2.0)
+        monkeypatch.setattr(timing, "SETTLE", 2.0)
         monkeypatch.setenv("PATH", f"{self.folder}{os.pathsep}{os.environ['PATH']}")
         monkeypatch.chdir(tmp_path)
         self.ran_in = tmp_path / "ran"
@@ -219,9 +219,7 @@ class FaultSuite:
                 f"this warning neither says what is retried nor has a hint: {text}"
             )
 
-    def test_a_queue_that_is_away_at_the_start_is_an_error_with_what_to_do(
-        self, tmp_path: Path
-    ) -> None:
+    def test_unreachable_queue_at_start_is_an_error_with_a_hint(self, tmp_path: Path) -> None:
         self.plan({"connect": "away always", "submit": "away always"})
         session = Session(self.make_executor(), tmp_path, self.timeout)
         with pytest.raises(ExecutorError) as refused, session:
@@ -236,7 +234,7 @@ class FaultSuite:
             session.run(job := self.counted(session))
             self.check(session, job, told=(0,))
 
-    def test_a_queue_that_goes_away_in_the_middle_costs_nothing(self, session: Session) -> None:
+    def test_queue_outage_loses_no_job(self, session: Session) -> None:
         running, doomed = self.counted(session, 1), session.job("sleep", "600")
         session.submit(running, doomed)
         session.wait_for(running, "start")
@@ -253,7 +251,7 @@ class FaultSuite:
         assert session.exception(doomed) == "cancel"
         self.check(session, running, *later)
 
-    def test_many_jobs_are_few_commands(self, session: Session) -> None:
+    def test_many_jobs_need_few_commands(self, session: Session) -> None:
         before, began = self.asked(), time.monotonic()
         jobs = [self.counted(session) for _ in range(40)]
         session.run(*jobs)
@@ -279,9 +277,7 @@ class FaultSuite:
         """Return how often the queue was polled so far."""
         return self.calls("ask", "")
 
-    def test_an_end_that_a_job_tells_itself_is_known_without_a_question(
-        self, tmp_path: Path
-    ) -> None:
+    def test_reported_end_needs_no_query(self, tmp_path: Path) -> None:
         with Session(self.make_executor(600.0), tmp_path, self.timeout, tidy=True) as session:
             session.run(first := self.counted(session))
             before = self.asked()
@@ -290,20 +286,20 @@ class FaultSuite:
             assert self.asked() - before <= 1  # the query for nodes
             self.check(session, first, *jobs, told=(0,))
 
-    def test_an_end_of_which_nobody_tells_is_known_by_asking(self, session: Session) -> None:
+    def test_unreported_end_is_found_by_polling(self, session: Session) -> None:
         job = session.job("sh", "-c", "kill -9 $PPID; exec sleep 1")
         session.run(job)
         statuses = [e.context["status"] for e in session.of(job) if e.name == "finish"]
         assert statuses != [0]
         assert "exception" in session.names(job) or statuses
 
-    def test_a_slow_queue_is_waited_for(self, session: Session) -> None:
+    def test_slow_queue_loses_no_job(self, session: Session) -> None:
         self.plan(dict.fromkeys(self.commands, "slow always"))
         jobs = [self.counted(session) for _ in range(3)]
         session.run(*jobs)
         self.check(session, *jobs, told=(0,))
 
-    def test_answers_that_nobody_can_read_are_asked_for_again(self, session: Session) -> None:
+    def test_garbled_reply_is_requested_again(self, session: Session) -> None:
         gate = self.folder / "gate"
         job = self.gated(session, gate)
         session.submit(job)
@@ -316,12 +312,12 @@ class FaultSuite:
         session.wait_clean(job)
         self.check(session, job)
 
-    def test_an_answer_to_a_submit_that_nobody_can_read_is_no_id(self, session: Session) -> None:
+    def test_garbled_submit_reply_is_not_taken_for_an_id(self, session: Session) -> None:
         self.plan({"submit": "garbled"})
         session.run(job := self.counted(session))
         self.check(session, job)
 
-    def test_an_answer_that_was_cut_short_loses_no_job(self, session: Session) -> None:
+    def test_truncated_reply_loses_no_job(self, session: Session) -> None:
         gate = self.folder / "gate"
         jobs = [self.gated(session, gate) for _ in range(4)]
         session.submit(*jobs)
@@ -334,7 +330,7 @@ class FaultSuite:
         assert sorted(self.ran_in.read_text().split()) == sorted(job.id for job in jobs)
         assert not any(event.name == "exception" for job in jobs for event in session.of(job))
 
-    def test_a_job_that_the_queue_forgets_is_told_as_lost_once(self, session: Session) -> None:
+    def test_forgotten_job_is_reported_lost_once(self, session: Session) -> None:
         gate = self.folder / "gate"
         try:
             job = self.waiting(session, gate)
@@ -374,7 +370,7 @@ class FaultSuite:
             session.wait_for(job, "priority")
         return job
 
-    def test_a_submit_whose_answer_is_lost_is_made_once(self, session: Session) -> None:
+    def test_submit_with_a_lost_reply_runs_once(self, session: Session) -> None:
         self.plan({"submit": "lost"})
         jobs = [self.counted(session) for _ in range(3)]
         session.run(*jobs)
@@ -382,13 +378,13 @@ class FaultSuite:
         # A job may report itself before the executor looks for it.
         self.check(session, *jobs, told=(0, 1))
 
-    def test_a_submit_that_never_arrived_is_made_again(self, session: Session) -> None:
+    def test_lost_submit_is_repeated(self, session: Session) -> None:
         self.plan({"submit": "away"})
         jobs = [self.counted(session) for _ in range(3)]
         session.run(*jobs)
         self.check(session, *jobs)
 
-    def test_a_full_disk_submits_nothing_until_it_has_room(
+    def test_full_disk_delays_submits(
         self, session: Session, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         full = [True]
@@ -412,7 +408,7 @@ class FaultSuite:
         assert sorted(self.ran_in.read_text().split()) == sorted(job.id for job in jobs)
         assert len(session.problems()) == 2
 
-    def test_a_job_whose_node_has_no_way_back_ends_once(
+    def test_job_on_an_isolated_node_ends_once(
         self, session: Session, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Its node neither sees the run's folder nor reaches the controller."""
@@ -435,7 +431,7 @@ class FaultSuite:
             assert good
 
     @pytest.mark.parametrize("off", [3600.0, -3600.0])
-    def test_a_clock_that_is_an_hour_off_changes_no_order_and_no_length(
+    def test_clock_skew_changes_neither_order_nor_durations(
         self, off: float, tmp_path: Path
     ) -> None:
         session = Session(self.make_executor(), tmp_path, self.timeout, tidy=True, clock_off=off)

@@ -68,7 +68,7 @@ class PlayedGenerator:
 
     def learn(self, points: Iterable[Point]) -> None:
         """Report the points of another generator before the next call, as after a switch."""
-        self._over += [point.handed_on("other") for point in points if point.state != "pending"]
+        self._over += [point.copy_for("other") for point in points if point.state != "pending"]
 
     def renew(self) -> None:
         """Rebuild the generator and repeat all calls, as in a resumed run."""
@@ -106,7 +106,7 @@ class GeneratorContract(RecordContract):
         value = sum((each - 1.0) ** 2 for each in numbers)
         return dict.fromkeys(self.vocs.outputs, value)
 
-    def _play(self, at_once: int = 1, vocs: Vocs | None = None) -> PlayedGenerator:
+    def _played_generator(self, at_once: int = 1, vocs: Vocs | None = None) -> PlayedGenerator:
         problem = vocs or self.vocs
         options = option_defaults(self.plugin.options, self.options)
         return PlayedGenerator(
@@ -122,36 +122,38 @@ class GeneratorContract(RecordContract):
 
         return values
 
-    def test_it_accepts_the_problem(self) -> None:
+    def test_generator_accepts_the_problem(self) -> None:
         if self.plugin.check is not None:
             self.plugin.check(self.vocs, option_defaults(self.plugin.options, self.options))
 
-    def test_points_are_points_of_the_problem_and_not_more_than_asked_for(self) -> None:
+    def test_suggestions_are_valid_and_not_too_many(self) -> None:
         for at_once in (1, 3):
-            assert self._play(at_once).play(self.calls, self._values(self.vocs))
+            assert self._played_generator(at_once).play(self.calls, self._values(self.vocs))
 
-    def test_same_seed_and_same_order_of_ends_give_the_same_points(self) -> None:
+    def test_same_seed_and_results_give_the_same_points(self) -> None:
         values = self._values(self.vocs)
-        assert self._play(2).play(self.calls, values) == self._play(2).play(self.calls, values)
+        assert self._played_generator(2).play(self.calls, values) == self._played_generator(2).play(
+            self.calls, values
+        )
 
-    def test_lost_points_do_not_stop_it(self) -> None:
+    def test_lost_points_do_not_stop_the_generator(self) -> None:
         values = self._values(self.vocs)
-        played = self._play(2)
+        played = self._played_generator(2)
         before = len(played.play(4, lambda parameters: None))
         after = len(played.play(4, values))
         assert after >= before
 
-    def test_values_are_plain_numbers_and_texts_or_numpys(self) -> None:
-        for point in self._play().play(3, self._values(self.vocs)):
+    def test_suggested_values_are_plain_or_numpy(self) -> None:
+        for point in self._played_generator().play(3, self._values(self.vocs)):
             for value in point.values():
                 plain = value.item() if hasattr(value, "item") else value
                 assert isinstance(plain, (int, float, str))
 
-    def test_built_anew_it_goes_on_after_what_is_on_record(self) -> None:
+    def test_rebuilt_generator_continues_from_the_record(self) -> None:
         values = self._values(self.vocs)
-        undisturbed = self._play(2).play(self.calls, values)
+        undisturbed = self._played_generator(2).play(self.calls, values)
         for stop in (1, self.calls // 2):
-            played = self._play(2)
+            played = self._played_generator(2)
             played.play(stop, values)
             played.renew()
             found = played.play(self.calls - stop, values)
@@ -160,16 +162,16 @@ class GeneratorContract(RecordContract):
             else:
                 assert len(found) >= stop
 
-    def test_points_of_another_generator_are_taken_and_do_not_stop_it(self) -> None:
+    def test_points_of_another_generator_are_accepted(self) -> None:
         values = self._values(self.vocs)
-        other = self._play(2)
+        other = self._played_generator(2)
         other.play(6, values)
-        played = self._play(2)
+        played = self._played_generator(2)
         before = len(played.play(2, values))
         played.learn(other.points)
         found = played.play(4, values)
         assert len(found) >= before
-        again = self._play(2)
+        again = self._played_generator(2)
         again.play(2, values)
         again.learn(other.points)
         again.play(1, values)

@@ -17,7 +17,7 @@ __all__ = ["ObserverContract"]
 _EVERY_BYTE = 4096
 
 
-def _same(rows: Sequence[Row], others: Sequence[Row]) -> bool:
+def _are_equal(rows: Sequence[Row], others: Sequence[Row]) -> bool:
     """Return whether the rows are equal, where nan equals nan."""
 
     def told(row: Row) -> tuple[list[tuple[str, float | None]], float | None]:
@@ -59,46 +59,46 @@ class ObserverContract(RecordContract):
         return (self.sample, *self.samples)
 
     def test_reads_the_sample(self) -> None:
-        assert _same(self._read([self.sample]), self.rows)
+        assert _are_equal(self._read([self.sample]), self.rows)
 
     def test_path_is_text_or_none(self) -> None:
         path: object = self._build().path
         assert path is None or isinstance(path, str)
         assert path != ""
 
-    def test_a_complaint_is_text_or_none(self) -> None:
+    def test_complaint_is_text_or_none(self) -> None:
         for sample in (b"", b"nothing of the kind\n", self.sample):
             observer = self._build()
             self._read([sample], observer)
             said: object = observer.complaint()
             assert said is None or (isinstance(said, str) and said)
 
-    def test_cut_anywhere_gives_the_same(self) -> None:
+    def test_rows_do_not_depend_on_where_input_is_split(self) -> None:
         for sample in self._all():
             whole = self._read([sample])
             step = max(1, len(sample) // _EVERY_BYTE)
             for cut in range(0, len(sample) + 1, step):
                 rows = self._read([sample[:cut], sample[cut:]])
-                assert _same(rows, whole), f"cut at byte {cut}"
+                assert _are_equal(rows, whole), f"cut at byte {cut}"
 
-    def test_byte_by_byte_gives_the_same(self) -> None:
+    def test_rows_are_the_same_byte_by_byte(self) -> None:
         for sample in self._all():
             pieces = [sample[n : n + 1] for n in range(len(sample))]
-            assert _same(self._read(pieces), self._read([sample]))
+            assert _are_equal(self._read(pieces), self._read([sample]))
 
-    def test_empty_pieces_change_nothing(self) -> None:
+    def test_empty_input_changes_nothing(self) -> None:
         half = len(self.sample) // 2
         pieces = [b"", self.sample[:half], b"", b"", self.sample[half:], b""]
-        assert _same(self._read(pieces), self._read([self.sample]))
+        assert _are_equal(self._read(pieces), self._read([self.sample]))
 
-    def test_nothing_gives_nothing(self) -> None:
+    def test_empty_file_has_no_rows(self) -> None:
         assert self._read([]) == []
 
     def test_values_are_numbers_and_the_clock_is_finite(self) -> None:
         for sample in self._all():
             self._check(self._read([sample]))
 
-    def test_yields_only_the_variables_it_names(self) -> None:
+    def test_only_declared_variables_are_yielded(self) -> None:
         if self.plugin.variables is None:
             return
         variables = self.plugin.variables(self.options)
@@ -107,14 +107,14 @@ class ObserverContract(RecordContract):
             yielded = {name for row in self._read([self.sample]) for name in row.values}
             assert yielded <= set(variables)
 
-    def test_yields_nothing_that_it_says_it_never_does(self) -> None:
+    def test_columns_declared_absent_are_not_yielded(self) -> None:
         if self.plugin.unasked is None:
             return
         unasked = self.plugin.unasked(self.options)
         for name in {name for row in self._read([self.sample]) for name in row.values}:
             assert unasked.get(name) is None, f"it yields {name!r}, which its record excludes"
 
-    def test_no_input_makes_it_raise(self) -> None:
+    def test_no_input_raises_an_exception(self) -> None:
         chance = random.Random(0)
         for sample in self._all():
             for _ in range(200):
@@ -138,7 +138,7 @@ class ObserverContract(RecordContract):
                 assert number, f"{name} is {value!r}, expected a number"
             assert row.clock is None or math.isfinite(row.clock), f"the clock is {row.clock}"
 
-    def test_endless_line_is_bounded_and_passes(self) -> None:
+    def test_endless_line_uses_bounded_memory(self) -> None:
         import tracemalloc
 
         observer = self._build()
@@ -152,16 +152,16 @@ class ObserverContract(RecordContract):
             tracemalloc.stop()
         assert held < 8 << 20, f"{held} bytes of an endless line are kept"
         list(observer.feed(b"\n"))
-        assert _same(self._read([self.sample], observer), self.rows)
+        assert _are_equal(self._read([self.sample], observer), self.rows)
 
-    def test_begins_anew_when_the_file_does(self) -> None:
+    def test_truncated_file_is_read_from_the_start(self) -> None:
         for cut in range(0, len(self.sample) + 1, max(1, len(self.sample) // 50)):
             observer = self._build()
             list(observer.feed(self.sample[:cut]))
             observer.truncated()
-            assert _same(self._read([self.sample], observer), self.rows), f"cut at byte {cut}"
+            assert _are_equal(self._read([self.sample], observer), self.rows), f"cut at byte {cut}"
 
-    def test_jobs_do_not_share_anything(self) -> None:
+    def test_observers_share_no_state(self) -> None:
         first, second = self._build(), self._build()
         list(first.feed(self.sample[: len(self.sample) // 2]))
-        assert _same(self._read([self.sample], second), self.rows)
+        assert _are_equal(self._read([self.sample], second), self.rows)

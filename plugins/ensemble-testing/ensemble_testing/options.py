@@ -32,20 +32,20 @@ class RecordContract:
         accepted: bool = jsonschema_rs.Draft202012Validator(schema).is_valid(dict(options))
         return accepted
 
-    def test_record_is_well_made(self) -> None:
+    def test_record_is_valid(self) -> None:
         check_record(self.plugin)
 
     def test_option_schema_accepts_the_options(self) -> None:
         assert self._accepts(self.options)
 
-    def test_option_schema_refuses_unknown_options(self) -> None:
+    def test_option_schema_rejects_unknown_options(self) -> None:
         unknown = {**self.options, "no-such-option-anywhere": 1}
         assert not self._accepts(unknown), (
             "the schema of the options is open, so a misspelled option would be silently ignored: "
             "list the options under 'properties'"
         )
 
-    def test_option_schema_refuses_bad_options(self) -> None:
+    def test_option_schema_rejects_bad_options(self) -> None:
         for options in self.bad_options:
             assert not self._accepts(options), f"{options!r} should be rejected"
 

@@ -38,7 +38,7 @@ class ReadmeContract:
             return file.read_text("utf-8")
         return str(metadata(self.distribution).json["description"])
 
-    def test_the_ensemble_files_of_the_readme_are_valid_and_every_option_is_listed(self) -> None:
+    def test_readme_files_are_valid_and_every_option_is_listed(self) -> None:
         text = self.readme()
         files = re.findall(r"^```yaml\n(.*?)^```", text, re.M | re.S)
         assert files

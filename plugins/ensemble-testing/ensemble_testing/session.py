@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from ensemble_core.model.causes import Cause, cause_of, said_cause
+from ensemble_core.model.causes import Cause, cause_of, reported_cause
 from ensemble_core.model.events import Event, ExecutorLost, JobEvent, Problem
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import Executor, Run
@@ -119,7 +119,7 @@ class Session:
             if self.tidy or error is not None:
                 self._cancel_all()
         except BaseException as failure:
-            held = f"{self._held()}, which could not be cancelled"
+            held = f"{self._held_text()}, which could not be cancelled"
             _left_behind.append(held)
             if error is None:
                 raise
@@ -139,7 +139,7 @@ class Session:
         over = self.over()
         return [job for job in self._submitted if job not in over]
 
-    def _held(self) -> str:
+    def _held_text(self) -> str:
         left = self._active()
         count = f"{len(left)} job{'s' * (len(left) != 1)}"
         return f"the queue still holds {count} of {self._test} ({', '.join(left[:5]) or 'none'})"
@@ -185,7 +185,7 @@ class Session:
         with self._news:
             if not self._news.wait_for(done, self.timeout):
                 came = "\n".join(str(event) for event in self.events[-30:])
-                held = "\n".join([self._held(), *_left_behind])
+                held = "\n".join([self._held_text(), *_left_behind])
                 pytest.fail(
                     f"{what} did not happen within {self.timeout:g} s\n{held}\nlast events:\n{came}"
                 )
@@ -236,7 +236,7 @@ class Session:
                 break
             if event.name == "exception" and event.context.get("severity", 0) == 0:
                 exception = exception or event.context
-        said = said_cause((finish or {}) if exception is None else exception)
+        said = reported_cause((finish or {}) if exception is None else exception)
         kind = None if exception is None else str(exception["type"])
         return said or cause_of(kind, None if finish is None else finish["status"])
 

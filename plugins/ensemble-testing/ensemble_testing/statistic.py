@@ -41,14 +41,14 @@ class StatisticContract(RecordContract):
         return self.plugin.build(self.options)
 
     @property
-    def _timed(self) -> bool:
+    def _is_timed(self) -> bool:
         return self.plugin.spec(self.options).timed
 
     def _feed(self, statistic: Any, values: Sequence[float], first: int = 0) -> list[float | None]:
         """Return the statistic's value after each input."""
         said: list[float | None] = []
         for second, value in enumerate(values, first):
-            if self._timed:
+            if self._is_timed:
                 statistic.update(value, float(second))
                 said.append(statistic.get(float(second)))
             else:
@@ -57,22 +57,22 @@ class StatisticContract(RecordContract):
         return said
 
     def _get(self, statistic: Any, second: int) -> float | None:
-        value: float | None = statistic.get(float(second)) if self._timed else statistic.get()
+        value: float | None = statistic.get(float(second)) if self._is_timed else statistic.get()
         return value
 
-    def test_can_be_built_without_options_unless_its_schema_requires_some(self) -> None:
+    def test_builds_without_options_unless_some_are_required(self) -> None:
         if not required_options(self.plugin.options):
             # A metric path, or a setting that keeps every statistic, cannot give options.
             self.plugin.build(option_defaults(self.plugin.options, {}))
 
-    def test_gives_numbers_or_none(self) -> None:
+    def test_value_is_a_number_or_none(self) -> None:
         said = self._feed(self._build(), self.samples)
         assert any(value is not None for value in said), "it never has a value"
         for value in said:
             assert value is None or isinstance(value, (int, float))
             assert value is None or math.isfinite(value)
 
-    def test_gives_what_is_expected(self) -> None:
+    def test_value_is_as_expected(self) -> None:
         for values, expected in self.expected:
             statistic = self._build()
             said = [self._get(statistic, 0), *self._feed(statistic, values)][-1]
@@ -83,14 +83,14 @@ class StatisticContract(RecordContract):
                     f"after {values!r}: {said!r}, expected {expected!r}"
                 )
 
-    def test_new_one_can_be_asked(self) -> None:
+    def test_new_statistic_can_be_read(self) -> None:
         value = self._get(self._build(), 0)
         assert value is None or isinstance(value, (int, float))
 
-    def test_same_values_give_the_same(self) -> None:
+    def test_same_values_give_the_same_result(self) -> None:
         assert self._feed(self._build(), self.samples) == self._feed(self._build(), self.samples)
 
-    def test_many_at_once_give_the_same(self) -> None:
+    def test_update_all_equals_single_updates(self) -> None:
         at_once, one_by_one = self._build(), self._build()
         if hasattr(at_once, "update_all"):
             self._feed(one_by_one, self.samples)
@@ -99,32 +99,32 @@ class StatisticContract(RecordContract):
             last = len(self.samples) - 1
             assert self._get(at_once, last) == self._get(one_by_one, last)
 
-    def test_stays_within_its_values_if_it_says_so(self) -> None:
+    def test_value_stays_in_the_declared_range(self) -> None:
         if self.plugin.within:
             for count, value in enumerate(self._feed(self._build(), self.samples), 1):
                 seen = self.samples[:count]
                 slack = 1e-9 * max(abs(sample) for sample in seen)
                 assert value is None or min(seen) - slack <= value <= max(seen) + slack
 
-    def test_each_is_built_new(self) -> None:
+    def test_each_build_returns_a_new_statistic(self) -> None:
         used, fresh = self._build(), self._build()
         self._feed(used, self.samples)
         assert self._feed(fresh, self.samples[:3]) == self._feed(self._build(), self.samples[:3])
 
-    def test_reading_changes_nothing(self) -> None:
+    def test_reading_does_not_change_the_value(self) -> None:
         read, unread = self._build(), self._build()
         self._feed(read, self.samples)
         for second, value in enumerate(self.samples):
-            if self._timed:
+            if self._is_timed:
                 unread.update(value, float(second))
             else:
                 unread.update(value)
         last = len(self.samples) - 1
-        if self._timed:
+        if self._is_timed:
             read.get(1e9)  # read much later
         assert self._get(read, last) == self._get(unread, last)
 
-    def test_copy_goes_its_own_way(self) -> None:
+    def test_copy_is_independent(self) -> None:
         statistic, expected = self._build(), self._build()
         half = len(self.samples) // 2
         self._feed(statistic, self.samples[:half])
@@ -138,7 +138,7 @@ class StatisticContract(RecordContract):
     def _state(self, statistic: Any) -> Any:
         return state_of(statistic, self._build())
 
-    def test_a_resume_can_start_from_its_state(self) -> None:
+    def test_state_survives_a_resume(self) -> None:
         """A statistic's attributes are plain data, or it has ``__getstate__`` and
         ``__setstate__``.
         """

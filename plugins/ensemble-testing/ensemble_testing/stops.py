@@ -176,7 +176,7 @@ class StopSuite:
         """Return the run's state, as in ``ensemble runs``."""
         return str(json.loads(self.ensemble("runs", "--json"))["state"])
 
-    def check_whole(self, *, once: bool = True) -> None:
+    def check_result(self, *, once: bool = True) -> None:
         """Resume the run and check that the result equals that of an uninterrupted run.
 
         With ``once``, also check that each job ended only once.
@@ -189,7 +189,7 @@ class StopSuite:
         assert sorted(ended if once else {*ended}) == JOBS
         self.process = None
 
-    def test_a_run_that_is_stopped_goes_on_where_it_was(self, how: str, said: str | None) -> None:
+    def test_stopped_run_resumes_where_it_was(self, how: str, said: str | None) -> None:
         """The file determines what happens to jobs; without a setting there, the executor does."""
         words = [] if said is None else ["--set", f"on_stop={said}"]
         running = self.at_once()
@@ -213,10 +213,10 @@ class StopSuite:
         if kept:  # without a controller
             wait_until(lambda: len(self.lines("ended")) == 3, self.timeout)
         before = len(self.lines("started"))
-        self.check_whole()
+        self.check_result()
         assert len(self.lines("started")) == (3 if kept else before + 3)
 
-    def test_a_second_signal_leaves_at_once_and_nothing_is_lost(self) -> None:
+    def test_second_signal_exits_at_once_without_loss(self) -> None:
         running = self.at_once()
         process = self.begin("--set", "on_stop=cancel")
         self.wait_started(process, running)
@@ -231,4 +231,4 @@ class StopSuite:
         (self.folder / "go").touch()
         # These jobs ignore SIGTERM. A job that received it and ends with 0 before it is killed may
         # have been cut short, so it is cancelled and runs again.
-        self.check_whole(once=False)
+        self.check_result(once=False)

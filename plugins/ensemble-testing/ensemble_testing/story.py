@@ -38,7 +38,7 @@ CLEARING = ("release", "free", "clean")
 
 
 @cache
-def _installed() -> Registry:
+def _registry() -> Registry:
     return discover()
 
 
@@ -52,7 +52,7 @@ class Story:
 
     def __init__(self, source: str | Ensemble, *, now: float = 1000.0) -> None:
         if isinstance(source, str):
-            source = load_text(source, _installed()).begun("story", "/story")
+            source = load_text(source, _registry()).begun("story", "/story")
         self.ensemble = source
         self.engine = Engine(self.ensemble)
         self.now = now

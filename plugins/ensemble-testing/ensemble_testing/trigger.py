@@ -87,7 +87,7 @@ class TriggerContract(RecordContract):
             assert isinstance(name, str)
             assert name
 
-    def test_waits_for_what_is_reported(self) -> None:
+    def test_events_that_it_waits_for_exist(self) -> None:
         own = {self.plugin.name}
         for item in self.matching:
             event = item[0] if isinstance(item, tuple) else item
@@ -101,7 +101,7 @@ class TriggerContract(RecordContract):
                 + "A plugin's event has the trigger's name, or is listed in `matching`"
             )
 
-    def test_name_is_used_as_the_record_says(self) -> None:
+    def test_name_is_used_as_declared(self) -> None:
         trigger = self._build()
         if self.name is not None and self.plugin.name_means in ("group", "groups"):
             assert trigger.group == self.name, "the rule would see every group's jobs"
@@ -117,23 +117,23 @@ class TriggerContract(RecordContract):
             second.every,
         )
 
-    def test_variables_that_it_needs_are_names(self) -> None:
+    def test_needed_variables_are_names(self) -> None:
         if self.plugin.needs_variables is None:
             return
         names = self.plugin.needs_variables(self.options)
         assert not isinstance(names, str), f"{names!r}, expected a set of names"
         assert all(isinstance(name, str) for name in names)
 
-    def test_options_are_left_alone(self) -> None:
+    def test_build_does_not_change_options(self) -> None:
         options = copy.deepcopy(dict(self.options))
         self.plugin.build(self.name, options)
         assert options == dict(self.options)
 
-    def test_match_accepts_what_wakes_it(self) -> None:
+    def test_match_accepts_matching_events(self) -> None:
         for item in self.matching:
             assert self._matches(self._build(), item), f"{item!r} should trigger it"
 
-    def test_match_refuses_what_does_not(self) -> None:
+    def test_match_rejects_other_events(self) -> None:
         for item in self.rejected:
             assert not self._matches(self._build(), item), f"{item!r} should not trigger it"
 

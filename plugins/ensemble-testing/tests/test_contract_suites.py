@@ -129,15 +129,15 @@ class Empty(Sum):
 @pytest.mark.parametrize(
     ("statistic", "test"),
     [
-        (Shared, "test_each_is_built_new"),
-        (Clocked, "test_same_values_give_the_same"),
-        (Resetting, "test_reading_changes_nothing"),
+        (Shared, "test_each_build_returns_a_new_statistic"),
+        (Clocked, "test_same_values_give_the_same_result"),
+        (Resetting, "test_reading_does_not_change_the_value"),
         (Hoarding, "test_memory_is_bounded"),
-        (Uncopied, "test_copy_goes_its_own_way"),
-        (Unpicklable, "test_a_resume_can_start_from_its_state"),
-        (Infinite, "test_gives_numbers_or_none"),
-        (Empty, "test_gives_numbers_or_none"),
-        (Empty, "test_gives_what_is_expected"),
+        (Uncopied, "test_copy_is_independent"),
+        (Unpicklable, "test_state_survives_a_resume"),
+        (Infinite, "test_value_is_a_number_or_none"),
+        (Empty, "test_value_is_a_number_or_none"),
+        (Empty, "test_value_is_as_expected"),
     ],
 )
 def test_wrong_statistic_fails(statistic: type[Sum], test: str) -> None:
@@ -208,12 +208,12 @@ class Clinging(Lines):
 @pytest.mark.parametrize(
     ("observer", "test"),
     [
-        (Impatient, "test_cut_anywhere_gives_the_same"),
-        (Impatient, "test_byte_by_byte_gives_the_same"),
-        (Raising, "test_no_input_makes_it_raise"),
+        (Impatient, "test_rows_do_not_depend_on_where_input_is_split"),
+        (Impatient, "test_rows_are_the_same_byte_by_byte"),
+        (Raising, "test_no_input_raises_an_exception"),
         (Poisoned, "test_values_are_numbers_and_the_clock_is_finite"),
-        (Endless, "test_endless_line_is_bounded_and_passes"),
-        (Clinging, "test_begins_anew_when_the_file_does"),
+        (Endless, "test_endless_line_uses_bounded_memory"),
+        (Clinging, "test_truncated_file_is_read_from_the_start"),
     ],
 )
 def test_wrong_observer_fails(observer: type[Lines], test: str) -> None:
@@ -236,7 +236,7 @@ def test_observer_that_yields_undeclared_names_fails() -> None:
         variables=lambda options: frozenset({"y"}),
     )
     assert failures(ObserverContract, plugin=record, sample=b"1\n", rows=[Row({"x": 1.0})]) == {
-        "test_yields_only_the_variables_it_names"
+        "test_only_declared_variables_are_yielded"
     }
 
 
@@ -248,7 +248,7 @@ def test_observer_that_yields_excluded_names_fails() -> None:
         unasked=lambda options: {"x": "add columns: [x]"},
     )
     assert failures(ObserverContract, plugin=record, sample=b"1\n", rows=[Row({"x": 1.0})]) == {
-        "test_yields_nothing_that_it_says_it_never_does"
+        "test_columns_declared_absent_are_not_yielded"
     }
 
 
@@ -273,7 +273,7 @@ def test_trigger_with_invalid_needs_fails() -> None:
         needs_variables=lambda options: "Converged",
     )
     assert failures(TriggerContract, plugin=record, name="sim") == {
-        "test_variables_that_it_needs_are_names"
+        "test_needed_variables_are_names"
     }
 
 
@@ -281,7 +281,7 @@ def test_trigger_that_waits_for_its_plugins_own_event_passes() -> None:
     record = TriggerPlugin(
         name="nightly", summary="x", build=lambda name, options: Trigger(events=("nightly", "dusk"))
     )
-    assert failures(TriggerContract, plugin=record) == {"test_waits_for_what_is_reported"}
+    assert failures(TriggerContract, plugin=record) == {"test_events_that_it_waits_for_exist"}
     dusk = PluginEvent(1.0, "dusk")
     assert failures(TriggerContract, plugin=record, matching=[dusk]) == set()
 
@@ -296,7 +296,7 @@ def test_statistic_whose_schema_does_not_require_needed_options_fails() -> None:
 
     record = StatisticPlugin(name="x", summary="x", build=build, options=schema)
     assert failures(StatisticContract, plugin=record, options={"target": 1}) == {
-        "test_can_be_built_without_options_unless_its_schema_requires_some"
+        "test_builds_without_options_unless_some_are_required"
     }
     record = StatisticPlugin(
         name="x", summary="x", build=build, options={**schema, "required": ["target"]}
@@ -342,7 +342,7 @@ def test_an_evaluate_without_an_output_has_a_clear_error() -> None:
             return {"yield": 1.0}
 
     with pytest.raises(AssertionError, match=r"'evaluate' returns no value for cost\.total"):
-        Suite().test_points_are_points_of_the_problem_and_not_more_than_asked_for()
+        Suite().test_suggestions_are_valid_and_not_too_many()
 
 
 COUNTER = itertools.count()
@@ -358,15 +358,15 @@ COUNTER = itertools.count()
         ),
         (
             lambda firing, options: [firing.log(options.pop("text"))],
-            "test_plan_leaves_its_options_alone",
+            "test_plan_does_not_change_its_options",
         ),
         (
             lambda firing, options: [firing.log(options["text"]), firing.log("lost")][:1],
-            "test_plan_hands_on_what_it_decides",
+            "test_plan_returns_every_decision_it_creates",
         ),
         (
             lambda firing, options: firing.act({"name": "cancel"}) and [],
-            "test_plan_hands_on_what_it_decides",
+            "test_plan_returns_every_decision_it_creates",
         ),
     ],
 )
@@ -397,11 +397,11 @@ def test_action_that_returns_something_else_fails(outcome: Any) -> None:
         (lambda name, options: Trigger(events=name), "test_builds_a_trigger"),
         (
             lambda name, options: Trigger(events=("observe",), group=name),
-            "test_waits_for_what_is_reported",
+            "test_events_that_it_waits_for_exist",
         ),
         (
             lambda name, options: Trigger(events=("job-finish",)),
-            "test_name_is_used_as_the_record_says",
+            "test_name_is_used_as_declared",
         ),
         (
             lambda name, options: Trigger(
@@ -437,7 +437,7 @@ def test_wrong_trigger_fails(build: Any, test: str) -> None:
 )
 def test_open_option_schema_fails(schema: Any) -> None:
     record = ActionPlugin(name="x", summary="x", run=lambda context: None, options=schema)
-    assert failures(ActionContract, plugin=record) == {"test_option_schema_refuses_unknown_options"}
+    assert failures(ActionContract, plugin=record) == {"test_option_schema_rejects_unknown_options"}
 
 
 def test_examples_of_the_fakes_hold() -> None:

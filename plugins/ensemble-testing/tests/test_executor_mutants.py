@@ -613,4 +613,4 @@ def test_a_statistic_may_have_no_value_at_first() -> None:
     suite = type(
         "Suite", (StatisticContract,), {"plugin": record, "expected": [([], None), ([1.0], 1.0)]}
     )()
-    suite.test_gives_what_is_expected()
+    suite.test_value_is_as_expected()

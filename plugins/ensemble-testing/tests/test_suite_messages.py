@@ -77,8 +77,8 @@ class TestEnds(ExecutorContract):
         session.submit(job)
         session.wait_for(job, "start")
 """
-AT_START = "test_a_queue_that_is_away_at_the_start_is_an_error_with_what_to_do"
-STOPPED = "test_a_second_signal_leaves_at_once_and_nothing_is_lost"
+AT_START = "test_unreachable_queue_at_start_is_an_error_with_a_hint"
+STOPPED = "test_second_signal_exits_at_once_without_loss"
 MESSAGES = {
     f"TestNothing::{AT_START}": "set the attribute 'commands' of TestNothing: the queue's command",
     f"TestNoAsk::{AT_START}": "add ask to the attribute 'commands' of TestNoAsk",

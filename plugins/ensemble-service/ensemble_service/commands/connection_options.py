@@ -17,7 +17,7 @@ __all__ = ["service_options"]
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def _whole(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+def _absolute_path(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     """Return the absolute path, which stays valid if the working directory changes."""
     if value is None:
         return None
@@ -41,7 +41,7 @@ def service_options(function: _F) -> _F:
             "--ca",
             metavar="FILE",
             type=click.Path(),
-            callback=_whole,
+            callback=_absolute_path,
             help=(
                 "Certificate authority that must have signed the service's certificate.  [default: "
                 "$ENSEMBLE_CA, or the ca.crt of a service on this machine]"
@@ -51,7 +51,7 @@ def service_options(function: _F) -> _F:
             "--token-file",
             metavar="FILE",
             type=click.Path(),
-            callback=_whole,
+            callback=_absolute_path,
             help=(
                 "File with the token.  [default: $ENSEMBLE_TOKEN, or the file $ENSEMBLE_TOKEN_FILE]"
             ),

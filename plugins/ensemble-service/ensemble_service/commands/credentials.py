@@ -137,7 +137,9 @@ def add(
     text, made = TokenFile(token_path(tokens, state)).add(role, name, expires=until)
     click.echo(text)
     # Only the token goes to stdout, so that it can be redirected to a file.
-    click.echo(f"token {made.id} for {made.identity}{_until(made)}; not shown again", err=True)
+    click.echo(
+        f"token {made.id} for {made.identity}{_validity_text(made)}; not shown again", err=True
+    )
     return 0
 
 
@@ -186,7 +188,7 @@ def remove(ident: str, state: str | None, tokens: str | None) -> int:
     return 0
 
 
-def _until(made: Token) -> str:
+def _validity_text(made: Token) -> str:
 
     return f", valid until {format_time(made.expires)}" if made.expires else ""
 

@@ -79,7 +79,7 @@ def start(
     """
     from ensemble_core import __version__
     from ensemble_service.access import member_name
-    from ensemble_service.call_errors import why_away
+    from ensemble_service.call_errors import diagnose
     from ensemble_service.channel import address, load_grpc, open_channel, read_token
 
     load_grpc()
@@ -127,7 +127,7 @@ def start(
         address(host, port),
         executor=choice.name,
         version=__version__,
-        away=partial(why_away, host, port, ca=ca, insecure=insecure),
+        away=partial(diagnose, host, port, ca=ca, insecure=insecure),
         gave_up=gave_up,
     )
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -51,7 +51,7 @@ def group_of(job: str) -> str:
     return job.rpartition(".")[0]
 
 
-def _retried(decision: Retry) -> Any:
+def _retry_words(decision: Retry) -> Any:
     more: dict[str, Any] = {}
     if decision.fields:
         more["with"] = dict(decision.fields)
@@ -64,7 +64,7 @@ def _retried(decision: Retry) -> Any:
 _SPOKEN: Mapping[type[Decision], Callable[[Any], tuple[str, Any]]] = {
     Submit: lambda d: ("submit", _jobs([job.id for job in d.jobs])),
     LookUp: lambda d: ("look-up", _jobs([job.id for job in d.jobs])),
-    Retry: lambda d: ("retry", _retried(d)),
+    Retry: lambda d: ("retry", _retry_words(d)),
     Cancel: lambda d: ("cancel", _jobs(d.jobs)),
     Resize: lambda d: ("grow" if d.delta > 0 else "shrink", abs(d.delta)),
     AddRule: lambda d: ("add-rule", d.id),

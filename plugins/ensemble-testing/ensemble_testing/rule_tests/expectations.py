@@ -16,7 +16,7 @@ from ensemble_core.model.decisions import Decision, Fired, Log, Notify, Terminat
 from ensemble_core.model.events import Event
 from ensemble_testing.rule_tests.decision_words import check, counts, matches, one_line, to_words
 
-__all__ = ["KEYS", "Expectation", "Failure", "Happened", "decided_by", "read_expectation"]
+__all__ = ["KEYS", "Expectation", "Failure", "HandledEvent", "decided_by", "read_expectation"]
 
 #: The keywords of ``expect``.
 KEYS = ("at", "fired", "decisions", "never", "metric", "ended")
@@ -24,7 +24,7 @@ KEYS = ("at", "fired", "decisions", "never", "metric", "ended")
 SAME_TIME = 1e-5
 
 
-class Happened(NamedTuple):
+class HandledEvent(NamedTuple):
     """An event of a test run, with its decisions."""
 
     at: float  # seconds after the start
@@ -71,49 +71,51 @@ class Expectation:
         """Return the rules that the entry mentions."""
         return (*(self.fired or ()), *self.never)
 
-    def failures(self, happened: Sequence[Happened]) -> list[Failure]:
+    def failures(self, happened: Sequence[HandledEvent]) -> list[Failure]:
         """Return all differences."""
         here = [each for each in happened if each.is_at(self.at)]
         return [
             *self._firings(here, happened),
-            *self._decided(here),
-            *self._never(here),
+            *self._check_decisions(here),
+            *self._check_never(here),
             *self._metrics(),
             *self._end(here, happened),
         ]
 
     @property
-    def _when(self) -> str:
+    def _time_text(self) -> str:
         return "" if self.at is None else f" at {_clock(self.at)}"
 
     def _fail(self, expected: str, decided: Sequence[str], rules: Sequence[str] = ()) -> Failure:
         return Failure(self.where, expected, tuple(decided), tuple(rules))
 
-    def _firings(self, here: Sequence[Happened], happened: Sequence[Happened]) -> list[Failure]:
+    def _firings(
+        self, here: Sequence[HandledEvent], happened: Sequence[HandledEvent]
+    ) -> list[Failure]:
         if self.fired is None:
             return []
         times = Counter(each.rule for one in here for each in one.decisions if type(each) is Fired)
         if not self.fired and times:
             rules = [str(rule) for rule in times]
-            return [self._fail(f"no rule fires{self._when}", _firings_of(here, None), rules)]
+            return [self._fail(f"no rule fires{self._time_text}", _firing_lines(here, None), rules)]
         found = []
         for rule, wanted in self.fired.items():
             have = times[rule]
             if have == wanted or (wanted is None and have):
                 continue
             often = "" if wanted is None else f" {format_times(wanted)}"
-            instead = _firings_of(happened, rule) or [f"{rule} did not fire"]
-            others = [] if self.at is None else _firings_of(here, None, but=rule)
+            instead = _firing_lines(happened, rule) or [f"{rule} did not fire"]
+            others = [] if self.at is None else _firing_lines(here, None, but=rule)
             found.append(
-                self._fail(f"{rule} fires{often}{self._when}", [*instead, *others], [rule])
+                self._fail(f"{rule} fires{often}{self._time_text}", [*instead, *others], [rule])
             )
         return found
 
-    def _decided(self, here: Sequence[Happened]) -> list[Failure]:
+    def _check_decisions(self, here: Sequence[HandledEvent]) -> list[Failure]:
         if self.decisions is None:
             return []
         all_here = decided_by(here, self.fired)
-        if _same(self.decisions, all_here):
+        if _are_same(self.decisions, all_here):
             return []
         for word, kind in (("log", Log), ("notify", Notify)):
             if not any(word in wanted for wanted in self.decisions):
@@ -122,17 +124,17 @@ class Expectation:
         whose = f" by {', '.join(self.fired)}" if self.fired else ""
         return [
             self._fail(
-                f"decisions{whose}{self._when}: {one_line(self.decisions)}",
+                f"decisions{whose}{self._time_text}: {one_line(self.decisions)}",
                 [one_line([to_words(each) for each in all_here])],
                 rules or list(self.fired or ()),
             )
         ]
 
-    def _never(self, here: Sequence[Happened]) -> list[Failure]:
+    def _check_never(self, here: Sequence[HandledEvent]) -> list[Failure]:
         return [
-            self._fail(f"{rule} never fires{self._when}", lines, [rule])
+            self._fail(f"{rule} never fires{self._time_text}", lines, [rule])
             for rule in self.never
-            if (lines := _firings_of(here, rule))
+            if (lines := _firing_lines(here, rule))
         ]
 
     def _metrics(self) -> list[Failure]:
@@ -141,17 +143,17 @@ class Expectation:
             value = self.values.get(path)
             if wanted is None:
                 if value is not None:
-                    said = f"{path} has no value{self._when}"
+                    said = f"{path} has no value{self._time_text}"
                     found.append(self._fail(said, [f"{path} is {value:g}"]))
             elif value is None:
-                said = f"{path} {_spelled(wanted)}{self._when}"
+                said = f"{path} {_condition_text(wanted)}{self._time_text}"
                 found.append(self._fail(said, [f"{path} has no value"]))
             elif not _meets(wanted, value):
-                said = f"{path} {_spelled(wanted)}{self._when}"
+                said = f"{path} {_condition_text(wanted)}{self._time_text}"
                 found.append(self._fail(said, [f"{path} is {value:.10g}"]))
         return found
 
-    def _end(self, here: Sequence[Happened], happened: Sequence[Happened]) -> list[Failure]:
+    def _end(self, here: Sequence[HandledEvent], happened: Sequence[HandledEvent]) -> list[Failure]:
         if self.ended is None:
             return []
         ends = [
@@ -167,22 +169,22 @@ class Expectation:
             for when, end in ends
         ]
         if self.ended is False:
-            return [self._fail(f"the run continues{self._when}", lines)] if ends else []
+            return [self._fail(f"the run continues{self._time_text}", lines)] if ends else []
         code, reason = self.ended if isinstance(self.ended, tuple) else (None, "")
         if ends and code in (None, ends[-1][1].exit_code) and reason in ends[-1][1].reason:
             return []
         said = "the run ends" + ("" if code is None else f" with exit code {code}")
         said += f" ({reason})" if reason else ""
-        return [self._fail(f"{said}{self._when}", lines or ["the run continues"])]
+        return [self._fail(f"{said}{self._time_text}", lines or ["the run continues"])]
 
 
-def decided_by(happened: Sequence[Happened], rules: Collection[str] | None) -> list[Decision]:
+def decided_by(happened: Sequence[HandledEvent], rules: Collection[str] | None) -> list[Decision]:
     """Return the compared decisions of these rules, or of all rules if ``None``."""
     found = [each for one in happened for each in one.decisions if counts(each)]
     return [each for each in found if each.rule in rules] if rules else found
 
 
-def _same(expected: Sequence[Mapping[str, Any]], decided: Sequence[Decision]) -> bool:
+def _are_same(expected: Sequence[Mapping[str, Any]], decided: Sequence[Decision]) -> bool:
     """Return whether exactly these decisions were made, in this order.
 
     Messages that the test does not mention are ignored, because a limit also logs a warning.
@@ -200,7 +202,7 @@ def _clock(seconds: float) -> str:
     return f"{round(seconds, 3):g} s" if seconds < 60 else format_duration(seconds)
 
 
-def _spelled(wanted: Condition) -> str:
+def _condition_text(wanted: Condition) -> str:
     if wanted.comparison is not None and wanted.comparison[0] == "==":
         return f"is {wanted.comparison[1]:g}"
     return f"meets {wanted.text!r}"
@@ -212,8 +214,8 @@ def _meets(wanted: Condition, value: float) -> bool:
     return wanted.holds(value, {}, lambda path: None)
 
 
-def _firings_of(
-    happened: Sequence[Happened], rule: str | None, but: str | None = None
+def _firing_lines(
+    happened: Sequence[HandledEvent], rule: str | None, but: str | None = None
 ) -> list[str]:
     """Return a line with the decisions of each firing of this rule, or of all rules."""
     lines = []

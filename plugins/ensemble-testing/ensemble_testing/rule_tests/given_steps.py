@@ -32,7 +32,7 @@ from ensemble_core.model.events import (
     StopRequested,
 )
 from ensemble_testing.rule_tests.decision_words import group_of
-from ensemble_testing.rule_tests.scripted_queue import NotPossible, ScriptedQueue, Tell, called
+from ensemble_testing.rule_tests.scripted_queue import ImpossibleStep, ScriptedQueue, Tell, called
 from ensemble_testing.rule_tests.step_reader import StepReader
 
 __all__ = ["WORDS", "Given"]
@@ -87,7 +87,7 @@ class Given(StepReader):
                 if missing < 0 or missing % each:
                     said = f"{there} jobs of {name} were submitted{queue.held(name)}"
                     more = f", and each submit adds a multiple of {each}" if missing > 0 else ""
-                    raise NotPossible(said + more)
+                    raise ImpossibleStep(said + more)
                 if missing:
                     action = {"name": "submit", "label": name, "with": {"count": missing // each}}
                     queue.emit(Requested(queue.now, "the test", action))
@@ -108,15 +108,15 @@ class Given(StepReader):
         """End these jobs with an exit code or by a signal."""
         names, data = self._jobs_and_fields(value, path, ("exit_code", "signal"))
         status = self._status(data, path, 0)
-        return partial(_ended, names, "", status, "")
+        return partial(_end_jobs, names, "", status, "")
 
     def failed(self, value: Any, path: Path) -> Tell:
         """Make these jobs fail with a cause."""
         names, data = self._jobs_and_fields(value, path, ("cause", "exit_code", "signal", "note"))
-        cause = self._one_of(data.get("cause", "exit"), (*path, "cause"), "cause", _CAUSES)
+        cause = self._check_choice(data.get("cause", "exit"), (*path, "cause"), "cause", _CAUSES)
         default = 9 if cause == "signal" else 15 if cause == "timeout" else 1 << 8
         note = self._text(data, "note", path, "")
-        return partial(_ended, names, cause, self._status(data, path, default), note)
+        return partial(_end_jobs, names, cause, self._status(data, path, default), note)
 
     def _status(self, data: Mapping[str, Any], path: Path, default: int) -> int:
         """Return the wait status of an exit code or a signal."""
@@ -146,13 +146,13 @@ class Given(StepReader):
         duration = self._seconds(data, "duration", path, 1.0)
         cause = ""
         if "cause" in data:
-            cause = self._one_of(data["cause"], (*path, "cause"), "cause", _CAUSES)
+            cause = self._check_choice(data["cause"], (*path, "cause"), "cause", _CAUSES)
         status = self._status(data, path, 0 if cause in ("", "exit") else 15)
 
         def tell(queue: ScriptedQueue) -> None:
             jobs = queue.named(names)
             queue.later(pending, lambda queue: _each(queue, jobs, queue.start))
-            queue.later(pending + duration, partial(_ended, jobs, cause, status, "", gone=True))
+            queue.later(pending + duration, partial(_end_jobs, jobs, cause, status, "", gone=True))
 
         return tell
 
@@ -163,7 +163,7 @@ class Given(StepReader):
         duration = self._seconds(data, "duration", path, 1.0)
         rows = data.get("rows") or []
         if not isinstance(rows, list):
-            self._wrong(path, "'rows' must be a list", "rows: [{x: 1}]", "wrong-type")
+            self._report(path, "'rows' must be a list", "rows: [{x: 1}]", "wrong-type")
             rows = []
         read: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = []
         for place, row in enumerate(rows):
@@ -232,13 +232,13 @@ class Given(StepReader):
                 self._number(each, here)
             columns[name] = number if isinstance(number, list) or not several else [number]
         if data and not columns:
-            self._wrong(path, "the row has no columns", "write {job: JOB, COLUMN: NUMBER}")
+            self._report(path, "the row has no columns", "write {job: JOB, COLUMN: NUMBER}")
         return names, columns, {key: data[key] for key in own if key in data and key not in columns}
 
     def _yields(self, groups: set[str], name: str) -> bool:
         """Return whether observers of these groups yield this column, if that is known."""
         known = [group for group in groups if group in self._ensemble.groups]
-        return all(self._context.why_not(group, name) is None for group in known)
+        return all(self._context.why_not_observed(group, name) is None for group in known)
 
     def _observer(self, group: str, columns: Mapping[str, Any], more: Mapping[str, Any]) -> str:
         if "observer" in more:
@@ -276,7 +276,7 @@ class Given(StepReader):
         """Answer the oldest open request to resize."""
         data = value if isinstance(value, Mapping) else {"outcome": value}
         data = self._mapping(data, path, ("outcome", "size", "reason"), ("outcome",))
-        outcome = self._one_of(
+        outcome = self._check_choice(
             data.get("outcome"), (*path, "outcome") if isinstance(value, Mapping) else path,
             "outcome", _OUTCOMES,
         )  # fmt: skip
@@ -287,7 +287,7 @@ class Given(StepReader):
 
         def tell(queue: ScriptedQueue) -> None:
             if not queue.resizes:
-                raise NotPossible("no request for nodes is open")
+                raise ImpossibleStep("no request for nodes is open")
             request = queue.resizes.pop(0)
             queue.emit(ResizeOutcome(queue.now, request, outcome, size, reason))
 
@@ -310,10 +310,10 @@ class Given(StepReader):
             asked = {"submit": call.options["group"], "with": call.options["with"]}
             missing = set(call.options["functions"]) - set(values)
             if missing:
-                raise NotPossible(f"{name!r} returns no value for {min(missing)!r}")
+                raise ImpossibleStep(f"{name!r} returns no value for {min(missing)!r}")
             return CallReturned(now, call.call, ({**asked, "parameters": values},))
 
-        return partial(_answered, name, answer)
+        return partial(_answer_call, name, answer)
 
     def suggested(self, value: Any, path: Path) -> Tell:
         """Make a generator suggest points and choose jobs to cancel."""
@@ -323,7 +323,7 @@ class Given(StepReader):
         points, pruned = data.get("points") or [], data.get("prune") or []
         spec = self._ensemble.generators.get(name)
         if not isinstance(points, list) or not isinstance(pruned, list):
-            self._wrong(
+            self._report(
                 path, "'points' and 'prune' must be lists", "points: [{x: 1}]", "wrong-type"
             )
             points = pruned = []
@@ -333,13 +333,13 @@ class Given(StepReader):
             assert spec is not None
             why = spec.vocs.refused({key: each for key, each in known.items() if key != "_id"})
             if why is not None:
-                self._wrong(here, f"not a point of {name!r}: {why}", "check its variables")
+                self._report(here, f"not a point of {name!r}: {why}", "check its variables")
         for number in pruned:
             self._number(number, (*path, "prune"), 0)
         parts = (*({"prune": each} for each in pruned), *({"point": each} for each in points))
 
         def tell(queue: ScriptedQueue) -> None:
-            _answered(of, answer, queue, len(points))
+            _answer_call(of, answer, queue, len(points))
 
         def answer(now: float, call: Call) -> CallReturned:
             return CallReturned(now, call.call, parts)
@@ -356,7 +356,7 @@ class Given(StepReader):
                 binder.rule(part["rule"], "returned")
             else:
                 hint = "write {action: {name: …}} or {rule: {trigger: …}}, or a list of these"
-                self._wrong(path, f"{shown(part)} is not an action or rule", hint, "wrong-type")
+                self._report(path, f"{shown(part)} is not an action or rule", hint, "wrong-type")
         except EnsembleError as error:
             self._context.attach(error, path)
 
@@ -369,7 +369,7 @@ class Given(StepReader):
         else:
             name = self._function(data, path)
         error = self._text(data, "error", path, "it raised")
-        return partial(_answered, name, lambda now, call: CallFailed(now, call.call, error))
+        return partial(_answer_call, name, lambda now, call: CallFailed(now, call.call, error))
 
     def _function(self, data: Mapping[str, Any], path: Path) -> str:
         name = str(data.get("function", ""))
@@ -400,7 +400,7 @@ class Given(StepReader):
         data = value if isinstance(value, Mapping) else {"reason": value or "interrupted"}
         data = self._mapping(data, path, ("reason", "exit_code", "then"), ())
         ways = ("end", "cancel", "keep", "cancel-left")
-        then = self._one_of(data.get("then", "end"), (*path, "then"), "word", ways)
+        then = self._check_choice(data.get("then", "end"), (*path, "then"), "word", ways)
         code = self._number(data.get("exit_code", 130), (*path, "exit_code"), 0, 255)
         reason = self._text(data, "reason", path, "interrupted")
         return lambda queue: queue.emit(StopRequested(queue.now, reason, code, then))
@@ -419,7 +419,7 @@ class Given(StepReader):
         """Report a problem that does not concern a job."""
         data = value if isinstance(value, Mapping) else {"message": value}
         data = self._mapping(data, path, ("message", "level"), ("message",))
-        level = self._one_of(
+        level = self._check_choice(
             data.get("level", "warning"), (*path, "level"), "level", ("warning", "error")
         )
         message = self._text(data, "message", path, "")
@@ -445,7 +445,7 @@ def _each(queue: ScriptedQueue, jobs: Sequence[str], tell: Callable[[str], None]
         tell(job)
 
 
-def _ended(
+def _end_jobs(
     names: Sequence[str],
     cause: str,
     status: int,
@@ -461,14 +461,14 @@ def _ended(
         queue.end(job, None if cause in _NO_STATUS else status, _EXCEPTIONS.get(cause), note)
 
 
-def _answered(
+def _answer_call(
     name: str, answer: Callable[[float, Call], Event], queue: ScriptedQueue, points: int = 0
 ) -> None:
     call = next((call for call in queue.calls if name in called(call)), None)
     if call is None:
-        raise NotPossible(f"no call of {name!r} is open")
+        raise ImpossibleStep(f"no call of {name!r} is open")
     if points > (asked := call.options.get("suggest", 0)):
-        raise NotPossible(f"{points} points are suggested, but only {asked} were requested")
+        raise ImpossibleStep(f"{points} points are suggested, but only {asked} were requested")
     queue.calls.remove(call)
     queue.emit(answer(queue.now, call))
 

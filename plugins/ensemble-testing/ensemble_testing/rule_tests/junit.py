@@ -5,12 +5,12 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 
-from ensemble_testing.rule_tests.player import Played
+from ensemble_testing.rule_tests.player import PlayedTest
 
 __all__ = ["report"]
 
 
-def report(files: Sequence[tuple[str, Sequence[tuple[Played, float]]]]) -> str:
+def report(files: Sequence[tuple[str, Sequence[tuple[PlayedTest, float]]]]) -> str:
     """Return the report as XML. Durations are in seconds."""
     root = ET.Element("testsuites")
     for file, tests in files:
@@ -30,10 +30,10 @@ def report(files: Sequence[tuple[str, Sequence[tuple[Played, float]]]]) -> str:
             )
             if not played.passed:
                 failed = ET.SubElement(case, "failure", message=played.failures[0].split("\n")[1])
-                failed.text = _allowed("\n".join(played.failures))
+                failed.text = _xml_text("\n".join(played.failures))
     return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def _allowed(text: str) -> str:
+def _xml_text(text: str) -> str:
     """Return text without characters that XML cannot represent."""
     return "".join(c if c in "\n\t" or c >= " " else "?" for c in text)

@@ -21,11 +21,11 @@ from ensemble_core.engine.engine import Engine
 from ensemble_core.engine.rule_trace import RuleTracer, event_words
 from ensemble_core.model.decisions import Call, Decision, Fired
 from ensemble_core.model.events import Event
-from ensemble_testing.rule_tests.expectations import Expectation, Failure, Happened
-from ensemble_testing.rule_tests.scripted_queue import NotPossible, ScriptedQueue, called
+from ensemble_testing.rule_tests.expectations import Expectation, Failure, HandledEvent
+from ensemble_testing.rule_tests.scripted_queue import ImpossibleStep, ScriptedQueue, called
 from ensemble_testing.rule_tests.test_file import RuleTest, Step, TestFile
 
-__all__ = ["Played", "play"]
+__all__ = ["PlayedTest", "play"]
 
 #: Start time of each test.
 BEGAN = 1000.0
@@ -36,11 +36,11 @@ _SPANS = 4
 
 
 @dataclass(slots=True)
-class Played:
+class PlayedTest:
     """Result of one test."""
 
     test: RuleTest
-    happened: list[Happened] = field(default_factory=list)
+    happened: list[HandledEvent] = field(default_factory=list)
     #: Lines that describe the differences.
     failures: list[str] = field(default_factory=list)
     #: Number of steps after the end of the run.
@@ -61,11 +61,11 @@ class Played:
         }
 
 
-def _is_answered(call: Call, test: RuleTest) -> bool:
+def _has_answer(call: Call, test: RuleTest) -> bool:
     return test.answered is None or not test.answered.isdisjoint(called(call))
 
 
-def play(tests: TestFile, test: RuleTest) -> Played:
+def play(tests: TestFile, test: RuleTest) -> PlayedTest:
     """Run one test and compare the result with its expectations.
 
     Raises :class:`EnsembleError` if the file's functions fail to load or are not allowed to run.
@@ -74,7 +74,7 @@ def play(tests: TestFile, test: RuleTest) -> Played:
     failures = told.run()
     for expectation in test.expect:
         failures += expectation.failures(told.happened)
-    played = Played(test, told.happened, skipped_steps=told.skipped_steps)
+    played = PlayedTest(test, told.happened, skipped_steps=told.skipped_steps)
     explained: set[str] = set()
     for failure in failures:
         lines = [f"{failure.where or tests.file}: {test.name}", f"  expected: {failure.expected}"]
@@ -94,19 +94,19 @@ class _Playback(Watcher):
         reused = {name for step in test.steps for name in step.reuses}
         ensemble = tests.ensemble.begun("test", "/test", ("earlier",) if reused else ())
         self._test = test
-        self.happened: list[Happened] = []
+        self.happened: list[HandledEvent] = []
         self.engine = Engine(ensemble, everything=True)
         self._queue = queue = ScriptedQueue(BEGAN, self.engine.state, test.gauges)
         queue.to_reuse = reused
         self._step: Step | None = None
         self._untold = [step for step in test.steps if step.tell is not None]
         for step in test.steps:
-            queue.at(step.at, partial(self._tell, step))
+            queue.at(step.at, partial(self._run_step, step))
         for each in test.expect:
             if each.metrics:
                 queue.at(
                     (test.length if each.at is None else each.at) + _AFTER,
-                    partial(self._look, each),
+                    partial(self._check, each),
                 )
         self._runtime = VirtualRuntime(
             ensemble,
@@ -118,7 +118,7 @@ class _Playback(Watcher):
             engine=self.engine,
             began=BEGAN,
             until=BEGAN + test.length + 2 * _AFTER,
-            takes=lambda call: None if _is_answered(call, test) else 0.0,
+            takes=lambda call: None if _has_answer(call, test) else 0.0,
             purpose=tests.purpose,
             look_up=queue.look_up if reused else None,
         )
@@ -128,19 +128,19 @@ class _Playback(Watcher):
         """Return the number of steps after the end of the run."""
         return len(self._untold)
 
-    def _tell(self, step: Step, queue: ScriptedQueue) -> None:
+    def _run_step(self, step: Step, queue: ScriptedQueue) -> None:
         self._step = step
         if step.tell is not None:
             self._untold.remove(step)
             step.tell(queue)
         self._step = None
 
-    def _look(self, expectation: Expectation, queue: ScriptedQueue) -> None:
+    def _check(self, expectation: Expectation, queue: ScriptedQueue) -> None:
         for path in expectation.metrics:
             expectation.values[path] = self.engine.state.metric(path)
 
     def event(self, event: Event) -> None:
-        self.happened.append(Happened(event.timestamp - BEGAN, event, []))
+        self.happened.append(HandledEvent(event.timestamp - BEGAN, event, []))
 
     def decision(self, decision: Decision) -> None:
         self.happened[-1].decisions.append(decision)
@@ -153,14 +153,14 @@ class _Playback(Watcher):
             each.values.clear()
         try:
             outcome = self._runtime.run()
-        except NotPossible as error:
+        except ImpossibleStep as error:
             step = self._step
             assert step is not None
             said = f"{step.word} is possible"
             return [Failure(step.where, said, (f"it cannot: {error}",))]
         for each in self._test.expect:
             if each.metrics and not each.values:  # the run has already ended
-                self._look(each, self._queue)
+                self._check(each, self._queue)
         if self._untold:
             step = self._untold[0]
             said = f"{step.word} is given at {step.at:g} s"

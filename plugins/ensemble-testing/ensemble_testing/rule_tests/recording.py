@@ -35,8 +35,8 @@ from ensemble_core.model.events import (
 )
 from ensemble_core.plugin.registry import Registry
 from ensemble_testing.rule_tests.decision_words import one_line, to_words
-from ensemble_testing.rule_tests.expectations import SAME_TIME, Happened, decided_by
-from ensemble_testing.rule_tests.player import Played, play
+from ensemble_testing.rule_tests.expectations import SAME_TIME, HandledEvent, decided_by
+from ensemble_testing.rule_tests.player import PlayedTest, play
 from ensemble_testing.rule_tests.step_reader import GIVEN_GAUGES
 from ensemble_testing.rule_tests.test_file import read_tests
 
@@ -84,7 +84,7 @@ class _Recording:
 
     def __init__(self) -> None:
         self.steps: list[tuple[float, dict[str, Any], bool]] = []
-        self.happened: list[Happened] = []
+        self.happened: list[HandledEvent] = []
         self._now = 0.0
         self._ended = False
         self._calls: dict[str, Call] = {}
@@ -96,11 +96,11 @@ class _Recording:
         self._reused: dict[str, dict[str, Any]] = {}
 
     def take(self, at: float, event: Event, decisions: list[Decision], woken: bool) -> None:
-        self.happened.append(Happened(at, event, decisions))
+        self.happened.append(HandledEvent(at, event, decisions))
         if self._ended:
             return  # no rule depends on the rest of the jobs
         self._now = max(self._now, at)
-        for word, what in self._words(event):
+        for word, what in self._event_step(event):
             step = {word: what}
             self.steps.append((self._now, step, word == "row" and not woken))
         for decision in decisions:
@@ -112,10 +112,10 @@ class _Recording:
                 self._cancelled.update(decision.cancel)
                 self._ended = True
 
-    def _words(self, event: Event) -> Iterable[tuple[str, Any]]:
+    def _event_step(self, event: Event) -> Iterable[tuple[str, Any]]:
         """Return the keyword and value of an event, if it has one."""
         if isinstance(event, JobEvent):
-            yield from self._of_job(event)
+            yield from self._job_steps(event)
         elif isinstance(event, Observed):
             if event.job in self._cancelled:
                 return
@@ -142,12 +142,12 @@ class _Recording:
             if call is not None:
                 yield _answer(call, event)
         else:
-            yield from _of_run(event)
+            yield from _run_steps(event)
 
-    def _of_job(self, event: JobEvent) -> Iterable[tuple[str, Any]]:
+    def _job_steps(self, event: JobEvent) -> Iterable[tuple[str, Any]]:
         job, name, context = event.job, event.name, event.context
         if not event.ours:
-            yield _unchanged(event)
+            yield _job_event_step(event)
         elif job in self._cancelled:
             return
         elif name == "submit" and "reused" in context:
@@ -165,9 +165,9 @@ class _Recording:
                 yield "cancelled", job
             else:
                 self._excepted.add(job)
-                yield _unchanged(event)
+                yield _job_event_step(event)
         elif job in self._excepted:
-            yield _unchanged(event)
+            yield _job_event_step(event)
         elif name == "finish":
             status = int(context.get("status", 0))
             if status & 0x7F:
@@ -195,13 +195,13 @@ def _answer(call: Call, event: CallReturned | CallFailed) -> tuple[str, dict[str
     return "suggested", {**of, **{key: each for key, each in one_line.items() if each}}
 
 
-def _unchanged(event: JobEvent) -> tuple[str, Any]:
+def _job_event_step(event: JobEvent) -> tuple[str, Any]:
     context = {"context": dict(event.context)} if event.context else {}
     ours = {} if event.ours else {"ours": False}
     return "job-event", {"job": event.job, "name": event.name, **context, **ours}
 
 
-def _of_run(event: Event) -> Iterable[tuple[str, Any]]:
+def _run_steps(event: Event) -> Iterable[tuple[str, Any]]:
     if isinstance(event, StopRequested):
         yield "stopped", {"reason": event.reason, "exit_code": event.exit_code, "then": event.then}
     elif isinstance(event, Requested):
@@ -256,7 +256,7 @@ def recorded(kept: KeptRun) -> tuple[str, str]:
             if rows or not asleep
         ]
         made = begin + _test(kept.tag, given, end)
-        played = _played(made, ensemble, kept.registry)
+        played = _play(made, ensemble, kept.registry)
         found = _firings(played.happened)
         if _in_order(played.happened) == _in_order(recording.happened):
             # A cancelled job took a while to end in the run; the test's queue ends it at once.
@@ -265,11 +265,11 @@ def recorded(kept: KeptRun) -> tuple[str, str]:
     made = begin + _test(kept.tag, given, [*_expectations(wanted), *end])
     pairs = [pair for pair in zip_longest(wanted, found) if _differ(*pair)]
     run, test = pairs[0] if pairs else (None, None)
-    said = f"the test decides differently from the run: {_said(test)}; in the run: {_said(run)}"
-    return made, said
+    in_test, in_run = _firing_text(test), _firing_text(run)
+    return made, f"the test decides differently from the run: {in_test}; in the run: {in_run}"
 
 
-def _in_order(happened: Sequence[Happened]) -> tuple[list[str], list[dict[str, Any]]]:
+def _in_order(happened: Sequence[HandledEvent]) -> tuple[list[str], list[dict[str, Any]]]:
     """Return the rules that fired and their decisions in order, without times."""
     fired: list[str] = []
     decided: list[dict[str, Any]] = []
@@ -298,17 +298,17 @@ def _without_numbers(decision: dict[str, Any]) -> dict[str, Any]:
     return {word: re.sub(r"\d+(\.\d+)?(e[-+]?\d+)?", "#", what)}
 
 
-def _said(firing: _Firing | None) -> str:
+def _firing_text(firing: _Firing | None) -> str:
     if firing is None:
         return "nothing more fires"
     at, fired, decisions = firing
     return f"{' and '.join(fired)} at {at:.3f} s: {one_line(decisions)}"
 
 
-def _firings(happened: Sequence[Happened]) -> list[_Firing]:
+def _firings(happened: Sequence[HandledEvent]) -> list[_Firing]:
     """Return the times of firings, with their rules and decisions."""
     found: list[_Firing] = []
-    groups: list[list[Happened]] = []
+    groups: list[list[HandledEvent]] = []
     for one in happened:
         if groups and math.isclose(one.at, groups[-1][0].at, abs_tol=SAME_TIME):
             groups[-1].append(one)
@@ -323,7 +323,7 @@ def _firings(happened: Sequence[Happened]) -> list[_Firing]:
     return found
 
 
-def _played(text: str, ensemble: Ensemble, registry: Registry) -> Played:
+def _play(text: str, ensemble: Ensemble, registry: Registry) -> PlayedTest:
     """Run a recorded test on the run's ensemble. Calls are answered from the record."""
     tests = read_tests("recorded.ensemble-test.yaml", text=text, about=(ensemble, registry))
     return play(tests, replace(tests.tests[0], answered=None))

@@ -19,7 +19,7 @@ from ensemble_core.model.jobs import Job, JobGroup
 from ensemble_core.plugin.executor import Emit, Run, VirtualExecutor
 from ensemble_testing.rule_tests.decision_words import group_of
 
-__all__ = ["NotPossible", "ScriptedQueue", "Tell", "called"]
+__all__ = ["ImpossibleStep", "ScriptedQueue", "Tell", "called"]
 
 #: The effect of a step: a function that reports events to the queue.
 Tell = Callable[["ScriptedQueue"], None]
@@ -35,7 +35,7 @@ def called(call: Call) -> Set[str]:
     return {*call.options["functions"].values()} if call.kind == "parameters" else {call.name}
 
 
-class NotPossible(Exception):
+class ImpossibleStep(Exception):
     """A step of a test is impossible: its job does not exist or is over."""
 
 
@@ -172,13 +172,13 @@ class ScriptedQueue(VirtualExecutor):
     def named(self, names: Sequence[str]) -> list[str]:
         """Return the queued jobs of these names. Each name is a job or a whole group.
 
-        Raises :class:`NotPossible`.
+        Raises :class:`ImpossibleStep`.
         """
         found: list[str] = []
         for name in names:
             jobs = [job for job in self._jobs if job == name or group_of(job) == name]
             if not jobs:
-                raise NotPossible(self._why_not(name))
+                raise ImpossibleStep(self._why_not(name))
             found += jobs
         return found
 
@@ -186,11 +186,11 @@ class ScriptedQueue(VirtualExecutor):
         """Return the jobs of these names that are being looked up. Each name is a job or a whole
         group.
 
-        Raises :class:`NotPossible`.
+        Raises :class:`ImpossibleStep`.
         """
         found = [job for job in self._looking if not {job, group_of(job)}.isdisjoint(names)]
         if not found:
-            raise NotPossible(
+            raise ImpossibleStep(
                 f"{', '.join(names)} is not being looked up: it is not being submitted"
             )
         return found

@@ -28,14 +28,14 @@ class StepReader:
         self._context = context
         self._ensemble = ensemble
 
-    def _wrong(self, path: Path, what: str, hint: str, code: str = "bad-value") -> None:
+    def _report(self, path: Path, what: str, hint: str, code: str = "bad-value") -> None:
         self._context.report(path, what, hint=hint, code=code)
 
     def _mapping(self, value: Any, path: Path, keys: Sequence[str], needed: Sequence[str]) -> Any:
         """Return a mapping with only these keys; empty if the mapping is invalid."""
         if not isinstance(value, Mapping):
             usage = ", ".join(f"{key}: …" for key in needed or keys)
-            self._wrong(
+            self._report(
                 path, f"{shown(value)} is not a mapping", f"write {{{usage}}}", "wrong-type"
             )
             return {}
@@ -44,7 +44,7 @@ class StepReader:
                 self._unknown_key((*path, key), "key", keys)
         for key in needed:
             if key not in value:
-                self._wrong(path, f"missing key {key!r}", f"write {key}: …", "missing-key")
+                self._report(path, f"missing key {key!r}", f"write {key}: …", "missing-key")
                 return {}
         return value
 
@@ -84,9 +84,9 @@ class StepReader:
     ) -> Any:
         sound = isinstance(value, (int, float)) and not isinstance(value, bool)
         if not sound:
-            self._wrong(path, f"{shown(value)} is not a number", "write a number", "wrong-type")
+            self._report(path, f"{shown(value)} is not a number", "write a number", "wrong-type")
         elif not (math.isnan(value) and low == -math.inf) and not low <= value <= high:
-            self._wrong(
+            self._report(
                 path,
                 f"{value!r} is not between {low:g} and {high:g}",
                 "write a number in this range",
@@ -96,10 +96,10 @@ class StepReader:
     def _text(self, data: Mapping[str, Any], key: str, path: Path, default: str) -> str:
         value = data.get(key, default)
         if not isinstance(value, str):
-            self._wrong((*path, key), f"{shown(value)} is not a text", f"write {key}: TEXT")
+            self._report((*path, key), f"{shown(value)} is not a text", f"write {key}: TEXT")
         return str(value)
 
-    def _one_of(self, value: Any, path: Path, noun: str, known: Sequence[str]) -> Any:
+    def _check_choice(self, value: Any, path: Path, noun: str, known: Sequence[str]) -> Any:
         if value not in known:
             self._context.unknown(path, noun, str(value), known)
         return value

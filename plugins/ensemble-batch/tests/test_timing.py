@@ -11,7 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from ensemble_batch import Batch, BatchExecutor, QueueJob, Records, inquiry, pace, queue_run
+from ensemble_batch import Batch, BatchExecutor, QueueJob, Records, inquiry, queue_run, timing
 from ensemble_batch.batch_run import BatchRun
 from ensemble_batch.inquiry import Inquiry
 from ensemble_batch.job_table import JobLife
@@ -74,7 +74,7 @@ class Watched:
     def taken(self) -> None:
         """Note that the queue has accepted the job."""
         self.run.learn(self.life, "7")
-        self.life.counts_at = self.queue.now + pace.until_shown(self.queue.poll)
+        self.life.counts_at = self.queue.now + timing.appearance_delay(self.queue.poll)
         self.life.arrived(self.queue.now)
         self.run.lives["a.0"] = self.life
 
@@ -108,7 +108,7 @@ def test_an_unreported_end_is_known_within_one_period_after_three_answers(
             assert known is not None
             longest = max(longest, known - queue.gone_at)
             answers = sum(at >= queue.gone_at for at in queue.asked)
-            assert answers >= pace.MISSES if period < 6.0 else answers == pace.MISSES
+            assert answers >= timing.MISSES if period < 6.0 else answers == timing.MISSES
             assert len(queue.accounted) == 1
     assert longest <= max(period, 6.0)
     assert longest > 0.9 * period  # includes that moment, and the queue is not asked all the time
@@ -140,11 +140,11 @@ def test_a_job_missing_later_does_not_hurry_the_verdict_on_an_earlier_one(
     watched.taken()
     other = JobLife("b.0", {}, watched.run.events)
     watched.run.learn(other, "8")
-    other.counts_at = queue.now + pace.between(15.0) + 0.1
+    other.counts_at = queue.now + timing.query_interval(15.0) + 0.1
     watched.run.lives["b.0"] = other
     assert watched.until(queue.now + 15.0) is not None
     assert other.misses == 2
-    assert queue.accounted[0] - queue.asked[0] >= pace.SOON + pace.SOON_AGAIN
+    assert queue.accounted[0] - queue.asked[0] >= timing.SOON + timing.SOON_AGAIN
 
 
 def test_a_job_that_begins_while_the_queue_seems_to_have_lost_it_is_not_lost(
@@ -260,7 +260,7 @@ class Slow(BatchExecutor):
 def test_submissions_and_questions_do_not_starve_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pace, "between", lambda period: 0.0)
+    monkeypatch.setattr(timing, "query_interval", lambda period: 0.0)
     queue = Slow()
     with Session(queue, tmp_path) as session:
         jobs: list[Job] = [session.job("true") for _ in range(10)]

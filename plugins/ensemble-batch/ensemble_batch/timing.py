@@ -24,20 +24,20 @@ SHOWN = 3.0
 LEAVE, PATIENCE = 10.0, 120.0
 
 
-def between(period: float) -> float:
+def query_interval(period: float) -> float:
     """Return the interval between queries for a poll ``period``, in seconds.
 
     A job that is missing in a reply counts as gone after two more queries, which take 3 s. So the
     interval is 3 s shorter than the period: a job's end is noticed within the period. Periods below
     6 s are too short for that.
 
-    >>> between(15.0), between(60.0), between(5.0), between(1.0)
+    >>> query_interval(15.0), query_interval(60.0), query_interval(5.0), query_interval(1.0)
     (12.0, 57.0, 3.0, 1.0)
     """
     return max(period - RESERVE, min(period, RESERVE))
 
 
-def until_sure(misses: int) -> float:
+def confirmation_delay(misses: int) -> float:
     """Return how long after the ``misses``-th reply without a job another such reply counts.
 
     An earlier reply shows nothing new if the queue lags behind or answers from a cache.
@@ -45,10 +45,10 @@ def until_sure(misses: int) -> float:
     return SOON if misses < 2 else SOON_AGAIN
 
 
-def until_shown(period: float) -> float:
+def appearance_delay(period: float) -> float:
     """Return the time within which an accepted job must appear in the queue's replies.
 
-    >>> until_shown(15.0), until_shown(1.0)
+    >>> appearance_delay(15.0), appearance_delay(1.0)
     (5.0, 3.0)
     """
     return min(5.0, max(SHOWN, period / 2))
