@@ -179,7 +179,7 @@ class _Plain:
             return value
         if isinstance(value, float):
             if not math.isfinite(value):
-                raise self._error(f"{value} is not allowed in an ensemble file", path)
+                raise self._error(f"expected a finite number, got {value}", path)
             return value
         if isinstance(value, os.PathLike):
             return os.fspath(value)

@@ -73,7 +73,7 @@ def smoothed(alpha: float, values: Sequence[float]) -> float | None:
 
 
 def in_order(reduce: Reduce, values: Sequence[float]) -> float | None:
-    """Return the result of ``reduce``, a function that needs sorted values."""
+    """Return ``reduce`` of the sorted values."""
     return reduce(sorted(values))
 
 
@@ -266,7 +266,7 @@ class CountWindow:
 
 
 class TimeWindow:
-    """Exact statistic over the values of the last ``seconds``, at most ``LONGEST`` of them."""
+    """Exact statistic over the last ``seconds`` seconds, but at most over ``LONGEST`` values."""
 
     __slots__ = ("_reduce", "_seconds", "_stamps", "_values")
 
@@ -301,8 +301,8 @@ class TimeWindow:
 class Rate:
     """Values per second over the last ``window`` seconds, to within a sixtieth of the window.
 
-    The rate is ``None`` until a tenth of the window has passed since the first value. Until the
-    window is full, it is the rate since the first value, which is not counted.
+    The first value is not counted; it only starts the first window. The rate is ``None`` until a
+    tenth of this window has passed.
     """
 
     __slots__ = ("_buckets", "_first", "_width", "_window")

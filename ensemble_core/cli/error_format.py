@@ -25,7 +25,7 @@ _LARGEST = 4_000_000
 
 
 def flatten(error: EnsembleError) -> tuple[EnsembleError, ...]:
-    """Return the errors in a file's error list, or the error itself."""
+    """Return all errors of a file if ``error`` is such a list, otherwise only ``error``."""
     return error.errors or (error,) if isinstance(error, FileErrors) else (error,)
 
 

@@ -120,8 +120,7 @@ def _store_flag(ctx: click.Context, flag: click.Parameter, value: Any) -> None:
 
 
 def given_flags(record: ExecutorPlugin, before: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the executor's options: those it had ``before``, replaced by flags of the command
-    line.
+    """Return the executor's options: ``before``, updated with the flags of the command line.
 
     Raises :class:`UsageError` for a flag that only other executors have.
     """

@@ -23,8 +23,8 @@ def record_exit_code(
 ) -> Iterator[Callable[[int], None]]:
     """Yield a function that writes the run's exit code to ``file``.
 
-    The function writes nothing if the run should be restarted, because a signal stopped it or
-    killed its controller. Without a ``file``, it does nothing.
+    If a signal stopped the run, the function writes nothing, because the run should be restarted.
+    Without a ``file``, it does nothing.
     """
     if file is None:
         yield lambda code: None

@@ -36,7 +36,7 @@ def metric_lines(engine: Engine) -> list[str]:
 
 
 class ResultsTable:
-    """A results table that is recomputed from time to time, less often if that takes long."""
+    """A results table that is recomputed regularly, but less often if computing it takes long."""
 
     def __init__(
         self, engine: Engine, name: str, clock: Callable[[], float] = time.monotonic

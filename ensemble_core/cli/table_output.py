@@ -74,7 +74,7 @@ def output_options(function: _F) -> _F:
 def in_batches(
     names: Sequence[str], rows: Iterable[Mapping[str, Any]]
 ) -> Callable[[], Iterator[Batch]]:
-    """Return rows as the argument ``batches`` of :func:`write_table`."""
+    """Return a function that yields the rows in batches, for :func:`write_table`."""
     kept = rows if isinstance(rows, list) else list(rows)
 
     def batches() -> Iterator[Batch]:
@@ -96,10 +96,11 @@ def write_table(
 ) -> None:
     """Write a table in one of the formats, to a file or to stdout.
 
-    - ``batches`` returns a new iterator over batches, which contain values by column.
+    - ``batches`` is a function that yields the rows in batches. A batch is a list of columns, and
+      a column is a list of values.
     - ``times`` lists columns whose values are seconds since the epoch. On a terminal, they are
       shown as dates.
-    - ``kinds`` has the kinds of the values in columns (see ``journal.job_rows``).
+    - ``kinds`` gives the types of some columns, as letters (see ``journal.job_rows``).
     - ``missing`` replaces missing values in aligned text.
 
     Raises :class:`EnsembleError` if the table cannot be written.

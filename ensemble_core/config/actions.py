@@ -435,7 +435,7 @@ class OptionCheck:
             context.report(
                 path,
                 f"{name!r} is not a mail address",
-                hint="use one address: mail: me@uni.edu",
+                hint="write a single address, such as 'mail: me@uni.edu'",
                 code="bad-value",
             )
         elif kind == "variable" and not _VARIABLE.fullmatch(name):
@@ -445,7 +445,8 @@ class OptionCheck:
                 "a URL would be stored in the journal"
                 if is_url
                 else f"{name!r} is not the name of an environment variable",
-                hint="use an environment variable that contains the URL: webhook: TEAM_HOOK",
+                hint="store the URL in an environment variable and write its name, such as "
+                "'webhook: TEAM_HOOK'",
                 code="bad-value",
             )
         elif kind == "instance":
@@ -484,8 +485,8 @@ class OptionCheck:
             context.report(
                 path,
                 f"'rows: job' needs stored rows, but no observer of {whose} stores them",
-                hint="set rows: true in the observer's options: observe: {json-lines: {rows: "
-                "true}}",
+                hint="set 'rows: true' in the observer's options, such as "
+                "'observe: {json-lines: {rows: true}}'",
                 code="not-observed",
             )
 

@@ -239,7 +239,7 @@ def test_wrong_key_of_a_mapping_is_reported_with_its_path() -> None:
         ),
         (
             {"jobs": [group(parameters={"x": [float("nan")]})]},
-            r"jobs\[0\]\.parameters\.x\[0\]: nan",
+            r"jobs\[0\]\.parameters\.x\[0\]: expected a finite number, got nan",
         ),
         (
             {"jobs": [group(points={"x": [1]})]},

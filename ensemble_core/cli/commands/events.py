@@ -190,7 +190,7 @@ class _EventPrinter:
 
 
 def _unbound(*_: object) -> Any:
-    raise EnsembleError("the ensemble file is unknown")
+    raise EnsembleError("the run's ensemble file cannot be read")
 
 
 def _readable(journal: Journal, after: int, cannot: _Cannot) -> Iterator[JournalRow]:

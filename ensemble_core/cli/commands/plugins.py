@@ -177,7 +177,7 @@ def _describe(registry: Any, kind: str, record: Any) -> dict[str, Any]:
 
 
 def describe(document: Mapping[str, Any], look: TextStyle) -> Iterator[str]:
-    """Yield the lines that describe a record."""
+    """Yield the lines that the command ``show`` prints."""
     yield look.paint(f"{document['kind']} {document['name']}", "bold")
     yield f"  {printable(document['summary'])}"
     if document.get("objective"):

@@ -100,7 +100,7 @@ def resume_run(
 ) -> int:
     """Resume a run and display it. Return the run's exit code.
 
-    With ``stop_first``, only cancel the remaining jobs, even if the run has ended.
+    With ``stop_first``, the run is not continued: its remaining jobs are only cancelled.
     """
     folder = find(state_folder(state), run)
 
