@@ -1,6 +1,6 @@
 """Source of a run: an ensemble file, or an equivalent mapping that may contain callables.
 
-A mapping is converted to the text of an ensemble file.
+A mapping is converted to the text of an ensemble file, in which names replace the callables.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ _LARGEST = 4_000_000
 
 
 def flatten(error: EnsembleError) -> tuple[EnsembleError, ...]:
-    """Return all errors of a file if ``error`` is such a list, otherwise only ``error``."""
+    """Return ``error`` as single errors: a :class:`FileErrors` contains several."""
     return error.errors or (error,) if isinstance(error, FileErrors) else (error,)
 
 
