@@ -265,7 +265,7 @@ class TestServed(ExecutorContract):
     many = 20
 
     @pytest.fixture(autouse=True)
-    def _line(self, line: Any, _leash: Path) -> None:
+    def _line(self, line: Any, _end_long_jobs: Path) -> None:
         self.address = line
 
     def make_executor(self) -> Executor:

@@ -34,7 +34,7 @@ from ensemble_operator.schema import SPEC
 from ensemble_operator.service_objects import tls_secret, tokens_secret
 from ensemble_operator.settings import Settings
 from ensemble_operator.times import said
-from ensemble_operator.token_holders import FILES, RENEW, VIEWER, holders, lines_of, value
+from ensemble_operator.token_holders import FILES, RENEW, VIEWER, holders, token_lines, value
 
 Object = dict[str, Any]
 FILE = "jobs: [{name: a, command: 'true'}]\nrules: [{trigger: start, action: {name: submit, label: a}}]\n"
@@ -316,7 +316,7 @@ def quick_keys(ensemble: Ensemble, secrets: dict[str, Object | None], now: float
         secret(each.secret, {"token": text, "ca.crt": ca})
         for each, text in list(zip(holders(ensemble), texts, strict=True))[1:]
     ]
-    assert lines_of(secrets, ensemble) is not None
+    assert token_lines(secrets, ensemble) is not None
     return found
 
 

@@ -134,7 +134,7 @@ def instrument(chance: random.Random) -> None:
         (Lock, "acquire", "the lock"),
         (Lock, "release", "the lock's release"),
         (run_control.ControlledRun, "begin", "keeping"),
-        (resume, "_prepared", "the run's preparation"),
+        (resume, "_prepare", "the run's preparation"),
     ):
         _around(owner, name, label)
     _instrument_batch_queues()
