@@ -49,8 +49,7 @@ def names_of(given: object, namespace: str | None) -> dict[str, str]:
             )
         if namespace is not None and not full.startswith(f"{namespace}/"):
             raise UsageError(
-                f"{member} in the option 'map' is not in namespace {namespace}, the only one "
-                "allowed",
+                f"the option 'map' may only contain members of namespace {namespace}, not {member}",
                 code="bad-option",
             )
         if full in names:

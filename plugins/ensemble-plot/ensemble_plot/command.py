@@ -395,7 +395,7 @@ class _Selection:
         )
         if not any(panel.lines for panel in picture.panels):
             raise EnsembleError(
-                "nothing to draw: the rows of these variables have no step or time of their own",
+                "nothing to draw: the rows of these variables have no clock, such as a step",
                 hint="use --x time to draw them over the time since the run's start",
                 code="no-clock",
             )

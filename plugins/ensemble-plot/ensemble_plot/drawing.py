@@ -90,12 +90,12 @@ _DENSE = 30.0
 
 
 def draw(picture: Picture, form: str, size: tuple[float, float] | None = None) -> bytes:
-    """Return the picture as a file in this format. ``size`` is the width and height in inches."""
+    """Return the picture as bytes in this format. ``size`` is the width and height in inches."""
     return figure_bytes(lambda: _Drawing(picture, size).figure, form)
 
 
 def figure_bytes(draw: Callable[[], Figure], form: str, settings: Mapping[str, Any] = {}) -> bytes:
-    """Return a figure as a file in this format. ``settings`` are matplotlib settings."""
+    """Return a figure as bytes in this format. ``settings`` are matplotlib settings."""
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     with mpl.rc_context(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about letters missing in the font, or too little space

@@ -47,7 +47,7 @@ def total_variation(ys: Sequence[float]) -> float:
 
 
 def time_unit(panels: Iterable[Panel]) -> tuple[str, float]:
-    """Return the unit for a run's length, and the number of seconds in that unit."""
+    """Return the unit for the panels' time axes, and the number of seconds in that unit."""
     longest = max(
         (
             abs(x)
@@ -63,7 +63,7 @@ def time_unit(panels: Iterable[Panel]) -> tuple[str, float]:
 
 
 def unit_of(longest: float) -> tuple[str, float]:
-    """Return the unit for a length in seconds, and the number of seconds in that unit."""
+    """Return the unit for a duration in seconds, and the number of seconds in that unit."""
     for name, seconds, least in (("d", 86400.0, 3.0), ("h", 3600.0, 3.0), ("min", 60.0, 10.0)):
         if longest >= least * seconds:
             return name, seconds

@@ -25,7 +25,7 @@ _DPI, _SMALLEST, _LARGEST = 160, 1.0, 60.0
 
 
 def format_of(path: str) -> str:
-    """Return the format that a file's name implies. Raises :class:`UsageError`."""
+    """Return the format for a file's ending. Raises :class:`UsageError` for an unknown ending."""
 
     ending = Path(path).suffix.lower().removeprefix(".")
     if ending not in _FORMATS:
@@ -60,7 +60,7 @@ def inches(size: str) -> tuple[float, float]:
 
 
 def need_matplotlib() -> None:
-    """Raise :class:`UsageError` immediately if pictures cannot be drawn."""
+    """Raise :class:`UsageError` if matplotlib is not installed."""
     from importlib.util import find_spec
 
     if find_spec("matplotlib") is None:
@@ -72,7 +72,7 @@ def drawn(
     form: str,
     size: tuple[float, float] | None,
 ) -> bytes:
-    """Return the picture as a file. Raises :class:`UsageError` if matplotlib is unusable."""
+    """Return the picture as bytes. Raises :class:`UsageError` if matplotlib cannot be imported."""
     try:
         from ensemble_plot.drawing import draw
     except ImportError as error:
@@ -101,7 +101,7 @@ def _no_matplotlib(cause: str) -> EnsembleError:
 
 
 def check_place(path: Path) -> None:
-    """Reject an impossible output path before anything is read. Raises :class:`UsageError`."""
+    """Raise :class:`UsageError` if the path is a folder, or if its folder does not exist."""
     if path.is_dir():
         raise _unwritable(path, "it is a folder")
     if not path.parent.is_dir():

@@ -72,7 +72,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class ParallelPicture:
-    """A generator's points over its axes."""
+    """A generator's points as lines across vertical axes."""
 
     generator: str
     axes: tuple[Axis, ...]
@@ -138,7 +138,7 @@ def _kinds(
 def draw_parallel(
     picture: ParallelPicture, form: str, size: tuple[float, float] | None = None
 ) -> bytes:
-    """Return the figure as a file in this format. ``size`` is the width and height in inches."""
+    """Return the figure as bytes in this format. ``size`` is the width and height in inches."""
     from ensemble_plot.drawing import figure_bytes, new_figure
 
     def draw() -> Any:

@@ -154,7 +154,8 @@ def read(
 
     - ``groups``, ``jobs``: if given, only these groups, or jobs with these ids
 
-    If the journal is damaged, the history ends there, and its ``damage`` is set.
+    If the journal is damaged, the history ends at the damage. Its attribute ``damage``
+    then has the error.
     """
     return _Reading(journal, variables, groups, jobs).history
 

@@ -183,7 +183,7 @@ def _is_number(value: object) -> bool:
 
 
 def draw_table(picture: TablePicture, form: str, size: tuple[float, float] | None = None) -> bytes:
-    """Return the figure as a file in this format. ``size`` is the width and height in inches."""
+    """Return the figure as bytes in this format. ``size`` is the width and height in inches."""
     from ensemble_plot.drawing import figure_bytes, new_figure
 
     drawn = [y for y in picture.ys if any(curve.y == y for curve in picture.curves)]

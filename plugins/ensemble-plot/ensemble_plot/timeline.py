@@ -143,7 +143,7 @@ class _Lanes:
 
 
 def draw_timeline(timeline: Timeline, form: str, size: tuple[float, float] | None = None) -> bytes:
-    """Return the picture as a file in this format. ``size`` is the width and height in inches."""
+    """Return the picture as bytes in this format. ``size`` is the width and height in inches."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 

@@ -50,8 +50,7 @@ _log = logging.getLogger("ensemble.member")
 class Agent:
     """A member agent, connected to the service.
 
-    Retries forever once it has been connected. Raises :class:`UsageError` if another agent of the
-    member is running.
+    Raises :class:`UsageError` if another agent of the member is running.
     """
 
     def __init__(

@@ -113,7 +113,7 @@ def is_absence(details: str) -> bool:
 
 
 def is_answer(details: str) -> bool:
-    """Return whether the service itself answered with ``UNAVAILABLE``, not gRPC at the caller."""
+    """Return whether ``UNAVAILABLE`` came from the service, not from gRPC at the caller."""
     return _OURS.match(details) is not None
 
 

@@ -72,7 +72,7 @@ def _quiet() -> Iterator[None]:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether this host is this machine, judged by the host's name."""
+    """Return whether this host is ``localhost`` or a loopback address."""
     host = host.strip("[]")
     if host.lower() == "localhost":
         return True
@@ -164,7 +164,7 @@ def open_channel(
 
 
 def authorization(token: str | None) -> tuple[tuple[str, str], ...]:
-    """Return call metadata with this token, for other kinds of channels."""
+    """Return the call metadata that contain this token."""
     return (("authorization", f"Bearer {token}"),) if token else ()
 
 
@@ -265,7 +265,7 @@ _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", r
 
 
 def tls_context(authority: bytes | None) -> ssl.SSLContext:
-    """Return a TLS context that trusts this certificate authority, no stricter than gRPC."""
+    """Return a TLS context that trusts this certificate authority, and is no stricter than gRPC."""
     context = ssl.create_default_context(cadata=authority.decode("ascii") if authority else None)
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     return context

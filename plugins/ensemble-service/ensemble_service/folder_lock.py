@@ -14,7 +14,8 @@ __all__ = ["claim"]
 def claim(folder: Path, taken: UsageError) -> int:
     """Create and lock the folder. Return the descriptor that holds the lock until it is closed.
 
-    Raises :class:`UsageError` if the folder cannot be used, or ``taken`` if it is locked.
+    Raises ``taken`` if the folder is locked already, and another :class:`UsageError` if the folder
+    cannot be used.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -88,8 +88,8 @@ class KeptEvents:
             except OSError as error:
                 if not self._failed:
                     _log.warning(
-                        "cannot write %s: %s; if the agent is killed, rows and problems that no "
-                        "run has received are lost",
+                        "cannot write %s: %s; if the agent is killed, rows and problems that the "
+                        "run has not received are lost",
                         self._path,
                         error.strerror,
                     )
@@ -139,9 +139,9 @@ def _line(message: pb.Event, life: str, number: int) -> bytes:
 
 
 def origin_of(message: pb.Event) -> tuple[str, int] | None:
-    """Return the life and number of an event that was first sent in an earlier life.
+    """Return the life of the run in which an event was first sent, and its number in that life.
 
-    Returns ``None`` if the event is from the current life. For *life*, see ``hosted_run``.
+    Returns ``None`` for an event of the current life. ``hosted_run`` explains what a *life* is.
     """
     data = message.other.data
     if _ORIGIN not in data:

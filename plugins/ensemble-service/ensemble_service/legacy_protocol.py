@@ -38,7 +38,7 @@ _NODES = {
 class LegacyServicer(api.EnsembleOperatorServicer):
     """The service ``EnsembleOperator``.
 
-    ``legacy`` has the full names of members that need no token.
+    ``legacy`` has the full names of the members that callers may use without a token.
     """
 
     def __init__(

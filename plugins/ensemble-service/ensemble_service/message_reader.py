@@ -46,7 +46,7 @@ class Messages:
 # gRPC allocates memory for a message only while the message is read. Before that, a call holds at
 # most one HTTP/2 flow control window.
 class MessageReader:
-    """Reads the first message of a call. Raises :class:`Refused`."""
+    """Reads the first message of each call. Raises :class:`Refused` if too many calls wait."""
 
     def __init__(self) -> None:
         self._turns: dict[Identity, _Turns] = {}

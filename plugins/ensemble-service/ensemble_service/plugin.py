@@ -123,7 +123,7 @@ def _available() -> tuple[bool, str]:
 
 @hookimpl
 def ensemble_executors() -> Iterable[ExecutorPlugin]:
-    """The executor ``remote``."""
+    """Return the executor ``remote``."""
     return [
         ExecutorPlugin(
             name="remote",

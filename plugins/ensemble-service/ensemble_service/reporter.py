@@ -1,4 +1,4 @@
-"""Reporter: shows the queue of a single run at the service, as a member without an agent."""
+"""Reporter: sends the state of a run's queue to the service, which shows it as a member."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ class Reporter:
     - ``token_file``: file with the credential, read for each connection
     - ``ca``, ``insecure``: as for :class:`ServiceClient`
     - ``executor``, ``version``, ``capabilities``: description of the member
-    - ``refused``: called on another thread if the service rejects the credential
+    - ``refused``: called on another thread for errors that retries do not cure, such
+      as a rejected credential
 
-    Retries forever. ``refused`` is called once, and again only after a successful connection.
+    Retries forever. Calls ``refused`` once per error code until the service answers again.
     """
 
     def __init__(

@@ -50,10 +50,11 @@ class Entry:
 
 
 class ResizeLog:
-    """The log of resize requests by name, with their answers.
+    """The log of each member's resize requests, with their answers.
 
-    With ``path`` None, the log is kept in memory. Threads may share a log, but only one thread at a
-    time may use it for the same member. Raises :class:`EnsembleError` if the file cannot be used.
+    If ``path`` is ``None``, the log is kept in memory. Threads may share a log, but only one
+    thread at a time may use it for the same member. Raises :class:`EnsembleError` if the file
+    cannot be used.
     """
 
     def __init__(self, path: Path | None, most: int = MOST) -> None:

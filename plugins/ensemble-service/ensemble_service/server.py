@@ -273,9 +273,9 @@ def run(
 
 @contextlib.contextmanager
 def serving(settings: Settings, resizer: Resizer | None = None) -> Iterator[Service]:
-    """Run a service in its own thread, until the ``with`` block ends; ``service.port`` is its port.
+    """Run a service in its own thread until the ``with`` block ends.
 
-    Other threads may only read attributes that no longer change.
+    The service is not thread-safe: other threads may only read constants such as its ``port``.
     """
     started: list[Service] = []
     failed: list[BaseException] = []

@@ -179,7 +179,7 @@ def test_an_invalid_kubeconfig_is_reported(tmp_path: Path, text: str | None) -> 
         ({"map": {"a/b": "X!"}}, "not the name of a MiniCluster"),
         ({"map": {"a/b": 3}}, "not the name of a MiniCluster"),
         ({"map": {"b": "x", "default/b": "y"}}, "twice"),
-        ({"map": {"a/b": "x"}, "namespace": "c"}, "not in namespace c"),
+        ({"map": {"a/b": "x"}, "namespace": "c"}, "members of namespace c, not a/b"),
         ({"namespace": "A"}, "not the name of a namespace"),
         ({"namespace": "a/b"}, "not the name of a namespace"),
     ],
