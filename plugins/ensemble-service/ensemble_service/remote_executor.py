@@ -262,7 +262,7 @@ class RemoteExecutor(Executor):
             return self._full(str(job.executor))
         if self._default is None:
             raise ExecutorError(
-                f"no member for job {job.id}: its group names none, and no default is set",
+                f"no member for job {job.id}: its group has no 'executor', and no default is set",
                 hint="set 'executor' in its group, or pass --option default=MEMBER",
                 code="no-default",
             )

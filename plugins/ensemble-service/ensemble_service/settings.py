@@ -96,7 +96,7 @@ def give_memory_back() -> None:
 def trim_memory() -> None:
     """Return all free memory to the system. Takes milliseconds after a flood of messages.
 
-    Without this call, glibc returns only free memory at the end of the heap.
+    Without this call, glibc returns only the free memory at the end of the heap.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

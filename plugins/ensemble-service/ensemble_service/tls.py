@@ -40,7 +40,10 @@ def has_certificates(folder: Path) -> bool:
 
 
 def days_left(folder: Path) -> float:
-    """Return for how many days the certificate is still valid. Raise :class:`UsageError`."""
+    """Return for how many days the certificate is still valid.
+
+    Raises :class:`UsageError` if the files are unusable.
+    """
     return _pair(folder, dt.datetime.now(dt.timezone.utc))[2]
 
 
@@ -183,7 +186,7 @@ def read_certificate_file(path: Path, *, private: bool = False) -> bytes:
 
 
 def cryptography() -> tuple[Any, Any, Any, Any]:
-    """Return the package's modules ``x509``, ``hashes``, ``serialization`` and ``ec``."""
+    """Return ``x509``, ``hashes``, ``serialization`` and ``ec`` of ``cryptography``."""
     try:
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization

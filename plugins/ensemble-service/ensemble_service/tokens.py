@@ -287,7 +287,9 @@ def _read_entry(data: Any) -> Token:
     if not all(type(each) in (int, float) for each in (token.created, token.expires)):
         raise ValueError("'created' or 'expires' of a token is not a number")
     if (token.role == "member") != (token.member is not None):
-        raise ValueError("a token must have 'member' if its role is 'member', and only then")
+        raise ValueError(
+            "a token with the role 'member' needs 'member'; other tokens must not have it"
+        )
     if token.member is not None and member_name(token.member) != token.member:
         raise ValueError(f"a token has the member {token.member!r}, expected NAMESPACE/NAME")
     if token.member is not None and token.member.partition("/")[0] != token.namespace:

@@ -200,7 +200,7 @@ def simulate(
     if reuse:
         raise UsageError(
             "--reuse cannot be combined with --runs, --vs or --cost",
-            hint="remove --reuse: in a simulation, a model defines what jobs do",
+            hint="remove --reuse, which works for a single simulation only",
             code="bad-option",
         )
     studies = [first]

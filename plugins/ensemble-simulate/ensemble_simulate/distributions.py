@@ -85,7 +85,7 @@ def _value(each: Expression, names: Mapping[str, Any]) -> float:
 
 
 def formula(text: str, names: Collection[str], whose: str = "jobs of this group") -> Expression:
-    """Return an arithmetic expression with these names. Conditions in it have the value 1 or 0."""
+    """Parse arithmetic with these names. Conditions in it have the value 1 or 0."""
     try:
         found = expression(text, texts=True)
     except EnsembleError:
@@ -111,8 +111,9 @@ def formula(text: str, names: Collection[str], whose: str = "jobs of this group"
 
 
 def parse(value: Any, names: Collection[str]) -> Draw:
-    """Return the number that a file describes, which may use these names. Raises
-    :class:`EnsembleError`.
+    """Parse a number of a model. Arithmetic in it may use these names.
+
+    Raises :class:`EnsembleError` if the value is invalid.
     """
     if isinstance(value, bool) or value is None or isinstance(value, Mapping):
         raise EnsembleError(
@@ -182,7 +183,7 @@ def _read_recorded(values: Collection[Any]) -> Draw:
     numbers = [each for each in found if each is not None]
     if not numbers or len(numbers) != len(found):
         raise EnsembleError(
-            "a list of recorded values may contain only numbers and durations, and at least one",
+            "a list of recorded values needs at least one number or duration, and nothing else",
             code="wrong-type",
         )
     return Draw(str(list(values)), values=tuple(numbers))

@@ -253,7 +253,8 @@ class Model:
             if not 0 < period < math.inf:
                 raise UsageError(
                     f"invalid 'every' of {job.id} in the model of {job.group!r}: {period:g} s",
-                    hint="the time between two rows must be more than 0",
+                    hint="use lognormal(…), which is always more than 0, or write max(…, 1) around "
+                    "the arithmetic",
                     where=model.where,
                     code="bad-draw",
                 )
@@ -302,7 +303,7 @@ def _failing(
 
 
 def names_of(job: Job) -> dict[str, Any]:
-    """Return the names of one job that a model can use."""
+    """Return the values of a job that a model can use, by name."""
     return {
         "index": job.index,
         "replica": job.replica,

@@ -1,6 +1,6 @@
 """Random streams, each identified by a text and cheap to create.
 
-They are hashes, because seeding a generator would take longer than drawing a job's few numbers.
+The numbers are hashes: seeding a generator would take longer than drawing a job's few numbers.
 """
 
 from __future__ import annotations

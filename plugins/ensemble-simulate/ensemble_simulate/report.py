@@ -80,7 +80,7 @@ def loops(found: Sequence[Figures]) -> list[str]:
 
 
 def figures_of(study: Study, found: Sequence[Figures]) -> dict[str, Any]:
-    """Return everything as plain data."""
+    """Return the report of many runs as plain data."""
     return {
         "runs": len(found),
         "seeds": [found[0].seed, found[-1].seed],
@@ -127,9 +127,9 @@ def _rule(found: Sequence[Figures], rule: str) -> dict[str, Any]:
 
 
 def compared(found: Sequence[Sequence[Figures]]) -> dict[str, tuple[float, float]]:
-    """Return the mean differences between the second study and the first.
+    """Return how much each figure of the second study differs from the first, on average.
 
-    Each comes with half the width of its 95 % confidence interval.
+    Each mean difference comes with half the width of its 95 % confidence interval.
     """
     if len(found) < 2:
         return {}

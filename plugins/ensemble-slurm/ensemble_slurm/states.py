@@ -91,7 +91,7 @@ def base_state(word: str) -> str:
 
 
 def wait_status(text: str) -> int | None:
-    """Return the wait status of an exit code as Slurm's commands print it.
+    """Convert an exit code, as Slurm's commands print it, to a wait status.
 
     The command ``squeue`` prints the wait status, or in releases since 24.05 ``N:M`` (exit code and
     signal); ``sacct`` always prints ``N:M``. Returns ``None`` if the text has neither form.

@@ -49,7 +49,7 @@ class ChainSuite:
     """Tests of a batch script that starts or resumes a run (``--or-resume``).
 
     Start the queue in a fixture, with the environment variables that your executor needs. Jobs must
-    run on this machine, as this user, and one allocation at a time.
+    run on this machine, as this user. The queue must run one allocation at a time.
     """
 
     #: Folder with the script and the study.

@@ -84,8 +84,8 @@ class GeneratorContract(RecordContract):
             vocs = Vocs(variables=(Variable(name="x", low=-1.0, high=1.0),),
                         objectives={"E": "minimize"})
 
-    The method ``evaluate`` returns the values of a point. Set ``repeats`` to ``False`` if the
-    generator, after a resume, may suggest other points than without one.
+    The method ``evaluate`` returns the values of a point. Set ``repeats`` to ``False`` if
+    the generator may suggest different points after a resume.
     """
 
     plugin: ClassVar[GeneratorPlugin]

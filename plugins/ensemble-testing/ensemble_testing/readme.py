@@ -22,8 +22,8 @@ class ReadmeContract:
     - ``options``: schema whose options must occur in the README's ensemble files (``yaml`` blocks)
     - ``executor_options``: schema whose options must be rows of a table (``| `name=``)
     - ``tests``: folder of the plugin's tests, beside the README
-    - ``distribution``: the plugin's name on PyPI, whose metadata has the README if the file is
-      missing
+    - ``distribution``: the plugin's name on PyPI. If the file is missing, the README is read from
+      the metadata of the installed distribution
     """
 
     distribution: ClassVar[str]

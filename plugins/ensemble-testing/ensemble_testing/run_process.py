@@ -45,8 +45,8 @@ def slots_at_once(executor: str, options: Sequence[str], timeout: float = 60.0) 
                 return None if up is None else int(up)
             if time.monotonic() > end:
                 pytest.fail(
-                    f"this suite needs a free slot; the queue has {up:g}, and none became free "
-                    f"within {timeout:g} s: end the queue's jobs"
+                    f"none of the queue's {up:g} cores became free within {timeout:g} s: "
+                    "end the queue's jobs"
                 )
 
 

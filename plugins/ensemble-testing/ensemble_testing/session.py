@@ -44,8 +44,8 @@ class Session:
 
     - ``timeout``: limit of each wait and each call of the executor in seconds. Afterwards, the test
       fails and shows the events received
-    - ``tidy``: cancel unfinished jobs at the end, as always after a failed test
-    - ``kept``: whether the run has a state folder (without: ``--no-journal``)
+    - ``tidy``: cancel unfinished jobs at the end, even if the test passed
+    - ``kept``: whether the run has a state folder; ``False`` tests ``--no-journal``
     - ``clock_off``: seconds by which the run's clock is ahead of this machine's
 
     The attribute ``misdated`` describes events with impossible times.

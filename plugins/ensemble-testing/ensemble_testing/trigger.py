@@ -50,7 +50,7 @@ class TriggerContract(RecordContract):
     - ``matching``: events that ``match`` must accept
     - ``rejected``: events that ``match`` must reject
 
-    Each entry is an event, or a pair of an event and its fields.
+    Each entry of these two lists is an event, or a pair of an event and its fields.
     """
 
     plugin: ClassVar[TriggerPlugin]

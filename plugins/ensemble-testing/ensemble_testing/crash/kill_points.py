@@ -1,6 +1,6 @@
 """Kill points: named places in a controller where a crash test can kill it.
 
-At such a place, the controller calls :func:`reach`.
+At such a place, the instrumented controller calls :func:`reach`.
 """
 
 from __future__ import annotations
