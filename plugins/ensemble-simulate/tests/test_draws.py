@@ -57,7 +57,7 @@ def test_recorded_values_are_drawn() -> None:
         ("uniform(1, 2, 3)", "3 arguments, expected 2", "uniform(LOW, HIGH)"),
         ('metric("mean.sim-x")', "uses a metric", "parameters"),
         ([], "at least one number or duration", None),
-        (["1m", "x"], "and at least one", None),
+        (["1m", "x"], "at least one number or duration", None),
         (True, "True is not a number", "arithmetic"),
         ({"a": 1}, "not a number", "normal"),
     ],
