@@ -124,8 +124,8 @@ def measured(
         while size <= limit:
             if 10 * took > seconds or 10 * used > megabytes:
                 left_out.append(
-                    f"`{curve}` with size {size:,}, because size {size // 10:,} took {took:.0f} s "
-                    f"and {used:.0f} MB more than at its start"
+                    f"`{curve}` with size {size:,}, because size {size // 10:,} took {took:.0f} s, "
+                    f"and its memory grew by {used:.0f} MB"
                 )
                 break
             with context.Pool(1) as pool:

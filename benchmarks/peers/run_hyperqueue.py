@@ -15,7 +15,7 @@ PEER = Peer(
     durable="no: the program hq has a journal (hq server start --journal), the Python package "
     "does not",
     objection="hq submit --array sends one description for all tasks. The server belongs in a "
-    "separate process; it takes only 0.1 ms per task, as a build with 'zero-worker' shows.",
+    "separate process. It needs only 0.1 ms per task (measured with 'zero-worker').",
     answer="PyPI has only the Python package, not the program hq. With an array, the worker would "
     "still start one process for each job.",
     cannot=(("e", "the package on PyPI has no journal"),),

@@ -20,7 +20,7 @@ PEER = Peer(
     durable="yes: by the output files",
     objection="Snakemake builds graphs of files and checks files for each job. It is not made for "
     "jobs of 1 ms; with `group` or a shell loop, one job does the work of many.",
-    answer="True, but every tool could combine jobs in this way, so no tool does.",
+    answer="True, but every tool could combine jobs in this way, so none does here.",
     fewer=5,
 )
 RULES = """

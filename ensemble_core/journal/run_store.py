@@ -133,7 +133,7 @@ def require_own(folder: Path) -> None:
         raise UsageError(
             f"run {folder.name} belongs to another user, or others can write in its folder: "
             f"{folder}",
-            hint="only the user who started it can resume it",
+            hint="use it as the user who started it, and let no other user write in its folder",
             code="not-yours",
         )
 
@@ -448,7 +448,9 @@ def find(state: Path, name: str) -> Path:
         if _is_run_folder(folder):
             return folder
         raise UsageError(
-            f"there is no run in {folder}", hint="'ensemble runs' lists them", code="no-such-run"
+            f"there is no run in {folder}",
+            hint="'ensemble runs' lists all runs",
+            code="no-such-run",
         )
     for folder in runs:
         if folder.name == name:
@@ -464,5 +466,5 @@ def find(state: Path, name: str) -> Path:
             code="ambiguous-run",
         )
     names, form = [run.name for run in runs], "did you mean {}?"
-    hint = did_you_mean(name, names, "'ensemble runs' lists them", form=form)
+    hint = did_you_mean(name, names, "'ensemble runs' lists all runs", form=form)
     raise UsageError(f"there is no run {name!r} in {state / 'runs'}", hint=hint, code="no-such-run")

@@ -226,7 +226,7 @@ class Launcher:
                     code=127,
                 )
             return LaunchError(f"{name}: the program no longer exists", code=127)
-        return LaunchError(f"{name}: cannot be run: {_reason(error)}")
+        return LaunchError(f"{name} cannot be run: {_reason(error)}")
 
     def _enter(self, workdir: str) -> None:
         """Change the working directory of this process to the job's folder.

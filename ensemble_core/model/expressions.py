@@ -274,8 +274,8 @@ def parse(
 ) -> tuple[ast.expr, frozenset[str], frozenset[str]]:
     """Parse and check ``source``. Return its syntax tree, and the fields and metrics that it uses.
 
-    An error (:class:`EnsembleError`) quotes ``text``, which is the formula as written by its
-    author, describes it by the noun ``what``, and has the hint ``hint``.
+    ``text`` is the formula as its author wrote it. If the formula is invalid, an
+    :class:`EnsembleError` quotes ``text``, calls it ``what``, and has the hint ``hint``.
     """
     try:
         whole = ast.parse(source, mode="eval")

@@ -50,8 +50,9 @@ def changed_fields(
 ) -> dict[str, Any]:
     """Return an action's changes to a group's fields, with expressions evaluated.
 
-    Outside of ``parameters``, only ``{job.NAME}`` is filled in: a bare ``{NAME}`` is a field of the
-    new job. Raises :class:`EnsembleError` if a value is missing.
+    In ``parameters``, all placeholders are filled in. In other fields, only ``{job.NAME}`` is
+    filled in; ``{NAME}`` stays, because it means a field of the new job. Raises
+    :class:`EnsembleError` if a value is missing.
     """
     return {
         key: value

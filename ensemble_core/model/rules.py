@@ -144,7 +144,7 @@ class Trigger(Value):
     - ``metric``: the path of a metric; each update of it triggers the rule;
     - ``every``: an interval in seconds;
     - ``events``: names of event types (``start``, ``heartbeat``, ``job-finish``, ``observed``,
-      ``resize-granted`` …). For an event of a plugin, this is the name of its trigger.
+      ``resize-granted`` …). An event that a plugin defines has the name of the plugin's trigger.
 
     These fields restrict the trigger:
 

@@ -99,7 +99,7 @@ def by_count(first: float, last: float, count: int, *, log: bool = False) -> Ran
     """Return ``count`` evenly spaced numbers from ``first`` to ``last``.
 
     With ``log``, the spacing is even on a logarithmic scale. The numbers are integers if both ends
-    and all steps are.
+    and the step (with ``log``, the ratio) are.
 
     >>> list(by_count(1, 1000, 4, log=True))
     [1, 10, 100, 1000]

@@ -40,7 +40,7 @@ Emit = Callable[["Sequence[Event]"], None]
 def job_environment() -> dict[str, str]:
     """Return the environment in which jobs start: that of this process without the service's token.
 
-    A job with the token could steer other members.
+    With the token, a job could connect to the service.
     """
     return {name: value for name, value in os.environ.items() if name != "ENSEMBLE_TOKEN"}
 
@@ -158,9 +158,8 @@ class Executor(ABC):
     - Breaches of these rules are reported as a defect of the executor, once for each kind of
       breach: an event that is more than 10 s in the future or older than the previous event; a
       missing or late ``submit``, ``start`` or ``finish``; an event of a job that the run never
-      submitted. A breach is also corrected if the correction cannot change how the job ended: times
-      are set to now or moved after the previous event, a missing ``submit`` is added, and the
-      events in one call are sorted.
+      submitted. Some breaches are also corrected: times are set to now or moved after the previous
+      event, a missing ``submit`` is added, and the events in one call are sorted.
     - ``ExecutorLost`` means that the queue is permanently lost. The run then ends with exit code 1
       and cancels nothing; it can be resumed. If the queue is only unreachable, emit one ``Problem``
       instead.
@@ -235,7 +234,7 @@ class Executor(ABC):
         a controller has died without the answer. The method must be idempotent: it emits the
         outcome again, but does not resize twice.
         """
-        raise ExecutorError("this executor cannot resize", code="cannot-resize")
+        raise ExecutorError("this executor cannot change its number of nodes", code="cannot-resize")
 
     def resources(self) -> Mapping[str, float]:
         """Return the queue's current gauges by metric path (``nodes.up``, ``cores.free`` …).

@@ -71,7 +71,7 @@ class Watchdog:
 
 @contextlib.contextmanager
 def guarded(shown: str, watchdog: Watchdog) -> Iterator[Printed]:
-    """Guard the loading of a plugin, which messages call ``shown``.
+    """Guard the loading of a plugin. ``shown`` is the plugin's name in messages.
 
     If the plugin calls ``os._exit``, :class:`SystemExit` is raised instead: otherwise, the plugin
     could end the command with exit code 0 and no message.

@@ -57,9 +57,9 @@ class ExecutorPlugin(Value):
     - ``available`` returns whether the executor can work on this machine, and the reason. It has no
       side effects. If the user names no executor, the available one with the highest ``priority``
       is used.
-    - ``members`` is true if the ``executor`` of a job group names a member of this executor. The
-      executor's option ``members`` then lists these names, with an empty name for groups without
-      ``executor``.
+    - ``members`` is true if this executor has members, which job groups select by the key
+      ``executor``. The executor's option ``members`` then lists the selected names, with an empty
+      name for groups without this key.
     - ``render`` is a pure function. It is called with a job and the executor's options. It returns
       what the queue would receive, as text with a media type (a jobspec, a batch script, a command
       line).
@@ -127,11 +127,11 @@ class CallContext(Value):
       ``parameters``, ``nodes``, ``tasks``, ``started`` (seconds since the epoch; ``None`` if the
       job never ran) and, once known, ``outcome`` (``success``, ``failed`` or ``cancelled``).
     - ``metrics`` reads metrics by path: ``context.metrics["mean.lammps-duration"]``.
-    - ``handle`` is the executor's handle.
+    - ``handle`` is the queue's native handle (for Flux, a ``flux.Flux``), or ``None``.
     - ``run`` is the run's tag, ``cwd`` is the folder where the run was started, and ``folder`` is
       the run's folder (empty if it has none).
     - ``call`` identifies the call. It stays the same if the call is repeated after a resume;
-      ``event["attempt"]`` counts the repetitions.
+      ``event["attempt"]`` counts the attempts.
     """
 
     options: Mapping[str, Any]
@@ -206,7 +206,7 @@ class StatisticPlugin(Value):
       statistics are computed only if they are used. A statistic with a ``required`` option cannot
       be ``default``, and a path can use it only through an entry under ``statistics:`` in the file.
     - ``within`` promises that the result always lies between the smallest and the largest value, as
-      for a mean or a quantile. A rule whose threshold is out of reach then costs nothing.
+      for a mean or a quantile. A rule whose threshold is outside this range then costs nothing.
 
     If there is a faster way to add many values, the object may have a method ``update_all(values)``
     with the same result. It receives only finite numbers. The object must not read a clock. It is

@@ -40,11 +40,12 @@ class Resizer(ABC):
     - Methods are called on the service's worker threads, but only one at a time for each member. If
       ``resize`` and ``size`` never block, set ``waits = False``. They are then called on the
       service's main thread, which costs less.
-    - ``resize`` never raises an error. If the member's object does not exist, may not be changed,
-      or cannot be reached, it returns a :class:`Resized` that says so.
-    - ``resize`` returns when the object has the new size as its target, not when the nodes have
-      arrived. If the size would not change, it does nothing.
-    - The resizer, not the request, decides which object belongs to a member.
+    - ``resize`` never raises an error. If the member's nodes cannot be changed, for example because
+      its MiniCluster does not exist, it returns a :class:`Resized` that says so.
+    - ``resize`` returns when the new size is set as the target, not when the nodes have arrived. If
+      the size would not change, it does nothing.
+    - The resizer, not the request, decides which object (such as a MiniCluster) is resized for a
+      member.
     """
 
     #: Whether a call may take longer than a few microseconds, for example because of a remote call.

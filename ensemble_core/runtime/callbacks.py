@@ -59,8 +59,8 @@ def order_of(engine: Engine, call: Call) -> MakeCall | MakeSuggestion:
 class Caller:
     """Makes the calls of a run.
 
-    ``handle`` and ``record`` return what functions receive as the executor's handle and as the
-    queue's record of a job. ``purpose`` decides whether code that the file names is loaded.
+    ``handle`` and ``record`` return what functions receive: the queue's native handle, and the
+    queue's record of a job's event. ``purpose`` decides whether code that the file names is loaded.
 
     Raises :class:`UsageError` if the file's ``custom:`` part cannot be executed.
     """

@@ -104,7 +104,7 @@ def usual(event: Any) -> bool:
 
 
 def admitted(event: object, now: float) -> tuple[Event, str]:
-    """Return the event as the journal would return it, and what was corrected (or "").
+    """Return the event as the journal would return it, and its defect (``""`` if it has none).
 
     Raises ``ValueError`` if the event cannot be stored.
     """

@@ -1,7 +1,8 @@
 """Checks events of jobs against the executor's contract: known jobs, right order, plausible times.
 
-Each kind of violation is reported once, as a defect of the executor. A violation is corrected if
-the correction cannot change how the job ended.
+Each kind of violation is reported once, as a defect of the executor. Wrong times, the order of
+events that arrive together, and a missing ``submit`` are corrected. Events of unknown jobs are
+dropped.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ TIMED = frozenset({"submit", "start", "finish", "clean"})
 class OrderCheck:
     """Checks the events of a run. ``take`` handles each problem that is found.
 
-    An event up to the time ``latest`` is valid. Pass any later event through :meth:`in_time`, which
-    corrects the event's time if it is too far in the future.
+    If the time of an event is after ``latest``, pass the event through :meth:`in_time`, which
+    corrects a time that is too far in the future.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class OrderCheck:
         self._reported: set[str] = set()
 
     def in_time(self, event: _E) -> _E:
-        """Return the event. If its time lies in the future, replace it by the current time."""
+        """Return the event, with the current time if its time is too far in the future."""
         now = self._clock()
         self.latest = now + _AHEAD
         if event.timestamp <= self.latest:

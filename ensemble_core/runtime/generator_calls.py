@@ -41,7 +41,8 @@ class GeneratorCalls:
     """Makes the calls of all generators of a run. ``emit`` receives the outcomes as events.
 
     Generators keep their state only in memory. After a resume, the first call therefore also
-    repeats the earlier calls from the journal, and their timeouts add up.
+    repeats the earlier calls from the journal. Its timeout is the sum of the timeouts of all these
+    calls.
     """
 
     def __init__(

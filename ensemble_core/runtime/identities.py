@@ -401,10 +401,10 @@ def _events(job: str, hit: EarlierJob, now: float) -> list[Event]:
 
 
 def reuse_events(event: Event, records: Mapping[str, JobRecord], now: float) -> Iterator[Event]:
-    """Yield the events that the engine handles instead of this event: usually the event itself.
+    """Yield the events that the engine handles for this event: usually only the event itself.
 
-    An event of a job that is over is dropped. If a rule has cancelled a reused job, yield the job's
-    cancel and end instead.
+    If the event's job is over, yield nothing. If a rule has cancelled the reused job, yield two
+    events: the cancel and the end of the job.
     """
     if not isinstance(event, (JobEvent, Observed)):
         yield event

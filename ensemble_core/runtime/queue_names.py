@@ -1,4 +1,4 @@
-"""Translates between our job ids and the names under which the queue knows requeued jobs.
+"""Translates between the job ids of a run and the names of its jobs in the queue.
 
 If a stop has cancelled a job, a resume submits the same attempt again under a new name. The
 executor thus never sees two jobs with the same name.
@@ -16,7 +16,10 @@ __all__ = ["QueueNames"]
 
 
 class QueueNames:
-    """Translates between our job ids and queue names. False if no job was requeued."""
+    """Translates between job ids and queue names.
+
+    ``bool(names)`` is false while the queue name of every job is the job's id.
+    """
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Watchers, which receive the events and decisions of a live run; and the outcome of a run."""
+"""Interface of watchers, which display a live run, and the class for the outcome of a run."""
 
 from __future__ import annotations
 

@@ -59,10 +59,10 @@ def failure_kinds(
 
 
 def count_ends(kind: dict[str, Any]) -> None:
-    """Add to a kind how often each last line of output, and each node, is in its first examples.
+    """Count the last lines of output, and the nodes, of the first examples of a kind.
 
-    The examples must have ``line`` and ``node``. They are sorted by how often their last line
-    occurs, so that the first example is typical.
+    The counts are added to ``kind`` as ``lines`` and ``nodes``. Each example must have ``line`` and
+    ``node``. Examples with the most frequent last line are moved to the front.
     """
     looked = kind["examples"][:LOOKED]
     often = Counter(_NUMBER.sub("0", each["line"]) for each in looked)

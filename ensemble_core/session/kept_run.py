@@ -42,8 +42,8 @@ def versions(registry: Registry) -> dict[str, str]:
 class KeptRun:
     """A stored run that is open for reading. Use it in a ``with`` statement.
 
-    - ``salvage``: open a damaged journal as far as possible and raise no error. Call :meth:`damage`
-      instead.
+    - ``salvage``: read as much of a damaged journal as possible. Damage then raises no error;
+      :meth:`damage` returns it.
     - ``whole``: check all records of a small journal.
     - ``program``: the objects that a Python program passed to the run.
     - ``warn``: called with each warning.

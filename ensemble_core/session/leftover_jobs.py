@@ -40,7 +40,7 @@ def _remaining(record: ExecutorPlugin, tag: str, kept: Path, end: bool) -> int:
 
 
 def check_not_lost(folder: Path, find_plugins: FindPlugins) -> None:
-    """Raise :class:`JournalError` if a run had begun although its journal is empty."""
+    """Raise :class:`JournalError` if a run has begun, but its journal is empty."""
     alive = leftover_jobs(folder, find_plugins)
     if not alive and not has_performed(folder):
         return

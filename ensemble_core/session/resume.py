@@ -58,8 +58,8 @@ def prepare_resume(
     """Lock the run in this folder, check that it can be resumed, and recover its engine.
 
     - ``open_kept`` opens the run.
-    - ``changed`` returns the ensemble file if it has changed, or ``None``. It also checks the
-      folder where the run was started, or changes to it.
+    - ``changed`` returns the ensemble file if it has changed, or ``None``. When it returns, the
+      current folder must be the one in which the run was started.
     - ``with_flags`` changes the executor's options.
     - ``may_reopen``: a run that has ended may be resumed if the changed file adds work.
     - ``take_over``: ignore a lock whose owner cannot be checked.

@@ -67,8 +67,8 @@ class File:
     - ``tell`` is called with the rows, as events with the time of ``clock``.
     - ``warn`` is called once for each problem; ``fail`` is called with an error of the observer.
     - ``taken`` is the number of rows to skip, because an earlier controller has handled them.
-    - ``since`` is the time of the job's submit. A file that was last written before is the output
-      of another job, and is not read until it changes.
+    - ``since`` is the time of the job's submit. A file that was last written before this time is
+      the output of another job, and is not read until it changes.
     """
 
     def __init__(

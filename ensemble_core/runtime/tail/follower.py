@@ -66,8 +66,8 @@ class Follower:
     - ``emit`` receives batches of events, on the follower's thread.
     - ``clock`` returns the timestamps of events, in seconds since the epoch.
     - ``warn`` receives warnings, once for each file and cause. The default logs them.
-    - ``miss`` receives a warning and a job's id if a successful job has not written what its
-      observer reads, once for each group and observer. The default calls ``warn``.
+    - ``miss`` receives a warning and a job's id if a job succeeded but its observer found nothing.
+      It is called once for each group and observer. The default calls ``warn``.
     - ``fail`` receives an error of an observer, which is not called again. The default calls
       ``warn``.
     - ``backlog`` returns the number of events in the inbox. Reading pauses while this number is
