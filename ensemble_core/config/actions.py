@@ -248,7 +248,7 @@ def _check_values(
     context.report(
         path,
         f"the parameter {name!r} of {group.name!r} is null and this submit gives it no value",
-        hint=f"add 'with: {{parameters: {{{name}: …}}}}' next to the label",
+        hint=f"add 'with: {{parameters: {{{name}: …}}}}' to the action",
         code="no-value",
     )
 

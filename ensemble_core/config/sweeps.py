@@ -116,7 +116,7 @@ def _check_value(context: Context, path: Path, value: object) -> None:
     elif isinstance(value, float) and not math.isfinite(value):
         context.report(
             path,
-            f"{context.document.written(path, value)} is not a number to sweep over",
+            f"a parameter cannot have the value {context.document.written(path, value)}",
             hint="quote it to use it as text",
             code="wrong-type",
         )
@@ -164,7 +164,7 @@ def _range(context: Context, path: Path, given: Mapping[str, Any]) -> Range | No
             context.report(
                 (*path, "count"),
                 "'count: 1' cannot include both 'from' and 'to'",
-                hint="count: 2 includes both ends",
+                hint="write 'count: 2' to include both",
                 code="bad-range",
             )
             return None
@@ -177,7 +177,7 @@ def _range(context: Context, path: Path, given: Mapping[str, Any]) -> Range | No
         context.report(
             path,
             f"the range has more than {MOST_COUNTED:.0e} values",
-            hint=f"at most {MOST_JOBS} jobs can be submitted at once",
+            hint=f"use fewer values: at most {MOST_JOBS} jobs can be submitted at once",
             code="out-of-range",
         )
         return None
@@ -186,7 +186,7 @@ def _range(context: Context, path: Path, given: Mapping[str, Any]) -> Range | No
         context.report(
             path,
             f"the range is empty: steps of {step} from {first} never reach {last}",
-            hint=f"step: {-step}" if "step" in given else "step: -1 counts down",
+            hint=f"write 'step: {-step}'" if "step" in given else "write 'step: -1' to count down",
             code="empty",
         )
         return None

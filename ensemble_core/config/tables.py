@@ -396,7 +396,9 @@ def _check_row_statistic(
         if not check_filter_names(context, path, base, names, inner, "job"):
             return False
     if table.pivot and not column:
-        _report_per_value(context, path, table, name, "define a column of it and use NAME[VALUE]")
+        _report_per_value(
+            context, path, table, name, "define a column NAME with it, and use NAME[VALUE]"
+        )
         return False
     return _check_order_free(context, path, base)
 

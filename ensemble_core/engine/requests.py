@@ -112,10 +112,9 @@ def _check(group: JobGroup, given: Mapping[str, Any]) -> None:
     for name in given:
         if name in group.points:
             raise UsageError(
-                f"the parameter {name!r} of {group.name!r} takes its values from the group's "
-                "'points'",
-                hint="a request cannot change 'points', because they are rows of values: edit them "
-                "in the file",
+                f"a request cannot change the parameter {name!r} of {group.name!r}, because its "
+                "values come from the group's 'points'",
+                hint="edit 'points' in the file",
                 code="bad-value",
             )
         if name not in group.parameters:
@@ -126,7 +125,7 @@ def _check(group: JobGroup, given: Mapping[str, Any]) -> None:
 def check_parameters(state: State, action: Mapping[str, Any]) -> None:
     """Raise :class:`UsageError` if a change removes the last placeholder of a parameter.
 
-    A parameter that had a placeholder and has none after the change was probably forgotten.
+    Without a placeholder, the jobs for the parameter's values would be equal.
     """
     given = _with_parameters(state, action).get("with") or {}
     fields = {key: given[key] for key in (*_TEXTS, "parameters", "points") if key in given}

@@ -1,6 +1,6 @@
 """Tells the job table which data about jobs it has to store.
 
-To save memory, the table stores only data that a rule, a table or a user's function needs.
+To save memory, it stores only data that a rule, a table of results or a user's function needs.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def serve(table: JobTable, rule: BoundRule, statistics: Mapping[str, StatisticSp
 
 
 def keep_done(table: JobTable, tables: Iterable[Table], rules: Iterable[BoundRule]) -> None:
-    """From now on, store the done jobs that tables and functions for parameters need."""
+    """From now on, store the done jobs that tables of results and functions for parameters need."""
     for each in tables:
         group = table.groups[each.of]
         if each.of not in table.done:
@@ -89,7 +89,7 @@ def remember(table: JobTable, groups: Iterable[str]) -> None:
 def read(
     table: JobTable, group: str, names: Iterable[str], statistics: Mapping[str, StatisticSpec]
 ) -> None:
-    """From now on, compute these statistics (``STAT.NAME``) for each index of a group."""
+    """From now on, compute these statistics (``STAT.NAME``) for each job of a group."""
     found = table.groups[group]
     for name in sorted(names):
         add_read(found.reads, name, statistics)

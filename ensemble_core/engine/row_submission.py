@@ -59,8 +59,8 @@ def of_rows(
 ) -> tuple[list[Job], list[JobGroup], int]:
     """Return the new jobs, their groups, and the number of skipped combinations.
 
-    Combinations that were submitted before are skipped. A column gives the parameter with its name,
-    unless ``fields`` has the parameter. Raises :class:`EnsembleError` if a row does not fit.
+    Combinations that were submitted before are skipped. A column sets the parameter of the same
+    name, unless ``fields`` sets it. Raises :class:`EnsembleError` if a row has an invalid value.
     """
     found, had = varied_group(state, name)
     jobs: list[Job] = []

@@ -75,7 +75,7 @@ def expand(state: State, source: JobGroup) -> tuple[Job, ...]:
         raise EnsembleError(
             f"the parameter {source.missing[0]!r} of {group!r} is null and this submit gives it "
             "no value: nothing was submitted",
-            hint=f"add 'with: {{parameters: {{{source.missing[0]}: …}}}}' next to the label",
+            hint=f"add 'with: {{parameters: {{{source.missing[0]}: …}}}}' to the action",
             code="no-value",
         )
     jobs = tuple(source.jobs(found.next_index))

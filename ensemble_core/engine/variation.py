@@ -124,6 +124,6 @@ def varied_group(state: State, name: str) -> tuple[GroupState, set[Combination]]
 
 
 def beyond(one: Mapping[str, object], count: int, had: set[Combination]) -> Iterator[int]:
-    """Yield the numbers of the next replicas of a combination that are new."""
+    """Yield the first ``count`` replica numbers that a combination has not used."""
     free = (number for number in itertools.count() if combination(one, number) not in had)
     return itertools.islice(free, count)

@@ -56,7 +56,7 @@ def wrong_job(group: str, rows: Sequence[tuple[int, int, str, int]]) -> int | No
 
 
 def row_checksum(*values: object) -> int:
-    """Return the checksum of a row of another table. It is the same in all versions of Python."""
+    """Return the checksum of a row of ``job_layouts`` or of a small table."""
     return crc32(ascii(values).encode())
 
 

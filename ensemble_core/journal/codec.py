@@ -1,7 +1,7 @@
 """Encodes events and their decisions for the journal, and decodes them.
 
-The column ``list`` of the table ``events`` contains JSON lists of rows ``[time, type, job, name,
-data, decisions, more]``, without nulls at the end.
+In the table ``events``, each value of the column ``list`` is a JSON list of events. Each event is a
+list ``[time, type, job, name, data, decisions, more]``, without nulls at the end.
 
 - For a job event, ``data`` is the context, and ``more`` has all other fields.
 - For other events, ``data`` has the fields that differ from their defaults.
@@ -57,7 +57,7 @@ _HUGE = 1e300
 
 
 def listed(event: Event, decisions: Sequence[Decision]) -> list[Any]:
-    """Return an event and its decisions in the form of a row of the journal."""
+    """Return an event and its decisions as a list, in the form that the journal stores."""
     rest = event.compact()
     row = [rest.pop(key, None) for key in ("timestamp", "type", "job", "name")]
     data, more = rest, {}

@@ -183,7 +183,7 @@ def words(error: BaseException, path: Path) -> JournalError:
     return JournalError(
         f"the journal cannot be used: {path}",
         cause=text,
-        hint="'ensemble status' and 'ensemble events' show its readable part",
+        hint="use 'ensemble status' or 'ensemble events' to see its readable part",
         code="journal",
     )
 

@@ -44,10 +44,10 @@ class _OpenJob:
 
 
 class EarlierJobs:
-    """Jobs of earlier runs by identity. Each job can be taken once.
+    """Jobs of earlier runs by identity. Each job is reused at most once.
 
-    ``served`` lists jobs that were taken before. If ``files`` is true, a job can be taken only if
-    its folder and output still exist.
+    ``served`` lists jobs that were reused before. If ``files`` is true, a job is reused only if its
+    folder and output still exist.
     """
 
     def __init__(self, served: Iterable[str] = (), *, files: bool = False) -> None:

@@ -102,7 +102,7 @@ class Layout(NamedTuple):
 
 
 def row_of(record: JobRecord) -> JobRow:
-    """Return the job row of an attempt, whether it is over or not."""
+    """Return the job row of an attempt. The attempt may still be active."""
     job, outcome, columns = record.job, record.outcome, record.columns or {}
     if outcome is None:
         outcome = "cancelled" if record.exception == "cancel" else None

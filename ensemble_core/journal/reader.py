@@ -398,7 +398,10 @@ class Journal:
                     raise self._damage_error(f"event {after + 1} is missing")
                 if self._checked:
                     if crc is not None and row[4] != crc:
-                        raise self._damage_error(f"event {first} does not follow event {first - 1}")
+                        raise self._damage_error(
+                            f"the checksum of event {first - 1} differs from its copy in event "
+                            f"{first}"
+                        )
                     crc = row[5]
                 after = last
                 yield first, last, text

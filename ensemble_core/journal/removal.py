@@ -28,8 +28,8 @@ _SQLITE, _APPLICATION = b"SQLite format 3\0", slice(68, 72)
 def is_run(folder: Path) -> bool:
     """Return True if this folder belongs to a run.
 
-    A run that was killed at its start may have an empty journal or none. Its folder must contain
-    only files that a run creates.
+    If the journal is missing or empty, because the run was killed at its start, the folder must
+    contain only files that a run creates.
     """
     try:
         header = read_note(folder / NAME)[:72]

@@ -115,9 +115,10 @@ def requester() -> str:
 
 
 def leave_request(folder: Path, *names: str, word: str | None = None) -> None:
-    """Request that the controller stops, ends or leaves the run, by files with these names.
+    """Request that the controller stops, ends or leaves the run.
 
-    The files contain ``word``, or else the user's name. Raises :class:`EnsembleError` if the files
+    This writes the files ``names`` into the run's folder, for example ``run_store.STOP``. They
+    contain ``word``, or else the user's name. Raises :class:`EnsembleError` if the files
     cannot be written.
     """
     try:

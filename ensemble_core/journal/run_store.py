@@ -120,7 +120,8 @@ def is_own(folder: Path) -> bool:
 def is_private(path: Path) -> bool:
     """Return True if the calling user owns a file or folder and nobody else can write to it.
 
-    This excludes the user's group. If the path is a link, the user must also own the link.
+    The user's group must not be able to write to it, either. If the path is a link, the user must
+    also own the link.
     """
     status, me = path.stat(), os.geteuid()
     loose = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
@@ -291,7 +292,8 @@ class RunInfo(Value):
     - ``ended``: the run is over;
     - ``stopped``: the run was stopped, or a generator failed; it can be resumed;
     - ``limited``: limits hold the remaining jobs; the run can be resumed;
-    - ``interrupted``: the controller was killed, or exited immediately; the run can be resumed;
+    - ``interrupted``: the controller neither ended nor stopped the run, for example because it was
+      killed; the run can be resumed;
     - ``new``: the run was killed before its first event;
     - ``unreadable``: the journal cannot be read.
     """
@@ -370,7 +372,7 @@ def look(folder: Path) -> RunInfo:
 def has_performed(folder: Path) -> bool:
     """Return True if the run has carried out a decision.
 
-    If the journal has no event nevertheless, data was lost.
+    If it has, but the journal contains no event, data was lost.
     """
     path = folder / PERFORMED
     return path.exists() and path.stat().st_size > 0

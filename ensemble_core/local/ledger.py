@@ -1,7 +1,7 @@
 """Ledger: the supervisor's write-ahead log of all events of a run's local jobs.
 
-The ledger is a file of JSON lines. Each line begins with the CRC-32 of the rest, as eight
-hexadecimal digits. A truncated last line is ignored. The file has the events of jobs (see
+The ledger is a file of JSON lines. Each line except the first begins with the CRC-32 of the rest,
+as eight hexadecimal digits. A truncated last line is ignored. The file has the events of jobs (see
 ``protocol``), and these lines:
 
 - ``["v",FORMAT,TAG,BEGAN]``: the first line. It has no checksum, so that every version can read it.

@@ -55,9 +55,10 @@ def _constructor_and_state(statistic: Any) -> tuple[tuple[Any, ...], Any]:
 
 
 def state_of(statistic: Any, fresh: Any) -> Any:
-    """Return the state of ``statistic`` as plain data, compared to the new object ``fresh``.
+    """Return the state of ``statistic`` as plain data.
 
-    Raises :class:`NoState`, and also any error in the code of the objects.
+    ``fresh`` is a newly built statistic of the same kind. Attributes whose objects are equal in
+    both are left out. Raises :class:`NoState`, and also any error in the statistic's own code.
     """
     (made_with, state), (fresh_with, at_first) = (
         _constructor_and_state(statistic),

@@ -139,8 +139,8 @@ def checked(tree: ast.expr, text: str) -> tuple[frozenset[str], frozenset[str]]:
 def compiled(tree: ast.expr, *, careful: bool) -> Compiled:
     """Compile a formula to a function.
 
-    The function returns ``...`` if the result depends on a missing value. (``A or B`` is true if A
-    is true, even if B has no value.) An invalid operation raises one of the exceptions in
+    The function returns ``Ellipsis`` if the result depends on a missing value. (``A or B`` is
+    true if A is true, even if B has no value.) An invalid operation raises one of the exceptions in
     ``NO_VALUE``. If ``careful`` is true (slower), an operand of ``and`` or ``or`` with an invalid
     operation counts as a missing value instead.
     """

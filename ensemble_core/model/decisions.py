@@ -112,7 +112,7 @@ class Resize(Decision):
     ``request`` is the id of the request. Requests are idempotent: an executor that receives the
     same id again only answers. A repeated request has a higher ``attempt``.
 
-    ``when_busy`` applies to a node with running jobs that should be released:
+    ``when_busy`` says what happens if a node that is to be released has running jobs:
 
     - ``wait``: release it as soon as it is idle;
     - ``skip``: keep it;
@@ -153,7 +153,7 @@ class DisableRule(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Switch(Decision):
-    """Disable the rules of the instances ``off``, and enable and start those of ``on``."""
+    """Disable the rules of the instances ``off``, and enable those of ``on``."""
 
     type: ClassVar[str] = "switch"
     off: tuple[str, ...]
@@ -242,7 +242,7 @@ class Notify(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Terminate(Decision):
-    """End or stop the run, after cancelling some jobs. Nothing is submitted afterwards."""
+    """Cancel the jobs in ``cancel``, then end or stop the run. Nothing is submitted afterwards."""
 
     type: ClassVar[str] = "terminate"
     exit_code: int = 0

@@ -53,7 +53,7 @@ class Started(Event):
 class Resumed(Event):
     """A new controller has resumed the run and has asked the queue about its jobs.
 
-    Events of all jobs that are neither in ``absent`` nor in ``gone`` follow.
+    Events of its jobs follow, except for the jobs in the fields ``absent`` and ``gone``.
     """
 
     type: ClassVar[str] = "resume"
