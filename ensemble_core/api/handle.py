@@ -205,7 +205,7 @@ class EnsembleRun:
         """Wait until the run is over, but at most ``timeout`` seconds, and return the run.
 
         If an error ended the run, raise this error. Ctrl-C stops the run and then raises
-        :class:`KeyboardInterrupt`; a second Ctrl-C returns immediately and leaves the jobs alone.
+        :class:`KeyboardInterrupt`; a second Ctrl-C raises it immediately and leaves the jobs alone.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         if self._task is None:

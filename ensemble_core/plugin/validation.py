@@ -336,8 +336,8 @@ def _check_flags(schema: Mapping[str, Any], shown: str) -> None:
         unknown = set(mark.get("commands", ())) - {"run", "resume", "cancel"}
         if unknown:
             raise PluginError(
-                f"{shown_mark}: the command {min(unknown)!r} has no flags of executors; expected "
-                "run, resume or cancel"
+                f"{shown_mark}: executors cannot add flags to the command {min(unknown)!r}; "
+                "expected run, resume or cancel"
             )
 
 

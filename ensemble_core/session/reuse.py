@@ -208,7 +208,7 @@ def explain(journal: Journal, job: str | None) -> Iterator[tuple[str, str | None
             yield found.job, None, known.reason(found.identity, found.parts)
     if job is not None and not there:
         raise UsageError(
-            f"run {journal.tag} has no job {job!r} that was compared with earlier jobs",
+            f"run {journal.tag} has no job {job!r}, or did not compare it with earlier jobs",
             hint=f"'ensemble jobs {journal.tag}' lists its jobs",
             code="no-such-job",
         )

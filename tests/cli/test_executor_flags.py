@@ -175,7 +175,7 @@ def test_plugin_file_is_executed_once(here: Path) -> None:
         ("yes", "a str, expected true or a mapping"),
         ({"metvar": "N"}, "'metvar' is unknown or invalid; known: commands, help"),
         ({"path": "yes"}, "'path' is unknown or invalid"),
-        ({"commands": ["status"]}, "command 'status' has no flags of executors"),
+        ({"commands": ["status"]}, "cannot add flags to the command 'status'"),
     ],
 )
 def test_wrong_flag_annotation_breaks_the_plugin(mark: object, says: str) -> None:

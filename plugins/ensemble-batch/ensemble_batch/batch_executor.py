@@ -1,4 +1,4 @@
-"""Base class for executors of queues that must be polled, such as PBS or Grid Engine.
+"""Base class for executors that start each job with a wrapper script, for queues such as PBS.
 
 The tutorial ``docs/executor-tutorial.md`` develops an executor with this class.
 """
@@ -22,7 +22,7 @@ __all__ = ["BatchExecutor"]
 
 
 class BatchExecutor(QueueExecutor):
-    """Base class for executors of queues that must be polled.
+    """Base class for executors of queues such as PBS or Grid Engine.
 
     The queue runs a wrapper script for each job. The script creates folders, starts the tasks,
     enforces the time limit, and reports when the job starts and ends.
@@ -42,7 +42,7 @@ class BatchExecutor(QueueExecutor):
     - Each event of a job is emitted once, and in order.
     - If the controller is killed, the next one finds the jobs.
     - With ``claims`` (the default), a job runs at most once, whatever the queue does. Its wrapper
-      creates a file in the run's folder, and runs nothing if the file exists.
+      creates a file in the run's folder, and runs nothing if the file already exists.
     - Without ``claims``, wrappers report over the network (``listen``), or by files if the
       controller does not answer.
     - A job is ``lost`` if its wrapper has reported nothing, three consecutive replies of

@@ -1,7 +1,7 @@
 """State of a run whose jobs are claimed by their wrapper scripts.
 
-A wrapper script runs one job. It first creates a file, and runs nothing if the file exists. So each
-job runs once, even if the queue has two copies of it.
+A wrapper script claims its job by creating a file, and then runs it. If the file already exists, it
+runs nothing. So each job runs once, even if the queue has two copies of it.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def run_command(
 
 
 class QueueCommands:
-    """Runs commands in the jobs' environment, with untranslated messages.
+    """Runs commands of a queue, with the environment that jobs get and ``LC_ALL=C``.
 
     The argument ``rate`` is the maximum number of commands per second, after a burst of ten.
     """

@@ -52,7 +52,6 @@ class QueueExecutor(QueueHooks):
     - They may raise :class:`CannotTake`. The call is then retried until it succeeds, and the
       problem is reported once.
     - :meth:`submit_batch` may also raise :class:`InvalidJob`.
-    - Any other :class:`ExecutorError` is final.
 
     The plugin runs each job as the interface ``Executor`` demands:
 
@@ -71,7 +70,7 @@ class QueueExecutor(QueueHooks):
     - A job is ``lost`` if three consecutive replies of :meth:`ask` omit it and :meth:`account` has
       no record of it. So the queue should remember ended jobs for some minutes.
 
-    A job is submitted at most once if the queue obeys two rules:
+    A job runs at most once if the queue obeys two rules:
 
     - It never has two batches with the same ``batch.name``: a second ``submit_batch`` returns the
       ids of the first.

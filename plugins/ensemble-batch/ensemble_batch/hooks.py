@@ -82,16 +82,15 @@ class QueueHooks(Executor):
     name:
         Name of the queue in messages, and the key of its options in a job group.
     poll:
-        Seconds within which the executor notices an end that no wrapper reports; at least 6 in
-        effect. While there are jobs, queries are slightly more frequent (every 12 s if ``poll`` is
-        15), and repeated after 0.3 s and 2 s if a job is missing.
+        Seconds within which the executor notices that a job has ended, if its wrapper does not
+        report it. If ``poll`` is below 6, it can take up to 3 s longer.
     grace:
         Seconds from SIGTERM to SIGKILL.
     settle:
         Seconds within which a batch whose submission got no reply may still arrive; at least 10.
     patience:
-        Seconds to wait for the queue's explanation of an end, with ``explains``; ten times as long
-        while the queue cleans up after the job.
+        With ``explains``: seconds to wait for the reason; ten times as long while the queue cleans
+        up after the job.
     most_jobs:
         Largest number of jobs in a batch; 1 if the queue has no arrays. ``connect`` may set it.
     rate:
@@ -100,12 +99,11 @@ class QueueHooks(Executor):
         2 if the queue may be queried while a batch is being submitted, else 1.
     explains:
         Whether the queue soon reports why it ended a job. If so, the executor waits for that reason
-        before it reports an end by SIGTERM or SIGKILL, and a cancelled job is over when its last
-        process has ended.
+        before it reports an end by SIGTERM or SIGKILL.
     claims:
         Whether the first copy of a job claims the job in the run's folder, which nodes must see. If
-        so, the job runs at most once, whatever the queue does. Otherwise the queue must not restart
-        jobs unasked and must report their ``restarts``, and jobs report over the network too.
+        so, the job runs at most once, whatever the queue does. Otherwise the queue may restart
+        only jobs for which :meth:`may_restart` is true, and must report their ``restarts``.
     listen:
         Without ``claims``, where to listen for reports: an address of this machine (empty: find
         one) and a port (0: any). With ``None``, jobs report only through files.
@@ -116,8 +114,8 @@ class QueueHooks(Executor):
         first argument is the place. With ``task_id``, a job whose submission got no reply reports
         its own id; use ``"-"`` if jobs do not know their ids.
     own_variables:
-        Prefixes of variables that the queue sets for its jobs. Variables of an outer job never
-        replace them.
+        Prefixes of variables that the queue sets for its jobs. If the run itself is in a job, its
+        variables with these prefixes are not passed on.
     """
 
     capabilities: ClassVar[frozenset[str]] = frozenset({"submit", "cancel", "reattach", "detach"})

@@ -54,7 +54,7 @@ class Batch:
 
 
 def job_variables(job: Job, tag: str) -> dict[str, str]:
-    """Return the variables that identify a job and its run, which has this tag."""
+    """Return the environment variables that identify a job and the run ``tag``."""
     return {
         "ENSEMBLE_JOB_ID": job.label,
         "ENSEMBLE_INDEX": str(job.index),

@@ -18,7 +18,7 @@ __all__ = ["JobLife"]
 
 
 class JobLife(JobEvents):
-    """One job of a queue that is not over."""
+    """A job in a queue, until it is over."""
 
     __slots__ = (
         "_began", "barred", "cancelled", "counts_at", "handed_at", "heard", "key", "misses",

@@ -1,7 +1,7 @@
 """Submits jobs to a queue in batches, so that each job runs once.
 
-If a submission gets no reply, the batch may reach the queue twice. Its jobs still run once, for one
-of three reasons:
+If a submission gets no reply, it may be repeated, so the batch may reach the queue twice. Its jobs
+still run once, for one of three reasons:
 
 - Wrapper scripts claim their jobs, so the second copy runs nothing.
 - The first copy is invalidated before the second is submitted.

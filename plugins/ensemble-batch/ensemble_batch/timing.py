@@ -38,9 +38,9 @@ def query_interval(period: float) -> float:
 
 
 def confirmation_delay(misses: int) -> float:
-    """Return how long after the ``misses``-th reply without a job another such reply counts.
+    """Return the minimum delay from the ``misses``-th reply without a job to the next that counts.
 
-    An earlier reply shows nothing new if the queue lags behind or answers from a cache.
+    A reply before that shows nothing new if the queue lags behind or answers from a cache.
     """
     return SOON if misses < 2 else SOON_AGAIN
 

@@ -147,7 +147,7 @@ class Journal:
 
     - ``run``: the run's tag
     - ``strangers``: whether to report new events of foreign jobs
-    - ``begun``: present time in seconds since the epoch. Foreign jobs that were over by then are
+    - ``begun``: the current time in seconds since the epoch. Foreign jobs that are already over are
       ignored.
     """
 

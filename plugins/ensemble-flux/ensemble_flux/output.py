@@ -18,7 +18,7 @@ __all__ = ["Output", "remove_empty", "seen_by_all"]
 
 
 def seen_by_all(path: str, hosts: Iterable[str], here: str) -> bool:
-    """Return whether jobs on ``hosts`` see the folder ``path`` of the host ``here``."""
+    """Return whether ``path`` is the same folder on all ``hosts`` and on this host, ``here``."""
     if all(host.partition(".")[0] == here.partition(".")[0] for host in hosts):
         return True
     return shared_storage(path) is not None

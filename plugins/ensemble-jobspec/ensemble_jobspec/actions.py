@@ -1,7 +1,7 @@
 """Actions of ensemble files that were converted from jobspecs.
 
 - ``jobspec-local`` runs a command on the controller's machine.
-- ``jobspec-files`` puts files into the staging folder.
+- ``jobspec-files`` writes files into a folder.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TOLD = 2000
 
 
 def fill_folder(text: str, context: CallContext) -> str:
-    """Return the path with its placeholders replaced by the run's tag and start folder."""
+    """Return the path with ``{run}`` and ``{cwd}`` replaced by the run's tag and start folder."""
     return os.path.join(
         context.cwd, text.replace("{run}", context.run).replace("{cwd}", context.cwd)
     )

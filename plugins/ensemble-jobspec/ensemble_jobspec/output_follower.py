@@ -1,4 +1,4 @@
-"""Output follower: prints the output of tasks with ``watch``."""
+"""Output follower: prints the output of tasks with ``watch: true``."""
 
 from __future__ import annotations
 

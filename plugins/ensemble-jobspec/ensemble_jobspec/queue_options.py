@@ -15,7 +15,8 @@ def queue_options(
 ) -> dict[str, dict[str, Any]]:
     """Return a job's options for each executor.
 
-    The mapping ``met`` has the site's options for each requirement. They take precedence.
+    ``met`` has the site file's options for each requirement of the job. They override the options
+    from the jobspec.
     """
     options: dict[str, dict[str, Any]] = {"flux": {}, "slurm": {}}
     for own in options.values():

@@ -1,4 +1,4 @@
-"""Runs a command on the controller's machine exactly once, even if the controller is killed."""
+"""Runs a command on the controller's machine, never twice, even if the controller is killed."""
 
 from __future__ import annotations
 
@@ -37,11 +37,9 @@ def run_once(
 ) -> int | None:
     """Run the command and return its exit code (128 + N after signal N).
 
-    The exit code is ``None`` if the command was interrupted together with an earlier controller;
-    its work may then be incomplete.
-
     - ``record``: file of this command in the run's folder
-    - ``again``: whether an earlier controller may have started the command. If it has, wait for it.
+    - ``again``: whether an earlier controller may have started the command. If it has, wait for the
+      command instead of running it again. If the command was interrupted, return ``None``.
     - ``keep``: whether to write the output to the file ``record`` plus ``.out``
 
     Raises :class:`TimeoutError` after ``duration`` seconds, and :class:`OSError` if the command

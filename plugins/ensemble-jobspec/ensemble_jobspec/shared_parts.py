@@ -48,7 +48,7 @@ def vertex(faults: Faults, path: Path) -> Vertex:
 
 
 def requirement(given: str | Mapping[str, Any]) -> str:
-    """Return a resource's requirement in the notation of the site's table.
+    """Return a resource's requirement in the notation of the site file.
 
     >>> requirement({"name": "system", "field": "cpu.target", "match": "amd64"})
     'system.cpu.target=amd64'
@@ -104,7 +104,7 @@ def command(faults: Faults, path: Path, name: str) -> tuple[tuple[str, ...], Scr
 
 
 def attributes(faults: Faults, path: Path) -> Attributes:
-    """Return attributes in the form ``nextgen``. Warn about unknown attributes."""
+    """Return the attributes of a jobspec in the form ``nextgen``. Warn about unknown ones."""
     given = faults.document.get(path) or {}
     extra = {key: value for key, value in given.items() if key not in _KNOWN}
     for key in extra:
@@ -120,7 +120,7 @@ def attributes(faults: Faults, path: Path) -> Attributes:
 
 
 def system(faults: Faults) -> Attributes:
-    """Return attributes in Flux's form: ``system`` and ``user``."""
+    """Return the attributes of a jobspec in Flux's form."""
     given = faults.document.get(("attributes",)) or {}
     path: Path = ("attributes", "system")
     own = given.get("system", {})
