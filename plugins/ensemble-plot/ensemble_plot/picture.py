@@ -141,8 +141,8 @@ def compose(
 ) -> Picture:
     """Lay out a panel for each of these variables.
 
-    - ``axis``: horizontal axis; if ``None``, the clock of the variable's rows, or the time
-    - ``speaks``: the names that each rule uses, which choose the panels for the rule's marks
+    - ``axis``: horizontal axis; by default, the rows' clock if they have one, otherwise the time
+    - ``speaks``: the names that each rule uses; its marks are drawn in the panels of these names
     - ``state``: text beside the title
     """
     panels = [_panel(history, variable, axis) for variable in variables]

@@ -1,4 +1,4 @@
-"""Names that the rules of a run use: ``ensemble plot`` shows variables with these names."""
+"""Names that the rules of a run use: by default, ``ensemble plot`` shows these variables."""
 
 from __future__ import annotations
 

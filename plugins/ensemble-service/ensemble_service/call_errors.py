@@ -34,8 +34,8 @@ MISMATCHED = frozenset({"untrusted", "speaks-tls", "no-tls"})
 def fault(error: grpc.RpcError, target: str, away: Unreachable | None = None) -> EnsembleError:
     """Convert a failed call into an error that a user can act on.
 
-    The error is ``transient`` if repeating the call may help. The service may have carried out the
-    call nevertheless.
+    The error is ``transient`` if repeating the call may help. Even if the call failed, the service
+    may have carried it out.
     """
     import grpc
 

@@ -103,9 +103,9 @@ def open_channel(
     ----------
     token:
         The credential, or a function that returns it. The default is ``$ENSEMBLE_TOKEN``, then the
-        content of the file ``$ENSEMBLE_TOKEN_FILE``. A file or function is read for each call, so
-        that a token can be renewed while the channel is open. If reading fails, the last token is
-        used. Without a source, calls carry no token.
+        content of the file ``$ENSEMBLE_TOKEN_FILE``. For each call, the function is called or
+        the file is read, so that a token can be renewed while the channel is open. If that fails,
+        the last token is used. Without any of these, calls carry no token.
     ca:
         File with the certificate authority's certificate. The default is ``$ENSEMBLE_CA``, then,
         for a service on this machine, :func:`own_authority`. Without any of them, a service on this

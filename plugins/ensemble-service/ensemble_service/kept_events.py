@@ -1,4 +1,4 @@
-"""Store of events that a run has not acknowledged, on disk to outlive the member agent."""
+"""Store of unacknowledged events on disk, so that they survive a restart of the member agent."""
 
 from __future__ import annotations
 
