@@ -13,7 +13,7 @@ command (``bell = "ensemble_bell.command:bell"``). The command may import the pu
   plugins. A ``JournalRow`` is an event with its decisions; ``Decision.from_dict`` parses a
   decision. ``state_folder`` is the folder of all runs. A damaged journal raises ``JournalError``.
 - **Why a rule fired**: ``Replay`` replays the events of a stored run. A ``RuleStory`` is the
-  history of one rule. A ``RuleSpan`` is a series of events with the same verdict on the rule.
+  history of one rule. A ``RuleSpan`` summarizes events with the same kind of verdict on the rule.
   ``describe_rule``, ``describe_span``, ``conclude`` (for one rule) and ``conclusions`` (for
   several) return texts.
 - **An ensemble file**: ``load_file`` and ``load_text`` return an ``Ensemble``, or raise all errors
@@ -28,9 +28,9 @@ command (``bell = "ensemble_bell.command:bell"``). The command may import the pu
 - **A plugin's own runtime**, such as a simulation without a queue: ``RunSession`` displays the run,
   and ``ControlledRun`` stores it under a ``new_tag``. ``fit_tag`` turns a name into a valid tag. A
   ``Watcher`` receives the events of the run.
-- **Python code in an ensemble file**: by default, it is not loaded. If the user has allowed it
-  (``--run-code``), pass the ``Purpose`` 'rehearse'. Otherwise, ``require_code`` rejects a file that
-  needs this code.
+- **Python code in an ensemble file**: call ``require_code`` with the ``Purpose`` 'rehearse' if the
+  user has allowed this code (``--run-code``), otherwise with 'check'. With 'check', it rejects a
+  file that needs the code.
 - **Output**: use ``print_line``, ``to_json``, ``format_table``, ``format_time``,
   ``format_duration``, ``format_times``, ``format_size``, ``count_of`` and ``shorten``. Use
   ``printable`` for text from a job, ``style_of`` for the colors of a stream, and ``terminal_width``

@@ -24,7 +24,7 @@ _NAMED = 6
 
 @dataclass(slots=True)
 class Span:
-    """All events for which a rule had verdicts of the same kind, such as "fired"."""
+    """Summary of events with the same kind of verdict on a rule, such as "fired"."""
 
     #: The verdict for the last of these events.
     verdict: Verdict

@@ -553,9 +553,9 @@ class OptionCheck:
 def report_unlisted(
     context: Context, path: Path, names: Collection[str], matched: MatchContext
 ) -> bool:
-    """Report those names for which observers have a column but do not yield it with their options.
+    """Report names that an observer would yield only with other options.
 
-    Return True if there were any.
+    Return True if a name was reported.
     """
     if not matched.observed:
         return False

@@ -17,7 +17,7 @@ __all__ = ["attached", "beside"]
 
 
 def beside(context: Context, name: str) -> str:
-    """Return a file name as messages show it: with the folder of the ensemble file."""
+    """Return a file name for messages, with the folder of the ensemble file."""
     return os.path.join(os.path.dirname(context.document.file), name)
 
 

@@ -103,16 +103,16 @@ def _check_job_names(
         ways = []
         having = [one for one in groups if name in (context.scoped_variables(one) or ())]
         if having:
-            missing = "" if matched.over else f" beside name: {having[0]}"
-            ways.append(f"mean.{name}{missing}, over the jobs")
+            missing = "" if matched.over else f" and add name: {having[0]}"
+            ways.append(f"mean.{name} (over the jobs){missing}")
         for table in tables.values():
             columns = [name] if name in table.row_names else [*table.columns] if having else []
-            ways += [f"mean.{table.name}.{column}, of a table" for column in columns[:1]]
+            ways += [f"mean.{table.name}.{column} (over a table)" for column in columns[:1]]
         if ways:
             raise EnsembleError(
                 f"{name!r} in {text!r} belongs to one job or row, but the trigger "
                 f"{matched.trigger!r} has neither",
-                hint=f"write {'; or '.join(ways[:2])}",
+                hint=f"write {', or write '.join(ways[:2])}",
                 code="bad-condition",
             )
 
@@ -134,7 +134,7 @@ def _check_possible(context: Context, path: Path, condition: Condition, metric: 
         context.report(
             path,
             f"{metric.text!r} can never be {operator} {number:g}: {reason}",
-            hint="the rule would never fire",
+            hint="change the number: with this one, the rule would never fire",
             code="never-holds",
         )
 

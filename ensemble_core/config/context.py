@@ -436,7 +436,7 @@ class Context:
             self.report(
                 path,
                 f"the metric {text!r} takes no filter",
-                hint=f"write {written}, in a rule whose trigger names the group",
+                hint=f"write {written} in a rule with 'name: GROUP'",
                 code="no-such-metric",
             )
             return None

@@ -172,7 +172,9 @@ def keep(
 
 
 def data_of(made: object, whose: str, build: object) -> dict[str, Any]:
-    """Return ``made`` as plain data: the fragment that a plugin's function ``build`` returned.
+    """Return a fragment as plain data.
+
+    The function ``build`` of a plugin returned the fragment ``made``.
 
     ``whose`` names the plugin's source or algorithm in messages. Raises :class:`EnsembleError` if
     ``made`` is not a valid fragment.
@@ -209,7 +211,7 @@ def _fragment_error(what: str, build: object) -> EnsembleError:
 
 
 def join(context: Context, kept: Kept, where: Location | None, first_group: int) -> None:
-    """Add an entry's expansion to the data of the file, with the positions of its parts.
+    """Add the rules and statistics of an entry's expansion to the data of the file.
 
     The data already contains the job groups of the expansion, from index ``first_group`` on.
     """

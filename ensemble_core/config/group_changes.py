@@ -43,8 +43,8 @@ _LATER = _DeferredValue()
 def known_at_load(path: Path, fields: Mapping[str, Any], check: CheckText) -> dict[str, Any]:
     """Return the changes as far as they are known before the rule fires.
 
-    An expression is left out or, inside a list or mapping, replaced by a stand-in. The function
-    ``check`` is called with each value that is known only when the rule fires.
+    An expression is left out or, inside a list or mapping, replaced by a stand-in. Expressions
+    and texts with placeholders are passed to ``check``.
     """
     found: dict[str, Any] = {}
     for key, value in fields.items():
@@ -110,7 +110,7 @@ def check_merge(
             context.report(
                 place,
                 f"{name!r} has several values, but a retry submits a single job",
-                hint=f"write {name}: VALUE; 'vary' submits a job for each of several values",
+                hint=f"write {name}: VALUE, or use the action 'vary' for a job per value",
                 code="bad-value",
             )
     for key in ("count", "replicas", "points"):

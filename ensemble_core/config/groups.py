@@ -258,7 +258,7 @@ def _check_executor(context: Context, path: Path, group: str, name: str) -> None
                     path,
                     f"the job group {group!r} names the member {name!r}, which is not a valid "
                     "member name",
-                    hint="a member is NAME or NAMESPACE/NAME: lower-case letters, digits and -",
+                    hint="write NAME or NAMESPACE/NAME, with lower-case letters, digits and -",
                     code="bad-member",
                 )
             return
@@ -320,7 +320,7 @@ def _fields(context: Context, path: Path, spec: Mapping[str, Any]) -> dict[str, 
             context.report(
                 (*path, "replicas"),
                 "'count' and 'replicas' mean the same; both are given",
-                hint="keep 'replicas' if the command uses the number of each replica, {replica}",
+                hint="keep 'replicas' if the command uses {replica}; otherwise, keep 'count'",
                 code="bad-value",
                 where=context.document.at_key((*path, "replicas")),
             )
@@ -364,7 +364,9 @@ def _command(
             )
             return None
     if not words or not words[0]:
-        context.report(path, "'command' is empty", hint="command: echo hello", code="empty")
+        context.report(
+            path, "'command' is empty", hint="write a command, such as: echo hello", code="empty"
+        )
         return None
     if any(_text(context, path, word) is None for word in words):
         return None

@@ -215,8 +215,9 @@ def _check_executor(context: Context, path: Path, record: AlgorithmPlugin) -> No
         able = " or ".join(repr(name) for name in sorted(record.supports))
         context.report(
             path,
-            f"the algorithm {record.name!r} supports {able}, not {executor.name!r}",
-            hint="choose another executor: --executor NAME",
+            f"the algorithm {record.name!r} needs the executor {able}, but this run uses "
+            f"{executor.name!r}",
+            hint="choose the executor with --executor NAME",
             code="other-executor",
         )
 

@@ -73,7 +73,7 @@ def _check_one_job(context: Context, group: JobGroup, hours: Mapping[str, float]
 
 
 def hours_hint(path: tuple[str | int, ...], text: str) -> str | None:
-    """Return the hint for an error: a limit in core-, node- or GPU-hours is a text, not a number.
+    """Return a hint for a limit in core-, node- or GPU-hours that is a text, not a number.
 
     Return ``None`` if ``path`` is not the path of such a limit.
     """

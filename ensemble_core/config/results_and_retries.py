@@ -66,7 +66,7 @@ def bind_result(context: Context, path: Path, spec: Mapping[str, Any], group: Jo
             if parsed.metrics:
                 raise EnsembleError(
                     f"a result belongs to one job, but {min(parsed.metrics)!r} belongs to a group",
-                    hint="use STAT.NAME: last.energy, max.stress",
+                    hint="use a statistic over the job's values, such as last.energy",
                     code="bad-condition",
                 )
         except EnsembleError as error:

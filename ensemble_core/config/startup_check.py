@@ -40,11 +40,11 @@ def check_can_start(context: Context, rules: Sequence[BoundRule], *, heartbeat: 
         return
     hint = "add a rule with 'trigger: start'"
     if off:
-        hint = f"rule {off[0].id!r} could, but it is disabled ('enabled: false')"
+        hint = f"enable the rule {off[0].id!r} (remove 'enabled: false')"
     context.report(
         ("rules",),
         "no rule can fire first: all rules wait for jobs, but nothing submits the first one",
-        hint=f"{hint}; to steer only other jobs, set 'scope: queue' on rules, or use "
+        hint=f"{hint}; to steer only jobs of other runs, set 'scope: queue' on rules, or use "
         "--allow-idle (in Python allow_idle=True)",
         code="nothing-begins",
         where=context.document.at_key(("rules",)),

@@ -66,14 +66,14 @@ _JOB_EVENTS = frozenset({"submit", "start", "exception", "finish", "clean"})
 
 
 class OutputLine(NamedTuple):
-    """A line to print. If ``error`` is true, it goes to stderr, even with --quiet."""
+    """A line to print on stdout. An ``error`` is printed on stderr instead, even with --quiet."""
 
     text: str
     error: bool = False
 
 
 def interesting(event: Event) -> bool:
-    """Return True if the narrator needs this event even if it does not print all events."""
+    """Return True if the narrator needs the event even without ``debug``."""
     if isinstance(event, JobEvent):
         return event.name in _JOB_EVENTS and event.ours
     if isinstance(event, TimerElapsed):

@@ -69,7 +69,7 @@ def group_table(
 ) -> list[str]:
     """Return the groups as an aligned table of at most ``width`` columns (``None``: unlimited).
 
-    If ``total`` is given, the last row has the sums over these groups.
+    If ``total`` is given, the last row has the sums over the groups in ``total``.
     """
     rows = []
     for group in groups:

@@ -274,8 +274,9 @@ def _is_submitted_by(index: Index, rules: set[str]) -> bool:
 def switched(effects: Effects, decision: Switch) -> tuple[list[RuleState], list[Index]]:
     """Turn on and off the instances and generators that an action ``switch`` names.
 
+    Unless ``decision.keep`` is true, drop the pending calls of the instances that were turned off.
     Return the rules on ``start`` of the instances that were turned on, and the jobs that waited for
-    a dropped call. Calls of instances that were turned off are dropped.
+    a dropped call.
     """
     state = effects.state
     rules = state.rules

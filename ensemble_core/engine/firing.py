@@ -1,6 +1,6 @@
-"""One firing of a rule, as the method ``plan`` of an action sees it.
+"""One firing of a rule: the object that the method ``plan`` of an action receives.
 
-The plan creates decisions with the methods of this object, and yields them. A decision takes effect
+``plan`` creates decisions with the methods of this object, and yields them. A decision takes effect
 when it is yielded.
 """
 

@@ -27,7 +27,9 @@ _OF_ONE = ("waiting.next", "waiting.smallest", "waiting.largest", "waiting.rando
 
 
 def draw(seed: object, number: object, below: int) -> int:
-    """Return a pseudo-random integer from 0 to ``below`` - 1. It is the same on all machines.
+    """Return a pseudo-random integer from 0 to ``below`` - 1.
+
+    Equal arguments give the same integer on all machines.
 
     >>> draw(0, 0, 10), draw(0, 1, 10)
     (9, 7)

@@ -123,19 +123,19 @@ MISTAKES = {
         f"trigger: idle, name: sim, when: «E > 3, {END}",
         RULE,
         "'E' in 'E > 3' belongs to one job or row, but the trigger 'idle' has neither",
-        "write mean.E, over the jobs; or mean.curve.m, of a table",
+        "write mean.E (over the jobs), or write mean.curve.m (over a table)",
     ),
     "a result of no group": Mistake(
         f"trigger: idle, when: «E > 3, {END}",
         RULE,
         "'E' in 'E > 3' belongs to one job or row, but the trigger 'idle' has neither",
-        "write mean.E beside name: sim, over the jobs; or mean.curve.m, of a table",
+        "write mean.E (over the jobs) and add name: sim, or write mean.curve.m (over a table)",
     ),
     "a column of no row": Mistake(
         f"trigger: idle, name: sim, when: «m > 3, {END}",
         RULE,
         "'m' in 'm > 3' belongs to one job or row, but the trigger 'idle' has neither",
-        "write mean.curve.m, of a table",
+        "write mean.curve.m (over a table)",
     ),
     "a statistic of nothing in a table": Mistake(
         "{m: «mean.Q}",
@@ -186,14 +186,14 @@ MISTAKES = {
         "«rules:",
         "rules:\n  - {trigger: start, action: {name: submit, label: sim}}",
         "no rule can fire first: all rules wait for jobs, but nothing submits the first one",
-        "add a rule with 'trigger: start'; to steer only other jobs, set 'scope: queue' on "
+        "add a rule with 'trigger: start'; to steer only jobs of other runs, set 'scope: queue' on "
         "rules, or use --allow-idle (in Python allow_idle=True)",
     ),
     "a beginning that is off": Mistake(
         "«rules:\n  - {id: begin, enabled: false, trigger: start,",
         "rules:\n  - {trigger: start,",
         "no rule can fire first: all rules wait for jobs, but nothing submits the first one",
-        "rule 'begin' could, but it is disabled ('enabled: false'); to steer only other jobs, "
+        "enable the rule 'begin' (remove 'enabled: false'); to steer only jobs of other runs, "
         "set 'scope: queue' on rules, or use --allow-idle (in Python allow_idle=True)",
     ),
 }  # fmt: skip

@@ -204,7 +204,7 @@ def test_missing_capability_for_an_algorithm_is_reported() -> None:
     local = ExecutorPlugin(name="local", summary="fixed", build=lambda options: None)
     with pytest.raises(FileErrors, match="needs an executor that can resize"):
         load_text(text, registry(needs=frozenset({"resize"})), executor=local)
-    with pytest.raises(FileErrors, match="supports 'remote', not 'local'"):
+    with pytest.raises(FileErrors, match="needs the executor 'remote', but this run uses 'local'"):
         load_text(text, registry(supports=frozenset({"remote"})), executor=local)
 
 
