@@ -1,1 +1,1 @@
-"""Journal: the durable event log of a run, with snapshots, and the store of all runs."""
+"""The journal (durable event log) of a run, with snapshots, and the store of all runs."""

@@ -28,7 +28,7 @@ _ENDING = 120.0
 def leftover_jobs(tag: str, state: Path, ending: Executor | None) -> int:
     """Return how many jobs of the run may be alive.
 
-    If ``ending`` is given (an executor that is not open), also end the jobs. Raises
+    If ``ending`` is given, also end the jobs with this executor, which must not be open. Raises
     :class:`ExecutorError` if they do not end.
     """
     supervisor = _supervisor(tag, state)
