@@ -160,7 +160,7 @@ class RequestInbox:
         try:
             text = read_note(path, _LARGEST + 1)
             if len(text) > _LARGEST:
-                raise ValueError(f"its file has more than {_LARGEST} bytes")
+                raise ValueError(f"the request file has more than {_LARGEST} bytes")
             request = json.loads(text)
             action, by = request["action"], str(request["by"])
             if not isinstance(action, dict):

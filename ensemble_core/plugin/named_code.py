@@ -65,7 +65,7 @@ def require(
         return
     other = f"; or {instead}" if instead else ""
     raise UsageError(
-        f"{what} is code that the file names; it is not run without --run-code",
+        f"{what} is not run without --run-code",
         where=where,
         hint=f"if you trust the file, add --run-code{other}",
         code="code-not-run",

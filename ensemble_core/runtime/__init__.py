@@ -4,14 +4,17 @@ An example shows what each module does. A job on this machine ends, and a rule t
 job:
 
 1. In the supervisor process, ``local/job_lifecycle`` notices that the job has ended, and
-``local/event_log`` writes the event. In the controller, ``local/supervisor_client`` receives the
-event. 2. ``event_check`` checks the event's content. If the job has observers, ``output_tracking``
-holds the event until the job's output has been read. Then the event waits in the inbox of
-``controller``. 3. ``controller`` takes the event from the inbox, and ``event_order`` checks its
-time and order. 4. ``engine/engine`` handles the event: ``engine/job_table`` changes the job's
-state, ``engine/rule_evaluation`` checks each rule that waits for the event, and
-``engine/job_completion`` decides about retries. 5. The plan of the rule's action, such as
-``submit`` in ``builtin/actions``, yields a decision. ``engine/submission`` creates the jobs, and
-``engine/effects`` applies the decision. 6. ``journal/writer`` writes the event and the decision to
-disk. After that, ``orders`` passes the jobs to the executor, through ``executor_guard``.
+   ``local/event_log`` writes the event. In the controller, ``local/supervisor_client`` receives the
+   event.
+2. ``event_check`` checks the event's content. If the job has observers, ``output_tracking`` holds
+   the event until the job's output has been read. Then the event waits in the inbox of
+   ``controller``.
+3. ``controller`` takes the event from the inbox, and ``event_order`` checks its time and order.
+4. ``engine/engine`` handles the event: ``engine/job_table`` changes the job's state,
+   ``engine/rule_evaluation`` checks each rule that waits for the event, and
+   ``engine/job_completion`` decides about retries.
+5. The plan of the rule's action, such as ``submit`` in ``builtin/actions``, yields a decision.
+   ``engine/submission`` creates the jobs, and ``engine/effects`` applies the decision.
+6. ``journal/writer`` writes the event and the decision to disk. After that, ``orders`` passes the
+   jobs to the executor, through ``executor_guard``.
 """

@@ -59,8 +59,8 @@ _CHECK = object()
 
 
 class Unit(list[Event]):
-    """Events that the journal stores atomically: the result of a look-up and events of earlier
-    jobs.
+    """Events that the journal stores atomically: the result of a look-up, and the events of the
+    jobs for which it found an earlier job.
     """
 
 

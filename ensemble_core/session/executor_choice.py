@@ -1,4 +1,4 @@
-"""Chooses the executor (or resizer) of a run, and parses its options from the command line.
+"""Chooses a run's executor, and parses options of executors and resizers (``-o KEY=VALUE``).
 
 Without ``--executor``, the available executor with the highest priority is used.
 """

@@ -40,9 +40,9 @@ _ECHO = 0.3
 
 
 class Interrupts:
-    """Context manager within which signals and requests lead to calls of ``stop``.
+    """Context manager that calls ``stop`` after a signal or a request.
 
-    Requests are those that ``ensemble cancel`` and ``ensemble stop`` leave in the run's ``folder``.
+    Requests are files that ``ensemble cancel`` and ``ensemble stop`` write to the run's ``folder``.
     ``stop`` receives the reason, the exit code and how to stop. ``desk`` is called periodically and
     answers other requests of users. Both are called on the thread of this object.
     """

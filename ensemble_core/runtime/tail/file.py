@@ -64,7 +64,7 @@ def _shown(value: object) -> str:
 class File:
     """A file of a job, and the observer that reads it.
 
-    - ``tell`` is called with the rows, as events with the time of ``clock``.
+    - ``tell`` receives the rows as events. ``clock`` returns the events' time.
     - ``warn`` is called once for each problem; ``fail`` is called with an error of the observer.
     - ``taken`` is the number of rows to skip, because an earlier controller has handled them.
     - ``since`` is the time of the job's submit. A file that was last written before this time is

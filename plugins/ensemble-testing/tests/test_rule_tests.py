@@ -249,7 +249,7 @@ def test_functions_are_called_unless_the_test_answers_for_them(tmp_path: Path) -
     given, expect = "finished: a", "metric: {count.a.submitted: 2}"
     refused = _one(tmp_path, given, expect, FUNCTIONS)
     assert refused.exit_code == 2
-    assert "study.yaml: error: the function 'train' is code that the file names" in refused.output
+    assert "study.yaml: error: the function 'train' is not run without --run-code" in refused.output
     assert "add --run-code" in refused.output
     as_it_is = _one(tmp_path, given, expect, FUNCTIONS, "--run-code")
     assert as_it_is.exit_code == 0, as_it_is.output
@@ -547,7 +547,7 @@ def test_a_plugin_named_by_a_test_file_is_not_loaded_without_consent(tmp_path: P
     result = _test(tmp_path, "plugins: [theirs.py]" + PAGE)
     assert result.exit_code == 2
     assert "study.ensemble-test.yaml:1:" in result.output
-    assert "theirs.py' is code that the file names" in result.output
+    assert "theirs.py' is not run without --run-code" in result.output
     assert "add --run-code" in result.output
     assert not (tmp_path / "ran").exists()
     assert "ensemble_lost" in _test(tmp_path, "plugins: [theirs.py]" + PAGE, "--run-code").output
