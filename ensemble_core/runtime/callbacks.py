@@ -351,7 +351,7 @@ def _values(given: object, what: str) -> list[Any]:
     if len(items) > MOST_JOBS:
         raise EnsembleError(
             what.format(f"{len(items)} values"),
-            hint=f"one submit is limited to {MOST_JOBS} jobs",
+            hint=f"return at most {MOST_JOBS} values",
             code="out-of-range",
         )
     return [str(item) if isinstance(item, str) else tidy(item) for item in items]

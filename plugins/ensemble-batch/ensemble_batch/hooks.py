@@ -38,7 +38,7 @@ class CannotTake(ExecutorError):
 
 
 class InvalidJob(ExecutorError):
-    """The queue will never accept these jobs. They fail with cause ``submit`` and this message."""
+    """Error of a batch that the queue will never accept. Its jobs fail with cause ``submit``."""
 
     def __init__(self, what: str, *, cause: str | None = None, hint: str | None = None) -> None:
         super().__init__(what, cause=cause, hint=hint, code="refused")
