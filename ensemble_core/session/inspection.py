@@ -57,7 +57,7 @@ _REPORTED = ("groups", "rules", "progress", "warnings")
 
 
 class Inspection:
-    """A stored run that is read in order to be shown. Use it in a ``with`` statement.
+    """A stored run, open for reading its data. Use it in a ``with`` statement.
 
     The journal is read once; :meth:`refresh` reads new events. If the run is damaged, the readable
     part is shown, and ``problem`` describes the damage.

@@ -53,7 +53,7 @@ def new_run(
     more: Mapping[str, Any] = NOTHING,
     reuse: Sequence[str] = (),
 ) -> NewRun:
-    """Build the executor of a new run, tell it to prepare, and create the run's journal.
+    """Build and prepare the executor of a new run, and create the run's journal.
 
     ``more`` is added to the description of the run in the journal. ``reuse`` lists earlier runs.
     Raises :class:`EnsembleError`; in that case, no files are left behind.
