@@ -126,7 +126,7 @@ def _retries(
         context.report(
             path,
             f"{retrying[0]!r} has no limit: a job that always fails would be retried forever",
-            hint="limit the retries per job: repetitions: 3",
+            hint="limit the retries per job, for example with 'repetitions: 3'",
             code="bad-pace",
         )
     return True

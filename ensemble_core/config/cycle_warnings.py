@@ -1,4 +1,4 @@
-"""Warns about rules that trigger each other endlessly, and about rules that retry the same job."""
+"""Warns about rules that trigger each other endlessly or retry the same job as another rule."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PACE = {"submits_per_second", "chain"}
 
 
 def warn_of_cycles(context: Context, rules: Sequence[BoundRule]) -> None:
-    """Warn about rules that may submit jobs endlessly, and about rules that retry the same job."""
+    """Warn about rules that may submit jobs endlessly or retry the same job as another rule."""
     limits = context.document.data.get("limits") or {}
     for rule in rules:
         for_ever = rule.repetitions == UNLIMITED and not limits.keys() - _PACE

@@ -43,8 +43,8 @@ _LATER = _DeferredValue()
 def known_at_load(path: Path, fields: Mapping[str, Any], check: CheckText) -> dict[str, Any]:
     """Return the changes as far as they are known before the rule fires.
 
-    An expression is left out or, inside a list or mapping, replaced by a stand-in. Expressions
-    and texts with placeholders are passed to ``check``.
+    An expression is left out or, inside a list or mapping, replaced by a stand-in. The function
+    ``check`` is called with each expression, and with each text that has placeholders.
     """
     found: dict[str, Any] = {}
     for key, value in fields.items():

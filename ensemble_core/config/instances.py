@@ -114,7 +114,7 @@ def _check_ids(context: Context, instances: Mapping[str, Path]) -> None:
             context.report(
                 instances[name],
                 f"the instance {name!r} has the same name as a rule",
-                hint="rename it: as: NAME",
+                hint="rename it with 'as: NAME'",
                 code="duplicate-name",
             )
 

@@ -1,4 +1,4 @@
-"""Example program: the energy at x, which is more accurate with more samples."""
+"""Example program: estimates the energy at x. More samples give a more accurate estimate."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""Example program: the energy at x, with some noise. Replace it with your own program."""
+"""Example program: prints the energy at x, with some noise. Replace it with your own program."""
 
 import json
 import random
