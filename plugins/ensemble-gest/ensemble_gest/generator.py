@@ -149,8 +149,8 @@ def _standard(vocs: Vocs) -> Any:
 def _domain(variable: Variable) -> Any:
     if len(variable.steps) > _MOST_LISTED:
         raise EnsembleError(
-            f"{variable.name!r} has {len(variable.steps)} values; gest-api lists each value, at "
-            f"most {_MOST_LISTED}",
+            f"{variable.name!r} has {len(variable.steps)} values; the limit for gest-api is "
+            f"{_MOST_LISTED}",
             hint="use a larger step, or no step",
             code="out-of-range",
         )

@@ -357,8 +357,8 @@ class _Conversion:
             raise UsageError(
                 what,
                 where=task.where if task else None,
-                hint="add it to the site file: "
-                f"requires: {{'{requirement}': {{slurm: {{constraint: …}}}}}}",
+                hint=f"add {{'{requirement}': {{slurm: {{constraint: …}}}}}} under 'requires' in "
+                "the site file",
                 code="not-met",
             )
         self._warn([what])

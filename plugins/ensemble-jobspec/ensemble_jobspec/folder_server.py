@@ -123,7 +123,7 @@ class Server:
         return ExecutorError(
             f"{what} unfinished in {str(self._folder / 'running')!r}",
             cause=self._runs.gave_up,
-            hint="the next 'ensemble jobspec serve' resumes them",
+            hint="run 'ensemble jobspec serve' again to resume them",
             code="left-over",
         )
 

@@ -57,7 +57,9 @@ class _Reader:
         faults, data = self._faults, self._faults.document.data
         if not data.get("tasks") and not data.get("groups"):
             what = "the jobspec has neither 'tasks' nor 'groups'"
-            faults.report((), what, hint="tasks: [{command: echo hello}]", code="nothing-to-run")
+            faults.report(
+                (), what, hint="add a task, such as {command: echo hello}", code="nothing-to-run"
+            )
         outer = _Inherited(attributes(faults, ("attributes",)), Attributes(), None)
         self._note_groups(data.get("groups", []))
         groups = self._all_groups(("groups",), data.get("groups", []), outer)
@@ -139,7 +141,9 @@ class _Reader:
             faults.report((*path, "group"), what, code="bad-value", key=True)
         if not kinds and "steps" not in given:
             what = f"the task {name!r} needs a command, steps or a group"
-            faults.report(path, what, hint="command: echo hello", code="nothing-to-run")
+            faults.report(
+                path, what, hint="add a command, such as 'echo hello'", code="nothing-to-run"
+            )
         if group is not None and group not in self._groups:
             what = f"unknown group {group!r}"
             hint = nearest(group, sorted(self._groups)) or "the jobspec has no groups"

@@ -115,11 +115,10 @@ def _topological_order(
 def _foreign_group_error(each: Task | Group, group: str) -> UsageError:
     where = next((name.where for name in each.depends_on if name.text == group), each.where)
     return UsageError(
-        f"{each.name!r} cannot depend on the group {group!r}: the task that runs it is in another "
-        "group",
+        f"{each.name!r} cannot depend on the group {group!r}, which a task in another group runs",
         where=where,
-        hint=f"depend on the group that contains that task, or add a task with 'group: {group}' "
-        f"beside {each.name!r}",
+        hint=f"depend on that other group, or add a task with 'group: {group}' beside "
+        f"{each.name!r}",
         code="no-such-task",
     )
 

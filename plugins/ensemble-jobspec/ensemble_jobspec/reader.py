@@ -50,7 +50,7 @@ def read_jobspec(text: str, file: str, form: Form | None = None) -> Workload:
     found: str = form or detect_form(faults)
     if found not in get_args(Form):
         raise UsageError(
-            f"jobspecs have no form {found!r}",
+            f"unknown jobspec form {found!r}",
             hint=nearest(found, get_args(Form)),
             code="bad-option",
         )

@@ -71,7 +71,7 @@ def _fault(vertex: Vertex, what: str) -> UsageError:
     return UsageError(
         f"unsupported resources: {what}",
         where=vertex.where,
-        hint="use node > slot > core and gpu; omit what you don't need",
+        hint="nest slots in nodes, and cores and GPUs in slots; omit what you don't need",
         code="bad-resources",
     )
 

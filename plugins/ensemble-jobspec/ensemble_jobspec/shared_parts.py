@@ -95,7 +95,9 @@ def command(faults: Faults, path: Path, name: str) -> tuple[tuple[str, ...], Scr
             said = f"the command runs without a shell, so {unheard!r} is an ordinary argument"
             faults.warn(path, f"{said}; write bash -c '...', or a script that begins with #!")
     if not words or not words[0]:
-        faults.report(path, "the command is empty", hint="command: echo hello", code="empty")
+        faults.report(
+            path, "the command is empty", hint="write a command, such as 'echo hello'", code="empty"
+        )
     elif any("\0" in word for word in words):
         faults.report(
             path, "the command has a NUL character, which no program can receive", code="bad-value"

@@ -72,8 +72,7 @@ def _content(unit: Unit, name: str, contents: Callable[[str], str] | None) -> st
     source = next((each["source"] for each in copies if each["filename"] == name), name)
     if contents is None:
         raise UsageError(
-            f"cannot stage {source!r}: an ensemble file with 'jobspec:' does not read the files in "
-            "the jobspec's folder",
+            f"cannot stage {source!r}: a jobspec in an ensemble file can stage only its 'scripts'",
             where=task.where,
             hint="put the file into 'scripts', or run the jobspec with 'ensemble jobspec run'",
             code="cannot-stage",

@@ -22,9 +22,9 @@ def check_requirements(
 ) -> tuple[bool, dict[str, str]]:
     """Return whether the site meets the requirements, and the result for each requirement.
 
-    By default, only the expressions of tasks and groups (``A|B``, ``A&B``) must hold. With
-    ``require_all``, or if no task or group has an expression, every requirement must be met. Raises
-    :class:`UsageError` for unreadable graphs.
+    If tasks or groups have expressions (``A|B``, ``A&B``), these must hold. If none has an
+    expression, or with ``require_all``, every requirement must be met. Raises :class:`UsageError`
+    for unreadable graphs.
     """
     # A requirement is met if one node of its subsystem's graph has everything that is required.
     graphs = _graphs(folder) if workload.requires else {}
@@ -71,7 +71,7 @@ def _graphs(folder: Path) -> dict[str, list[Mapping[str, Any]]]:
                 f"{file} is not a subsystem graph",
                 where=Location(str(file)),
                 cause=str(error),
-                hint="expected JSON such as {graph: {nodes: {ID: {metadata: {…}}}}}",
+                hint="write JSON such as {graph: {nodes: {ID: {metadata: {…}}}}}",
                 code="bad-graph",
             ) from None
     return found

@@ -46,7 +46,7 @@ def written(
         if image is None:
             raise UsageError(
                 "a Kubernetes Job needs an image",
-                hint="add --image NAME, with the programs that the tasks run",
+                hint="add --image NAME; the image must contain the programs that the tasks run",
                 code="no-image",
             )
         return {name: Rendered(as_documents(manifests(converted, image)), _YAML)}

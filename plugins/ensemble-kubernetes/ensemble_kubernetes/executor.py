@@ -59,7 +59,7 @@ class KubernetesExecutor(Executor):
             raise ExecutorError(
                 f"cannot use the folder in which the executor records its jobs: {place}",
                 cause=error.strerror or str(error),
-                hint="choose a folder that this machine can write (--state)",
+                hint="choose a writable folder with --state",
                 code="no-folder",
             ) from None
         except ExecutorError:

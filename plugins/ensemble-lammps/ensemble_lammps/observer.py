@@ -141,5 +141,5 @@ class _UnlistedFields(Mapping[str, str]):
 
 
 def unasked(options: Mapping[str, Any]) -> Mapping[str, str]:
-    """Return the names that need other options, each with a hint."""
+    """Return the names that rows would have with other options, each with a hint."""
     return _UnlistedFields(options)

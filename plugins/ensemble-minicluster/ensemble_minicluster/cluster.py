@@ -58,7 +58,7 @@ class Ended(Exception):
 class Cluster:
     """A run's cluster.
 
-    - ``nodes``: ``None`` if sizes are simulated; nodes are then neither drained nor waited for
+    - ``nodes``: the nodes to drain and to wait for; ``None`` if sizes are simulated
     - ``tag``: the run's tag
     - ``gauges``: latest gauges of the executor that runs the jobs
     - ``warn``: receives warnings

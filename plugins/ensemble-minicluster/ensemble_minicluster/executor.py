@@ -63,7 +63,7 @@ class MiniCluster(Executor):
 
     - ``service``: called when the run opens; returns the object that controls the cluster's size
     - ``follow``: if false, sizes are simulated, and nodes are neither drained nor waited for
-    - ``others``: returns the executor of this name, in case a resumed run began with another one
+    - ``others``: returns the executor with a given name, for runs that began with another one
     - ``note``: printed at the start
     - ``check``: sends a request to the service at the start, and raises its error
     - ``report``: gets a function for warnings; returns the reporter of the queue's status

@@ -75,7 +75,7 @@ class KubernetesResizer(Resizer):
     namespace:
         The only namespace whose MiniClusters may be changed; ``None`` for any.
     names:
-        For members whose MiniCluster has another name: the MiniCluster's name by the member's name.
+        Names of MiniClusters by the full names of their members, where the two differ.
     ceiling:
         Maximum number of nodes, even if a MiniCluster allows more.
     fixed:

@@ -43,7 +43,7 @@ def names_of(given: object, namespace: str | None) -> dict[str, str]:
         full = member_name(member)
         if not isinstance(name, str) or not _OBJECT.fullmatch(name):
             raise UsageError(
-                f"{name!r} is not the name of a MiniCluster (of {member} in the option 'map')",
+                f"the option 'map' has an invalid MiniCluster name for {member}: {name!r}",
                 hint=hint,
                 code="bad-option",
             )

@@ -1,4 +1,4 @@
-"""The command ``ensemble-operator``: runs the operator, or checks its resources without a cluster.
+"""The command ``ensemble-operator``: runs the operator, or checks Ensembles without a cluster.
 
 Errors and exit codes are those of ``ensemble``. Only the subcommand ``run`` imports kopf.
 """

@@ -157,10 +157,10 @@ def start_script(words: list[str], *, run: bool, resumed: bool) -> str:
 
 
 def following(body: str) -> str:
-    """Return the start script with this body.
+    """Return the start script with this shell code as its body.
 
-    The script reports ``$code``, and forwards signals to the child that the body runs with
-    ``follow``.
+    The body runs commands with ``follow``, which forwards signals to them and sets ``$code`` to
+    their exit code. The script reports ``$code``.
     """
     return _START.format(body=body)
 

@@ -82,7 +82,7 @@ def job_ended(job: Object | None) -> bool:
 def ended_jobs(
     found: Iterable[Object], before: Mapping[str, float], now: float
 ) -> dict[str, float]:
-    """Return, by uid, when each ended Job among these objects was first seen to have ended."""
+    """Return the time when each ended Job was first seen to have ended, by the Job's uid."""
     jobs = (
         each for each in found if each["kind"] == "Job" and (job_ended(each) or job_failed(each))
     )
@@ -168,7 +168,7 @@ def newest(pods: Iterable[Object]) -> Object | None:
     """Return the newest of these pods.
 
     Pods that are being deleted, and failed ones, are returned only if there are no others: a Job
-    replaces such pods, perhaps within the same second of creation times.
+    replaces such pods, and both pods may have the same creation time.
     """
     return max(
         pods,

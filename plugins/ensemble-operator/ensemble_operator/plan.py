@@ -77,7 +77,7 @@ def _refused(
 
 
 def blank(found: Object) -> Ensemble:
-    """Return as much of an Ensemble as its unreadable spec allows."""
+    """Return an invalid object as an Ensemble without members, with its metadata and status."""
     empty: dict[str, Any] = {"metadata": found["metadata"], "spec": {"members": []}}
     return read({**empty, "status": found.get("status")})
 

@@ -80,12 +80,10 @@ class PartPlan:
 
 
 def members_leave(ensemble: Ensemble, parts: Iterable[Part], observed: Observed) -> bool:
-    """Return whether a shared run must be stopped before its members change.
-
-    A run that would have to start from the beginning is not stopped for such a change.
-    """
+    """Return whether a shared run must be stopped before its members change."""
     if not ensemble.outside or ensemble.suspend:
         return ensemble.outside
+    # If the journal does not outlive the pod, a stopped run would start from the beginning.
     if ensemble.update_policy != "Recreate" or not ensemble.durable:
         return False
     names = {part.main["metadata"]["name"]: part for part in parts if not part.runs}

@@ -119,7 +119,7 @@ def _is(line: dict[str, Any], holder: Holder) -> bool:
 
 
 def belongs_to(line: dict[str, Any], holder: Holder, secrets: Secrets) -> bool:
-    """Return whether a line belongs to the holder's current, next or previous token."""
+    """Return whether a line of ``tokens.json`` is the holder's current, next or previous token."""
     secret, key = secrets.get(holder.secret), holder.key
     ids = [value(secret, key)[9:17], value(secret, key + NEXT)[9:17], value(secret, key + LAST)]
     return _is(line, holder) and str(line.get("id")) in ids
