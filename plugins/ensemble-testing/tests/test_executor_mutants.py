@@ -329,8 +329,8 @@ NOT_DESCRIBED = {"type": "object", "properties": {"poll": {"type": "number"}}}
 
 #: Mutants that each test of the suite must detect, by their names.
 MUTANTS: Mapping[str, Mapping[str, type[Sound]]] = {
-    "it_says_what_it_can_do": {"AnnouncesWhatNobodyKnows": AnnouncesWhatNobodyKnows},
-    "a_job_that_succeeds_passes_through_its_life_in_order": {
+    "capabilities_are_declared": {"AnnouncesWhatNobodyKnows": AnnouncesWhatNobodyKnows},
+    "successful_job_emits_its_events_in_order": {
         "SaysNoSubmit": tells(lambda event: [], "submit"),
         "TellsTheEndTwice": tells(lambda event: [event, event], "clean"),
         "TellsTheStartAfterTheEnd": tells(after_its_end("start")),
@@ -340,12 +340,12 @@ MUTANTS: Mapping[str, Mapping[str, type[Sound]]] = {
         "IsAnHourBehind": tells(later_by(-3600.0)),
         "EndsAnHourAhead": tells(later_by(3600.0), "clean"),
     },
-    "a_job_that_fails_reports_its_exit_code": {
+    "failed_job_reports_its_exit_code": {
         "TellsAnExitCodeForAStatus": says("finish", status=3),
         "TakesEachEndForASuccess": says("finish", status=0),
     },
-    "a_missing_command_is_that_jobs_failure_only": {"RefusesAllForOne": RefusesAllForOne},
-    "exceptions_say_type_severity_and_note": {
+    "missing_command_fails_only_its_job": {"RefusesAllForOne": RefusesAllForOne},
+    "exceptions_have_type_severity_and_note": {
         "SaysNoSeverity": says("exception", severity=None),
         "SaysNoType": says("exception", type=None),
         "SaysANumberForANote": says("exception", note=7),
@@ -358,7 +358,7 @@ MUTANTS: Mapping[str, Mapping[str, type[Sound]]] = {
         "StartsTwice": tells(lambda event: [event, event], "start"),
         "ForgetsTheLastOfABulk": ForgetsTheLastOfABulk,
     },
-    "the_cost_of_a_submit_does_not_grow_with_its_jobs": {
+    "submit_cost_is_independent_of_the_number_of_jobs": {
         "SleepsForEachCall": SleepsForEachCall,
         "SleepsForEachJob": SleepsForEachJob,
         "StartsACommandForEachJob": StartsACommandForEachJob,
@@ -370,25 +370,27 @@ MUTANTS: Mapping[str, Mapping[str, type[Sound]]] = {
         "TellsWhyAfterTheEnd": tells(after_its_end("exception")),
         "TakesACancelForASuccess": says("finish", status=0),
     },
-    "cancelling_waiting_jobs_ends_them_without_a_start": {
+    "cancelled_waiting_jobs_never_start": {
         "CallsACancelAnError": says("exception", type="exec"),
     },
     "no_more_jobs_run_at_once_than_there_are_slots": {"IgnoresItsSlots": IgnoresItsSlots},
-    "cancelling_twice_or_too_late_or_the_unknown_does_nothing": {
+    "redundant_cancel_does_nothing": {
         "StumblesOverTheUnknown": StumblesOverTheUnknown,
         "CancelsWhatIsOver": CancelsWhatIsOver,
     },
     "cancelling_leaves_no_process_behind": {"CancelsOnPaper": CancelsOnPaper},
-    "a_time_limit_ends_a_job": {
+    "time_limit_ends_a_job": {
         "KnowsNoTimeLimit": takes(lambda job: replace(job, duration=0.0)),
         "CallsATimeLimitACancel": says("exception", type="cancel"),
     },
-    "why_a_job_ended_is_told[signal]": {"CallsASignalAnExitCode": says("finish", status=1 << 8)},
-    "a_resize_is_answered_once": {
+    "cause_of_each_end_is_reported[signal]": {
+        "CallsASignalAnExitCode": says("finish", status=1 << 8)
+    },
+    "resize_is_answered_once": {
         "AnswersEachResizeTwice": AnswersEachResizeTwice,
         "AnswersNoResize": AnswersNoResize,
     },
-    "a_resize_that_is_asked_again_is_answered_again_and_not_carried_out_twice": {
+    "repeated_resize_is_idempotent": {
         "ThinksAgainOfAResize": ThinksAgainOfAResize,
     },
     "gauges_are_numbers_by_metric_path": {
@@ -397,58 +399,58 @@ MUTANTS: Mapping[str, Mapping[str, type[Sound]]] = {
         "TellsNothingFree": TellsNothingFree,
     },
     "nothing_is_emitted_after_close": {"SpeaksAfterItsClose": SpeaksAfterItsClose},
-    "jobs_outlive_the_controller_where_the_executor_says_so": {
+    "jobs_outlive_the_controller_if_declared": {
         "KillsWhatItClaimsToDetach": KillsWhatItClaimsToDetach,
     },
-    "a_run_of_which_nothing_is_kept_works_as_well": {"NeedsAStateFolder": NeedsAStateFolder},
-    "jobs_are_found_again_after_their_controller_was_killed": {
+    "run_without_stored_state_works": {"NeedsAStateFolder": NeedsAStateFolder},
+    "jobs_are_reattached_after_a_kill": {
         "FindsJobsOnlyAfterAClose": FindsJobsOnlyAfterAClose,
         "KnowsEverybody": KnowsEverybody,
     },
-    "jobs_are_found_again_after_the_executor_was_closed": {
+    "jobs_are_reattached_after_a_close": {
         "TellsOtherTimesAgain": TellsOtherTimesAgain,
         "TellsAgainWhatIsKnown": TellsAgainWhatIsKnown,
     },
-    "close_gives_back_threads_and_descriptors": {
+    "close_releases_threads_and_descriptors": {
         "LeavesAThreadBehind": LeavesAThreadBehind,
         "LeavesADescriptorOpen": LeavesADescriptorOpen,
     },
-    "events_of_a_job_are_told_apart_by_their_times": {
+    "event_times_of_a_job_differ": {
         "KnowsNoFractions": tells(
             lambda event: [replace(event, timestamp=float(int(event.timestamp)))]
         ),
     },
-    "an_executor_can_be_closed_at_once": {"NeedsAJobToClose": NeedsAJobToClose},
+    "executor_can_be_closed_at_once": {"NeedsAJobToClose": NeedsAJobToClose},
     "each_task_of_a_job_runs": {"RunsOneTask": takes(lambda job: replace(job, tasks=1))},
-    "a_job_that_asks_for_what_nobody_has_does_not_run[cores_per_task]": {
+    "impossible_request_never_runs[cores_per_task]": {
         "HasNoIdeaOfCores": takes(lambda job: replace(job, cores_per_task=1)),
     },
-    "a_job_that_asks_for_what_nobody_has_does_not_run[gpus_per_task]": {
+    "impossible_request_never_runs[gpus_per_task]": {
         "HasNoIdeaOfGpus": takes(lambda job: replace(job, gpus_per_task=0)),
     },
-    "output_and_errors_go_where_they_are_to[False]": {
+    "output_and_errors_go_to_their_files[False]": {
         "ThrowsErrorsAway": takes(lambda job: replace(job, stderr="/dev/null")),
     },
-    "output_and_errors_go_where_they_are_to[True]": {
+    "output_and_errors_go_to_their_files[True]": {
         "ThrowsErrorsAwayThatGoWithTheOutput": takes(
             lambda job: replace(job, stderr="/dev/null") if job.stderr == job.stdout else job
         ),
     },
-    "a_job_of_urgency_0_is_held": {
+    "job_with_urgency_0_is_held": {
         "HoldsNothing": takes(lambda job: replace(job, urgency=job.urgency or 16)),
     },
-    "another_attempt_is_a_job_of_its_own": {"TakesAnAttemptForTheFirst": tells(as_of("-"))},
-    "jobs_that_are_handed_on_again_after_a_stop_are_jobs_of_their_own": {
+    "another_attempt_is_a_separate_job": {"TakesAnAttemptForTheFirst": tells(as_of("-"))},
+    "jobs_resubmitted_after_a_stop_are_separate_jobs": {
         "TakesAJobOfAResumeForTheFirst": tells(as_of("~")),
     },
-    "the_environment_and_folder_of_a_job_are_as_asked": {
+    "environment_and_folder_are_as_requested": {
         "KnowsNoFolder": takes(lambda job: replace(job, workdir=None)),
         "KnowsNoEnvironment": takes(lambda job: replace(job, environment={})),
     },
-    "a_job_does_not_inherit_the_token_of_the_service": {
+    "jobs_do_not_inherit_the_service_token": {
         "GivesTheTokenAway": takes(lambda job: inherits(job, "ENSEMBLE_TOKEN")),
     },
-    "a_job_inherits_the_environment_that_the_run_was_started_in": {
+    "jobs_inherit_the_environment_of_the_run": {
         "StartsFromNothing": takes(lambda job: replace(job, command=("env", "-i", *job.command))),
     },
 }
@@ -528,7 +530,7 @@ def test_a_mutant_is_detected(
 @pytest.mark.parametrize(
     ("test", "mutant"),
     [
-        ("a_job_that_succeeds_passes_through_its_life_in_order", "IsAnHourAhead"),
+        ("successful_job_emits_its_events_in_order", "IsAnHourAhead"),
         ("no_more_jobs_run_at_once_than_there_are_slots", "IgnoresItsSlots"),
     ],
 )
@@ -577,7 +579,7 @@ def test_the_executor_without_a_bug_passes(
 def test_a_record_that_does_not_fit_its_executor_is_detected(
     examine: Callable[..., BaseException | None], record: ExecutorPlugin
 ) -> None:
-    test = "record_says_what_the_executor_can_do"
+    test = "record_lists_the_capabilities"
     assert examine(Sound, test, plugin=LOCAL) is None
     assert isinstance(examine(Sound, test, plugin=record), Exception)
 
@@ -591,7 +593,7 @@ def test_executor_with_a_required_option_passes_with_that_option(
         options={"type": "object", "properties": {"queue": queue}, "required": ["queue"]},
         build=lambda options: Sound() if options["queue"] == "debug" else None,  # type: ignore[arg-type,return-value]
     )
-    test = "record_says_what_the_executor_can_do"
+    test = "record_lists_the_capabilities"
     assert examine(Sound, test, plugin=record, build_options={"queue": "debug"}) is None
     found = examine(Sound, test, plugin=record)
     assert "the suite's attribute 'build_options'" in str(found)

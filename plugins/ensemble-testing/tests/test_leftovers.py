@@ -67,11 +67,11 @@ class TestHangs(Suite):
             session.timeout = self.timeout
 """
 FOUND_AGAIN = (
-    "jobs_are_found_again_after_the_executor_was_closed",
-    "jobs_are_found_again_after_their_controller_was_killed",
+    "jobs_are_reattached_after_a_close",
+    "jobs_are_reattached_after_a_kill",
 )
 CANCELLED = ("cancelling_a_running_job_ends_it", "cancelling_leaves_no_process_behind")
-LATER = ("a_job_that_succeeds_passes_through_its_life_in_order", "a_time_limit_ends_a_job")
+LATER = ("successful_job_emits_its_events_in_order", "time_limit_ends_a_job")
 
 
 def run_suite(folder: Path, *tests: str) -> str:
