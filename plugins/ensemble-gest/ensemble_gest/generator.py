@@ -36,9 +36,8 @@ class GestGenerator(Generator):
             self._generator = self._class(vocs=_standard(self._vocs), **self._options)
         except (TypeError, ValueError) as error:
             raise EnsembleError(
-                f"{self._class.__name__} rejected this problem: {error}",
-                hint="pass arguments of the class under 'options' of the generator: with: "
-                "{options: {…}}",
+                f"cannot create {self._class.__name__}: {error}",
+                hint="pass arguments of the class as 'with: {options: {…}}' of the generator",
                 code="bad-value",
             ) from error
         #: Points as the generator suggested them, by our numbers. They are returned to the

@@ -274,7 +274,7 @@ class _Conversion:
                 f"batch runs all tasks on its first node",
                 where=group.where,
                 cause="'flux' is not on the PATH, or ensemble-flux is not installed",
-                hint="use --groups flat, or run it on a machine with Flux",
+                hint="use --groups flat, or run the jobspec on a machine with Flux",
                 code="cannot-nest",
             )
         self._check_inside(group, shape)

@@ -1,4 +1,4 @@
-"""Copies a job's files to nodes without a shared folder, by means of the queue."""
+"""Lets the queue copy a job's files to nodes without a shared folder."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ _NOWHERE = Location("")
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """Name of a task or group, and where the file uses it."""
+    """Reference to a task or group by its name, with the place of the reference in the file."""
 
     text: str
     where: Location = _NOWHERE

@@ -263,5 +263,5 @@ def _short(words: object) -> str:
 
 
 def selector(name: str, values: Sequence[str]) -> str:
-    """Return a label selector for any of these values."""
+    """Return a selector of objects whose label ``name`` has one of these values."""
     return f"{name} in ({','.join(values)})"

@@ -82,7 +82,7 @@ def find(
         for any folders) and ``%`` as in LAMMPS. Default: every restart file in the folder, but not
         in its subfolders, which may belong to other jobs.
     begun:
-        Seconds since the epoch. Older files belong to an earlier run and are skipped.
+        Start of the job, in seconds since the epoch. Older files are skipped.
     also:
         Further files, of any age: those that the job itself started from.
     newest:

@@ -39,7 +39,7 @@ def member_name(text: str) -> str:
         else:
             continue
         raise UsageError(
-            f"{text[:140]!r} is not the name of a member",
+            f"invalid member name {text[:140]!r}",
             cause=cause,
             hint="write NAMESPACE/NAME, or NAME for a member in 'default'",
             code="bad-member",

@@ -20,7 +20,7 @@ def check_namespace(text: str) -> None:
         member_name(f"{text}/x")
     except UsageError as error:
         raise UsageError(
-            f"{text!r} is not the name of a namespace", cause=error.cause, code="bad-option"
+            f"invalid namespace {text!r}", cause=error.cause, code="bad-option"
         ) from None
 
 

@@ -1,6 +1,7 @@
 """Cache of the operator's custom resources and of the objects that it created for them.
 
-Watches and our own writes fill the cache. An older version never replaces a newer one.
+Watches and our own writes fill the cache. An older version of an object never replaces a
+newer one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Plans the changes of one member's objects, or of the run that all members share.
+"""Plans changes to the objects of one member, or of the run that all members share.
 
 The end of a run is written into the status before anything is deleted.
 """

@@ -90,8 +90,8 @@ _UNKNOWN = re.compile(r'unknown field "([^"]+)"')
 async def try_out(api: Api, key: Key, body: Object, given: Mapping[str, Any]) -> None:
     """Let the API server validate an object with a dry run. Raises :class:`ApiError`.
 
-    Unknown fields are accepted unless the user wrote them, because a newer Flux Operator may know
-    them.
+    Unknown fields are rejected only if the user wrote them. Other fields are the operator's, and
+    an older Flux Operator may not know them.
     """
     path = KINDS[body["kind"]].path(key[0])
     bare = without_none(body)

@@ -175,13 +175,13 @@ def test_an_invalid_kubeconfig_is_reported(tmp_path: Path, text: str | None) -> 
     [
         ({"map": "{"}, "not JSON"),
         ({"map": "[]"}, "not a JSON object"),
-        ({"map": {"a/b/c": "x"}}, "not the name of a member"),
+        ({"map": {"a/b/c": "x"}}, "invalid member name"),
         ({"map": {"a/b": "X!"}}, "invalid MiniCluster name"),
         ({"map": {"a/b": 3}}, "invalid MiniCluster name"),
         ({"map": {"b": "x", "default/b": "y"}}, "twice"),
         ({"map": {"a/b": "x"}, "namespace": "c"}, "members of namespace c, not a/b"),
-        ({"namespace": "A"}, "not the name of a namespace"),
-        ({"namespace": "a/b"}, "not the name of a namespace"),
+        ({"namespace": "A"}, "invalid namespace"),
+        ({"namespace": "a/b"}, "invalid namespace"),
     ],
 )
 def test_invalid_options_are_rejected_at_the_start(options: dict[str, Any], says: str) -> None:
