@@ -1,6 +1,6 @@
 """Generator that suggests points from an Optuna study.
 
-The study is in memory only. When a run is resumed, its journal restores the study.
+The study is in memory only. A resumed run rebuilds the study from its journal.
 """
 
 from __future__ import annotations

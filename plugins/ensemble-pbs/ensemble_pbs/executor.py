@@ -34,7 +34,7 @@ _UNUSABLE_STATES = re.compile(r"down|offline|unknown|stale|unresolvable|maintena
 
 
 class PBSExecutor(BatchExecutor):
-    """Runs jobs on an OpenPBS or PBS Pro complex. The README lists its guarantees."""
+    """Executor that runs jobs on an OpenPBS or PBS Pro complex."""
 
     name: ClassVar[str] = "pbs"
     most_jobs: int = 1000

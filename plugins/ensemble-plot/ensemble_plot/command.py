@@ -58,7 +58,7 @@ _COMMA = re.compile(r",(?![^\[\]()]*[\])])")
 
 
 def _complete(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
-    """Complete variables, groups or jobs of the run for the shell."""
+    """Return the shell completions of a variable, group or job name."""
     from click.shell_completion import CompletionItem
 
     names: dict[str, None] = {}

@@ -1,6 +1,6 @@
 """Draws a run's curves with matplotlib.
 
-Needs no display and ignores the user's ``matplotlibrc``. The same data give the same bytes.
+Needs no display and ignores the user's ``matplotlibrc``. The same data give identical files.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ _DENSE = 30.0
 
 
 def draw(picture: Picture, form: str, size: tuple[float, float] | None = None) -> bytes:
-    """Return the picture as bytes in this format. ``size`` is the width and height in inches."""
+    """Return the content of a picture file. ``size`` is the width and height in inches."""
     return figure_bytes(lambda: _Drawing(picture, size).figure, form)
 
 

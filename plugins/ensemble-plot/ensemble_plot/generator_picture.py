@@ -14,8 +14,9 @@ __all__ = ["generator_picture"]
 def generator_picture(name: str, vocs: Any, standing: Any, title: str | None) -> TablePicture:
     """Return the picture of a generator's points.
 
-    Two objectives are drawn against each other. Otherwise, each objective is drawn over the points'
-    numbers. Raises :class:`UsageError` if no point is finished.
+    If the generator has two objectives, they are drawn against each other. Otherwise, each
+    objective is drawn over the points in their order. Raises :class:`UsageError` if no point is
+    finished.
     """
     done = [point for point in standing.points if point.state == "done"]
     if not done:

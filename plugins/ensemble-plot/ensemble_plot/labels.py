@@ -1,4 +1,4 @@
-"""Labels beside marks in a picture, placed so that they cover no curve and no other label."""
+"""Labels beside marks in a picture, placed to avoid the curves and other labels."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LOOKED_AT = 20_000
 
 
 class Labels:
-    """Labels of one panel, placed so that they avoid the curves ``lines``.
+    """Labels of one panel, placed to avoid its curves.
 
     The panel's layout must be final, because labels are placed by their positions in pixels.
     """

@@ -17,7 +17,7 @@ _HUGE = 1e300
 
 
 def shorten(text: str, width: int) -> str:
-    """Return a name of at most this length, without control characters."""
+    """Shorten a text to at most this width, and replace its control characters with spaces."""
     text = "".join(letter if letter.isprintable() else " " for letter in text)
     return text if len(text) <= width else text[: width - 1] + "…"
 

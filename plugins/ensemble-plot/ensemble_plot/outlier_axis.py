@@ -16,7 +16,7 @@ _ROOM = 0.3
 
 
 class _Scale:
-    """Scale that maps ``low`` to -1 and ``high`` to 1, with logarithmic distances beyond."""
+    """Scale that is linear between ``low`` and ``high``, and logarithmic outside."""
 
     def __init__(self, low: float, high: float, least: float, most: float) -> None:
         self.middle, self.half = low / 2 + high / 2, high / 2 - low / 2

@@ -25,7 +25,7 @@ _DPI, _SMALLEST, _LARGEST = 160, 1.0, 60.0
 
 
 def format_of(path: str) -> str:
-    """Return the format for a file's ending. Raises :class:`UsageError` for an unknown ending."""
+    """Return the picture format for a file name. Raises :class:`UsageError` if it is unknown."""
 
     ending = Path(path).suffix.lower().removeprefix(".")
     if ending not in _FORMATS:

@@ -1,4 +1,4 @@
-"""Layout of a picture of a run, as plain data: panels, jobs' lines, and marks of rules."""
+"""Layout of a picture of a run, as plain data: panels, curves, and marks where rules fired."""
 
 from __future__ import annotations
 

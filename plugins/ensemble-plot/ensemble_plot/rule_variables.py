@@ -1,4 +1,4 @@
-"""Names that the rules of a run use: by default, ``ensemble plot`` shows these variables."""
+"""Variables that the rules of a run use: by default, ``ensemble plot`` shows them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["variables_of_rules"]
 
 
 def variables_of_rules(
-    ensemble: Ensemble, added: Mapping[str, Mapping[str, Any]] | None = None
+    ensemble: Ensemble,
+    added: Mapping[str, Mapping[str, Any]] | None = None,  # rules added during the run, by id
 ) -> dict[str, tuple[str, ...]]:
-    """Return the names that each rule uses, by rule id, in the order of the rule's text.
+    """Return the variables that each rule uses, by rule id.
 
-    The names include event fields and parameters. ``added`` has the rules, by id, that were added
-    during the run.
+    They include event fields and parameters that the rule's condition uses.
     """
     rules = list(ensemble.rules)
     for name, spec in (added or {}).items():

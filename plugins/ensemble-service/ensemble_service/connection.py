@@ -38,7 +38,7 @@ _R = TypeVar("_R")
 class Connection(Generic[_S, _R]):
     """Stream that is open from :meth:`start` to :meth:`close`, and reopened if it breaks.
 
-    The callbacks ``heard`` and ``down`` run on the connection's thread.
+    Callbacks run on the connection's thread.
     """
 
     def __init__(

@@ -8,7 +8,7 @@ __all__ = ["Counters"]
 
 
 class Counters:
-    """Numbers of finished RPCs, by method and status, and of resizes, by outcome."""
+    """Counts finished RPCs by method and status, and finished resizes by outcome."""
 
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, str]] = Counter()

@@ -46,8 +46,8 @@ _WHAT_TO_DO = (
 class EventAdmission:
     """Decides which of a member's events reach the run.
 
-    A member may report problems, its resources, events of its own jobs, and outcomes of its resize
-    requests.
+    A member may report problems, its resources, events of its own jobs, and outcomes of resizes
+    that the run requested.
     """
 
     def __init__(

@@ -29,10 +29,7 @@ _MOST_LIVES = 100
 
 
 class Outbox:
-    """Numbered events that a run has not acknowledged yet. Thread-safe.
-
-    Sends nothing before :meth:`rewind`.
-    """
+    """Numbered events that the run has not acknowledged yet. Thread-safe."""
 
     def __init__(self, life: str, most: int = MOST) -> None:
         #: The period in which events are numbered from 1 (see ``hosted_run``).

@@ -20,7 +20,7 @@ _STATUS = health_pb2.HealthCheckResponse
 
 # Probes have no token, so nothing that a caller sends may be stored.
 class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # has no types
-    """Health of the services ``names``, which start and stop together."""
+    """Reports whether the server's gRPC services accept requests."""
 
     def __init__(self, names: Collection[str]) -> None:
         self._names = frozenset(names)

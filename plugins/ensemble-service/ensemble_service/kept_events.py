@@ -32,7 +32,7 @@ _log = logging.getLogger("ensemble.member")
 # its executor repeats the events of jobs, but neither rows nor problems. The run drops those that
 # have arrived before.
 class KeptEvents:
-    """The unacknowledged rows (of job output) and problems of one run. Thread-safe."""
+    """Unacknowledged events of one run: rows of job output, and problems. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

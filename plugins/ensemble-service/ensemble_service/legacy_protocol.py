@@ -36,13 +36,13 @@ _NODES = {
 # A bad request is answered with ERROR and a reason, not with a gRPC status, as the clients expect.
 # The API group and version in a request are ignored.
 class LegacyServicer(api.EnsembleOperatorServicer):
-    """The service ``EnsembleOperator``.
-
-    ``legacy`` has the full names of the members that callers may use without a token.
-    """
+    """The gRPC service ``EnsembleOperator``."""
 
     def __init__(
-        self, current: EnsembleServicer, resizes: Resizes, legacy: Collection[str]
+        self,
+        current: EnsembleServicer,
+        resizes: Resizes,
+        legacy: Collection[str],  # full names of the members that need no token
     ) -> None:
         self._current = current
         self._resizes = resizes

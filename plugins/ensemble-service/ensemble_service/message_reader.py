@@ -26,8 +26,8 @@ _MOST_READERS = 1_000
 class Messages:
     """Iterator over the messages of a call.
 
-    Keeps no reference to a returned message, unlike gRPC's own iterator, so that its memory is free
-    before the next message arrives.
+    Unlike gRPC's own iterator, it keeps no reference to a returned message, so that the message
+    can be freed before the next one arrives.
     """
 
     def __init__(self, context: Any) -> None:

@@ -11,12 +11,17 @@ __all__ = ["Deadline", "RateLimiter"]
 
 
 class RateLimiter:
-    """A token bucket for each key, with ``rate`` tokens a second and ``burst`` at once.
+    """Rate limiter with a token bucket for each key.
 
-    Only the ``most`` keys that were used last are stored, to limit memory.
+    To limit memory, only the most recently used keys are stored.
     """
 
-    def __init__(self, rate: float, burst: float, most: int = 20_000) -> None:
+    def __init__(
+        self,
+        rate: float,  # tokens per second
+        burst: float,  # size of a bucket
+        most: int = 20_000,  # maximum number of keys
+    ) -> None:
         self._rate, self._burst, self._most = rate, max(1.0, burst), most
         self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()
 

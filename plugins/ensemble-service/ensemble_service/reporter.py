@@ -1,4 +1,4 @@
-"""Reporter: sends the state of a run's queue to the service, which shows it as a member."""
+"""Reporter: sends the state of a run's queue to the service, which shows the queue as a member."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class Reporter:
     - ``token_file``: file with the credential, read for each connection
     - ``ca``, ``insecure``: as for :class:`ServiceClient`
     - ``executor``, ``version``, ``capabilities``: description of the member
-    - ``refused``: called on another thread for errors that retries do not cure, such
-      as a rejected credential
+    - ``refused``: called on another thread with errors such as a rejected credential; once per
+      error code until the service answers again
 
-    Retries forever. Calls ``refused`` once per error code until the service answers again.
+    Reconnects forever, even after such an error.
     """
 
     def __init__(

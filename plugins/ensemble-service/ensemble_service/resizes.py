@@ -1,7 +1,4 @@
-"""Resize requests: carries out each request once, and one per member at a time.
-
-``docs/service.md`` explains which layer retries and which is idempotent.
-"""
+"""Resize requests: carries out each request once, and one per member at a time."""
 
 from __future__ import annotations
 
@@ -41,14 +38,11 @@ _CLOSING = 1.0
 # Only this layer makes requests idempotent: a repeated request waits until earlier requests of the
 # member are answered, and gets its first answer from the log. So Resizer.resize is called once.
 class Resizes:
-    """Queue of resize requests for each member. Use it on the event loop only.
-
-    The *resizer* is a plugin that changes the size of members.
-    """
+    """Queue of resize requests for each member. Use it on the event loop only."""
 
     def __init__(
         self,
-        resizer: Resizer | None,
+        resizer: Resizer | None,  # plugin that changes the size of members
         log: ResizeLog,
         counters: Counters,
         clock: Callable[[], float] = time.time,

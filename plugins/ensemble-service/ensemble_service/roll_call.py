@@ -23,7 +23,7 @@ _log = logging.getLogger("ensemble.remote")
 
 
 class RollCall:
-    """A roll call in progress. Callers must hold the lock of ``news``."""
+    """A roll call in progress. Callers must hold the lock of the condition ``news``."""
 
     def __init__(
         self,

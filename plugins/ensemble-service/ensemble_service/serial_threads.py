@@ -25,7 +25,7 @@ _T = TypeVar("_T")
 
 @dataclass(eq=False, slots=True)
 class _KeyLock:
-    """The lock of a key."""
+    """Lock that lets calls with the same key run one at a time."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     calls: int = 0  # number of calls that hold or wait for the lock

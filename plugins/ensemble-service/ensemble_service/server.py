@@ -52,7 +52,7 @@ _SOON = 30.0  # days
 
 
 class Service:
-    """The service on the current event loop: :meth:`start`, then :meth:`stop`."""
+    """The service, which runs on the current event loop from :meth:`start` to :meth:`stop`."""
 
     def __init__(
         self,

@@ -27,7 +27,7 @@ _STATE = "$ENSEMBLE_STATE/service, or the user's state folder"
 
 
 class Finite(click.FloatRange):
-    """A number within a range, but not ``nan``."""
+    """Click type of a finite number within a range."""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
