@@ -165,7 +165,7 @@ def simulate(
     (--model-from).
 
     One simulated run is shown and kept like a real run, with the same exit code. With --runs, many
-    runs are summarised, and the exit code is 1 if a run did not end in time.
+    runs are summarised, and the exit code is 1 if a run did not end within --for.
     """
     cores = len(os.sched_getaffinity(0)) if cores_per_node is None else cores_per_node
     for name, number, least, most in (

@@ -1,6 +1,6 @@
 """Models of simulated jobs: how long they take, how they fail and what they print.
 
-What a simulated job does depends only on the model, its id and the seed.
+What a simulated job does depends only on the model, the seed and the job's id.
 """
 
 from __future__ import annotations

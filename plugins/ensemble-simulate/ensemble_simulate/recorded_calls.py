@@ -1,7 +1,4 @@
-"""Calls of functions and plugins' actions in a simulation, replayed from an earlier run.
-
-Actions are not carried out.
-"""
+"""Gives calls in a simulation the durations and results that they had in an earlier run."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ Result: TypeAlias = Sequence[Mapping[str, Any]] | EnsembleError
 
 
 class RecordedCall(NamedTuple):
-    """A call in an earlier run."""
+    """A call of a function or of a plugin's action in an earlier run."""
 
     seconds: float  # its duration
     result: Result

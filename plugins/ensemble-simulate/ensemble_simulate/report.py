@@ -14,7 +14,7 @@ __all__ = ["compared", "figures_of", "forecast_lines", "once_lines", "shown"]
 
 
 def once_lines(used: float, offered: float, model: Model, stubbed: Collection[str]) -> list[str]:
-    """Return the lines below the summary of a single run."""
+    """Return what follows the summary of a single run: core-hours, skipped actions, model."""
     share = f" ({used / offered:.0%} of {offered / 3600:.3g})" if offered else ""
     return [f"  core-hours used: {used / 3600:.3g}{share}", *_stubbed_lines(stubbed), *basis(model)]
 

@@ -9,7 +9,7 @@ __all__ = ["Refusal", "hint_for", "refusal", "words"]
 
 
 class Refusal(Enum):
-    """Kind of failure of a Slurm command, which decides whether to retry."""
+    """Reason for the failure of a Slurm command. Decides whether to retry the command."""
 
     #: The job cannot run as it is, so a retry would be rejected, too.
     FINAL = "final"

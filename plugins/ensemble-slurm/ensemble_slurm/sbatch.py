@@ -16,7 +16,7 @@ _NICE = 100
 
 
 def _nodes(job: Job) -> list[str]:
-    """Return the ``sbatch`` options for the number of nodes; empty if Slurm may choose it."""
+    """Return the ``sbatch`` option ``--nodes``; empty if Slurm may choose the number of nodes."""
     free = job.options.get("slurm", {}).get("any_nodes", False)
     return [] if free else [f"--nodes={job.nodes}"]
 

@@ -12,8 +12,8 @@ An author's own test file::
         def submit(self, wall):
             return self.output_of("my-submit", f"--env=WALL={wall}", "my-queue.sh")
 
-        def wait_over(self, job): ...
-        def warn(self, job): ...
+        def wait_over(self, job): ...  # wait until this allocation is over
+        def warn(self, job): ...  # signal that the allocation ends soon
 
 The folder ``example`` needs your batch script and the study of ``examples/chain``.
 """

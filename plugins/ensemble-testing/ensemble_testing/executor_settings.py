@@ -40,13 +40,14 @@ class ExecutorKnobs:
     Attributes
     ----------
     plugin:
-        The executor's record, to compare it with the class; ``None`` skips this check.
+        The executor's record, to check that it matches the executor; ``None`` skips this check.
     build_options:
         Options for building the executor from the record: at least those that its schema requires.
-    succeeding, failing, failing_code, killing, lasting, missing:
-        Commands: one that succeeds, one that fails with ``failing_code``, one that is killed by a
-        signal, a very long one, and one that does not exist. If jobs run on this machine, the
-        default long command stops when its test ends, even if the executor cannot cancel it.
+    succeeding, failing, killing, lasting, missing:
+        Commands: one that succeeds, one that fails, one that is killed by a signal, a very long
+        one, and one that does not exist.
+    failing_code:
+        Exit code of the command ``failing``.
     same_machine:
         Whether jobs run on this machine, as this user. If not, tests of their files and processes
         are skipped.
@@ -59,7 +60,7 @@ class ExecutorKnobs:
         Number of one-core jobs that run concurrently; ``None``: use the gauge ``cores.up``. One
         slot is enough for the suite.
     many:
-        Number of one-core jobs in a bulk submission; more than can run concurrently.
+        Number of one-core jobs in a bulk submission: more than the queue can run concurrently.
     impossible:
         Number of cores, and of GPUs, that this queue can never provide.
     timeout:

@@ -39,9 +39,9 @@ __all__ = ["FakeExecutor", "FakeFiring"]
 
 
 class FakeFiring:
-    """A firing of a rule to pass to an action's ``plan``. The test gives its values.
+    """A firing of a rule, for tests that pass it to an action's ``plan``.
 
-    - ``groups``: names of job groups, or whole groups
+    - ``groups``: job groups, or their names
     - ``metrics``: values by path
     - ``active``: ids of active jobs (``GROUP.INDEX``)
     - ``job_spec``: the event's job, if its fields differ from those of its group

@@ -56,7 +56,7 @@ esac
 
 
 def _file(command: str) -> str:
-    """Return the base name of the files that plan and record a command's faults."""
+    """Return a command without spaces, for use in file names."""
     return "_".join(command.split())
 
 
@@ -76,9 +76,9 @@ class FaultSuite:
             def make_executor(self, period=1.0):
                 return MyExecutor(poll=period)
 
-    The suite puts programs with the same names first on the PATH. They fail as a test requires, and
-    otherwise call the real programs. No job may run twice or be lost, and each problem must be
-    reported once, with a hint.
+    The suite puts programs with the names of your ``commands`` first on the PATH. They fail when a
+    test requires it, and otherwise call the real programs. No job may run twice or be lost, and
+    each problem must be reported once, with a hint.
 
     A queue without commands (a library, a folder) cannot use these programs. For it, override
     ``plan`` and ``calls`` to inject the faults, and the fixture ``_programs``, as the tests of

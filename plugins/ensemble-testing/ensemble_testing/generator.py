@@ -18,10 +18,7 @@ Evaluate = Callable[[Mapping[str, Any]], Mapping[str, float] | None]
 
 
 class PlayedGenerator:
-    """Calls a generator as a run does, with up to ``at_once`` points at the same time.
-
-    Points end in the order in which the generator suggested them.
-    """
+    """Calls a generator as a run does, and evaluates its points in the order of suggestion."""
 
     def __init__(self, build: Callable[[], Generator], vocs: Vocs, at_once: int = 1) -> None:
         self.generator = build()

@@ -20,10 +20,10 @@ class ReadmeContract:
     """Tests of a plugin's README.
 
     - ``options``: schema whose options must occur in the README's ensemble files (``yaml`` blocks)
-    - ``executor_options``: schema whose options must be rows of a table (``| `name=``)
+    - ``executor_options``: schema whose options must be rows of a table in the README
     - ``tests``: folder of the plugin's tests, beside the README
-    - ``distribution``: the plugin's name on PyPI. If the file is missing, the README is read from
-      the metadata of the installed distribution
+    - ``distribution``: the plugin's name on PyPI. If ``README.md`` is missing, its text is read
+      from the metadata of the installed distribution
     """
 
     distribution: ClassVar[str]

@@ -29,7 +29,7 @@ _CLEARING = ("release", "free", "clean")
 
 
 def called(call: Call) -> Set[str]:
-    """Return the names under which a rule test can answer this call."""
+    """Return the names that a rule test can use for the called function, action or generator."""
     if call.kind == "generator":
         return {f"generator {call.name}"}
     return {*call.options["functions"].values()} if call.kind == "parameters" else {call.name}

@@ -22,7 +22,7 @@ GIVEN_GAUGES = tuple(
 
 
 class StepReader:
-    """Reads and checks values in the steps of rule tests. Reports mistakes to ``context``."""
+    """Reads values in the steps of rule tests, and reports mistakes in them."""
 
     def __init__(self, context: Context, ensemble: Ensemble) -> None:
         self._context = context
