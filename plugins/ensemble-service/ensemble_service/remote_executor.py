@@ -1,4 +1,4 @@
-"""The executor ``remote``: runs jobs on members of the ensemble service, each with its own queue.
+"""The executor ``remote``: runs jobs on members (remote queues) of the ensemble service.
 
 One lock guards the state of all members.
 """

@@ -1,4 +1,4 @@
-"""Resize requests: carries out each request once, and one per member at a time."""
+"""Resize requests: each is carried out once, and a member's requests one after another."""
 
 from __future__ import annotations
 

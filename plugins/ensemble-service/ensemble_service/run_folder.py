@@ -13,7 +13,7 @@ __all__ = ["RunFolder"]
 
 
 class RunFolder:
-    """An agent's folder ``path`` for one run."""
+    """A member agent's folder for one run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
